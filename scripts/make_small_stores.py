@@ -16,15 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memory_extproc.evaluation.datasets import (
-    Conversation,
-    DatasetError,
-    Names,
-    Question,
-    Said,
-    read_dataset,
-    reworded,
-)
+from memory_extproc.evaluation.datasets import Conversation, DatasetError, Question, Said, read_dataset
+from memory_extproc.evaluation.foreign import Names, reword
 from memory_extproc.model import Role
 
 SEED = 3
@@ -67,7 +60,7 @@ def _named(question: Question, speaker: str) -> bool:
 
 
 def _first_person(question: Question, speaker: str) -> str:
-    return reworded(question.text, (speaker,), Names.FIRST_PERSON)
+    return reword(question.text, (speaker,), Names.FIRST_PERSON)
 
 
 def _pieces(conversation: Conversation, chance: random.Random) -> Iterator[list[Said]]:

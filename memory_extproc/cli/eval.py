@@ -23,7 +23,7 @@ app = typer.Typer(help="Measure recall on a data set, and fit its weights.", no_
 
 # As evaluation.asking.System and settings.work.Learn have them; not imported, because what stands behind them
 # takes half a second to load and `--help` need not wait for that. A test holds them together.
-SYSTEMS = ("hybrid", "dense", "lexical", "store")
+SYSTEMS = ("hybrid", "dense", "lexical", "bm25", "store")
 EXTRACTORS = ("auto", "llm", "rules", "off")
 
 Dataset = Annotated[Path, typer.Option("--dataset", help="LoCoMo's JSON, or our JSON lines (docs/evaluation.md)")]
@@ -73,6 +73,9 @@ def recall(
     held: Annotated[
         bool, typer.Option("--held", help="with --by-intent and a folder: the half that nothing is fitted on")
     ] = False,
+    unbounded: Annotated[
+        bool, typer.Option("--unbounded", help="without the deadline of a request, and waiting for word vectors")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn every conversation of a data set as the sidecar would, ask its questions, and say what was found."""
@@ -87,11 +90,19 @@ def recall(
             memory.default_retrieval_limit if limit is None else limit,
         )
         if by_intent:
-            found = asyncio.run(_measure_intents(settings, dataset, bounds, limit_questions, held=held))
+            measured = _measure_intents(settings, dataset, bounds, limit_questions, held=held, unbounded=unbounded)
         else:
-            found = asyncio.run(
-                _measure_system(settings, dataset, System(system), bounds, limit_questions, report, topics=topics)
+            measured = _measure_system(
+                settings,
+                dataset,
+                System(system),
+                bounds,
+                limit_questions,
+                report,
+                topics=topics,
+                unbounded=unbounded,
             )
+        found = asyncio.run(measured)
     if as_json:
         typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
         return
@@ -101,6 +112,63 @@ def recall(
     _show(found)
     if report is not None:
         Console().print(f"report: {report / 'index.html'}", soft_wrap=True)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="configuration (YAML) or weights (JSON)")],
+    second: Annotated[Path, typer.Argument(help="the same, to be compared with it")],
+    dataset: Dataset,
+    config: ConfigFile = None,
+    limit_questions: Annotated[int | None, typer.Option(min=1, help="ask at most so many, spread evenly")] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Ask every question of two configurations or weights, and say what differs question by question."""
+    with faults_to_exit():
+        settings = [_of_file(path, config) for path in (first, second)]
+        log.configure("error", "console")
+        found = asyncio.run(_compare(settings, dataset, limit_questions))
+    if as_json:
+        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    table = Table(title=f"{dataset.name}: {first.name} and {second.name}", title_justify="left")
+    for name in ("", "figure", "questions", "first", "second", "difference", "95 %", "better", "worse", "p"):
+        table.add_column(name, justify="left" if name in {"", "figure"} else "right")
+    for group, figures in found.items():
+        for name, row in figures.items():
+            if isinstance(row, dict) and row["interval"]:
+                shares = (_share(row[key]) for key in ("first", "second", "difference"))
+                bounds = " to ".join(f"{bound:+.3f}" for bound in row["interval"])
+                counts = (str(row["better"]), str(row["worse"]), f"{row['p']:.3f}")
+                table.add_row(group, name, str(figures["questions"]), *shares, bounds, *counts)
+    Console(highlight=False).print(table)
+
+
+def _of_file(path: Path, config: Path | None) -> Settings:
+    """*path* as the configuration, or as the weights of *config*."""
+    if path.suffix != ".json":
+        return load(path, os.environ)
+    settings = load(config, os.environ)
+    return settings.model_copy(update={"recall": settings.recall.model_copy(update={"weights": str(path)})})
+
+
+async def _compare(settings: list[Settings], dataset: Path, limit_questions: int | None) -> dict[str, Any]:
+    from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
+    from memory_extproc.evaluation.datasets import read_dataset  # noqa: PLC0415
+    from memory_extproc.evaluation.metrics import compare_runs  # noqa: PLC0415
+    from memory_extproc.evaluation.runner import Bounds, System, run  # noqa: PLC0415
+
+    read, runs = read_dataset(dataset), []
+    for one in settings:
+        memory = one.memory
+        bounds = Bounds(memory.default_similarity_threshold, memory.default_retrieval_limit)
+        with progress() as says:
+            async with bench(one, unbounded=True) as made:
+                runs.append(
+                    await run(read, System.HYBRID, made, bounds, limit_questions=limit_questions, says=says)
+                )
+    return compare_runs(*runs)
 
 
 @app.command()
@@ -179,6 +247,7 @@ async def _measure_system(
     report: Path | None,
     *,
     topics: bool,
+    unbounded: bool,
 ) -> dict[str, Any]:
     from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
     from memory_extproc.evaluation.datasets import read_dataset  # noqa: PLC0415
@@ -188,7 +257,7 @@ async def _measure_system(
 
     read = read_dataset(dataset)
     with progress() as says:
-        async with bench(settings, topics=topics) as made:
+        async with bench(settings, topics=topics, unbounded=unbounded) as made:
             found = figures(await run(read, system, made, bounds, limit_questions=limit_questions, says=says))
     if report is not None:
         write_report(report, found)
@@ -196,7 +265,7 @@ async def _measure_system(
 
 
 async def _measure_intents(
-    settings: Settings, path: Path, bounds: Bounds, limit_questions: int | None, *, held: bool
+    settings: Settings, path: Path, bounds: Bounds, limit_questions: int | None, *, held: bool, unbounded: bool
 ) -> dict[str, Any]:
     from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
     from memory_extproc.evaluation.by_intent import (  # noqa: PLC0415
@@ -210,7 +279,7 @@ async def _measure_intents(
     if limit_questions is not None:
         intents = sample_set(intents, len(intents.people), limit_questions)
     with progress() as says:
-        async with bench(settings, topics=True) as made:
+        async with bench(settings, topics=True, unbounded=unbounded) as made:
             return intent_figures(intents, await ask_by_intent(intents, made, bounds, says))
 
 
@@ -245,6 +314,8 @@ def _show(found: dict[str, Any]) -> None:
     )
     share, questions = _share(abstention["share"]), abstention["questions"]
     console.print(f"abstention: nothing injected for {share} of {questions} questions of others")
+    answered = (f"{path} {share:.1%}" for path, share in found["paths"].items())
+    console.print(f"answered: {'; '.join(answered)}")
     latency = found["latency_ms"]
     for stage, times in latency.items():
         if isinstance(times, dict):

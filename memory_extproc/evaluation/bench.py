@@ -24,6 +24,7 @@ from memory_extproc.app import (
     sealed_store,
     utc_now,
 )
+from memory_extproc.app.context import recall_limits
 from memory_extproc.app.maintenance import make_summing, make_topics
 from memory_extproc.app.write_path import Extraction
 from memory_extproc.evaluation.runner import Bench
@@ -48,19 +49,20 @@ async def embedder_of(settings: Settings) -> AsyncIterator[EmbeddingModel]:
 
 
 @asynccontextmanager
-async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Bench]:
-    """The configured embedder, extractor and recaller, for memories held in process alone. *topics*: what was said
-    is summed up, too."""
+async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = False) -> AsyncIterator[Bench]:
+    """The configured embedder, extractor and recaller, for memories held in process alone: with the deadline, the
+    caches and the bounds of a sidecar. *unbounded*: without a deadline, so that no figure depends on how busy the
+    machine is. *topics*: what was said is summed up, too."""
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         embedder = await open_embedder(settings, metrics, stack)
         reranks = await open_reranks(settings, metrics, stack)
 
-        unhurried = _unhurried(settings)
+        configured = _unhurried(settings) if unbounded else settings
 
         def recaller(finds: Partitions, queries: EmbeddingModel, now: Now) -> Recaller:
             return make_recaller(
-                unhurried,
+                configured,
                 finds,
                 queries,
                 metrics,
@@ -69,7 +71,7 @@ async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Be
                 reranks=reranks,
                 reads=finds,
                 selects=finds,
-                waits=UNHURRIED / 2,
+                waits=UNHURRIED / 2 if unbounded else timedelta(),
             )
 
         budget = Budget(BudgetLimits(), now=utc_now)
@@ -86,6 +88,7 @@ async def bench(settings: Settings, *, topics: bool = False) -> AsyncIterator[Be
             recaller=recaller,
             partition=PartitionLimits(bytes=settings.recall.partition_bytes),
             topics=following if topics else None,
+            deadline=None if unbounded else recall_limits(settings).deadline,
         )
 
 

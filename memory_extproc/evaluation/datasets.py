@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -59,13 +59,15 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """*relevant*: ids of what answers it; none: nothing does. *earlier*: the user's messages just before."""
+    """*relevant*: ids of what answers it; none: nothing does. *unwanted*: of what must not be injected for it.
+    *earlier*: the user's messages just before."""
 
     id: str
     text: str = field(repr=False)
     relevant: frozenset[str]
     category: str = ""
     earlier: tuple[str, ...] = field(default=(), repr=False)
+    unwanted: frozenset[str] = frozenset()
 
     @property
     def counts(self) -> bool:
@@ -83,6 +85,7 @@ class Conversation:
     noted: tuple[Noted, ...] = ()
     speakers: tuple[str, ...] = ()  # names that stand before the messages, if any do
     skipped: int = 0  # pieces of evidence that name nothing there is
+    asked_at: datetime | None = None  # when its questions are put; None: a day after the last word
 
     @property
     def ids(self) -> list[str]:
@@ -123,92 +126,9 @@ def check(conversations: Sequence[Conversation], where: str) -> None:
         raise DatasetError(f"{where}: asks no question")
 
 
-# --- foreign -----------------------------------------------------------------------------------------
-# Questions that nothing in memory answers: those of one conversation, asked of another person's memories.
-#
-# The names of the speakers are taken out, so that a name alone does not tell whether a memory can help.
-
-
-class Names(StrEnum):
-    """What stands in place of a speaker's name."""
-
-    FIRST_PERSON = "first-person"  # "What is my budget?", "When did I go?"
-    NEUTRAL = "neutral"  # names that neither conversation knows
-    SWAPPED = "swapped"  # the names of those whose memories are asked: the hardest
-    KEPT = "kept"  # as it stands: the easiest, a name gives it away
-
-
-NEUTRAL = ("Alex", "Robin")
-_FIRST_PERSON = {"is": "am", "has": "have", "does": "do"}
-_SHORTEST_SHORT_FORM = 3
-
-
-def reworded(text: str, speakers: Sequence[str], names: Names, others: Sequence[str] = ()) -> str:
-    """*text* with each of *speakers* (also by a short form, "Kat" for "Katrin") put differently."""
-    if names is Names.KEPT:
-        return text
-    both = all(_names(text, speaker) for speaker in speakers)
-    for at, speaker in enumerate(speakers):
-        if names is Names.FIRST_PERSON:
-            # Of two in one question one asks, and the other is somebody.
-            text = _named(text, speaker, "my friend") if both and at else _first_person(text, speaker)
-        else:
-            instead = (NEUTRAL if names is Names.NEUTRAL else others)[at : at + 1]
-            text = _named(text, speaker, instead[0] if instead else NEUTRAL[at % len(NEUTRAL)])
-    return text
-
-
-def foreign(conversations: Sequence[Conversation]) -> list[tuple[Conversation, Conversation, Question]]:
-    """(whose question, whose memories, the question): each question once, of the other conversations in turn.
-    Only between conversations of named people: notes of several owners may well answer one another's questions."""
-    named = [one for one in conversations if one.speakers]
-    pairs = []
-    others = len(named) - 1
-    for at, home in enumerate(named):
-        for number, question in enumerate(home.questions if others > 0 else ()):
-            pairs.append((home, named[(at + 1 + number % others) % len(named)], question))
-    return pairs
-
-
-def _pattern(speaker: str) -> str:
-    """The name, or its beginning as people shorten it: at least three letters, capital first."""
-    whole = re.escape(speaker)
-    short = [re.escape(speaker[:length]) for length in range(len(speaker) - 1, _SHORTEST_SHORT_FORM - 1, -1)]
-    return rf"\b(?:{'|'.join([whole, *short])})\b"
-
-
-def _names(text: str, speaker: str) -> bool:
-    return re.search(_pattern(speaker), text) is not None
-
-
-def _named(text: str, speaker: str, instead: str) -> str:
-    return re.sub(_pattern(speaker), lambda _: instead, text)
-
-
-# After these a name stands as an object, where the first person is "me".
-_BEFORE_OBJECT = (
-    "to|for|with|from|by|of|about|at|on|like|than|make|makes|made|help|helps|helped|give|gives|gave|tell|told|"
-    "inspire|inspires|inspired|remind|reminds|reminded"
-)
-
-
-def _first_person(text: str, speaker: str) -> str:
-    name = _pattern(speaker)
-    text = re.sub(rf"{name}['\u2019]s?(?=\W|$)", "my", text)
-    text = re.sub(rf"\b(is|has|does)\s+{name}", lambda m: f"{_as_said(m[1])} I", text, flags=re.IGNORECASE)
-    text = re.sub(rf"{name}\s+(is|has|does)\b", lambda m: f"I {_as_said(m[1])}", text)
-    text = re.sub(rf"\b({_BEFORE_OBJECT})\s+{name}", r"\1 me", text)
-    return re.sub(name, "I", text)
-
-
-def _as_said(auxiliary: str) -> str:
-    """The form of the first person, with the capital of the third."""
-    first = _FIRST_PERSON[auxiliary.lower()]
-    return first.capitalize() if auxiliary[0].isupper() else first
-
-
 # --- reading -----------------------------------------------------------------------------------------
-# A file into a data set: LoCoMo's JSON or our JSON lines, told apart by what the file holds.
+# A file into a data set: the JSON of LoCoMo or of LongMemEval, our JSON lines, or a directory of cases, told apart
+# by what they hold.
 
 LARGEST = 1 << 30  # bytes; LoCoMo whole has 3 MB
 
@@ -228,7 +148,11 @@ def read_datasets(paths: Sequence[Path]) -> Dataset:
 
 
 def read_dataset(path: Path) -> Dataset:
-    """DatasetError for what cannot be read or is neither format; it names the place within the file."""
+    """DatasetError for what cannot be read or is of no format; it names the place within the file."""
+    if path.is_dir():
+        found = conversations_of_cases(path)
+        check(found, path.name)
+        return Dataset(path.name, tuple(found))
     try:
         if path.stat().st_size > LARGEST:
             raise DatasetError(f"{path}: is larger than {LARGEST >> 30} GiB")
@@ -243,12 +167,12 @@ def read_dataset(path: Path) -> Dataset:
             parsed = msgspec.json.decode(raw)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise DatasetError(f"{path}: is not JSON: {error}") from error
-        found = list(conversations_of_locomo(parsed, path.name))
+        found = conversations_of_list(parsed, path.name)
     elif beginning == b"{":
         found = conversations_of_lines(raw.splitlines(), path.name)
     else:
         raise DatasetError(
-            f"{path}: is neither LoCoMo's format (a JSON list of samples) nor JSON lines (an object a line)"
+            f"{path}: is neither a JSON list (LoCoMo, LongMemEval) nor JSON lines (an object a line)"
         )
     check(found, path.name)
     return Dataset(path.name, tuple(found))
@@ -287,6 +211,7 @@ class _Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     relevant: tuple[_Name, ...]
     category: str = ""
     earlier: tuple[str, ...] = ()
+    unwanted: tuple[_Name, ...] = ()
 
 
 @dataclass(slots=True)
@@ -309,7 +234,8 @@ def _take(line: bytes, place: str, number: int, owners: dict[str, _Gathered]) ->
     parsed = _decoded(line, place)
     gathered = owners.setdefault(parsed.owner, _Gathered())
     if isinstance(parsed, _Query):
-        question = Question(str(number), parsed.query, frozenset(parsed.relevant), parsed.category, parsed.earlier)
+        relevant, unwanted = frozenset(parsed.relevant), frozenset(parsed.unwanted)
+        question = Question(str(number), parsed.query, relevant, parsed.category, parsed.earlier, unwanted)
         gathered.questions.append((place, question))
         return
     at = parsed.at.astimezone(UTC) if parsed.at.tzinfo else parsed.at.replace(tzinfo=UTC)
@@ -347,12 +273,120 @@ def _conversation_of_lines(name: str, gathered: _Gathered) -> Conversation:
                 f"{name}: {note.id!r} replaces {note.replaces!r}, which is no other note of this owner"
             )
     for place, question in gathered.questions:
-        if unknown := sorted(question.relevant - known):
-            raise DatasetError(f"{place}: relevant: there is no memory {unknown[0]!r} of {name!r}")
+        for key, ids in (("relevant", question.relevant), ("unwanted", question.unwanted)):
+            if unknown := sorted(ids - known):
+                raise DatasetError(f"{place}: {key}: there is no memory {unknown[0]!r} of {name!r}")
     ordered = sorted(gathered.said, key=lambda one: one.at)  # stable: lines of one moment keep their order
     return Conversation(
         name, tuple(ordered), tuple(question for _, question in gathered.questions), noted=tuple(gathered.noted)
     )
+
+
+# --- published ---------------------------------------------------------------------------------------
+# Data sets as others publish them.
+
+BETWEEN = timedelta(seconds=30)  # the data has a time for each session only: messages follow one another
+
+
+def conversations_of_list(parsed: object, where: str) -> list[Conversation]:
+    """Of a JSON list; what its first sample has tells LongMemEval from LoCoMo."""
+    samples = [_mapping(sample, f"{where}[{at}]") for at, sample in enumerate(_list(parsed, where))]
+    if samples and "haystack_sessions" in samples[0]:
+        return [_conversation_of_haystack(sample, f"{where}[{at}]") for at, sample in enumerate(samples)]
+    return [_conversation_of_locomo(sample, f"{where}[{at}]") for at, sample in enumerate(samples)]
+
+
+# --- LongMemEval -------------------------------------------------------------------------------------
+# Wu et al., ICLR 2025: each question has a history of its own, sessions of a user and an assistant. Evidence is
+# the turns marked `has_answer`; where none is, what the user said in the sessions named. A question whose id ends
+# with "_abs" has no answer.
+
+_ABSTAINS = "_abs"
+_A_DATE = "2023/05/20 (Sat) 02:21"
+_DATES = ("%Y/%m/%d (%a) %H:%M", "%Y/%m/%d %H:%M", "%Y/%m/%d")
+
+
+def _conversation_of_haystack(sample: Mapping[str, Any], where: str) -> Conversation:
+    sessions = _list(sample.get("haystack_sessions"), f"{where}.haystack_sessions")
+    names = _list(sample.get("haystack_session_ids", list(range(len(sessions)))), f"{where}.haystack_session_ids")
+    dates = _list(sample.get("haystack_dates"), f"{where}.haystack_dates")
+    for key, values in (("haystack_session_ids", names), ("haystack_dates", dates)):
+        if len(values) != len(sessions):
+            raise DatasetError(f"{where}.{key}: expected {len(sessions)}, one a session, found {len(values)}")
+    answers = {str(one) for one in _list(sample.get("answer_session_ids", []), f"{where}.answer_session_ids")}
+    said: list[Said] = []
+    marked, spoken = set[str](), set[str]()
+    for at, (name, date, turns) in enumerate(zip(names, dates, sessions, strict=True)):
+        place = f"{where}.haystack_sessions[{at}]"
+        begins = _time_of(date, f"{where}.haystack_dates[{at}]", _DATES, _A_DATE)
+        for number, turn in enumerate(_list(turns, place)):
+            one = _turn(_mapping(turn, f"{place}[{number}]"), f"{place}[{number}]", f"{at}:{name}", number, begins)
+            if one is None:
+                continue
+            said.append(one)
+            if turn.get("has_answer"):
+                marked.add(one.id)
+            if str(name) in answers and one.role is Role.USER:
+                spoken.add(one.id)
+    id_ = _text(sample, "question_id", where)
+    relevant = frozenset() if id_.endswith(_ABSTAINS) else frozenset(marked or spoken)
+    kind = sample.get("question_type")
+    question = Question(id_, _text(sample, "question", where), relevant, kind if isinstance(kind, str) else "")
+    asked = sample.get("question_date")
+    return Conversation(
+        id_,
+        tuple(sorted(said, key=lambda one: one.at)),
+        (question,),
+        skipped=len(answers - {str(name) for name in names}),
+        asked_at=None if asked is None else _time_of(asked, f"{where}.question_date", _DATES, _A_DATE),
+    )
+
+
+def _turn(turn: Mapping[str, Any], where: str, session: str, number: int, begins: datetime) -> Said | None:
+    """None of a turn in which nothing is said."""
+    role, text = turn.get("role"), turn.get("content")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise DatasetError(f"{where}.role: expected user or assistant")
+    if not isinstance(text, str):
+        raise DatasetError(f"{where}.content: expected a text, found {_kind(text)}")
+    if not text.strip():
+        return None
+    return Said(f"{session}:{number}", _ROLES[role], text.strip(), session, begins + number * BETWEEN)
+
+
+# --- cases -------------------------------------------------------------------------------------------
+# One file a case: memories, a query, which of them must be injected for it and which must not.
+
+
+class _Case(msgspec.Struct, frozen=True):
+    query: str
+    memories: dict[str, str]  # id → text
+    must: tuple[str, ...] = ()
+    must_not: tuple[str, ...] = ()
+    category: str = ""
+    at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def conversations_of_cases(directory: Path) -> list[Conversation]:
+    """One of each `*.json` below *directory*, by name. DatasetError names the file."""
+    return [_conversation_of_case(path, directory) for path in sorted(directory.rglob("*.json"))]
+
+
+def _conversation_of_case(path: Path, directory: Path) -> Conversation:
+    where = str(path.relative_to(directory))
+    try:
+        case = msgspec.json.decode(path.read_bytes(), type=_Case)
+    except OSError as error:
+        raise DatasetError(f"{where}: cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DatasetError(f"{where}: {error}") from error
+    for key, ids in (("must", case.must), ("must_not", case.must_not)):
+        if unknown := sorted(set(ids) - case.memories.keys()):
+            raise DatasetError(f"{where}: {key}: there is no memory {unknown[0]!r}")
+    question = Question("1", case.query, frozenset(case.must), case.category, unwanted=frozenset(case.must_not))
+    at = case.at if case.at.tzinfo else case.at.replace(tzinfo=UTC)
+    noted = tuple(Noted(id_, text, at) for id_, text in case.memories.items() if text.strip())
+    return Conversation(where, (), (question,), noted=noted)
 
 
 # --- locomo ------------------------------------------------------------------------------------------
@@ -368,18 +402,10 @@ CATEGORIES: Mapping[int, Category] = {
     4: Category.SINGLE_HOP,
     5: Category.ADVERSARIAL,
 }
-BETWEEN = timedelta(seconds=30)  # the data has a time for each session only: messages follow one another
 _SESSION = re.compile(r"session_(\d+)")
 _TURN_ID = re.compile(r"D:?(\d+):(\d+)")
+_A_TIME = "1:56 pm on 8 May, 2023"
 _TIMES = ("%I:%M %p on %d %B, %Y", "%d %B, %Y", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M")
-
-
-def conversations_of_locomo(parsed: object, where: str) -> Iterator[Conversation]:
-    """One for each sample. DatasetError with the place of what is not as it should be."""
-    for at, sample in enumerate(_list(parsed, where)):
-        place = f"{where}[{at}]"
-        fields = _mapping(sample, place)
-        yield _conversation_of_locomo(fields, place)
 
 
 def _conversation_of_locomo(sample: Mapping[str, Any], where: str) -> Conversation:
@@ -391,7 +417,7 @@ def _conversation_of_locomo(sample: Mapping[str, Any], where: str) -> Conversati
     said: list[Said] = []
     for number in sorted(int(found[1]) for key in talk if (found := _SESSION.fullmatch(key))):
         key = f"session_{number}"
-        begins = _time(talk.get(f"{key}_date_time"), f"{place}.{key}_date_time")
+        begins = _time_of(talk.get(f"{key}_date_time"), f"{place}.{key}_date_time", _TIMES, _A_TIME)
         turns = _list(talk[key], f"{place}.{key}")
         said += [
             _said(
@@ -444,15 +470,16 @@ def _question(qa: Mapping[str, Any], where: str, id_: str, known: frozenset[str]
     return Question(id_, _text(qa, "question", where), relevant, CATEGORIES[number].value), missing
 
 
-def _time(value: object, where: str) -> datetime:
+def _time_of(value: object, where: str, forms: Sequence[str], example: str) -> datetime:
+    """In UTC where it names no zone."""
     if isinstance(value, str):
-        for form in _TIMES:
+        for form in forms:
             try:
                 parsed = datetime.strptime(" ".join(value.split()), form)  # noqa: DTZ007 - the data names no zone
             except ValueError:
                 continue
             return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
-        raise DatasetError(f'{where}: expected a time such as "1:56 pm on 8 May, 2023"')
+        raise DatasetError(f'{where}: expected a time such as "{example}"')
     raise DatasetError(f"{where}: expected a time, found {_kind(value)}")
 
 

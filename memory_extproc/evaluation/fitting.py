@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.errors import PermanentError
-from memory_extproc.evaluation.datasets import Dataset, Names
+from memory_extproc.evaluation.datasets import Dataset
+from memory_extproc.evaluation.foreign import Names
 from memory_extproc.evaluation.metrics import mean
 from memory_extproc.evaluation.runner import Bench
 from memory_extproc.evaluation.training import (
     DEPTHS,
     Example,
     Gathered,
+    Kind,
     Logistic,
     Validated,
     ablation,
@@ -28,10 +32,12 @@ from memory_extproc.evaluation.training import (
     fit_ranker,
     gather,
     judged_by,
+    learn_all,
 )
 from memory_extproc.index.features import ANOTHER, CLOSELY, FOREIGN
 from memory_extproc.recall.fusion import scores_of, standardise
 from memory_extproc.recall.weights import (
+    LENGTH,
     MEASURES,
     SIZE,
     VERSION,
@@ -58,40 +64,46 @@ Says = Callable[[str, int, int], None]
 # A yes or no, or a measure of a memory by itself: what is usual for it does not depend on the question.
 OWN_SCALE = frozenset({
     "asks", "ends_asking", "tells_time", "tells_number", "tells_names", "subject", "only_subject", "days_agree",
-    "days_same", "days_apart", "time_for_when", "number_for_how_many", "names_for_which", "length", "rarity",
-    ANOTHER, FOREIGN,
+    "days_same", "days_apart", "time_for_when", "names_for_which", "length", "rarity",
+    "assistant", "assistant_asked", ANOTHER, FOREIGN,
 })  # fmt: skip
+# The same for all memories of a question: they order nothing.
+_OF_QUESTION = frozenset({"known", "known_near", "asked_terms", FOREIGN})
 _ENOUGH = tuple(at / 4 for at in range(-12, 5))
 _SLOPES = (0.5, 1.0, 2.0, 3.0)
 _OF_MEMORY = ("dense", "covered", "near", CLOSELY, ANOTHER)  # what a memory's own features say of its soundness
 _LOOKED_AT = 8  # candidates of a question, in learning which of them are sound
 _LEAST_SPREAD = 1e-3
 _LEAST_SIZES = 0.5  # deviation of the logarithm of the number of memories
-_SIZE_SLOPES = tuple(at / 20 for at in range(-20, 41))  # of log-odds
+_SLOPES_BY_STORE = tuple(at / 10 for at in range(-15, 21))  # of log-odds
 FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Aims:
-    """What is wanted of the weights, and how much a question counts: one to its own memories with its names as 1,
-    others as said here. In learning whether anything helps, names alone would tell if a question never came under
+    """What is wanted of the weights. Each kind of store counts as a whole, however many questions there are to it:
+    *ranked* in learning the order, *gated* in learning whether anything helps. Within a kind a question to its own
+    memories with its names counts 1, others as said here: names alone would tell if a question never came under
     neutral names to its own memories (*neutral*), or under theirs to others (*swapped*)."""
 
     threshold: float = 0.6
     limit: int = 5
     abstention: float = 0.905
-    loss: float = 0.05  # of recall, to the threshold as a whole
-    selection: float = 0.01  # to judging each memory, whatever the gate has lost already
+    abstention_chats: float = 0.85
+    loss: float = 0.07  # of recall, to the threshold as a whole
+    selection: float = 0.03  # to judging each memory, whatever the gate has lost already
     selection_notes: float = 0.04  # the same of notes
-    ranker_l2: float = 3e-3
+    ranker_l2: float = 0.1
     worth_l2: float = 1e-3
     neutral: float = 0.33
     foreign: float = 0.33
     swapped: float = 0.17
-    notes: float = 1.8
-    notes_nothing: float = 1.75  # times that, where nothing answers: there are few such questions to notes
-    notes_sound: float = 10.0  # in learning which memories are sound: much, for most stores are small
-    notes_ranked: float = 0.4  # in learning the order: little, for they have no surroundings to learn from
+    ranked: Mapping[Kind, float] = field(default_factory=lambda: {Kind.TALK: 1.0, Kind.CHAT: 1.0, Kind.NOTES: 0.8})
+    gated: Mapping[Kind, float] = field(default_factory=lambda: {Kind.TALK: 1.0, Kind.CHAT: 1.0, Kind.NOTES: 0.3})
+
+    def target_abstention(self, kind: Kind) -> float:
+        """The share of questions which nothing answers that are to get nothing."""
+        return self.abstention_chats if kind is Kind.CHAT else self.abstention
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +211,8 @@ def scales_of(gathered: Sequence[Gathered]) -> dict[str, Feature]:
     scales = {}
     names = gathered[0].candidates.names
     for at, name in enumerate(names):
+        if name in _OF_QUESTION:
+            continue
         centres = np.array([one.candidates.centre[at] for one in gathered])
         spreads = np.array([one.candidates.spread[at] for one in gathered])
         known = ~np.isnan(centres)
@@ -219,14 +233,16 @@ def _weighed(kept: Sequence[Gathered], scales: Mapping[str, Feature], aims: Aims
 
 def examples_of(kept: Sequence[Gathered], scales: Mapping[str, Feature], aims: Aims) -> list[Example]:
     """As the ranker is fitted on them."""
+    counts = Counter(one.kind for one in kept)
     return [
         Example(
             one.conversation,
             np.column_stack(list(standardise(scales, one.candidates).values())),
             one.answers,
-            weight=1.0 if one.talk else aims.notes_ranked,
+            weight=aims.ranked[one.kind] * len(kept) / counts[one.kind],
         )
         for one in kept
+        if aims.ranked[one.kind] > 0
     ]
 
 
@@ -265,64 +281,77 @@ def _worth(stacked: Sequence[_Scored], aims: Aims) -> Worth:
     counted = [(one, weight) for one, weight in counted if weight > 0]
     rows = np.array([[one.measured[name] for name in MEASURES] for one, _ in counted])
     truth = np.array([bool(one.one.question.relevant) for one, _ in counted])
-    weight = np.array([weight for _, weight in counted])
-    weight = np.where(truth, weight / weight[truth].sum(), weight / weight[~truth].sum())
+    weight = _balance_kinds([one.one for one, _ in counted], np.array([weight for _, weight in counted]), aims)
     usual, spread = rows.mean(axis=0), np.maximum(rows.std(axis=0), _LEAST_SPREAD)
     fitted = fit_logistic((rows - usual) / spread, truth, aims.worth_l2, weight)
     weights = fitted.weights / spread
     bias = fitted.bias - float(weights @ usual)
-    nothing = [one for one in stacked if not one.one.question.relevant]
-    strangers = [one for one in nothing if one.one.talk and one.one.names is not Names.SWAPPED] or nothing
-    named_at = MEASURES.index(SIZE)
-    moved, for_size = _shift(Logistic(weights, bias), strangers, aims)
+    strangers = [one for one in stacked if not one.one.question.relevant and one.one.names is not Names.SWAPPED]
+    moved, slopes = _shift(Logistic(weights, bias), strangers, aims)
     bias += moved
-    weights[named_at] += for_size
+    for name, slope in slopes.items():
+        weights[MEASURES.index(name)] += slope
     named = dict(zip(MEASURES, (round(float(value), 5) for value in weights), strict=True))
     return Worth(round(bias, 5), {name: value for name, value in named.items() if value})
 
 
-def _shift(fitted: Logistic, strangers: Sequence[_Scored], aims: Aims) -> tuple[float, float]:
-    """What moves the wanted share of *strangers* below the threshold: for the bias, and for the size of the store,
-    so that it is about that share of them whether they ask a few memories or many (a quantile regression: Koenker
-    and Bassett 1978). Of stores of about one size there is nothing to learn for others."""
+def _balance_kinds(asked: Sequence[Gathered], weight: Floats, aims: Aims) -> Floats:
+    """*weight* so that each kind of store counts as the aims say, and what is answered in it as much as what is
+    not."""
+    kinds = np.array([f"{one.kind}{bool(one.question.relevant)}" for one in asked])
+    shares = np.array([aims.gated[one.kind] for one in asked])
+    totals = {kind: weight[kinds == kind].sum() for kind in set(kinds.tolist())}
+    found: Floats = weight * shares / np.array([totals[kind] for kind in kinds.tolist()])
+    found *= len(found) / found.sum()
+    return found
+
+
+def _shift(fitted: Logistic, strangers: Sequence[_Scored], aims: Aims) -> tuple[float, dict[str, float]]:
+    """What moves the wanted share of *strangers* below the threshold: for the bias, and for the size of the store
+    and the length of what stands in it, so that it is about that share of them in each kind of store (a quantile
+    regression: Koenker and Bassett 1978). Of stores that are alike there is nothing to learn for others."""
     rows = np.array([[one.measured[name] for name in MEASURES] for one in strangers])
     odds = rows @ fitted.weights + fitted.bias
-    size = rows[:, MEASURES.index(SIZE)]
-    wanted = aims.abstention
-    tried = _SIZE_SLOPES if float(size.std()) > _LEAST_SIZES else (0.0,)
-    least, best = math.inf, (0.0, 0.0)
-    for slope in tried:
-        rest = odds - slope * size
-        quantile = float(np.quantile(rest, wanted))
+    wanted = np.array([aims.target_abstention(one.one.kind) for one in strangers])
+    counts = Counter(one.one.kind for one in strangers)
+    weight = np.array([max(aims.gated[one.one.kind], _LEAST_SPREAD) / counts[one.one.kind] for one in strangers])
+    by_store = [rows[:, MEASURES.index(name)] for name in (SIZE, LENGTH)]
+    tried = [_SLOPES_BY_STORE if float(one.std()) > _LEAST_SIZES else (0.0,) for one in by_store]
+    least, best = math.inf, (0.0, 0.0, 0.0)
+    for of_size, of_length in product(*tried):
+        rest = odds - of_size * by_store[0] - of_length * by_store[1]
+        order = np.argsort(rest)
+        reached = np.searchsorted(np.cumsum(weight[order]), float(weight @ wanted))
+        quantile = float(rest[order[min(int(reached), len(order) - 1)]])
         above = rest - quantile
-        loss = float(np.where(above > 0.0, wanted * above, (wanted - 1.0) * above).sum())
+        loss = float(weight @ np.where(above > 0.0, wanted * above, (wanted - 1.0) * above))
         if loss < least:
-            least, best = loss, (quantile, slope)
-    return math.log(aims.threshold / (1.0 - aims.threshold)) - best[0], -best[1]
+            least, best = loss, (quantile, of_size, of_length)
+    return math.log(aims.threshold / (1.0 - aims.threshold)) - best[0], {SIZE: -best[1], LENGTH: -best[2]}
 
 
 def _counts(one: Gathered, aims: Aims) -> float:
-    """How much a question counts in learning whether anything helps."""
-    if not one.talk:
-        return aims.notes if one.question.relevant else aims.notes * aims.notes_nothing
+    """How much a question counts in learning whether anything helps, beside others of its kind."""
+    if aims.gated[one.kind] <= 0:
+        return 0.0
     if one.names is Names.SWAPPED:
         return aims.swapped
-    if not one.question.relevant:
-        return aims.foreign
-    return 1.0 if one.names is Names.KEPT else aims.neutral
+    if one.names is Names.KEPT:
+        return 1.0
+    return aims.neutral if one.question.relevant else aims.foreign
 
 
 def _relevance(stacked: Sequence[_Scored], worth: Worth, aims: Aims) -> Relevance:
     """The strictest judging of single memories that costs no more than the aims allow, of talk and of notes."""
     kept = [one for one in stacked if one.one.question.counts and one.one.names is Names.KEPT]
-    kinds = [some for talk in (True, False) if (some := [one for one in kept if one.one.talk is talk])]
+    kinds = [some for kind in Kind if (some := [one for one in kept if one.one.kind is kind])]
     best = Relevance(slope=0.0, enough=0.0, weights=_soundness(kept, aims))
     least: list[float] = []
     fewest = math.inf
     for some in kinds:
         gate_alone, _ = _kept_by(some, worth, best, aims)
         whole = mean([one.one.recall(aims.limit, one.scores) for one in some]) or 0.0
-        if some[0].one.talk:
+        if some[0].one.kind is not Kind.NOTES:
             least.append(min(whole - aims.loss, gate_alone - aims.selection))
         else:
             least.append(gate_alone - aims.selection_notes)
@@ -340,6 +369,7 @@ def _soundness(kept: Sequence[_Scored], aims: Aims) -> dict[str, float]:
     """What a memory's own features are worth, in points of score: their weights beside that of the score itself in
     the probability that one of the first candidates answers."""
     named = [name for name in _OF_MEMORY if name in kept[0].one.candidates.names]
+    asked = Counter(one.one.kind for one in kept)
     rows, truth, counts = [], [], []
     for one in kept:
         first = np.argsort(-one.scores, kind="stable")[:_LOOKED_AT]
@@ -348,7 +378,7 @@ def _soundness(kept: Sequence[_Scored], aims: Aims) -> dict[str, float]:
         own = np.nan_to_num(found.features[first][:, places])
         rows.append(np.column_stack([one.scores[first] - one.scores.max(), own]))
         truth.append(one.one.answers[first])
-        counts += [1.0 if one.one.talk else aims.notes_sound] * len(first)
+        counts += [aims.gated[one.one.kind] * len(kept) / asked[one.one.kind]] * len(first)
     fitted = fit_logistic(np.concatenate(rows), np.concatenate(truth), aims.worth_l2, np.array(counts))
     point = max(float(fitted.weights[0]), _LEAST_SPREAD)
     return {
@@ -371,8 +401,9 @@ def _kept_by(kept: Sequence[_Scored], worth: Worth, relevance: Relevance, aims: 
 
 _FEWEST = 2  # conversations: one to fit on, one to judge by
 _FEW = "_few"  # ends the names of rankers for stores of few memories
-AMONG_MANY = Aims(notes=0.6, notes_ranked=0.05)  # of what is for long conversations, notes teach little
-AMONG_FEW = Aims(selection_notes=0.05, notes_ranked=1.0)  # and much of what is for small stores
+AMONG_MANY = Aims()
+_SMALL = {Kind.TALK: 0.3, Kind.CHAT: 0.05, Kind.NOTES: 1.0}
+AMONG_FEW = Aims(selection_notes=0.05, ranked=_SMALL, gated=_SMALL)  # notes teach what is for small stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,38 +420,28 @@ async def fitted_weights(
     dataset: Dataset, bench: Bench, *, features: bool, says: Says = lambda _step, _done, _whole: None
 ) -> Fitted:
     """PermanentError when *dataset* has too little to fit on. *features*: also leave each feature out in turn."""
-    aims, before = Aims(), packaged_weights()
+    before = packaged_weights()
     said: dict[str, Any] = {
         "dataset": dataset.name,
         "conversations": len(dataset.conversations),
         "before_fitted_on": before.fitted_on,
     }
     rankers: dict[str, Ranker] = {}
-    last: Sequence[Gathered] = ()
+    gathered: Sequence[Gathered] = ()
     kinds = ("lexical", "hybrid", "close") if close_reader(bench) is not None else ("lexical", "hybrid")
-    for name in [ranker for kind in kinds for ranker in (kind, f"{kind}{_FEW}")]:
-        dense, closely, few = not name.startswith("lexical"), name.startswith("close"), name.endswith(_FEW)
-        if not few:  # those have the same to learn from, and take what notes teach for more
-            gathered = await gather(dataset, bench, dense=dense, closely=closely, says=_named(name, says))
-        if closely:
-            # Where nothing was read closely there is nothing to teach these rankers.
-            gathered = [one for one in gathered if CLOSELY in one.candidates.names]
-            if len({one.conversation for one in gathered}) < _FEWEST:
-                continue
-        wanted = AMONG_MANY if not few else AMONG_FEW if closely else aims
-        tuned = _tuned(gathered, wanted, _named(name, says))
-        rankers[name] = tuned.ranker
-        now = _of_before(before, name)
-        said[name] = _compared(figures_of([(one, now) for one in gathered], aims), tuned.held)
-        # Of sets of unlike kind taken together the figures are a mixture: each kind by itself says more.
-        said[name]["kinds"] = {
-            kind: _row(figures_of([(one, ranker) for one, ranker in tuned.judged if one.talk is talk], aims))
-            for kind, talk in (("conversations", True), ("notes", False))
-            if any(one.talk is talk for one in gathered)
-        }
-        last = gathered
+    async with learn_all(dataset, bench, says) as stage:
+        for kind in kinds:
+            first = rankers["hybrid"] if kind == "close" else None
+            last, gathered = (
+                gathered,
+                await gather(stage, bench, dense=kind != "lexical", closely=first, says=_named(kind, says)),
+            )
+            found, figures = fit_rankers(kind, gathered, before, says)
+            gathered = gathered if found else last
+            rankers |= found
+            said |= figures
     if features:
-        said["features"] = _features(last, aims, says)
+        said["features"] = _features(gathered, AMONG_MANY, says)
     fitted_on = f"{dataset.name}: {len(dataset.conversations)} conversations, {dataset.questions} questions"
     known = bench.embedder.fingerprint in before.embedding_models
     # What could not be fitted stays as it was, where it belongs to this model.
@@ -428,6 +449,30 @@ async def fitted_weights(
     kept: dict[str, Any] = {**stay, **rankers}
     weights = Weights(VERSION, (bench.embedder.fingerprint,), fitted_on, **kept)
     return Fitted(weights, said)
+
+
+def fit_rankers(
+    kind: str, gathered: Sequence[Gathered], before: Weights, says: Says = lambda _step, _done, _whole: None
+) -> tuple[dict[str, Ranker], dict[str, Any]]:
+    """The rankers of *kind*, for stores of many and of few memories, and how they fare. None where nothing was read
+    closely that could teach one."""
+    if kind == "close":
+        gathered = [one for one in gathered if CLOSELY in one.candidates.names]
+        if len({one.conversation for one in gathered}) < _FEWEST:
+            return {}, {}
+    rankers, said = {}, dict[str, Any]()
+    for name, aims in ((kind, AMONG_MANY), (f"{kind}{_FEW}", AMONG_FEW)):
+        tuned = _tuned(gathered, aims, _named(name, says))
+        rankers[name] = tuned.ranker
+        now = _of_before(before, name)
+        said[name] = _compared(figures_of([(one, now) for one in gathered], aims), tuned.held)
+        # Of sets of unlike kind taken together the figures are a mixture: each kind by itself says more.
+        said[name]["kinds"] = {
+            of.value: _row(figures_of(some, aims))
+            for of in Kind
+            if (some := [(one, ranker) for one, ranker in tuned.judged if one.kind is of])
+        }
+    return rankers, said
 
 
 def _of_before(before: Weights, name: str) -> Ranker:
@@ -477,7 +522,7 @@ def _row(held: HeldOutFigures) -> Mapping[str, float | None]:
 def _features(gathered: Sequence[Gathered], aims: Aims, says: Says) -> list[dict[str, str | float]]:
     kept = [one for one in gathered if one.question.counts and one.names is Names.KEPT]
     examples = examples_of(kept, scales_of(gathered), aims)
-    return ablation(kept, examples, gathered[0].candidates.names, aims.ranker_l2, says=says)
+    return ablation(kept, examples, tuple(scales_of(gathered)), aims.ranker_l2, says=says)
 
 
 def _named(name: str, says: Says) -> Says:

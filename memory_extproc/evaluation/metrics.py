@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.evaluation.datasets import Category, Names
+from memory_extproc.evaluation.datasets import Category
+from memory_extproc.evaluation.foreign import Names
 from memory_extproc.evaluation.runner import Answer, Asked, Bounds, Run, System
 from memory_extproc.model import Memory
 from memory_extproc.ports import EmbeddingModel
@@ -22,6 +24,7 @@ DEPTHS = (5, 10, 20)
 THRESHOLDS = tuple(at / 20 for at in range(21))
 NEUTRALISED = frozenset({Names.FIRST_PERSON, Names.NEUTRAL})  # those that abstention is measured by
 _DIGITS = 4
+_DRAWS, _SEED, _BOUNDS = 1_000, 7, (0.025, 0.975)  # of the bootstrap
 
 Figures = dict[str, Any]
 
@@ -42,9 +45,9 @@ def figures(run: Run) -> Figures:
         "embedding_model": run.embed_model,
         "questions": len(counted),
         "by_category": {name: _retrieval(groups[name]) for name in sorted(groups)},
-        "paths": dict(sorted(Counter(one.answer.path or one.answer.outcome.value for one in run.asked).items())),
+        "paths": _paths(run.asked),
         "abstention": _abstention(run.asked, run.bounds),
-        "injection": _injection(counted, run.bounds),
+        "injection": {**_injection(counted, run.bounds), "unwanted": _forbidden_share(home)},
         "learned": _learned(run),
         "latency_ms": _latency(home, lexical=run.system is System.LEXICAL),
         "sweep": sweep(run),
@@ -73,6 +76,12 @@ def passing(answer: Answer, bounds: Bounds) -> list[Memory]:
     return [memory for memory, _ in zip(relevant, range(bounds.limit), strict=False)]
 
 
+def _paths(asked: Sequence[Asked]) -> Figures:
+    """The share of all questions that was answered on each path, or why there was no answer."""
+    counts = Counter(one.answer.path or one.answer.outcome.value for one in asked)
+    return {path: count / len(asked) for path, count in sorted(counts.items())}
+
+
 def _retrieval(asked: Sequence[Asked]) -> Figures:
     found = [
         (positions(one.played.covers(c.memory) for c in one.answer.ranked), one.question.relevant) for one in asked
@@ -80,7 +89,8 @@ def _retrieval(asked: Sequence[Asked]) -> Figures:
     figures: Figures = {f"recall@{k}": mean([recall_at(k, at, of) for at, of in found]) for k in DEPTHS}
     figures |= {f"ndcg@{k}": mean([ndcg_at(k, at, of) for at, of in found]) for k in DEPTHS}
     figures["mrr"] = mean([reciprocal_rank(at, of) for at, of in found])
-    return {**figures, "questions": len(asked)}
+    intervals = {f"recall@{k}": interval([recall_at(k, at, of) for at, of in found]) for k in DEPTHS}
+    return {**figures, "intervals": intervals, "questions": len(asked)}
 
 
 def _abstention(asked: Sequence[Asked], bounds: Bounds) -> Figures:
@@ -118,6 +128,13 @@ def _injection(asked: Sequence[Asked], bounds: Bounds) -> Figures:
         "memories": mean([float(len(memories)) for _, memories in chosen]),
         "questions_with_any": mean([float(bool(memories)) for _, memories in chosen]),
     }
+
+
+def _forbidden_share(asked: Sequence[Asked]) -> float | None:
+    """The share of questions with forbidden memories for which such a memory was injected."""
+    named = [one for one in asked if one.question.unwanted]
+    got = [{id_ for memory in one.answer.injected for id_ in one.played.covers(memory)} for one in named]
+    return mean([float(not ids.isdisjoint(one.question.unwanted)) for ids, one in zip(got, named, strict=True)])
 
 
 def _swept(counted: Sequence[Asked], strangers: Sequence[Asked], bounds: Bounds) -> Figures:
@@ -226,6 +243,65 @@ def reciprocal_rank(found: dict[str, int], relevant: frozenset[str]) -> float:
 def mean(values: Sequence[float]) -> float | None:
     """None of nothing, so that an empty group is not taken for a bad one."""
     return math.fsum(values) / len(values) if values else None
+
+
+def interval(values: Sequence[float]) -> list[float] | None:
+    """95 % of the means of *values* drawn anew with replacement (the bootstrap: Efron 1979); None of nothing."""
+    if not values:
+        return None
+    drawn = np.random.default_rng(_SEED).integers(0, len(values), (_DRAWS, len(values)))
+    low, high = np.quantile(np.asarray(values, dtype=np.float64)[drawn].mean(axis=1), _BOUNDS)
+    return [float(low), float(high)]
+
+
+def sign_test(differences: Sequence[float]) -> float:
+    """The probability of signs as uneven as these by chance, two-sided; 1 without a difference."""
+    up, down = (sum(one * sign > 0 for one in differences) for sign in (1, -1))
+    fewer, count = min(up, down), up + down
+    return min(1.0, 2.0 * sum(math.comb(count, at) for at in range(fewer + 1)) / 2**count) if count else 1.0
+
+
+def compare_runs(first: Run, second: Run) -> Figures:
+    """The difference of *second* from *first*, question by question, by category too."""
+    groups: dict[str, list[tuple[Asked, Asked]]] = {"all": []}
+    for pair in zip(first.asked, second.asked, strict=True):
+        if pair[0].names is None and pair[0].question.counts:
+            groups["all"].append(pair)
+            groups.setdefault(pair[0].question.category or Category.SINGLE_HOP, []).append(pair)
+    silent = [[float(not one.answer.injected) for one in run.asked if unanswerable(one)] for run in (first, second)]
+    found: Figures = {name: _pairwise(pairs) for name, pairs in groups.items()}
+    if silent[0]:
+        found["abstention"] = {"questions": len(silent[0]), "abstention": _difference(*silent)}
+    return {name: _rounded(value) for name, value in found.items()}
+
+
+def _pairwise(pairs: Sequence[tuple[Asked, Asked]]) -> Figures:
+    found: Figures = {"questions": len(pairs)}
+    for k in DEPTHS:
+        found[f"recall@{k}"] = _difference(
+            *([_recall(k, one) for one in side] for side in zip(*pairs, strict=True))
+        )
+    found["injected"] = _difference(
+        *([_covered_share(one, one.answer.injected) for one in side] for side in zip(*pairs, strict=True))
+    )
+    return found
+
+
+def _difference(first: Sequence[float], second: Sequence[float]) -> Figures:
+    apart = [after - before for before, after in zip(first, second, strict=True)]
+    return {
+        "first": mean(first),
+        "second": mean(second),
+        "difference": mean(apart),
+        "interval": interval(apart),
+        "better": sum(one > 0 for one in apart),
+        "worse": sum(one < 0 for one in apart),
+        "p": sign_test(apart),
+    }
+
+
+def _recall(k: int, one: Asked) -> float:
+    return recall_at(k, positions(one.played.covers(c.memory) for c in one.answer.ranked), one.question.relevant)
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:

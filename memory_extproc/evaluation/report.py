@@ -81,7 +81,9 @@ def _about(figures: Mapping[str, Any]) -> str:
     return (
         f"System {figures['system']}, {figures['questions']} answerable questions about {learned['conversations']} "
         f"conversations, {learned['memories']} memories, embedding model {figures['embedding_model']}. "
-        "k counts what the data set names, not memories."
+        "k counts what the data set names, not memories. Answered: "
+        + ", ".join(f"{path} {share:.1%}" for path, share in figures["paths"].items())
+        + "."
     )
 
 
@@ -141,7 +143,15 @@ def _category_table(figures: Mapping[str, Any]) -> str:
     columns = ("category", "questions", "recall@5", "recall@10", "recall@20", "ndcg@10", "mrr")
     rows = [{"category": "1 to 4", **figures}]
     rows += [{"category": name, **group} for name, group in figures["by_category"].items()]
-    return _table(columns, rows)
+    return _table(columns, [{**row, **_with_intervals(row)} for row in rows])
+
+
+def _with_intervals(row: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: f"{_share(row[name])} ({_share(bounds[0])} to {_share(bounds[1])})"
+        for name, bounds in row.get("intervals", {}).items()
+        if bounds is not None
+    }
 
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:

@@ -13,17 +13,13 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Protocol
 
+import numpy as np
+
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.evaluation.datasets import (
-    Conversation,
-    Dataset,
-    Names,
-    Noted,
-    Question,
-    Said,
-    foreign,
-    reworded,
-)
+from memory_extproc.evaluation.datasets import Conversation, Dataset, Noted, Question, Said
+from memory_extproc.evaluation.foreign import Names, foreign, reword
+from memory_extproc.index.features import CLOSELY
+from memory_extproc.index.owner_index import OwnerIndex
 from memory_extproc.learn.extract.extractor import FactExtractor
 from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
@@ -89,7 +85,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a run needs from outside; the tools' composition makes it from the settings."""
+    """The parts that a run needs, made from the settings by the tools' composition. *deadline*: the
+    time a question has, as a request does; None: unlimited."""
 
     embedder: EmbeddingModel
     extractor: FactExtractor | None
@@ -98,6 +95,7 @@ class Bench:
     recaller: MakesRecaller
     partition: PartitionLimits
     topics: MakesTopics | None = None  # None: sessions are not summed up
+    deadline: timedelta | None = None
 
     def played(
         self, conversation: Conversation, partition: PartitionLimits, topics: MakesTopics | None = None
@@ -157,7 +155,7 @@ def _home(conversations: Sequence[Conversation]) -> list[_ToAsk]:
 def _foreign(conversations: Sequence[Conversation], names: Names) -> list[_ToAsk]:
     found = []
     for home, away, question in foreign(conversations):
-        text = reworded(question.text, home.speakers, names, away.speakers)
+        text = reword(question.text, home.speakers, names, away.speakers)
         found.append(_ToAsk(replace(question, text=text, relevant=frozenset()), away.name, names))
     return found
 
@@ -182,9 +180,11 @@ async def _ask_all(
 def _asks(system: System, bench: Bench, there: Played, bounds: Bounds) -> MemorySystem:
     if system is System.DENSE:
         return DenseSystem(there.partitions, bench.embedder, there.owner, bounds)
+    if system is System.BM25:
+        return Bm25System(there, bounds)
     embedder: EmbeddingModel = Unreachable(bench.embedder) if system is System.LEXICAL else bench.embedder
     recaller = bench.recaller(there.partitions, embedder, there.clock)
-    return RecallSystem(recaller, there.owner, bounds, bench.metrics)
+    return RecallSystem(recaller, there.owner, bounds, bench.metrics, bench.deadline)
 
 
 async def filled(there: Played, embedder: EmbeddingModel) -> None:
@@ -208,6 +208,7 @@ class System(StrEnum):
     HYBRID = "hybrid"  # recall as configured
     DENSE = "dense"  # the plain way: the cosine of the embedding, the threshold held against it
     LEXICAL = "lexical"  # recall as configured while the embedding model is down
+    BM25 = "bm25"  # the plain way by words: messages by BM25 over their stems, nothing else
     STORE = "store"  # recall as configured for an owner too large to be held in process
 
 
@@ -234,14 +235,18 @@ class Answer:
 
 class MemorySystem(Protocol):
     async def ask(self, question: Question, *, timed: bool) -> Answer:
-        """*timed*: also run it as a request would, and take the time of each stage."""
+        """*timed*: with the time of each stage."""
 
 
 class RecallSystem:
-    """The recaller, asked without a threshold for the order, and with one for what would be injected."""
+    """The recaller, asked without a threshold for the order, and with the threshold for the block. An
+    answer later than *deadline* is lost, as in a request."""
 
-    def __init__(self, recaller: Recaller, owner: Owner, bounds: Bounds, metrics: Metrics) -> None:
+    def __init__(
+        self, recaller: Recaller, owner: Owner, bounds: Bounds, metrics: Metrics, deadline: timedelta | None
+    ) -> None:
         self._recaller, self._owner, self._bounds, self._metrics = recaller, owner, bounds, metrics
+        self._deadline = deadline
 
     async def ask(self, question: Question, *, timed: bool) -> Answer:
         wish = RecallRequest(
@@ -252,29 +257,32 @@ class RecallSystem:
             threshold=self._bounds.threshold,
         )
         # First, while the query's vector is not cached.
-        seconds = await self._timed(wish) if timed else {}
-        bounded = await self._recaller.explain(wish)
-        free = await self._recaller.explain(
-            RecallRequest(caller=wish.caller, asked=wish.asked, earlier=wish.earlier, limit=DEEPEST, threshold=0.0)
-        )
+        before, started = _sums(self._metrics), time.perf_counter()
+        try:
+            async with asyncio.timeout(None if self._deadline is None else self._deadline.total_seconds()):
+                bounded = await self._recaller.explain(wish)
+        except TimeoutError:
+            return Answer(ranked=(), injected=(), outcome=Outcome.OUT_OF_TIME, path="")
+        took = time.perf_counter() - started
+        after = _sums(self._metrics)
+        free = bounded
+        if bounded.gate is None:
+            free = await self._recaller.explain(replace(wish, limit=DEEPEST, threshold=0.0))
+        seconds = {stage: value - before.get(stage, 0.0) for stage, value in after.items()}
         return Answer(
             ranked=_ranked(free.considered),
             injected=_injected(bounded),
             outcome=bounded.outcome,
-            path=bounded.path,
+            path=_path(bounded),
             worth=bounded.worth,
-            seconds=seconds,
+            seconds={**{stage: spent for stage, spent in seconds.items() if spent}, "total": took} if timed else {},
         )
 
-    async def _timed(self, wish: RecallRequest) -> Mapping[str, float]:
-        before = _sums(self._metrics)
-        await self._recaller.recall(wish)
-        after = _sums(self._metrics)
-        return {
-            stage: seconds - before.get(stage, 0.0)
-            for stage, seconds in after.items()
-            if seconds > before.get(stage, 0.0)
-        }
+
+def _path(explained: Explanation) -> str:
+    """How it was answered, and whether the candidates were read word by word."""
+    closely = any(CLOSELY in one.features for one in explained.considered)
+    return f"{explained.path}, word by word" if closely else explained.path
 
 
 class DenseSystem:
@@ -299,6 +307,27 @@ class DenseSystem:
         )
         outcome = Outcome.USED if injected else Outcome.NOTHING_RELEVANT
         return Answer(ranked, injected, outcome, searched.path, seconds=seconds if timed else {})
+
+
+class Bm25System:
+    """Messages by BM25 over their stems, the first of them injected: the plainest way by words."""
+
+    def __init__(self, there: Played, bounds: Bounds) -> None:
+        self._bounds, self._clock, self._index = bounds, there.clock, OwnerIndex()
+        self._memories = [one for one in there.memories if one.recallable(there.clock())]
+        for one in self._memories:
+            self._index.add(one)
+
+    async def ask(self, question: Question, *, timed: bool) -> Answer:  # noqa: ARG002 - as the protocol has it
+        seen = self._index.seen(question.text, None, self._clock().date())
+        scores = seen.by_name["bm25"]
+        best = np.argsort(-scores, kind="stable")[:DEEPEST]
+        ranked = tuple(
+            Considered(self._memories[at], score, float(score > 0), Verdict.INJECTED)
+            for at, score in zip(seen.places[best].tolist(), scores[best].tolist(), strict=True)
+        )
+        injected = tuple(one.memory for one in ranked[: self._bounds.limit] if one.relevance)
+        return Answer(ranked, injected, Outcome.USED if injected else Outcome.NOTHING_RELEVANT, "bm25")
 
 
 class Unreachable:
@@ -450,7 +479,7 @@ async def played(
         if follows is not None:
             await follows.end(owner, "")
             await follows.quiet()
-        clock.now = conversation.ends + ASKED_AFTER
+        clock.now = conversation.asked_at or conversation.ends + ASKED_AFTER
         depth = await journal.depth()
         if depth.dead or depth.turns:
             raise PermanentError(f"{conversation.name}: {depth.dead + depth.turns} turns could not be learned")

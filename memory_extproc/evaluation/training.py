@@ -3,42 +3,57 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TypeVar
+from enum import StrEnum
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.evaluation.datasets import Conversation, Dataset, Names, Question, foreign, reworded
+from memory_extproc.evaluation.datasets import Conversation, Dataset, Question
+from memory_extproc.evaluation.foreign import Names, foreign, reword
 from memory_extproc.evaluation.metrics import mean, positions, recall_at
 from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says, filled
 from memory_extproc.index.features import CLOSELY
 from memory_extproc.model import Candidates, Scope, SearchQuery
 from memory_extproc.ports import TokenEmbeddingModel
-from memory_extproc.recall.fusion import diversify_sessions
-from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInteractionScorer
+from memory_extproc.recall.fusion import FEW, diversify_sessions, likeliest
+from memory_extproc.recall.late_interaction import FIRST_READ, CloseReadingLimits, LateInteractionScorer
 from memory_extproc.recall.query import plain
+from memory_extproc.recall.weights import Ranker
 
-READ_CLOSELY = 100  # as many as recall reads: what a word tells apart depends on them all
 _UNHURRIED = timedelta(minutes=5)
-CANDIDATES = 200  # of a question: more than recall asks for, so that the ranker also sees what it must leave behind
+CANDIDATES = 100  # of a question, as recall asks for
+
+
+class Kind(StrEnum):
+    """Kinds of store: features have other usual values in each, so each counts by itself."""
+
+    TALK = "talk"  # of two people with names
+    CHAT = "chat"  # with an assistant, of many messages
+    NOTES = "notes"  # notes and short exchanges
+
+    @classmethod
+    def of(cls, conversation: Conversation) -> Self:
+        if conversation.speakers:
+            return cls("talk")
+        return cls("chat" if len(conversation.said) >= FEW else "notes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
     """One question and its candidates. *covers* says for each of them what it stands for; *names*: what became of
-    the speakers' names in the question; a question to others has no relevant ids. *talk*: of a conversation of
-    named people; else of notes and short exchanges."""
+    the speakers' names in the question; a question to others has no relevant ids."""
 
     conversation: str  # whose question it is
     question: Question
     candidates: Candidates
     covers: tuple[tuple[str, ...], ...]
     names: Names = Names.KEPT
-    talk: bool = True
+    kind: Kind = Kind.TALK
 
     @property
     def answers(self) -> npt.NDArray[np.bool_]:
@@ -53,17 +68,11 @@ class Gathered:
         return recall_at(k, positions(self.covers[at] for at in order), self.question.relevant)
 
 
-async def gather(
-    dataset: Dataset,
-    bench: Bench,
-    *,
-    dense: bool = True,
-    closely: bool = False,
-    says: Says = lambda _step, _done, _whole: None,
-) -> list[Gathered]:
-    """Of every question that counts, to its own memories and to others'. Without *dense*, as it is while the
-    embedding model is down; *closely*: with the candidates read word by word."""
-    reader = close_reader(bench) if closely else None
+@asynccontextmanager
+async def learn_all(
+    dataset: Dataset, bench: Bench, says: Says = lambda _step, _done, _whole: None
+) -> AsyncIterator[Mapping[str, Played]]:
+    """Every conversation of *dataset*, learned once and held while entered, by name."""
     async with AsyncExitStack() as stack:
         stage: dict[str, Played] = {}
         for at, one in enumerate(dataset.conversations):
@@ -71,16 +80,34 @@ async def gather(
             there = await stack.enter_async_context(bench.played(one, bench.partition))
             await filled(there, bench.embedder)
             stage[one.name] = there
-        asked = _asked(dataset.conversations)
-        found = []
-        for at, (home, away, question, names) in enumerate(asked):
-            says("gathering", at, len(asked))
-            candidates = await _candidates(stage[away], question, bench, reader, dense=dense)
-            covers = tuple(stage[away].covers(memory) for memory in candidates.memories)
-            talk = bool(stage[away].conversation.speakers)
-            found.append(Gathered(home, question, candidates, covers, names, talk))
-        says("gathering", len(asked), len(asked))
-        return found
+        yield stage
+
+
+async def gather(
+    stage: Mapping[str, Played],
+    bench: Bench,
+    *,
+    dense: bool = True,
+    closely: Ranker | None = None,
+    says: Says = lambda _step, _done, _whole: None,
+) -> list[Gathered]:
+    """Of every question that counts, to its own memories and to others'. Without *dense*, as it is while the
+    embedding model is down; *closely*: those that this ranker has first are read word by word."""
+    reader = close_reader(bench) if closely else None
+    asked = _asked([one.conversation for one in stage.values()])
+    found = []
+    for at, (home, away, question, names) in enumerate(asked):
+        says("gathering", at, len(asked))
+        candidates = await _candidates(stage[away], question, bench, dense=dense)
+        if reader is not None and closely is not None:
+            candidates = await reader.read(
+                plain(question.text, question.earlier).text, likeliest(closely.features, candidates, FIRST_READ)
+            )
+        covers = tuple(stage[away].covers(memory) for memory in candidates.memories)
+        kind = Kind.of(stage[away].conversation)
+        found.append(Gathered(home, question, candidates, covers, names, kind))
+    says("gathering", len(asked), len(asked))
+    return found
 
 
 def close_reader(bench: Bench) -> LateInteractionScorer | None:
@@ -91,14 +118,10 @@ def close_reader(bench: Bench) -> LateInteractionScorer | None:
     return LateInteractionScorer(embedder, CloseReadingLimits(waits=_UNHURRIED), bench.metrics)
 
 
-async def _candidates(
-    there: Played, question: Question, bench: Bench, reader: LateInteractionScorer | None, *, dense: bool
-) -> Candidates:
+async def _candidates(there: Played, question: Question, bench: Bench, *, dense: bool) -> Candidates:
     text = plain(question.text, question.earlier).text
     vector = await bench.embedder.embed_query(text) if dense else None
-    most = CANDIDATES if reader is None else READ_CLOSELY
-    found = await there.partitions.candidates(there.owner, SearchQuery(text, vector), most, Scope())
-    return found if reader is None else await reader.read(text, found)
+    return await there.partitions.candidates(there.owner, SearchQuery(text, vector), CANDIDATES, Scope())
 
 
 def _asked(conversations: Sequence[Conversation]) -> list[tuple[str, str, Question, Names]]:
@@ -111,11 +134,11 @@ def _asked(conversations: Sequence[Conversation]) -> list[tuple[str, str, Questi
                 asked.append((one.name, one.name, question, Names.KEPT))
             if question.counts and one.speakers:
                 for names in (Names.FIRST_PERSON, Names.NEUTRAL):
-                    other_words = replace(question, text=reworded(question.text, one.speakers, names))
+                    other_words = replace(question, text=reword(question.text, one.speakers, names))
                     asked.append((one.name, one.name, other_words, names))
     for names in FOREIGN_NAMES:
         for home, away, question in foreign(conversations):
-            text = reworded(question.text, home.speakers, names, away.speakers)
+            text = reword(question.text, home.speakers, names, away.speakers)
             asked.append((home.name, away.name, replace(question, text=text, relevant=frozenset()), names))
     return asked
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from math import log1p
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +105,18 @@ _WHICH_NAME = re.compile(
     r"(?:name|book|movie|game|city|country|state|band|song))\b",
     re.IGNORECASE,
 )
+# "You suggested a plan", "your last draft": about the assistant's own words.
+_OF_ASSISTANT = re.compile(
+    r"\b(?:you(?:'ve|'d| have| had| just| already| once| did| also)* (?:(?:say|said|t(?:ell|old)|mean|meant|"
+    r"g[ai]ve|given|wr[io]te|written|draw|drew|drawn|show(?:n)?|sen[dt]|ma[dk]e|built|build|c[ao]me up)\b"
+    r"|(?:suggest|recommend|mention|propos|advi[sc]|explain|describ|list|shar|outlin|provid|draft|creat|generat|"
+    r"answer|repl[iy]|summari|point|calculat|walk)\w*)"
+    r"|your (?:\w+ ){0,2}(?:suggest|recommend|advice|answer|plan|list|expla|respon|propos|draft|summar|outline|"
+    r"version|code|script|example|instruction)\w*"
+    r"|hast du|haben sie|dein(?:e[mnrs]?)? (?:vorschl|antwort|plan|liste)\w*|(?:tu m'as|vous m'avez)"
+    r"|me (?:dijiste|recomendaste|sugeriste|diste|explicaste))",
+    re.IGNORECASE,
+)
 _ADDRESSES = re.compile(r"\b(?:you|your|yours)\b", re.IGNORECASE)
 
 
@@ -122,6 +135,7 @@ class Asked:
     days: tuple[Span, ...]
     when: bool
     which_name: bool
+    of_assistant: bool  # about the assistant's words
 
 
 def asked_of(text: str, today: date, speakers: Collection[str], languages: Collection[str]) -> Asked:
@@ -147,6 +161,7 @@ def asked_of(text: str, today: date, speakers: Collection[str], languages: Colle
         days=days_asked_for(text, today),
         when=_WHEN.search(text) is not None,
         which_name=_WHICH_NAME.search(text) is not None,
+        of_assistant=_OF_ASSISTANT.search(text) is not None,
     )
 
 
@@ -158,9 +173,15 @@ def _by_person(text: str) -> tuple[str, ...]:
 
 
 # --- timeline ----------------------------------------------------------------------------------------
-# Memories in the order in which they were said, session by session, and sums over what stands around each.
+# Messages in the order in which they were said, session by session, and sums over what stands around each.
+#
+# A long message is several memories, its pieces. It is one message all the same: else its pieces would compete with
+# one another, take up the places around each other and crowd out short ones.
 
 Ints = npt.NDArray[np.int64]
+AnyNumbers = TypeVar(
+    "AnyNumbers", npt.NDArray[np.bool_], npt.NDArray[np.float32], npt.NDArray[np.float64], npt.NDArray[np.int64]
+)
 Sums = npt.NDArray[np.floating]
 Bools = npt.NDArray[np.bool_]
 
@@ -170,10 +191,12 @@ _LOOKS_BACK = 2  # messages: a question is answered by the next one or the one a
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """All arrays are by position: messages in the order of their sessions, behind them what nobody said in a
-    session. *first* and *end* bound the session of a position, half open; what stands alone is its own."""
+    """All arrays but *places* are by position: messages in the order of their sessions, behind them
+    memories without a session. *first* and *end* bound the session of a position, half open; a memory without a
+    session is its own."""
 
-    places: Ints  # which memory stands at a position
+    places: Ints  # of the memories: the pieces of all messages in their order
+    starts: Ints  # where in *places* the pieces of a position begin
     first: Ints
     end: Ints
     session: Ints  # a number for each session, from 0
@@ -182,11 +205,32 @@ class Timeline:
     alone: Bools  # nothing stands around the position or its anchor
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.starts)
 
     @property
     def sessions(self) -> int:
         return int(self.session[-1]) + 1 if len(self.session) else 0
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether any message has several pieces."""
+        return len(self.starts) < len(self.places)
+
+    def reduce(self, ufunc: np.ufunc, values: AnyNumbers) -> AnyNumbers:
+        """*values*, by piece along the last axis, reduced to a value for each position."""
+        if not self.in_pieces:
+            return values
+        reduced: AnyNumbers = ufunc.reduceat(values, self.starts, axis=-1)
+        return reduced
+
+    def best_pieces(self, at: Ints, scores: npt.NDArray[np.float64]) -> Ints:
+        """The place of the piece with the highest of *scores* (by piece), for each position *at*."""
+        if not self.in_pieces:
+            return self.places[at]
+        ends = np.append(self.starts[1:], len(self.places))
+        spans = zip(self.starts[at].tolist(), ends[at].tolist(), strict=True)
+        best = [low if end - low == 1 else low + int(scores[low:end].argmax()) for low, end in spans]
+        return self.places[np.array(best, dtype=np.int64)]
 
     def around(self, running: Sums, reach: int) -> Sums:
         """Sums over the positions at most *reach* away within the session; *running* as `running_sums` gives."""
@@ -220,27 +264,32 @@ def timeline_of(said: Said) -> Timeline:
     """The same for the same memories whatever their places, but for the order of sessions and of what stands
     alone, on which no sum depends."""
     told = said.there & said.message & (said.session >= 0)
-    messages = np.flatnonzero(told)
-    order = messages[np.lexsort((said.piece[messages], said.seq[messages], said.session[messages]))]
+    pieces = np.flatnonzero(told)
+    pieces = pieces[np.lexsort((said.piece[pieces], said.seq[pieces], said.session[pieces]))]
+    keys = (said.session[pieces] << _SEQ_BITS) + said.seq[pieces]
+    begins = np.flatnonzero(np.diff(keys, prepend=-1))  # of messages, among their pieces
+    keys, order = keys[begins], pieces[begins]
     rest = np.flatnonzero(said.there & ~told)
-    places = np.concatenate([order, rest])
-    of, count, total = said.session[order], len(order), len(places)
+    of, count, total = said.session[order], len(order), len(order) + len(rest)
+    starts = np.concatenate([begins, len(pieces) + np.arange(len(rest))])
     first, end = np.arange(total), np.arange(1, total + 1)
     first[:count], end[:count] = np.searchsorted(of, of, "left"), np.searchsorted(of, of, "right")
     session = np.cumsum(first == np.arange(total)) - 1
     anchor = np.arange(total)
-    keys = (of << _SEQ_BITS) + said.seq[order]
     if count and len(rest):
         wanted = (said.session[rest] << _SEQ_BITS) + said.seq[rest]
         at = np.minimum(np.searchsorted(keys, wanted), count - 1)
         anchor[count:] = np.where((said.session[rest] >= 0) & (keys[at] == wanted), at, anchor[count:])
+    places = np.concatenate([pieces, rest])
+    asks = np.logical_or.reduceat(said.asks[places], starts) if len(starts) else said.asks[places]
     return Timeline(
         places=places,
+        starts=starts,
         first=first,
         end=end,
         session=session,
         anchor=anchor,
-        question=_questions(first, said.asks[places], said.role[places]),
+        question=_questions(first, asks, said.role[places[starts]]),
         alone=(end - first)[anchor] <= 1,
     )
 

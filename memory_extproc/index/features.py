@@ -38,14 +38,18 @@ STANDS_IN: Mapping[str, str] = {
 }  # fmt: skip
 DENSE = ("dense", "dense_around", "dense_before")
 LEXICAL = (
-    "bm25", "bm25_around", "bm25_far_around", "bm25_question", "covered", "covered_around", "covered_before",
+    "bm25", "bm25_piece", "bm25_around", "bm25_far_around", "bm25_question",
+    "covered", "covered_around", "covered_before",
     "near", "near_around", "near_question", "mass", "mass_session", "mass_others",
     "subject", "only_subject", "days_apart", "days_agree", "days_same", "time_for_when", "names_for_which",
-    "known", "known_near", *BY_ITSELF,
+    "assistant", "assistant_asked", "known", "known_near", "asked_terms", *BY_ITSELF,
 )  # fmt: skip
 FEATURES = (*DENSE, *LEXICAL)
 # Added for the few candidates that are read word by word.
 CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE = READ_CLOSELY = ("closely", "closely_around", "closely_before")
+# Characters of a text that is. Vectors of the words of a piece of a long answer take 20 to 40 KiB, several times
+# as much as a short message; where most candidates are longer, nothing is read.
+LONGEST_READ = 600
 # What reading them tells besides: whether a memory is about somebody whom the question does not mention, and, the
 # same for all, whether the question is in another language than the embedding model knows best.
 ANOTHER, FOREIGN = READ_BESIDES = ("another", "foreign")
@@ -53,49 +57,59 @@ ANOTHER, FOREIGN = READ_BESIDES = ("another", "foreign")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """By position: what is known of the memories before any question."""
+    """By position: attributes of the messages known before any question; *piece_length* and *days* by piece."""
 
     timeline: Timeline
+    piece_length: Floats  # in terms
     length: Floats  # in terms
     by_itself: Floats  # (memories, BY_ITSELF)
     speaker: npt.NDArray[np.int64]  # a number for each name
     role: npt.NDArray[np.int64]
+    assistant: npt.NDArray[np.bool_]  # said by an assistant without a name
     about_caller: npt.NDArray[np.bool_]
     said: npt.NDArray[np.int64]  # day, as an ordinal
-    days: npt.NDArray[np.int64]  # (memories, 2, 2): spans of days that it names; zeros: none
+    days: npt.NDArray[np.int64]  # (pieces, 2, 2): spans of days that it names; zeros: none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matched:
-    """By term of the question and position."""
+    """By term of the question and position; *pieces* by piece."""
 
+    pieces: Singles  # how often the term stands there
     counts: Singles
     near: Singles  # closeness in [0, 1] of the closest term of the memory
     idf: Floats  # by term
 
 
-def of_words(known: Known, matched: Matched, asked: Asked, subjects: Sequence[Floats]) -> dict[str, Floats]:
-    """Those of LEXICAL by name that no vector has a word in. NaN where nothing stands around a memory."""
+def of_words(
+    known: Known, matched: Matched, asked: Asked, subjects: Sequence[Floats]
+) -> tuple[dict[str, Floats], Floats]:
+    """The features of LEXICAL that need no vector, by name, and the BM25 of each piece by itself. NaN where
+    nothing stands around a message."""
     line = known.timeline
     found: dict[str, Floats] = {}
     around = running_sums(matched.counts)
-    _bm25(found, known, matched, around)
+    pieces = _bm25(found, known, matched, around)
     _coverage(found, line, matched, around)
     _about(found, len(line), subjects)
     _when(found, known, asked)
     for at, name in enumerate(BY_ITSELF):
         found[name] = known.by_itself[:, at]
+    found["asked_terms"] = np.full(len(line), np.log1p(len(asked.terms)))
+    found["assistant"] = known.assistant.astype(np.float64)
+    found["assistant_asked"] = found["assistant"] * asked.of_assistant
     found["time_for_when"] = found["tells_time"] * asked.when
     found["names_for_which"] = found["tells_names"] * asked.which_name
     _of_surroundings(found, line)
-    return found
+    return found, pieces
 
 
 def of_vectors(line: Timeline, bm25: Floats, dense: Floats | None) -> dict[str, Floats]:
-    """The others of FEATURES by name, made with *dense*, the cosines; without those of DENSE where it is None.
-    NaN as above."""
+    """The others of FEATURES by name, made with *dense*, the cosines by piece; without the features of
+    DENSE where it is None. NaN as above."""
     found: dict[str, Floats] = {}
     if dense is not None:
+        dense = line.reduce(np.maximum, dense)
         _dense(found, line, dense)
     _mass(found, line, bm25, dense)
     _of_surroundings(found, line)
@@ -115,18 +129,23 @@ def _summed(weights: Floats, rows: npt.NDArray[np.generic]) -> Floats:
     return found
 
 
-def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: Sums) -> None:
-    """*counts*: running sums of the terms' counts."""
+def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: Sums) -> Floats:
+    """*counts*: running sums of the terms' counts. Returns the BM25 of each piece by itself."""
     line, length, idf = known.timeline, known.length, matched.idf
     usual = (float(length.sum()) + IMAGINED * IMAGINED_LENGTH) / (len(length) + IMAGINED)
     bm25 = _summed(idf, _saturated(matched.counts, length, usual))
-    found["bm25"] = bm25
+    found["bm25"] = found["bm25_piece"] = pieces = bm25
+    if line.in_pieces:
+        usual_piece = float(known.piece_length.mean())
+        pieces = _summed(idf, _saturated(matched.pieces, known.piece_length, usual_piece))
+        found["bm25_piece"] = line.reduce(np.maximum, pieces)
     lengths = running_sums(length)
     for name, reach in (("bm25_around", _NEXT), ("bm25_far_around", _FURTHER)):
         around = line.around(lengths, reach)
         usual_around = max(float(around.mean()), usual) if len(around) else usual
         found[name] = _summed(idf, _saturated(line.around(counts, reach), around, usual_around))
     found["bm25_question"] = _of_question(line, bm25, 0.0)
+    return pieces
 
 
 def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched, counts: Sums) -> None:
@@ -171,7 +190,7 @@ def _dense(found: dict[str, Floats], line: Timeline, dense: Floats) -> None:
 
 def _mass(found: dict[str, Floats], line: Timeline, bm25: Floats, dense: Floats | None) -> None:
     """How much of what speaks for anything stands in a memory's session."""
-    evidence = _standardised(bm25) + (0.0 if dense is None else _standardised(dense))
+    evidence = standardised(bm25) + (0.0 if dense is None else standardised(dense))
     mass = np.exp(np.minimum(evidence, 12.0))
     session = np.bincount(line.session, weights=mass, minlength=line.sessions)[line.session]
     usual = float(mass.mean()) if len(mass) else 1.0
@@ -199,13 +218,15 @@ def _when(found: dict[str, Floats], known: Known, asked: Asked) -> None:
         apart = np.minimum(apart, np.maximum(0, np.maximum(low - known.said, known.said - high)))
         for span in (known.days[:, 0], known.days[:, 1]):
             gap = np.maximum(0, np.maximum(low - span[:, 1], span[:, 0] - high))
-            apart = np.minimum(apart, np.where(span[:, 0] > 0, gap, FARTHEST))
+            named = np.where(span[:, 0] > 0, gap, FARTHEST)
+            apart = np.minimum(apart, known.timeline.reduce(np.minimum, named))
     found["days_apart"] = -np.log1p(apart)
     found["days_agree"] = (apart <= NEAR).astype(np.float64)
     found["days_same"] = same.astype(np.float64)
 
 
-def _standardised(values: Floats) -> Floats:
+def standardised(values: Floats) -> Floats:
+    """*values* in standard deviations from their mean."""
     if not len(values):
         return values
     spread = float(values.std())

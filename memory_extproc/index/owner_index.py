@@ -28,7 +28,7 @@ from memory_extproc.index.entries import (
     entry_of,
     timeline_of,
 )
-from memory_extproc.index.features import IMAGINED, Known, Matched, of_vectors, of_words
+from memory_extproc.index.features import IMAGINED, Known, Matched, of_vectors, of_words, standardised
 from memory_extproc.model import Memory, MemoryState, Role, Source
 
 Floats = npt.NDArray[np.float64]
@@ -63,7 +63,7 @@ _MESSAGES = frozenset({Source.VERBATIM, Source.QUESTION})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What speaks for the memories at *places*: a row of *by_name* each, all of the same length."""
+    """The features of messages whose likeliest pieces stand at *places*: rows of equal length in *by_name*."""
 
     places: npt.NDArray[np.int64]
     by_name: dict[str, Floats]
@@ -75,15 +75,30 @@ class Worded:
 
     known: Known
     by_name: dict[str, Floats]
+    pieces: Floats  # BM25 of each piece by itself
 
-    @property
-    def places(self) -> npt.NDArray[np.int64]:
-        return self.known.timeline.places
+    def among(self, allowed: Bools) -> npt.NDArray[np.int64]:
+        """Positions of the messages with a piece that is *allowed*, which is by place."""
+        line = self.known.timeline
+        return np.flatnonzero(line.reduce(np.logical_or, allowed[line.places]))
 
     def beside(self, dense: npt.NDArray[np.floating] | None) -> dict[str, Floats]:
         """The features that are still missing; *dense* are the cosines by place, None when there are none."""
-        cosines = None if dense is None else np.asarray(dense, dtype=np.float64)[self.places]
-        return of_vectors(self.known.timeline, self.by_name["bm25"], cosines)
+        line = self.known.timeline
+        cosines = None if dense is None else np.asarray(dense, dtype=np.float64)[line.places]
+        return of_vectors(line, self.by_name["bm25"], cosines)
+
+    def best_pieces(
+        self, at: npt.NDArray[np.int64], dense: npt.NDArray[np.floating] | None, allowed: Bools
+    ) -> npt.NDArray[np.int64]:
+        """The place of the likeliest *allowed* piece, for each position *at*."""
+        line = self.known.timeline
+        if not line.in_pieces:
+            return line.places[at]
+        scores = standardised(self.pieces)
+        if dense is not None:
+            scores = scores + standardised(np.asarray(dense, dtype=np.float64)[line.places])
+        return line.best_pieces(at, np.where(allowed[line.places], scores, -np.inf))
 
 
 class OwnerIndex:
@@ -177,14 +192,16 @@ class OwnerIndex:
         """Every memory's features for the question *text*, asked on the day *today*; *dense* are the cosines by
         place, None when there are none."""
         worded = self.scan_words(text, today)
-        return Seen(worded.places, worded.by_name | worded.beside(dense))
+        everything = np.arange(len(worded.known.timeline))
+        places = worded.best_pieces(everything, dense, np.ones(len(self._entries), dtype=bool))
+        return Seen(places, worded.by_name | worded.beside(dense))
 
     def scan_words(self, text: str, today: date) -> Worded:
         """As `seen`, as far as words go."""
         known = self._all_known()
         asked = self.asked(text, today)
         subjects = [self._is_said_by(known, one) for one in asked.subjects]
-        return Worded(known, of_words(known, self._matched(asked.terms, known.timeline), asked, subjects))
+        return Worded(known, *of_words(known, self._matched(asked.terms, known.timeline), asked, subjects))
 
     def stands(self, worded: Worded) -> bool:
         """Whether nothing was added or taken out since."""
@@ -196,23 +213,23 @@ class OwnerIndex:
         return asked_of(text, today, speakers, {name for name, count in self._languages.items() if count > 0})
 
     def _matched(self, terms: Sequence[Term], line: Timeline) -> Matched:
-        total = len(line)
-        shape = (len(terms), total)
+        shape = (len(terms), len(line.places))
         # Small whole numbers and closenesses: half the bytes to go through for the same figures.
         counts, near = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
-        idf = np.zeros(len(terms))
         for at, term in enumerate(terms):
             for key in term.keys:
                 self._lay(counts[at], key, None)
             np.copyto(near[at], counts[at] > 0)
             for other, closeness in term.near:
                 self._lay(near[at], other, closeness)
-            within = int(np.count_nonzero(counts[at]))
-            idf[at] = np.log1p((total + IMAGINED - within + 0.5) / (within + 0.5))
-        return Matched(counts, near, idf)
+        pieces = counts
+        counts, near = line.reduce(np.add, counts), line.reduce(np.maximum, near)
+        within = np.count_nonzero(counts, axis=1)
+        idf = np.log1p((len(line) + IMAGINED - within + 0.5) / (within + 0.5))
+        return Matched(pieces, counts, near, idf)
 
     def _lay(self, row: Singles, term: str, closeness: float | None) -> None:
-        """Onto *row*, by position: how often *term* stands there, or *closeness* where it stands at all."""
+        """Onto *row*, by piece: how often *term* stands there, or *closeness* where it stands at all."""
         postings = self._postings.of(term)
         if postings is None:
             return
@@ -239,17 +256,25 @@ class OwnerIndex:
             )
         )
         self._positions = np.full(len(rows), -1)
-        self._positions[line.places] = np.arange(len(line))
-        here = rows[line.places]
+        self._positions[line.places] = np.arange(len(line.places))
+        pieces = rows[line.places]
+        here = pieces[line.starts]  # all pieces have the same speaker
+        piece_length: Floats = np.ascontiguousarray(pieces["length"])
+        by_piece: Floats = np.ascontiguousarray(pieces["by_itself"].T)
+        length = line.reduce(np.add, piece_length)
+        by_itself = line.reduce(np.maximum, by_piece).T.copy()
+        by_itself[:, BY_ITSELF.index("length")] = np.log1p(length)
         self._known = Known(
             timeline=line,
-            length=np.ascontiguousarray(here["length"]),
-            by_itself=np.ascontiguousarray(here["by_itself"]),
+            piece_length=piece_length,
+            length=length,
+            by_itself=by_itself,
             speaker=np.ascontiguousarray(here["speaker"]),
             role=np.ascontiguousarray(here["role"]),
+            assistant=(here["role"] == _ROLES[Role.ASSISTANT]) & (here["speaker"] < 0) & ~here["about_caller"],
             about_caller=np.ascontiguousarray(here["about_caller"]),
             said=np.ascontiguousarray(here["said"]),
-            days=np.ascontiguousarray(here["days"]),
+            days=np.ascontiguousarray(pieces["days"]),
         )
         return self._known
 

@@ -18,6 +18,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 from tokenizers import Tokenizer
 
 from memory_extproc.errors import PermanentError, TransientError
+from memory_extproc.index.features import LONGEST_READ
 from memory_extproc.inference.batching import (
     BatchingEmbedder,
     EmbedderLimits,
@@ -176,7 +177,7 @@ class OnnxModel:
         rows, *states = self._session.run(self._outputs, self._feed(tokens) if feed is None else feed)
         if self.words is not None:
             for text, ids, state in zip(texts, tokens, states[0], strict=True):
-                if ids:
+                if ids and len(text) <= LONGEST_READ:
                     self.words.keep(text, words_of(state[: len(ids)], self._meaningful[ids]))
         return rows
 

@@ -38,6 +38,7 @@ UNFITTED_WEIGHT = 0.4
 UNFITTED_SPREAD = 0.02  # of cosines; what differs by less is the same
 # Points of score. Without, summaries cost 0.06 of the precision on the everyday set; with them a third of that.
 SUMMARY_LOSES = 2.0
+SHORT_MESSAGES = 3.6  # mean of the logarithm of their terms: small talk has 2.6, chats with an assistant 4 to 6
 FARTHEST = 6.0  # standard deviations; beyond, a feature says no more
 
 
@@ -103,6 +104,18 @@ class Fusion:
                 return weights.close
         return weights.hybrid_few if few and weights.hybrid_few is not None else weights.hybrid
 
+    def suits_reading(self, found: Candidates) -> bool:
+        """Whether late interaction helps in the store of *found*: a small store, or short messages. In chats with
+        long answers its weights put less evidence first than the weights without it."""
+        if found.searched < FEW or "length" not in found.names:
+            return True
+        return float(found.centre[found.names.index("length")]) <= SHORT_MESSAGES
+
+    def likeliest(self, found: Candidates, count: int) -> Candidates:
+        """The *count* of *found* with the highest scores before late interaction; all in a small store, as its
+        weights were fitted."""
+        return found if found.searched < FEW else likeliest(self._ranker(found).features, found, count)
+
     def fused(self, found: Candidates, lost: Floats) -> Fused:
         """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id. Behind
         the first few what stands elsewhere goes ahead (see `breadth`), where words were read closely."""
@@ -159,6 +172,14 @@ def score_unfitted(found: Candidates) -> Floats:
 def scores_of(features: Mapping[str, Feature], found: Candidates) -> Floats:
     """One for each candidate; comparable within one question."""
     return sum_features(features, standardise(features, found), len(found.memories))
+
+
+def likeliest(features: Mapping[str, Feature], found: Candidates, count: int) -> Candidates:
+    """The *count* of *found* with the highest scores by *features*."""
+    if len(found.memories) <= count:
+        return found
+    best = np.sort(np.argsort(-scores_of(features, found), kind="stable")[:count])
+    return replace(found, memories=tuple(found.memories[at] for at in best.tolist()), features=found.features[best])
 
 
 def sum_features(features: Mapping[str, Feature], standardised: Mapping[str, Floats], count: int) -> Floats:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.index.entries import cosines, together
-from memory_extproc.index.features import READ_BESIDES, READ_CLOSELY
+from memory_extproc.index.features import LONGEST_READ, READ_BESIDES, READ_CLOSELY
 from memory_extproc.model import Candidates, Memory, Role, Words
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -35,6 +35,8 @@ log = logger(__name__)
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+# Candidates that are read, the likeliest by everything else; with 100 of them no more evidence came first.
+FIRST_READ = 40
 SAME = 0.6  # cosine of two words in their contexts from which one stands for the other
 GUESSED_SHARE = 0.7  # of the deviation of a memory's vector, taken for that of its words
 FADES = 0.06  # of a cosine, for each message between the one that is judged and the one that meets the word
@@ -97,7 +99,8 @@ class LateInteractionScorer:
         late: CloseReading | None = None
         if None in words:
             missing = [one for one, known in zip(texts, words, strict=True) if known is None]
-            late = await self._late(list(dict.fromkeys(missing)))
+            short = [one for one in dict.fromkeys(missing) if len(one) <= LONGEST_READ]
+            late = await self._late(short) if short else None
             words = self._embedder.words(texts) if self._limits.waits else words
         read, outcome = self._read(asks or QuestionTraits.of(text), words, found)
         if late is not None and outcome is CloseReading.UNKNOWN:

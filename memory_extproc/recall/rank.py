@@ -207,7 +207,7 @@ def _by_place(ordered: Iterable[Candidate]) -> Mapping[Place, Sequence[Memory]]:
                 found[place].append(memory)
             else:
                 found[place] = [memory]
-    return found
+    return {place: several for place, several in found.items() if len(several) > 1}
 
 
 def _is_shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: View, asked: str) -> bool:

@@ -38,7 +38,7 @@ from memory_extproc.recall.candidate import Candidate, Considered, Explanation, 
 from memory_extproc.recall.dedup import with_corrections
 from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.intent import INTENTS, NOTHING_READ, IntentLexicon, Kind, Reading
-from memory_extproc.recall.late_interaction import LateInteractionScorer, QuestionTraits
+from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.lookup import Lookup, Lookups
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
@@ -333,8 +333,15 @@ class Recaller:
         """*searches* as they are, or read closely as far as their words are at hand."""
         if (reader := self._close_reader) is None:
             return searches
-        pairs = zip(questions, searches, strict=True)
-        return [await reader.read(asked.text, found, asked.asks) for asked, found in pairs]
+        whose = []
+        for asked, found in zip(questions, searches, strict=True):
+            if not self._fusion.suits_reading(found):
+                whose.append(found)
+                continue
+            first = self._fusion.likeliest(found, FIRST_READ)
+            read = await reader.read(asked.text, first, asked.asks)
+            whose.append(found if read is first else read)
+        return whose
 
     def _fused(self, question: _Question, found: Candidates) -> Fused:
         lost = lost_to_age(question.most_lost, found.memories, self._now(), self._limits.half_life)

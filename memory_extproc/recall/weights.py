@@ -135,11 +135,14 @@ RAW = (
 )
 # How far above what the owner's other memories have for the same question. Not what these have by itself: in a
 # store of pasted logs it is much, and would outweigh the one line that answers.
-ABOVE = ("dense", "near", CLOSELY)
+ABOVE = ("dense", "covered", "near", CLOSELY)
 SIZE = "size"  # the logarithm of the number of memories: of many, the best is better by chance alone
+LENGTH = "length"  # of a memory, in the logarithm of its terms: long answers have something of any question
+ASKED = "asked"  # the logarithm of the question's terms
+PRODUCTS = ((LENGTH, "most_dense"), (LENGTH, "most_covered"), (ASKED, "most_covered"), (ASKED, "known"))
 # These mean something else where the question is not in English: what any two texts have in common is more there.
 IN_FOREIGN = ("most_dense", "most_closely", "best_closely", "known_near", "best_score")
-OUTLYING = ("dense", "dense_around", "bm25", "bm25_around", "near", "near_around", CLOSELY)
+OUTLYING = ("dense", "dense_around", "bm25", "bm25_piece", "covered", "bm25_around", "near", "near_around", CLOSELY)
 WHOLE = ("known", "known_near")
 MEASURES = (
     *(f"{kind}_{name}" for name in RAW for kind in ("most", "best", "first")),
@@ -148,6 +151,9 @@ MEASURES = (
     "best_score",
     *(f"{kind}_{name}" for name in ABOVE for kind in ("above", "best_above")),
     SIZE,
+    LENGTH,
+    ASKED,
+    *(f"{one}_{other}" for one, other in PRODUCTS),
     FOREIGN,
     *(f"foreign_{name}" for name in IN_FOREIGN),
 )
@@ -164,9 +170,9 @@ SUREST = 3.0  # log-odds; a question that is surer than that says no more for me
 _FIRST = 3  # candidates looked at beside the best
 # What a memory has in common with a question that it has nothing to do with, in English and in other languages.
 # With three memories, the owner's own mean says little; with one, nothing.
-_USUAL = {"dense": (0.07, 0.35), "near": (0.02, 0.02), CLOSELY: (0.12, 0.3)}
+_USUAL = {"dense": (0.07, 0.35), "covered": (0.02, 0.02), "near": (0.02, 0.02), CLOSELY: (0.12, 0.3)}
 # The most that is taken for it: where all that somebody ever said is about what is asked, all of it is near.
-_MOST_USUAL = {"dense": (0.25, 0.6), "near": (0.15, 0.15), CLOSELY: (0.3, 0.5)}
+_MOST_USUAL = {"dense": (0.25, 0.6), "covered": (0.15, 0.15), "near": (0.15, 0.15), CLOSELY: (0.3, 0.5)}
 _IMAGINED = 3.0  # memories of the usual kind that are taken to stand beside the owner's
 
 
@@ -190,6 +196,9 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
         measured[name] = float(found.features[0, place[name]])
     measured["best_score"] = float(scores[first[0]])
     measured[SIZE] = math.log1p(found.searched)
+    measured[LENGTH] = float(zeros_where_unknown(found.centre[place["length"]])) if "length" in place else 0.0
+    measured[ASKED] = float(found.features[0, place["asked_terms"]]) if "asked_terms" in place else 0.0
+    measured.update((f"{one}_{other}", measured[one] * measured[other]) for one, other in PRODUCTS)
     foreign = FOREIGN in place and bool(found.features[0, place[FOREIGN]])
     for name in ABOVE:
         if name in place:

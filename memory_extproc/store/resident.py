@@ -62,7 +62,8 @@ class LexicalScan:
     """What the words of a question say, while its vector is on its way."""
 
     worded: Worded
-    within: npt.NDArray[np.int64]  # positions of those in scope
+    allowed: npt.NDArray[np.bool_]  # by place: those in scope
+    within: npt.NDArray[np.int64]  # positions of messages in scope
     table: Table
 
 
@@ -178,8 +179,9 @@ class ResidentRows:
     def glance(self, text: str, scope: Scope, now: datetime) -> LexicalScan:
         """What words say of the recallable ones within *scope*; the larger part of looking for candidates."""
         worded = self._index.scan_words(text, now.date())
-        within = np.flatnonzero(self._allowed(len(self._memories), scope, now)[worded.places])
-        return LexicalScan(worded, within, Table.of(worded.by_name, within))
+        allowed = self._allowed(len(self._memories), scope, now)
+        within = worded.among(allowed)
+        return LexicalScan(worded, allowed, within, Table.of(worded.by_name, within))
 
     def candidates(
         self, sought: SearchQuery, limit: int, scope: Scope, now: datetime, glance: LexicalScan | None = None
@@ -191,7 +193,7 @@ class ResidentRows:
         count = len(self._memories)
         dense = None if sought.vector is None or not count else self._vectors[:count] @ sought.vector
         table = glance.table.beside(Table.of(glance.worded.beside(dense), glance.within))
-        places = glance.worded.places[glance.within]
+        places = glance.worded.best_pieces(glance.within, dense, glance.allowed)
         likely = select_candidates(table, places, limit, lambda at: _newest_first(self._memory(at)))
         memories = tuple(self._memory(at) for at in likely.places.tolist())
         found = candidates_of(likely, memories, len(self), "lexical" if sought.vector is None else "hybrid")

@@ -100,7 +100,7 @@ def test_recall_is_measured_for_people_with_a_report(run: CliRunner, config: Pat
         (["--threshold", "-0.5"], "Input should be greater than or equal to 0"),
         (["--limit", "0"], "Input should be greater than or equal to 1"),
         (["--limit-questions", "0"], "Input should be greater than or equal to 1"),
-        (["--system", "magic"], "expected one of hybrid, dense, lexical, store"),
+        (["--system", "magic"], "expected one of hybrid, dense, lexical, bm25, store"),
         (["--extractor", "magic"], "expected one of auto, llm, rules, off"),
     ],
 )
@@ -141,15 +141,18 @@ def test_weights_are_fitted_and_written_and_too_little_to_fit_on_is_told(
     assert "cross-validation needs two conversations or more" in alone.stderr
 
 
-def test_a_model_too_slow_for_the_deadline_does_not_turn_the_measurement_into_another(
+def test_a_model_too_slow_for_the_deadline_shows_unless_the_measurement_is_unbounded(
     run: CliRunner, config: Path, tmp_path: Path
 ) -> None:
     settings = yaml.safe_load(config.read_text())
     config.write_text(yaml.safe_dump({**settings, "recall": {"deadline": "1ms", "settle": "0ms"}}))
     dataset = write_json(tmp_path / "set.json", [a_sample("one")])
-    result = run.invoke(app, ["eval", "recall", "--dataset", str(dataset), "-c", str(config), "--json"])
-    assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["paths"] == {"hybrid": 3}
+    asked = ["eval", "recall", "--dataset", str(dataset), "-c", str(config), "--json"]
+    bounded, unbounded = run.invoke(app, asked), run.invoke(app, [*asked, "--unbounded"])
+    assert bounded.exit_code == unbounded.exit_code == 0, bounded.stderr
+    assert "hybrid, word by word" not in json.loads(bounded.stdout)["paths"]
+    assert sum(json.loads(unbounded.stdout)["paths"].values()) == 1.0
+    assert set(json.loads(unbounded.stdout)["paths"]) <= {"hybrid", "hybrid, word by word"}
 
 
 def test_the_choices_offered_are_those_there_are() -> None:

@@ -38,7 +38,7 @@ def test_a_persons_first_memories_are_given_for_what_they_answer_and_for_nothing
     bounds = Bounds(settings.memory.default_similarity_threshold, settings.memory.default_retrieval_limit)
 
     async def measure() -> dict[str, Any]:
-        async with bench(settings) as made:
+        async with bench(settings, unbounded=True) as made:
             return figures(await run(read_dataset(few), System.HYBRID, made, bounds))
 
     measured = asyncio.run(measure())

@@ -29,7 +29,7 @@ def ran(int8_model_dir: Path) -> Run:
     bounds = Bounds(memory.default_similarity_threshold, memory.default_retrieval_limit)
 
     async def measure() -> Run:
-        async with bench(settings) as made:
+        async with bench(settings, unbounded=True) as made:
             return await run(read_dataset(SET), System.HYBRID, made, bounds)
 
     return asyncio.run(measure())

@@ -49,7 +49,7 @@ def measured(int8_model_dir: Path) -> dict[str, Any]:
     intents = sample_set(read_intent_set(SETS, held=True), PEOPLE, PER_KIND)
 
     async def measure() -> dict[str, Any]:
-        async with bench(settings, topics=True) as made:
+        async with bench(settings, topics=True, unbounded=True) as made:
             return intent_figures(intents, await ask_by_intent(intents, made, bounds, timed=False))
 
     return asyncio.run(measure())

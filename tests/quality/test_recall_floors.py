@@ -30,7 +30,7 @@ def measured(int8_model_dir: Path) -> dict[str, Any]:
     bounds = Bounds(memory.default_similarity_threshold, memory.default_retrieval_limit)
 
     async def measure() -> dict[str, Any]:
-        async with bench(settings) as made:
+        async with bench(settings, unbounded=True) as made:
             return figures(await run(read_dataset(SET), System.HYBRID, made, bounds))
 
     return asyncio.run(measure())

@@ -6,7 +6,9 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.evaluation.datasets import Dataset
 from memory_extproc.evaluation.runner import Bench
+from memory_extproc.evaluation.training import Gathered, gather, learn_all
 from memory_extproc.learn.extract.extractor import FactExtractor
 from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
@@ -35,3 +37,10 @@ def a_bench(extractor: FactExtractor | None = None) -> Bench:
         recaller=recaller,
         partition=PartitionLimits(),
     )
+
+
+async def gather_from(dataset: Dataset, *, dense: bool = True) -> list[Gathered]:
+    """What is gathered of *dataset*, learn_all for it."""
+    bench = a_bench()
+    async with learn_all(dataset, bench) as stage:
+        return await gather(stage, bench, dense=dense)

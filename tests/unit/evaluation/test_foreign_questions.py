@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.evaluation.datasets import Conversation, Names, Question, foreign, reworded
+from memory_extproc.evaluation.datasets import Conversation, Question
+from memory_extproc.evaluation.foreign import Names, foreign, reword
 
 SPEAKERS = ("Melanie", "Caroline")
 
@@ -24,20 +25,20 @@ SPEAKERS = ("Melanie", "Caroline")
     ],
 )
 def test_the_speakers_become_the_first_person(question: str, expected: str) -> None:
-    assert reworded(question, SPEAKERS, Names.FIRST_PERSON) == expected
+    assert reword(question, SPEAKERS, Names.FIRST_PERSON) == expected
 
 
 def test_the_speakers_become_names_that_nobody_has() -> None:
-    assert reworded("Did Melanie call Caroline?", SPEAKERS, Names.NEUTRAL) == "Did Alex call Robin?"
+    assert reword("Did Melanie call Caroline?", SPEAKERS, Names.NEUTRAL) == "Did Alex call Robin?"
 
 
 def test_the_speakers_become_those_who_are_asked() -> None:
-    said = reworded("Did Melanie call Caroline's aunt?", SPEAKERS, Names.SWAPPED, ("Joe", "Ida"))
+    said = reword("Did Melanie call Caroline's aunt?", SPEAKERS, Names.SWAPPED, ("Joe", "Ida"))
     assert said == "Did Joe call Ida's aunt?"
 
 
 def test_a_question_can_stay_as_it_is() -> None:
-    assert reworded("Did Melanie call?", SPEAKERS, Names.KEPT) == "Did Melanie call?"
+    assert reword("Did Melanie call?", SPEAKERS, Names.KEPT) == "Did Melanie call?"
 
 
 def a_conversation(name: str, questions: int, speakers: tuple[str, ...] = SPEAKERS) -> Conversation:

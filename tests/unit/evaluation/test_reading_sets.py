@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -195,8 +196,8 @@ def test_a_damaged_line_is_refused_with_its_number(tmp_path: Path, line: Any, sa
     [
         (b"", "is empty"),
         (b" \n\t", "is empty"),
-        (b"question,answer\n", "is neither LoCoMo's format"),
-        (b"\x89PNG\r\n\x1a\n", "is neither LoCoMo's format"),
+        (b"question,answer\n", "is neither a JSON list"),
+        (b"\x89PNG\r\n\x1a\n", "is neither a JSON list"),
         (b"[{]", "is not JSON"),
         (b'[{"a": "\xff"}]', "is not JSON"),
         (b"[]", "holds no conversation"),
@@ -214,7 +215,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, raw: bytes, said: str
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"nowhere\.json: cannot be read: No such file"):
         read_dataset(tmp_path / "nowhere.json")
-    with pytest.raises(DatasetError, match="cannot be read: Is a directory"):
+    with pytest.raises(DatasetError, match="holds no conversation"):
         read_dataset(tmp_path)
 
 
@@ -252,3 +253,84 @@ def test_whatever_json_it_is_the_answer_is_a_data_set_or_a_refusal(
     path = write_json(tmp_path_factory.mktemp("any") / "set.json", value)
     with pytest.raises(DatasetError):
         read_dataset(path)
+
+
+def a_haystack(**changes: Any) -> dict[str, Any]:
+    """A question of LongMemEval with a history of two sessions."""
+    return {
+        "question_id": "q1",
+        "question_type": "knowledge-update",
+        "question": "How many bikes do I have?",
+        "question_date": "2023/06/01 (Thu) 10:00",
+        "answer": "4",
+        "haystack_session_ids": ["a", "b"],
+        "haystack_dates": ["2023/05/20 (Sat) 02:21", "2023/05/21 (Sun) 12:00"],
+        "haystack_sessions": [
+            [{"role": "user", "content": "I have three bikes."}, {"role": "assistant", "content": "Nice."}],
+            [
+                {"role": "user", "content": "I bought a fourth bike.", "has_answer": True},
+                {"role": "assistant", "content": " "},
+            ],
+        ],
+        "answer_session_ids": ["b", "gone"],
+        **changes,
+    }
+
+
+def test_longmemeval_is_read_with_the_turns_that_are_marked(tmp_path: Path) -> None:
+    path = write_json(tmp_path / "set.json", [a_haystack(), a_haystack(question_id="q2_abs")])
+    answered, unanswerable = read_dataset(path).conversations
+    assert [one.text for one in answered.said] == ["I have three bikes.", "Nice.", "I bought a fourth bike."]
+    assert answered.asked_at == datetime(2023, 6, 1, 10, tzinfo=UTC)
+    assert answered.skipped == 1
+    (question,) = answered.questions
+    assert question.relevant == {"1:b:0"}
+    assert question.category == "knowledge-update"
+    assert not unanswerable.questions[0].relevant
+
+
+def test_without_marked_turns_the_users_words_in_the_sessions_named_are_the_evidence(tmp_path: Path) -> None:
+    path = write_json(
+        tmp_path / "set.json", [a_haystack(answer_session_ids=["a"], haystack_dates=["2023/05/20"] * 2)]
+    )
+    sessions = a_haystack()["haystack_sessions"]
+    del sessions[1][0]["has_answer"]
+    path = write_json(tmp_path / "set.json", [a_haystack(answer_session_ids=["a"], haystack_sessions=sessions)])
+    assert read_dataset(path).conversations[0].questions[0].relevant == {"0:a:0"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"haystack_dates": ["2023/05/20"]}, "[0].haystack_dates: expected 2, one a session, found 1"),
+        ({"haystack_dates": ["May", "June"]}, "[0].haystack_dates[0]: expected a time such as"),
+        (
+            {"haystack_sessions": [[{"role": "tool", "content": "x"}], []]},
+            "[0][0].role: expected user or assistant",
+        ),
+        ({"haystack_sessions": [[{"role": "user", "content": 1}], []]}, "[0][0].content: expected a text"),
+        ({"question": ""}, "[0].question: expected a text"),
+    ],
+)
+def test_a_damaged_haystack_is_refused_with_its_place(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    path = write_json(tmp_path / "set.json", [a_haystack(**changes)])
+    with pytest.raises(DatasetError, match=re.escape(said)):
+        read_dataset(path)
+
+
+def test_a_directory_of_cases_says_what_must_and_must_not_be_injected(tmp_path: Path) -> None:
+    case = {
+        "query": "What's my dog called?",
+        "memories": {"a": "Rex", "b": "A cat"},
+        "must": ["a"],
+        "must_not": ["b"],
+    }
+    write_json(tmp_path / "one.json", case)
+    (conversation,) = read_dataset(tmp_path).conversations
+    (question,) = conversation.questions
+    assert conversation.name == "one.json"
+    assert question.relevant == {"a"}
+    assert question.unwanted == {"b"}
+    write_json(tmp_path / "two.json", {**case, "must": ["c"]})
+    with pytest.raises(DatasetError, match=r"two\.json: must: there is no memory 'c'"):
+        read_dataset(tmp_path)

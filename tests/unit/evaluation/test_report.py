@@ -28,6 +28,7 @@ def some_figures(**changes: Any) -> dict[str, Any]:
         "abstention": {"share": 0.9, "questions": 10, "threshold": 0.6, "by_names": {}},
         "injection": {"threshold": 0.6, "limit": 5, "recall": 0.4, "loss": 0.1, "precision": 0.3, "memories": 2.0},
         "learned": {"conversations": 1, "memories": 6},
+        "paths": {"hybrid": 1.0},
         "latency_ms": {"embed": {"p50": 1.5, "p95": 3.0}, "total": {"p50": 2.5, "p95": 4.0}},
         "sweep": [
             {"threshold": at / 4, "recall": 1 - at / 4, "precision": at / 8, "abstention": at / 4, "memories": 5.0}

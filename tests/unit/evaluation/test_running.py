@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from memory_extproc.errors import PermanentError
 from memory_extproc.evaluation.datasets import Dataset, read_dataset
-from memory_extproc.evaluation.metrics import THRESHOLDS, figures
+from memory_extproc.evaluation.metrics import THRESHOLDS, compare_runs, figures
 from memory_extproc.evaluation.runner import NOT_HELD, Bench, Bounds, Played, System, exchanges, run
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import MemoryState, MemoryType, Owner, Role, Source
@@ -141,7 +142,7 @@ async def test_an_owner_too_large_to_hold_is_asked_through_the_store(locomo: Dat
 async def test_the_figures_say_which_way_every_question_was_answered(locomo: Dataset) -> None:
     for system, path in ((System.HYBRID, "hybrid"), (System.LEXICAL, "lexical"), (System.STORE, "store")):
         found = figures(await run(locomo, system, a_bench(), Bounds()))
-        assert found["paths"] == {path: 4 * locomo.questions}
+        assert found["paths"] == {path: 1.0}
         assert ("total_over_embed_p50" in found["latency_ms"]) is (system is not System.LEXICAL)
 
 
@@ -175,3 +176,30 @@ async def test_whatever_is_asked_is_answered(tmp_path: Path, words: str) -> None
     asked = Dataset(dataset.name, (replace(conversation, questions=(question,)),))
     found = figures(await run(asked, System.HYBRID, a_bench(), Bounds()))
     assert found["recall@5"] in {0.0, 1.0}
+
+
+async def test_a_question_that_is_not_answered_within_the_deadline_has_no_answer(locomo: Dataset) -> None:
+    found = figures(await run(locomo, System.HYBRID, replace(a_bench(), deadline=timedelta()), Bounds()))
+    assert found["paths"] == {"out_of_time": 1.0}
+    assert found["recall@20"] == 0.0
+
+
+async def test_two_runs_are_compared_question_by_question(locomo: Dataset) -> None:
+    found = await run(locomo, System.HYBRID, a_bench(), Bounds())
+    silent = await run(locomo, System.HYBRID, replace(a_bench(), deadline=timedelta()), Bounds())
+    rows = compare_runs(found, silent)
+    assert set(rows) == {"all", "single-hop", "temporal", "abstention"}
+    assert rows["all"]["questions"] == 4
+    assert rows["all"]["recall@10"]["first"] == 1.0
+    assert rows["all"]["recall@10"]["second"] == 0.0
+    assert (rows["all"]["recall@10"]["better"], rows["all"]["recall@10"]["worse"]) == (0, 4)
+    assert rows["all"]["recall@10"]["interval"] == [-1.0, -1.0]
+    assert rows["abstention"]["abstention"]["difference"] >= 0.0
+
+
+async def test_what_must_not_be_injected_is_counted_where_it_is(tmp_path: Path) -> None:
+    case = {"query": "Which red canoe?", "memories": {"a": "A red canoe", "b": "Bees on the roof"}, "must": ["a"]}
+    write_json(tmp_path / "one.json", {**case, "must_not": ["b"]})
+    write_json(tmp_path / "two.json", {**case, "must_not": ["a"]})
+    found = figures(await run(read_dataset(tmp_path), System.HYBRID, a_bench(), Bounds(0.0, 1)))
+    assert found["injection"]["unwanted"] == 0.5

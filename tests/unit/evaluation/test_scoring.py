@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.evaluation.metrics import mean, ndcg_at, positions, quantile, recall_at, reciprocal_rank
+from memory_extproc.evaluation.metrics import (
+    interval,
+    mean,
+    ndcg_at,
+    positions,
+    quantile,
+    recall_at,
+    reciprocal_rank,
+    sign_test,
+)
 
 
 def test_a_memory_that_stands_for_several_takes_up_several_places() -> None:
@@ -64,3 +73,20 @@ def test_nothing_measured_is_not_zero() -> None:
     assert quantile([], 0.5) is None
     assert mean([1.0, 0.0]) == 0.5
     assert (quantile([3.0, 1.0, 2.0], 0.5), quantile([3.0, 1.0, 2.0], 0.95)) == (2.0, 3.0)
+
+
+def test_an_interval_holds_the_mean_and_narrows_with_more_questions() -> None:
+    few, many = interval([0.0, 1.0] * 10), interval([0.0, 1.0] * 1000)
+    assert few is not None
+    assert many is not None
+    assert few[0] < many[0] < 0.5 < many[1] < few[1]
+    assert interval([]) is None
+    assert interval([1.0, 1.0]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("differences", "p"),
+    [([], 1.0), ([0.0, 0.0], 1.0), ([1.0] * 5, 0.0625), ([1.0, -1.0], 1.0), ([0.1] * 10, 2 / 1024)],
+)
+def test_the_sign_test_counts_what_differs(differences: list[float], p: float) -> None:
+    assert sign_test(differences) == pytest.approx(p)

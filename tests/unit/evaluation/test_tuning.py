@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from memory_extproc.errors import PermanentError
-from memory_extproc.evaluation.datasets import Dataset, Names, read_dataset, read_datasets
+from memory_extproc.evaluation.datasets import Dataset, read_dataset, read_datasets
 from memory_extproc.evaluation.fitting import Aims, figures_of, fitted_weights, passing, tune, write_weights
-from memory_extproc.evaluation.training import Gathered, gather
+from memory_extproc.evaluation.foreign import Names
+from memory_extproc.evaluation.training import Gathered
 from memory_extproc.recall.weights import WeightsError, packaged_weights, read_weights
-from tests.unit.evaluation.benches import a_bench
+from tests.unit.evaluation.benches import a_bench, gather_from
 from tests.unit.evaluation.sets import a_sample, write_json
 
 THINGS = ("canoe", "telescope", "tractor", "violin", "greenhouse", "saddle", "kayak", "printer", "tent", "loom")
@@ -45,7 +46,7 @@ def talks(tmp_path: Path) -> Dataset:
 
 @pytest.fixture
 async def gathered(talks: Dataset) -> list[Gathered]:
-    return await gather(talks, a_bench())
+    return await gather_from(talks)
 
 
 async def test_what_was_fitted_finds_what_it_has_not_seen(gathered: list[Gathered]) -> None:

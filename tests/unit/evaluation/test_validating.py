@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_extproc.evaluation.datasets import Dataset, Names, read_dataset
-from memory_extproc.evaluation.training import Gathered, ablation, examples_of, gather, judged_by, validated
-from tests.unit.evaluation.benches import a_bench
+from memory_extproc.evaluation.datasets import Dataset, read_dataset
+from memory_extproc.evaluation.foreign import Names
+from memory_extproc.evaluation.training import Gathered, ablation, examples_of, judged_by, validated
+from tests.unit.evaluation.benches import gather_from
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines
 
 
@@ -24,7 +25,7 @@ def normalised(one: Gathered) -> np.ndarray:
 
 
 async def test_every_question_is_gathered_with_what_answers_it_among_its_candidates(locomo: Dataset) -> None:
-    gathered = await gather(locomo, a_bench())
+    gathered = await gather_from(locomo)
     kept = [one for one in gathered if one.names is Names.KEPT]
     assert len(kept) == 6  # two answerable questions of each
     assert all(one.answers.sum() == 1 for one in kept)
@@ -37,19 +38,19 @@ async def test_every_question_is_gathered_with_what_answers_it_among_its_candida
 
 
 async def test_without_the_model_only_words_speak(locomo: Dataset) -> None:
-    lexical, both = await gather(locomo, a_bench(), dense=False), await gather(locomo, a_bench())
+    lexical, both = await gather_from(locomo, dense=False), await gather_from(locomo)
     assert {one.candidates.path for one in lexical} == {"lexical"}
     assert set(lexical[0].candidates.names) < set(both[0].candidates.names)
 
 
 async def test_questions_that_a_set_calls_unanswerable_are_gathered_too(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "set.jsonl", a_note("m1"), a_query("What do I keep?", "m1"), a_query("Who am I?"))
-    gathered = await gather(read_dataset(path), a_bench())
+    gathered = await gather_from(read_dataset(path))
     assert [bool(one.question.relevant) for one in gathered] == [True, False]
 
 
 async def test_held_out_recall_is_that_of_all_conversations(locomo: Dataset) -> None:
-    kept = [one for one in await gather(locomo, a_bench()) if one.names is Names.KEPT]
+    kept = [one for one in await gather_from(locomo) if one.names is Names.KEPT]
     found = validated(kept, examples_of(kept, normalised), l2=0.1)
     assert set(found.by_conversation) == {"one", "two", "three"}
     assert found.recall[10] == 1.0  # six messages
@@ -57,7 +58,7 @@ async def test_held_out_recall_is_that_of_all_conversations(locomo: Dataset) -> 
 
 
 async def test_a_perfect_score_finds_everything_and_a_bad_one_nothing(locomo: Dataset) -> None:
-    kept = [one for one in await gather(locomo, a_bench()) if one.names is Names.KEPT]
+    kept = [one for one in await gather_from(locomo) if one.names is Names.KEPT]
     assert judged_by([(one, one.answers.astype(float)) for one in kept]).recall[5] == 1.0
     assert judged_by([(one, -one.answers.astype(float)) for one in kept]).recall[5] == 0.0
 
@@ -72,7 +73,7 @@ async def test_what_carries_recall_is_missed_the_most(tmp_path: Path) -> None:
             for at in range(40)
         ]
     locomo = read_dataset(write_json(tmp_path / "set.json", samples))
-    kept = [one for one in await gather(locomo, a_bench()) if one.names is Names.KEPT]
+    kept = [one for one in await gather_from(locomo) if one.names is Names.KEPT]
     chance = np.random.default_rng(1)
     examples = examples_of(kept, lambda one: np.column_stack([one.answers, chance.normal(size=len(one.answers))]))
     told: list[tuple[str, int, int]] = []

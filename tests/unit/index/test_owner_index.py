@@ -244,3 +244,38 @@ def test_its_size_grows_with_what_it_holds_and_falls_again() -> None:
     index.drop(place)
     assert 0 <= index.size < full
     assert len(index) == 0
+
+
+def pieces(*words: str, session: str = "s", seq: int = 0, role: Role = Role.ASSISTANT) -> list[Memory]:
+    """One long message, in as many memories."""
+    return [
+        a_message(text, role=role, session=session, seq=seq, metadata={"piece": number})
+        for number, text in enumerate(words)
+    ]
+
+
+def test_a_long_message_is_one_message_found_by_its_best_piece() -> None:
+    long = pieces("Here is the plan for your garden.", "Dig a pond near the oak.", "Plant ferns around it.")
+    index = an_index(*long, *a_talk("My budget is small.", session="t"))
+    seen = index.seen("a pond near the oak?", None, TODAY)
+    assert sorted(seen.places.tolist()) == [1, 3]
+    assert by_place(seen, "bm25")[1] > 0.0
+    vectors = np.array([0.1, 0.2, 0.9, 0.0])
+    assert sorted(index.seen("what grows there?", vectors, TODAY).places.tolist()) == [2, 3]
+
+
+def test_pieces_of_a_long_answer_do_not_stand_between_the_messages_around_it() -> None:
+    talk = a_talk("I keep bees.", "", "They swarm in May.")
+    long = pieces(*(f"Advice number {number}." for number in range(20)), seq=1)
+    seen = an_index(talk[0], *long, talk[2]).seen("do bees swarm?", None, TODAY)
+    around = by_place(seen, "covered_around")
+    assert around[0] == around[21] == pytest.approx(1.0)
+
+
+def test_what_an_assistant_said_is_told_from_what_a_person_with_a_name_said() -> None:
+    talk = a_talk("I need a plan.", "Try swimming.")
+    named = a_message("Boris: Try swimming.", role=Role.ASSISTANT, session="n", seq=1)
+    seen = an_index(*talk, named).seen("What did you suggest?", None, TODAY)
+    assert by_place(seen, "assistant") == {0: 0.0, 1: 1.0, 2: 0.0}
+    assert by_place(seen, "assistant_asked")[1] == 1.0
+    assert not any(an_index(*talk).seen("What do I need?", None, TODAY).by_name["assistant_asked"])
