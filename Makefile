@@ -150,9 +150,10 @@ forget-races: setup ## the races of a forget, many more of them: RACES=10000 in 
 	@MEMORY_EXTPROC_TEST_RACES=$(or $(RACES),10000) MEMORY_EXTPROC_TEST_FORGETS=$(or $(FORGETS),25) \
 	  $(BIN)/python -m pytest -q --timeout=600 tests/unit/erasure/test_races.py tests/faults/test_forget_process.py
 
-kills: setup ## answers amid which the sidecar is killed, and none is lost: KILLS=1000 of them
-	@MEMORY_EXTPROC_TEST_KILLED_ANSWERS=$(or $(KILLS),1000) \
-	  $(BIN)/python -m pytest -q --timeout=3600 tests/faults/test_whole_intake.py -k kills
+kills: setup ## answers amid which the sidecar is killed, KILLS=1000 of them, and kills at each step of upkeep
+	@MEMORY_EXTPROC_TEST_KILLED_ANSWERS=$(or $(KILLS),1000) MEMORY_EXTPROC_TEST_AGING_STRIDE=1 \
+	  $(BIN)/python -m pytest -q --timeout=3600 tests/faults/test_whole_intake.py tests/faults/test_aging_killed.py \
+	  -k "kills or killed"
 
 promises: setup ## long stories over the whole sidecar, deaths included: STORIES=40 of STEPS=40 from the seed FIRST=1 on
 	@MEMORY_EXTPROC_TEST_STORIES=$(or $(STORIES),40) MEMORY_EXTPROC_TEST_STORY_STEPS=$(or $(STEPS),40) \

