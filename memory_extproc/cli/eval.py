@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -182,6 +185,15 @@ def tune(
     features: Annotated[
         bool, typer.Option("--features", help="also say what each feature is worth; takes long")
     ] = False,
+    settings_out: Annotated[
+        Path | None,
+        typer.Option(
+            help="then also choose candidates, half_life, mmr_lambda and threshold by a grid, into this file"
+        ),
+    ] = None,
+    limit_questions: Annotated[
+        int | None, typer.Option(min=1, help="of the grid: ask at most so many at a time, spread evenly")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Fit recall's weights on conversations, judge them by conversations held out, and write them to a file."""
@@ -189,11 +201,17 @@ def tune(
         settings = load(config, os.environ)
         log.configure("error", "console")
         said = asyncio.run(_tune_weights(settings, dataset, out, features=features))
+        if settings_out is not None:
+            said["grid"] = asyncio.run(_choose_settings(settings, dataset, out.absolute(), limit_questions))
+            settings_out.write_text(yaml.safe_dump(said["grid"]["settings"], sort_keys=False))
     if as_json:
-        typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(said, indent=2, ensure_ascii=False, default=str))
         return
     _show_tuned(said)
     Console().print(f"weights: {out}", soft_wrap=True)
+    if settings_out is not None:
+        _show_grid(said["grid"])
+        Console().print(f"settings: {settings_out}", soft_wrap=True)
 
 
 async def _tune_weights(settings: Settings, datasets: list[Path], out: Path, *, features: bool) -> dict[str, Any]:
@@ -207,6 +225,37 @@ async def _tune_weights(settings: Settings, datasets: list[Path], out: Path, *, 
             fitted = await fitted_weights(read, made, features=features, says=says)
     write_weights(out, fitted.weights)
     return fitted.said
+
+
+async def _choose_settings(
+    settings: Settings, datasets: list[Path], weights: Path, limit_questions: int | None
+) -> dict[str, Any]:
+    from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
+    from memory_extproc.evaluation.datasets import read_datasets  # noqa: PLC0415
+    from memory_extproc.evaluation.grid import as_fragment, choose_settings, with_value  # noqa: PLC0415
+
+    settings = with_value(settings, "recall.weights", str(weights))
+    with progress() as says:
+        chosen = await choose_settings(
+            read_datasets(datasets),
+            settings,
+            partial(bench, unbounded=True),
+            limit_questions=limit_questions,
+            says=says,
+        )
+    fragment = as_fragment({"recall.weights": str(weights), **chosen.changes})
+    return {"settings": fragment, "trials": [asdict(one) for one in chosen.trials]}
+
+
+def _show_grid(said: dict[str, Any]) -> None:
+    table = Table(title="settings, one after the other; * is in force behind it", title_justify="left")
+    for name in ("setting", "value", "evidence injected", "abstention", "gain", "p"):
+        table.add_column(name, justify="left" if name in {"setting", "value"} else "right")
+    for row in said["trials"]:
+        value = f"{row['value']}{' *' if row['chosen'] else ''}"
+        shares = (_share(row["evidence"]), _share(row["abstention"]))
+        table.add_row(row["setting"], value, *shares, f"{row['gain']:+.3f}", f"{row['p']:.2f}")
+    Console(highlight=False).print(table)
 
 
 def _show_tuned(said: dict[str, Any]) -> None:

@@ -114,8 +114,8 @@ def _abstention(asked: Sequence[Asked], bounds: Bounds) -> Figures:
 def _injection(asked: Sequence[Asked], bounds: Bounds) -> Figures:
     """What would stand in the blocks, as the recaller made them."""
     chosen = [(one, one.answer.injected) for one in asked]
-    with_limit = [_covered_share(one, passing(one.answer, Bounds(0.0, bounds.limit))) for one in asked]
-    at_threshold = [_covered_share(one, memories) for one, memories in chosen]
+    with_limit = [covered_share(one, passing(one.answer, Bounds(0.0, bounds.limit))) for one in asked]
+    at_threshold = [covered_share(one, memories) for one, memories in chosen]
     hits = [float(_helps(one, memory)) for one, memories in chosen for memory in memories]
     without, with_ = mean(with_limit), mean(at_threshold)
     return {
@@ -141,14 +141,14 @@ def _swept(counted: Sequence[Asked], strangers: Sequence[Asked], bounds: Bounds)
     chosen = [(one, passing(one.answer, bounds)) for one in counted]
     return {
         "threshold": bounds.threshold,
-        "recall": mean([_covered_share(one, memories) for one, memories in chosen]),
+        "recall": mean([covered_share(one, memories) for one, memories in chosen]),
         "precision": mean([float(_helps(one, memory)) for one, memories in chosen for memory in memories]),
         "abstention": mean([float(not passing(one.answer, bounds)) for one in strangers]),
         "memories": mean([float(len(memories)) for _, memories in chosen]),
     }
 
 
-def _covered_share(one: Asked, memories: Iterable[Memory]) -> float:
+def covered_share(one: Asked, memories: Iterable[Memory]) -> float:
     """The share of the question's evidence within *memories*."""
     found = {id_ for memory in memories for id_ in one.played.covers(memory)}
     return len(found & one.question.relevant) / len(one.question.relevant)
@@ -282,7 +282,7 @@ def _pairwise(pairs: Sequence[tuple[Asked, Asked]]) -> Figures:
             *([_recall(k, one) for one in side] for side in zip(*pairs, strict=True))
         )
     found["injected"] = _difference(
-        *([_covered_share(one, one.answer.injected) for one in side] for side in zip(*pairs, strict=True))
+        *([covered_share(one, one.answer.injected) for one in side] for side in zip(*pairs, strict=True))
     )
     return found
 

@@ -126,11 +126,8 @@ async def run(
             says("learning", at, len(dataset.conversations))
             one = await stack.enter_async_context(bench.played(conversation, partition, bench.topics))
             await filled(one, bench.embedder)
-            stage[conversation.name] = (one, _asks(system, bench, one, bounds))
-        asked = await _ask_all(_home(dataset.conversations), stage, limit_questions, "asking", says)
-        for names in FOREIGN_NAMES:
-            step = f"asking others ({names})"
-            asked += await _ask_all(_foreign(dataset.conversations, names), stage, limit_questions, step, says)
+            stage[conversation.name] = (one, make_system(system, bench, one, bounds))
+        asked = await ask_everything(dataset.conversations, stage, limit_questions, FOREIGN_NAMES, says)
         return Run(
             dataset.name,
             system,
@@ -139,6 +136,21 @@ async def run(
             tuple(asked),
             tuple(one for one, _ in stage.values()),
         )
+
+
+async def ask_everything(
+    conversations: Sequence[Conversation],
+    stage: Mapping[str, tuple[Played, MemorySystem]],
+    limit_questions: int | None,
+    foreign_names: Sequence[Names],
+    says: Says = lambda _step, _done, _whole: None,
+) -> list[Asked]:
+    """Each question put to its own memories, then to another person's with the names treated in each way."""
+    asked = await _ask_all(_home(conversations), stage, limit_questions, "asking", says)
+    for names in foreign_names:
+        step = f"asking others ({names})"
+        asked += await _ask_all(_foreign(conversations, names), stage, limit_questions, step, says)
+    return asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +173,7 @@ def _foreign(conversations: Sequence[Conversation], names: Names) -> list[_ToAsk
 
 
 async def _ask_all(
-    wanted: list[_ToAsk], stage: dict[str, tuple[Played, MemorySystem]], most: int | None, step: str, says: Says
+    wanted: list[_ToAsk], stage: Mapping[str, tuple[Played, MemorySystem]], most: int | None, step: str, says: Says
 ) -> list[Asked]:
     if most is not None and most < len(wanted):
         wanted = [wanted[at * len(wanted) // most] for at in range(most)]
@@ -177,7 +189,7 @@ async def _ask_all(
     return asked
 
 
-def _asks(system: System, bench: Bench, there: Played, bounds: Bounds) -> MemorySystem:
+def make_system(system: System, bench: Bench, there: Played, bounds: Bounds) -> MemorySystem:
     if system is System.DENSE:
         return DenseSystem(there.partitions, bench.embedder, there.owner, bounds)
     if system is System.BM25:

@@ -127,15 +127,18 @@ def test_weights_are_fitted_and_written_and_too_little_to_fit_on_is_told(
     run: CliRunner, config: Path, tmp_path: Path
 ) -> None:
     sets = [write_json(tmp_path / f"{name}.json", [a_sample(name)]) for name in ("one", "two", "three")]
-    out = tmp_path / "weights.json"
+    out, chosen = tmp_path / "weights.json", tmp_path / "chosen.yaml"
     asked = ["eval", "tune", "-c", str(config), "--out", str(out)]
-    result = run.invoke(app, [*asked, *(part for path in sets for part in ("--dataset", str(path)))])
+    grid = ["--settings-out", str(chosen), "--limit-questions", "3"]
+    result = run.invoke(app, [*asked, *grid, *(part for path in sets for part in ("--dataset", str(path)))])
     assert result.exit_code == 0, result.stderr
     assert "fitted, held out" in result.stdout
     assert "their row does not compare with what was held out" in " ".join(result.stdout.split())
     assert (
         json.loads(out.read_text())["fitted_on"] == "one.json, two.json, three.json: 3 conversations, 9 questions"
     )
+    assert yaml.safe_load(chosen.read_text())["recall"]["weights"] == str(out)
+    assert result.stdout.count("recall.candidates") == 3
     alone = run.invoke(app, [*asked, "--dataset", str(sets[0]), "--json"])
     assert alone.exit_code == 1
     assert "cross-validation needs two conversations or more" in alone.stderr
