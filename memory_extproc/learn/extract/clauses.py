@@ -21,6 +21,11 @@ def _read() -> Mapping[str, Any]:
     return tomllib.loads((files(__package__) / "rules.toml").read_text(encoding="utf-8"))
 
 
+def fill_in(lists: Mapping[str, Any], pattern: str) -> str:
+    """*pattern* with the lists of words named in it between braces."""
+    return re.sub(r"\{([a-z_]+)\}", lambda found: f"(?:{lists['words'][found[1]]})", pattern)
+
+
 LISTS = _read()
 _GRAMMAR: Mapping[str, str] = LISTS["grammar"]
 REASONS = _GRAMMAR["reasons"]
@@ -175,7 +180,9 @@ def _unfold(clause: str) -> str:
     return _with_dropped_subject(bare)
 
 
-_DROPPED = tuple((re.compile(pattern, re.IGNORECASE), subject) for subject, pattern in LISTS["dropped"].items())
+_DROPPED = tuple(
+    (re.compile(fill_in(LISTS, pattern), re.IGNORECASE), subject) for subject, pattern in LISTS["dropped"].items()
+)
 
 
 def _with_dropped_subject(clause: str) -> str:

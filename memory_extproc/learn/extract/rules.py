@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from memory_extproc.learn.extract.clauses import LISTS, Begins, People, begins
+from memory_extproc.learn.extract.clauses import LISTS, Begins, People, begins, fill_in
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
     confirmed,
@@ -174,7 +174,7 @@ class RulesExtractor:
             type=rule.type,
             subject=words["Who"].lower(),
             attribute=_BLANKS.sub(" ", f"{attribute} {caught.value}" if several else attribute).strip().lower(),
-            value=rule.value or caught.value or words.get("state", ""),
+            value=rule.value or caught.value or words.get("state") or words.get("deed", ""),
             turn_id=turn.id,
             source=Source.RULES,
             version=self._version,
@@ -212,11 +212,6 @@ def _ended(fact: Fact, caught: Captured) -> Fact:
         exclusive=False,
         ends=True,
     )
-
-
-def fill_in(lists: Mapping[str, Any], name: str) -> str:
-    """The pattern *name*, with the lists named in it between braces."""
-    return re.sub(r"\{([a-z_]+)\}", lambda found: f"(?:{lists['words'][found[1]]})", lists["patterns"][name])
 
 
 # Short names in the patterns of the rules.
@@ -534,7 +529,7 @@ class Checks:
     def _by_patterns(self, entry: Mapping[str, Any]) -> Callable[[Captured], bool]:
         """Make a check that looks for patterns: every pattern it *needs*, *any* of some, and none it *lacks*."""
         needs, any_of, lacks = (
-            [re.compile(fill_in(self._lists, name)) for name in entry.get(kind, ())]
+            [re.compile(fill_in(self._lists, self._lists["patterns"][name])) for name in entry.get(kind, ())]
             for kind in ("needs", "any", "lacks")
         )
         of, plain, hard = entry.get("of", "{value}"), entry.get("plain", True), entry.get("hard", False)
