@@ -48,7 +48,8 @@ _CLAUSE = re.compile(
     rf"|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)"
     r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)(?<!\sjust)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
-    rf"|\s*,\s+(?=(?:it's|it\s+is|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+",
+    rf"|\s*,\s+(?=(?:it's|it\s+is|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"
+    rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']})\b)",
     re.IGNORECASE,
 )
 _SHARED = re.compile(
@@ -223,7 +224,8 @@ def _unfold(clause: str) -> str:
 
 
 _DROPPED = tuple(
-    (re.compile(fill_in(LISTS, pattern), re.IGNORECASE), subject) for subject, pattern in LISTS["dropped"].items()
+    (re.compile(rf"\A{fill_in(LISTS, pattern)}", re.IGNORECASE), subject)
+    for subject, pattern in LISTS["dropped"].items()
 )
 
 
@@ -249,7 +251,7 @@ def _with_subject(head: str, predicate: str) -> str:
 
 
 # goes on from "I'm": "I'm 16 and in year 11", "I'm vegan and allergic to soy"
-_OF_BE = re.compile(rf"(?:[a-z]+ing|allergic|intolerant|in|from|{LISTS['words']['traits']})\b", re.IGNORECASE)
+_OF_BE = re.compile(rf"\A(?:[a-z]+ing|allergic|intolerant|in|from|{LISTS['words']['traits']})\b", re.IGNORECASE)
 
 
 class Begins(Flag):
@@ -331,6 +333,7 @@ _BEING = re.compile(
     rf"(?:^|[,;:(]\s*|\b(?:me|i|and|but|so)\s+)being\s+(?P<what>{LISTS['words']['traits']})(?=[,;.!?)]|\s+(?:{_SUBJECTS})|$)",
     re.IGNORECASE,
 )
+_TRAIT = re.compile(LISTS["words"]["traits"], re.IGNORECASE)
 _ADJECTIVE = r"(?!(?:has|have|had|is|are|was|and|or|with|from|of|the|to|about)\b)[\w-]+"
 _CONDITION = re.compile(
     rf"{_OWN}(?P<whose>{_RELATIVE}'s\s+)?(?P<what>(?:{_ADJECTIVE}\s+){{0,2}}?(?:{LISTS['words']['conditions']}))"
@@ -386,7 +389,9 @@ def _own_life(sentence: str) -> Iterator[str]:
     for one in _AS_A.finditer(sentence):
         # "As a doctor, would you say ...?" asks a doctor; a diet is the asker's own.
         own = _FIRST.search(sentence, one.end()) is not None
-        yield f"I'm {one['what'] if own else one['what'].partition(' ')[2]}"
+        said = one["what"] if own else one["what"].partition(" ")[2]
+        if own or _TRAIT.fullmatch(said):
+            yield f"I'm {said}"
     for one in _BEING.finditer(sentence):
         yield f"I'm {one['what']}"
     for one in _CONDITION.finditer(sentence):

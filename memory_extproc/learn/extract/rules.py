@@ -458,7 +458,7 @@ _NO_THING = re.compile(  # no name of a thing, but a clause
     r"|says|said|that|who|which|if)\b"
 )
 _A_CLAUSE = re.compile(r"\b(?:is|are|was|were|has|have|had|just|will|would|can't|can|got)\b")
-_AND = re.compile(r"(?:,\s+and|,|\s+and)\s+")
+_AND = re.compile(r", and |, | and ")
 _NO_NAME = re.compile(r"[\d/]")
 _DATE = re.compile(
     r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:[a-z]*)\b|\b(?:mon|tues|wednes|thurs|fri|satur"
