@@ -53,7 +53,8 @@ _CLAUSE = re.compile(
     re.IGNORECASE,
 )
 _SHARED = re.compile(
-    rf"\s*,?\s+(?:and|but)\s+(?=(?:{_GRAMMAR['adverbs']}\s+)?(?:{_GRAMMAR['predicates']}|{LISTS['words']['traits']})\b)",
+    rf"\s*,?\s+(?:and|but)\s+(?=(?:{_GRAMMAR['adverbs']}\s+)?(?:{_GRAMMAR['predicates']}|{LISTS['words']['traits']})\b"
+    r"|(?:about|around|roughly)\s+\d)",
     re.IGNORECASE,
 )
 _HEAD = re.compile(
@@ -79,7 +80,11 @@ _TRAILING = re.compile(
     re.IGNORECASE,
 )
 # How people write in haste.
-_HASTY = re.compile(rf"\b(?:{'|'.join(LISTS['hasty'])})\b", re.IGNORECASE)
+_HASTY = re.compile(
+    # "im Orchester" is German
+    rf"\b(?:{'|'.join(LISTS['hasty'])})\b(?!(?<=\w im)\s+(?-i:[A-Z\u00c0-\u00de]))",
+    re.IGNORECASE,
+)
 # "I'm Alice, a data scientist at Google" says two things of a person.
 _APPOSED = re.compile(
     r"((?:^|,\s+)(?:i'm|i\s+am|my\s+name(?:'s|\s+is))\s+(?-i:[A-Z])[\w'-]+(?:\s(?-i:[A-Z])[\w'-]+)?),\s+(?=an?\s)",
@@ -251,7 +256,9 @@ def _with_subject(head: str, predicate: str) -> str:
 
 
 # goes on from "I'm": "I'm 16 and in year 11", "I'm vegan and allergic to soy"
-_OF_BE = re.compile(rf"\A(?:[a-z]+ing|allergic|intolerant|in|from|{LISTS['words']['traits']})\b", re.IGNORECASE)
+_OF_BE = re.compile(
+    rf"\A(?:[a-z]+ing|allergic|intolerant|in|from|about|around|roughly|{LISTS['words']['traits']})\b", re.IGNORECASE
+)
 
 
 class Begins(Flag):
