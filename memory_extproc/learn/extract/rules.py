@@ -288,7 +288,6 @@ def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, s
         if aim
         else "",
         "copula": words.get("copula") or "is",
-        "is_it": words.get("copula") or ("are" if words.get("thing", "").endswith("s") else "is"),
         "object": f" {given.strip()}" if given else "",
         "to": f" to {value}" if value else "",
         "head": checks.head(value),

@@ -134,7 +134,7 @@ async def test_what_is_done_in_passing_is_no_undertaking(asked: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", ["This no longer works.", "I don't know anymore.", "I no longer need help.", "I used to live in Rome."]
+    "asked", ["This no longer works.", "I don't know anymore.", "I no longer need help.", "I'm used to the rain."]
 )
 async def test_not_all_that_stops_is_about_the_caller(asked: str) -> None:
     assert await contents(asked) == []
