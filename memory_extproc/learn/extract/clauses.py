@@ -106,7 +106,8 @@ _ENCLOSED = re.compile(
 _TOGETHER = re.compile(rf"\b(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?\s+and\s+(?:i|me)\s+(?=[a-z])", re.IGNORECASE)
 # the children of a family that is spoken of
 _OF_MINE = re.compile(
-    r"(?:^|(?<=[,;] )|(?<=\band ))the\s+(?P<who>kids|children|twins|youngest|oldest|eldest|in-laws|grandkids|grandchildren)"
+    r"(?:^|(?<=[,;] )|(?<=\band ))the\s+(?P<who>kids|children|twins|"
+    r"youngest|oldest|eldest|in-laws|grandkids|grandchildren)"
     r"(?=\s+(?:is|are|has|have|start|go|turn|love|hate|like|can't|don't)|'s)",
     re.IGNORECASE,
 )

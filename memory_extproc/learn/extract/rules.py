@@ -1,4 +1,4 @@
-"""Facts by rule, with no model: what a person says of themselves in the first person."""
+"""Facts by rule, with no model: statements that people make about themselves."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ class Rule:
     update: bool  # says that something changed, so that a bare "my budget" means the one spoken of before
     words: Mapping[str, str]  # translations of the group "word" into the group "thing"
     begins: Begins
-    of_person: bool  # is about the speaker or one of their people, and about no thing of theirs
+    of_person: bool  # its subject is the speaker or one of their people
     spoken_of: bool  # names no thing: it is the last that was spoken of and can have such a value
 
 
 class RulesExtractor:
-    """Needs nothing but the words. Never raises: what no rule understands is no fact."""
+    """Needs nothing but the words. Never raises: a clause that no rule understands gives no fact."""
 
     name = "rules"
 
@@ -395,7 +395,7 @@ def _spoken_of(thing: str, before: Sequence[Fact], injected: Sequence[str]) -> s
 
 
 def _people(known: Sequence[Fact], before: Turn | None) -> People:
-    """The people named in *known* facts; a pronoun means the last whom the turn *before* speaks of."""
+    """The people named in *known* facts; a pronoun means the last person in the turn *before*."""
     named: dict[str, str] = {}
     people: list[str] = []
     for fact in known:
