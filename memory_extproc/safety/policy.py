@@ -145,7 +145,7 @@ class Category(StrEnum):
     UNION = "union"  # membership in a trade union
     CRIME = "crime"  # convictions and offences
     BIOMETRY = "biometry"  # and genetics
-    DIET = "diet"  # what somebody cannot eat: food allergies and intolerances
+    DIET = "diet"  # what somebody does not tolerate: intolerances, and allergies other than to medicines
 
 
 def _compile_pattern(text: str) -> re.Pattern[str]:

@@ -168,7 +168,7 @@ class Privacy(Section):
     sensitive: frozenset[Category] = Field(
         frozenset({Category.DIET}),
         description="special categories kept though nobody asked for it: health, religion, politics, sexuality, "
-        "ethnicity, union, crime, biometry, diet (food allergies); the others are not",
+        "ethnicity, union, crime, biometry, diet (allergies, but those to medicines); the others are not",
         examples=[["diet", "health"]],
     )
     quarantine: bool = Field(

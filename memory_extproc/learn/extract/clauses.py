@@ -21,6 +21,11 @@ def _read() -> Mapping[str, Any]:
     return tomllib.loads((files(__package__) / "rules.toml").read_text(encoding="utf-8"))
 
 
+def fill_in(lists: Mapping[str, Any], pattern: str) -> str:
+    """*pattern* with the lists of words named in it between braces."""
+    return re.sub(r"\{([a-z_]+)\}", lambda found: f"(?:{lists['words'][found[1]]})", pattern)
+
+
 LISTS = _read()
 _GRAMMAR: Mapping[str, str] = LISTS["grammar"]
 REASONS = _GRAMMAR["reasons"]
@@ -34,19 +39,23 @@ _SUBJECTS = (
     r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
     r"|yo|mi|mis|me\s+llamo)\b"
 )
-_PRONOUNS = r"(?:he|she|they|il|elle|ella)(?='|\s)"
+_PRONOUNS = r"(?:he|she|they|his|her|il|elle|ella)(?='|\s)"
 _CONNECTORS = rf"(?:{_GRAMMAR['connectors']})"
 _ADVERB = rf"(?:(?:{_GRAMMAR['adverbs']})[\s,]+)"
 _CLAUSE = re.compile(
     rf"\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS})|\u6211)"
     rf"|\s+{_CONNECTORS}\s+{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS}))|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*|\s*;\s*"
     rf"|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)"
-    r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
-    r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*",
+    r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)(?<!\sjust)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
+    r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
+    rf"|\s*,\s+(?=(?:it's|it\s+is|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"
+    rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']})\b)",
     re.IGNORECASE,
 )
 _SHARED = re.compile(
-    rf"\s*,?\s+(?:and|but)\s+(?=(?:{_GRAMMAR['adverbs']}\s+)?(?:{_GRAMMAR['predicates']})\b)", re.IGNORECASE
+    rf"\s*,?\s+(?:and|but)\s+(?=(?:{_GRAMMAR['adverbs']}\s+)?(?:{_GRAMMAR['predicates']}|{LISTS['words']['traits']})\b"
+    r"|(?:about|around|roughly)\s+\d)",
+    re.IGNORECASE,
 )
 _HEAD = re.compile(
     rf"^((?:i'm|i\s+am|i've|we're|we've)\b|i\b|we\b|my\s+{_RELATIVE}(?:\s+{_NAMES})?(?=\s)"
@@ -71,7 +80,11 @@ _TRAILING = re.compile(
     re.IGNORECASE,
 )
 # How people write in haste.
-_HASTY = re.compile(rf"\b(?:{'|'.join(LISTS['hasty'])})\b", re.IGNORECASE)
+_HASTY = re.compile(
+    # "im Orchester" is German
+    rf"\b(?:{'|'.join(LISTS['hasty'])})\b(?!(?<=\w im)\s+(?-i:[A-Z\u00c0-\u00de]))",
+    re.IGNORECASE,
+)
 # "I'm Alice, a data scientist at Google" says two things of a person.
 _APPOSED = re.compile(
     r"((?:^|,\s+)(?:i'm|i\s+am|my\s+name(?:'s|\s+is))\s+(?-i:[A-Z])[\w'-]+(?:\s(?-i:[A-Z])[\w'-]+)?),\s+(?=an?\s)",
@@ -83,7 +96,32 @@ _INSERTED = re.compile(
     r"(?P<said>[^,;()]{2,80})(?:,|$)",
     re.IGNORECASE,
 )
-_SUBJECT_OF = re.compile(rf"\b(?P<who>my\s+{_RELATIVE})(?:\s+(?P<name>{_NAMES}))?(?=\s|'s|,|$)", re.IGNORECASE)
+# "my sister Ana, a nurse in Oslo, works nights" is "my sister Ana works nights" once the words between are read.
+_ENCLOSED = re.compile(
+    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?)\s*(?:,\s*(?:(?:who|which|an?|the|now|also)\b|\d)[^,;()]{{1,80}},"
+    r"|\s\([^()]{1,40}\)|,\s*\d{1,3},)\s+(?=[a-z])",
+    re.IGNORECASE,
+)
+# "my wife and I are ..." says what "we are ..." says
+_TOGETHER = re.compile(rf"\b(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?\s+and\s+(?:i|me)\s+(?=[a-z])", re.IGNORECASE)
+# the children of a family that is spoken of
+_OF_MINE = re.compile(
+    r"(?:^|(?<=[,;] )|(?<=\band ))the\s+(?P<who>kids|children|twins|"
+    r"youngest|oldest|eldest|in-laws|grandkids|grandchildren)"
+    r"(?=\s+(?:is|are|has|have|start|go|turn|love|hate|like|can't|don't)|'s)",
+    re.IGNORECASE,
+)
+# "my boss, Helga, hates ...", "Helga, my boss, hates ..." and "Helga is my boss"
+_NAMED_BETWEEN = re.compile(
+    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}),\s+(?P<name>{_NAMES}),\s+(?=[a-z])", re.IGNORECASE
+)
+_NAME_FIRST = re.compile(rf"^(?P<name>{_NAMES}),\s+(?P<who>(?:my|our)\s+{_RELATIVE}),\s+(?=[a-z])", re.IGNORECASE)
+_IS_MINE = re.compile(
+    rf"^(?P<name>{_NAMES})(?:\s+is|'s)\s+(?P<who>(?:my|our)\s+{_RELATIVE})(?=\s*[.,!;]|\s+and\b|$)", re.IGNORECASE
+)
+_SUBJECT_OF = re.compile(
+    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE})(?:\s+(?P<name>{_NAMES}))?(?=\s|'s|,|$)", re.IGNORECASE
+)
 _PRONOUN = re.compile(rf"^{_PRONOUNS}", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
 
@@ -126,25 +164,35 @@ class People:
 
     def note(self, clause: str) -> None:
         """Note the person that *clause* names: a later pronoun means this person."""
-        found = _SUBJECT_OF.search(clause)
+        found = _SUBJECT_OF.search(clause) or _HAS_ONE.search(clause)
         if found is None:
+            self._latest.pop("they", None)
             if _SOMEBODY.search(clause):
                 self._latest.clear()  # a pronoun may mean this person
             return
         relation = fold(found["who"]).rsplit(" ", 1)[-1]
+        who = found["who"] if found["who"].lower().startswith(("my ", "our ")) else f"my {found['who']}"
+        if relation in _PLURAL:
+            self._latest["they"] = who
+            return
         for pronoun, others in (("he", _FEMALE), ("she", _MALE)):
             if relation not in others:
-                self._latest[pronoun] = found["who"]
+                self._latest[pronoun] = who
         if found["name"] and _is_name(found["name"]):
-            self._relations[found["name"]] = found["who"].partition(" ")[2]
+            self._relations[found["name"]] = who.partition(" ")[2]
 
     def put_for_pronoun(self, clause: str) -> str:
         """*clause* with the person that its pronoun means; empty where it means no known person."""
-        pronoun = clause[:4].lower()
-        if pronoun.startswith("they"):
-            return clause
-        person = self._latest.get("she" if pronoun.startswith("she") else "he", "")
-        return _PRONOUN.sub(person, clause, count=1) if person else ""
+        pronoun = _PRONOUN.match(clause)
+        said = pronoun[0].lower() if pronoun is not None else ""
+        person = self._latest.get(_MEANT.get(said, said), "")
+        if said == "they":
+            return (
+                _THEY_DO.sub(f"{person} are " if "'re" in clause[:7].lower() else f"{person} ", clause, count=1)
+                if person
+                else clause
+            )
+        return _PRONOUN.sub(f"{person}'s" if said in {"his", "her"} else person, clause, count=1) if person else ""
 
     def name_relations(self, sentence: str) -> str:
         """*sentence* with "my sister Beth" for a "Beth" that begins it or a clause of it."""
@@ -158,6 +206,13 @@ class People:
         return sentence
 
 
+_MEANT = {"his": "he", "il": "he", "her": "she", "elle": "she", "ella": "she"}
+_PLURAL = frozenset(LISTS["plural"].split("|"))
+_THEY_DO = re.compile(r"^they(?:'re\b|\s)", re.IGNORECASE)
+_HAS_ONE = re.compile(
+    rf"\b(?:have|'ve|got|adopted|bought|and)\s+(?:got\s+)?(?:an?|one)\s+(?:[\w-]+\s+){{0,2}}?(?P<who>{LISTS['relations']})\b(?:\s+(?:named|called)\s+(?P<name>{_NAMES}))?",
+    re.IGNORECASE,
+)
 _SOMEBODY = re.compile(
     rf"\b(?:(?i:an?|one|two|his|her|their)\s+(?i:{LISTS['relations']})|(?:and|with|met|from|by|for)\s+{_NAME})\b"
 )
@@ -175,14 +230,20 @@ def _unfold(clause: str) -> str:
     return _with_dropped_subject(bare)
 
 
-_DROPPED = tuple((re.compile(pattern, re.IGNORECASE), subject) for subject, pattern in LISTS["dropped"].items())
+_DROPPED = tuple(
+    (re.compile(rf"\A{fill_in(LISTS, pattern)}", re.IGNORECASE), subject)
+    for subject, pattern in LISTS["dropped"].items()
+)
+
+
+_HERE_WITH_YOU = re.compile(r"\shere\b(?=,|$)")
 
 
 def _with_dropped_subject(clause: str) -> str:
     """Give "allergic to nuts" the subject of "I'm allergic to nuts": chats leave it out."""
     for pattern, subject in _DROPPED:
         if pattern.match(clause):
-            return f"{subject} {clause}"
+            return f"{subject} {_HERE_WITH_YOU.sub('', clause)}"
     return clause
 
 
@@ -190,13 +251,16 @@ def _with_subject(head: str, predicate: str) -> str:
     """Makes "allergic to soy" after "I'm vegan" into "I'm allergic to soy", and "love tea" after "I'm Ann"
     into "I love tea"."""
     folded = fold(head)
-    if predicate.startswith("allergic") or _ING.match(predicate):
+    if _OF_BE.match(predicate):
         return f"{head} {predicate}" if folded in {"i'm", "i am", "we're"} else f"{head} is {predicate}"
     subject = {"i am": "I", "i'm": "I", "i": "I", "i've": "I", "we're": "we", "we've": "we"}.get(folded, head)
     return f"{subject} {predicate}"
 
 
-_ING = re.compile(r"[a-z]+ing\b")
+# goes on from "I'm": "I'm 16 and in year 11", "I'm vegan and allergic to soy"
+_OF_BE = re.compile(
+    rf"\A(?:[a-z]+ing|allergic|intolerant|in|from|about|around|roughly|{LISTS['words']['traits']})\b", re.IGNORECASE
+)
 
 
 class Begins(Flag):
@@ -210,6 +274,7 @@ class Begins(Flag):
 
 _SPEAKER = re.compile(r"(?:i|we)(?=['\s]|$)", re.IGNORECASE)
 _OWNER = re.compile(r"(?:my|our)\s", re.IGNORECASE)
+_OWN_PERSON = re.compile(rf"(?:my|our)\s+(?:(?:{LISTS['relations']})'s\s+)?{_RELATIVE}\b", re.IGNORECASE)
 _FOREIGN = re.compile(rf"(?:{_GRAMMAR['foreign']})", re.IGNORECASE)
 _CONCERNS = re.compile(rf"(?:{_GRAMMAR['otherwise']})\b|.*\b(?:me|my|our)\b", re.IGNORECASE)
 
@@ -222,9 +287,36 @@ def begins(clause: str) -> Begins:
     return Begins.FOREIGN if _FOREIGN.match(clause) else Begins.OTHER
 
 
+def begins_with_person(clause: str) -> bool:
+    """Whether *clause*, which begins with "my" or "our", goes on with one of the caller's people or pets."""
+    return _OWN_PERSON.match(clause) is not None
+
+
 def concerns_writer(clause: str) -> bool:
     """Whether *clause* may tell something of its writer."""
     return begins(clause) is not Begins.OTHER or _CONCERNS.match(clause) is not None
+
+
+_OWNED = re.compile(
+    r"\b(?:my|our|the\s+(?:kids|children|twins|youngest|oldest|eldest|in-laws|grand\w+))\b", re.IGNORECASE
+)
+
+
+def join_enclosed(sentence: str) -> str:
+    """*sentence* with its people named and without what is said of them in between, so that subject and verb stand
+    together: "Helga, my boss, hates mail" is "my boss Helga hates mail"."""
+    if _OWNED.search(sentence) is None:
+        return sentence
+    for pattern, joined in (
+        (_TOGETHER, "we "),
+        (_OF_MINE, r"my \g<who>"),
+        (_ENCLOSED, r"\g<who> "),
+        (_NAMED_BETWEEN, r"\g<who> \g<name> "),
+        (_NAME_FIRST, r"\g<who> \g<name> "),
+        (_IS_MINE, r"\g<who> is \g<name>"),
+    ):
+        sentence = pattern.sub(joined, sentence)
+    return sentence
 
 
 # --- asides ------------------------------------------------------------------------------------------
@@ -246,6 +338,11 @@ _AS_A = re.compile(
     rf"(?P<what>an?\s+[\w'-]+(?:\s+[\w'-]+){{0,3}}?)(?=[,;.!?]|\s+(?:{_SUBJECTS})|$|\s+(?:and|who|with|at)\b)",
     re.IGNORECASE,
 )
+_BEING = re.compile(
+    rf"(?:^|[,;:(]\s*|\b(?:me|i|and|but|so)\s+)being\s+(?P<what>{LISTS['words']['traits']})(?=[,;.!?)]|\s+(?:{_SUBJECTS})|$)",
+    re.IGNORECASE,
+)
+_TRAIT = re.compile(LISTS["words"]["traits"], re.IGNORECASE)
 _ADJECTIVE = r"(?!(?:has|have|had|is|are|was|and|or|with|from|of|the|to|about)\b)[\w-]+"
 _CONDITION = re.compile(
     rf"{_OWN}(?P<whose>{_RELATIVE}'s\s+)?(?P<what>(?:{_ADJECTIVE}\s+){{0,2}}?(?:{LISTS['words']['conditions']}))"
@@ -254,7 +351,7 @@ _CONDITION = re.compile(
 )
 _ALLERGY = re.compile(r"(?P<what>[\w-]+(?:\s+[\w-]+)?)\s+(?:allerg(?:y|ies)|intolerance)$", re.IGNORECASE)
 _JOB = re.compile(
-    rf"{_OWN}(?:(?:new|current|day|part-time|full-time)\s+)?(?:job|position|role|work|internship)\s+"
+    rf"(?<!leaving\s)(?<!left\s)(?<!quit\s)(?<!lost\s)(?<!quitting\s){_OWN}(?:(?:new|current|day|part-time|full-time)\s+)?(?:job|position|role|work|internship)\s+"
     rf"(?P<how>at|with|for|as)\s+(?P<where>(?:an?\s+)?(?:{_NAMES}|[a-z][\w-]*(?:\s+[\w-]+){{0,2}}))(?=[\s,.!?;]|$)",
     re.IGNORECASE,
 )
@@ -301,7 +398,11 @@ def _own_life(sentence: str) -> Iterator[str]:
     for one in _AS_A.finditer(sentence):
         # "As a doctor, would you say ...?" asks a doctor; a diet is the asker's own.
         own = _FIRST.search(sentence, one.end()) is not None
-        yield f"I'm {one['what'] if own else one['what'].partition(' ')[2]}"
+        said = one["what"] if own else one["what"].partition(" ")[2]
+        if own or _TRAIT.fullmatch(said):
+            yield f"I'm {said}"
+    for one in _BEING.finditer(sentence):
+        yield f"I'm {one['what']}"
     for one in _CONDITION.finditer(sentence):
         who = f"my {one['whose'].strip().removesuffix(chr(39) + 's')} has" if one["whose"] else "I have"
         allergy = _ALLERGY.search(one["what"])

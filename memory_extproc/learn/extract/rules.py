@@ -1,4 +1,4 @@
-"""Facts by rule, with no model: what a person says of themselves in the first person."""
+"""Facts by rule, with no model: statements that people make about themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from memory_extproc.learn.extract.clauses import LISTS, Begins, People, begins
+from memory_extproc.learn.extract.clauses import LISTS, Begins, People, begins, begins_with_person, fill_in
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
     confirmed,
@@ -22,6 +22,7 @@ from memory_extproc.learn.extract.statements import (
 )
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.text.persons import Kind, kinds
+from memory_extproc.text.sentences import sentences
 from memory_extproc.text.words import content_words, fold, lexicon_of, tokens
 
 _TRAILING = re.compile(
@@ -88,11 +89,12 @@ class Rule:
     update: bool  # says that something changed, so that a bare "my budget" means the one spoken of before
     words: Mapping[str, str]  # translations of the group "word" into the group "thing"
     begins: Begins
+    of_person: bool  # its subject is the speaker or one of their people
     spoken_of: bool  # names no thing: it is the last that was spoken of and can have such a value
 
 
 class RulesExtractor:
-    """Needs nothing but the words. Never raises: what no rule understands is no fact."""
+    """Needs nothing but the words. Never raises: a clause that no rule understands gives no fact."""
 
     name = "rules"
 
@@ -106,6 +108,7 @@ class RulesExtractor:
             start: tuple(one for one in rules if one.begins & start)
             for start in (Begins.I, Begins.MY, Begins.FOREIGN, Begins.OTHER)
         }
+        self._of_things = tuple(rule for rule in self._rules[Begins.MY] if not rule.of_person)
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """As Extracts.extract; about 0.3 ms a turn. Only the caller's own words are read, and of the answers only
@@ -123,7 +126,7 @@ class RulesExtractor:
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
         found = [self._made(turn, *made) for made in _procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
-        stated = first_person_statements(turn.asked, _people(known, before.id if before is not None else ""))
+        stated = first_person_statements(turn.asked, _people(known, before))
         if before is not None and confirms(turn.asked):
             stated = [*confirmed(before.answered), *stated]
         for clause in stated:
@@ -148,7 +151,9 @@ class RulesExtractor:
         return None
 
     def _match(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
-        for rule in self._rules[begins(clause)]:
+        start = begins(clause)
+        of_thing = start is Begins.MY and not begins_with_person(clause)
+        for rule in self._of_things if of_thing else self._rules[start]:
             matched = rule.pattern.fullmatch(clause)
             if matched is None:
                 continue
@@ -165,7 +170,9 @@ class RulesExtractor:
         if rule.update:
             groups["thing"] = _spoken_of(groups["thing"], known, turn.injected)
         words = _words(groups, caught.value, self._checks)
-        content = _BLANKS.sub(" ", rule.content.format_map(words)).strip()
+        content = _agreeing(
+            _BLANKS.sub(" ", rule.content.format_map(words)).strip(), words.get("rel") or words.get("thing", "")
+        )
         attribute = rule.attribute.format_map(words)
         event = self._checks.is_event(groups.get("thing", ""))
         several = event and not rule.update
@@ -174,7 +181,7 @@ class RulesExtractor:
             type=rule.type,
             subject=words["Who"].lower(),
             attribute=_BLANKS.sub(" ", f"{attribute} {caught.value}" if several else attribute).strip().lower(),
-            value=rule.value or caught.value or words.get("state", ""),
+            value=rule.value or caught.value or words.get("state") or words.get("deed", ""),
             turn_id=turn.id,
             source=Source.RULES,
             version=self._version,
@@ -214,11 +221,6 @@ def _ended(fact: Fact, caught: Captured) -> Fact:
     )
 
 
-def fill_in(lists: Mapping[str, Any], name: str) -> str:
-    """The pattern *name*, with the lists named in it between braces."""
-    return re.sub(r"\{([a-z_]+)\}", lambda found: f"(?:{lists['words'][found[1]]})", lists["patterns"][name])
-
-
 # Short names in the patterns of the rules.
 _AUX = r"(?P<aux>'m|'re|'s|'ve| am| are| is| have been| has been|'ve been| have| has| will be| will|'ll be|'ll)?"
 
@@ -226,12 +228,14 @@ _AUX = r"(?P<aux>'m|'re|'s|'ve| am| are| is| have been| has been|'ve been| have|
 def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) -> Rule:
     # "my daughter", "my older brother", "my daughter Mia"
     relations = lists["relations"]
-    person = rf"(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
+    person = rf"(?:(?:{relations})'s )?(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
     named = {
         "{who}": rf"(?:i|we|(?:my|our) (?P<rel>{person}))",
         "{aux}": _AUX,
         "{be}": r"(?:'m|'re|'s| am| are| is)",
         "{rel}": rf"(?:\w+ )?(?:{relations})",
+        "{relations}": relations,
+        "{which}": f"(?:{lists['which']})",
         "{value}": "(?P<value>.+?)",
     }
     pattern = entry["pattern"]
@@ -258,6 +262,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
             (start for words, start in _BEGINNINGS if entry["pattern"].startswith(words)),
             Begins.I | Begins.MY | Begins.OTHER,
         ),
+        of_person=entry["pattern"].startswith("{who}"),
         spoken_of=entry.get("spoken_of", False),
     )
 
@@ -300,14 +305,36 @@ _THEIRS = {"my": "their", "our": "their", "mine": "theirs", "me": "them", "us": 
 _OWN_WORDS = re.compile(
     rf"(?<![\w.])(?:{'|'.join(sorted(_THEIRS, key=len, reverse=True))})(?![\w'.-])", re.IGNORECASE
 )
+_PLURALS = frozenset(LISTS["plural"].split("|"))
+_PLURAL_VERBS = {"is": "are", "am": "are", "was": "were", "has": "have", "does": "do", "doesn't": "don't"}
+_THEY = re.compile(r"\bthey (am|was)\b", re.IGNORECASE)
+_SIBILANT = re.compile(r"(?<=ch|sh|ss)es$|(?<=[xzo])es$")
 _UPPER = frozenset({"US"})  # a country
 
 
 def _of_them(text: str) -> str:
     """*text* in the third person: "with my wife" is "with their wife"."""
-    return _OWN_WORDS.sub(
+    turned = _OWN_WORDS.sub(
         lambda found: found[0] if found[0] in _UPPER else _THEIRS.get(found[0].lower(), found[0]), text
     )
+    return _THEY.sub(lambda found: f"they {_PLURAL_VERBS[found[1].lower()]}", turned)
+
+
+def _agreeing(content: str, who: str) -> str:
+    """*content* with its verb in the plural where several people are its subject."""
+    subject = f"User's {who} "
+    *_, last = ["", *who.lower().split()]
+    if last not in _PLURALS or not content.startswith(subject):
+        return content
+    verb, space, rest = content[len(subject) :].partition(" ")
+    bare = _PLURAL_VERBS.get(verb.lower()) or (
+        f"{verb[:-3]}y"
+        if verb.endswith("ies")
+        else _SIBILANT.sub("", verb)
+        if _SIBILANT.search(verb)
+        else verb.removesuffix("s")
+    )
+    return f"{subject}{bare}{space}{rest}"
 
 
 def _verb(aux: str, deed: str) -> str:
@@ -367,18 +394,20 @@ def _spoken_of(thing: str, before: Sequence[Fact], injected: Sequence[str]) -> s
     return fuller.pop() if len(fuller) == 1 else thing
 
 
-def _people(known: Sequence[Fact], turn_id: str) -> People:
-    """The people named in *known* facts; a pronoun means the last of the turn before, *turn_id*."""
+def _people(known: Sequence[Fact], before: Turn | None) -> People:
+    """The people named in *known* facts; a pronoun means the last person in the turn *before*."""
     named: dict[str, str] = {}
     people: list[str] = []
     for fact in known:
         relation = _OF_PERSON.match(fact.content)
         if relation is not None:
-            if fact.turn_id == turn_id:
+            if before is not None and fact.turn_id == before.id:
                 people.append(f"my {relation['relation']}")
             if relation["name"]:
                 named[relation["name"]] = relation["relation"]
     found = People(named)
+    for sentence in sentences(meant(before.asked)) if before is not None else ():
+        found.note(sentence)
     for person in people:
         found.note(person)
     return found
@@ -428,7 +457,8 @@ _NO_THING = re.compile(  # no name of a thing, but a clause
     r"|says|said|that|who|which|if)\b"
 )
 _A_CLAUSE = re.compile(r"\b(?:is|are|was|were|has|have|had|just|will|would|can't|can|got)\b")
-_NUMBER = re.compile(r"\d")
+_AND = re.compile(r", and |, | and ")
+_NO_NAME = re.compile(r"[\d/]")
 _DATE = re.compile(
     r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:[a-z]*)\b|\b(?:mon|tues|wednes|thurs|fri|satur"
     r"|sun)days?\b"
@@ -442,9 +472,13 @@ _NOT_FOR_LONG = re.compile(
 )
 _AGE = re.compile(r"\d{1,3}(?:\s+(?:years?|yrs?|months?)(?:\s+old)?|\s*yo)?$")
 _COUNTED = re.compile(r"\d[\d.,]*\s*(?:kg|kilos?|lbs?|pounds|stone|g)\b")
+_AGENT = re.compile(
+    r"(?:engineer|teacher|driver|manager|developer|designer|worker|officer|operator|administrator|director|instructor|lecturer"
+    r"|researcher|programmer|writer|painter|singer|dancer|photographer|lawyer|banker|builder|doctor|actor|therapist|artist)"
+)
 _OCCUPATION_ENDINGS = ("er", "or", "ist", "ian", "ant", "ect", "smith", "wright", "man", "woman", "nurse", "eer")
 _NOUN_PHRASE = re.compile(
-    r"^(.*?)(?:\s+(?:at|for|in|with|from|on|by|who|working|based|specializing|of|and|turned)\b.*)?$"
+    r"^(.*?)(?:(?:\s+(?:at|for|in|with|from|on|by|who|working|based|specializing|of|and|turned)\b|,).*)?$"
 )
 _PREPOSITION = re.compile(r"\s+(?:for|of|to|in|at|on|with|from)\s+")
 _NOT_PLACES = re.compile(
@@ -488,11 +522,11 @@ class Checks:
         self._possession = re.compile(
             rf"(?:(?:an?|the|one|two|three|four|five|six|seven|\d+|twin|several|many"
             rf"|type\s+[12])\s+)?(?:[\w'-]+\s+){{0,3}}?(?P<head>{words['possessions']})"
-            r"(?:\s+(?:and|from|in|at|on|with|,)\b.*)?"
+            r"(?:\s+(?:and|from|in|at|on|with|of|who|that)\b.*|,.*)?"
         )
         self._undertaking = re.compile(
             rf"(?P<named>(?:(?!(?:in|on|for|of|the|an?|to|with|from|at)\b)[\w-]+\s+){{0,4}}?)(?:{words['undertakings']})"
-            r"(?P<told>\s+(?:that|which|about|called|named|for|with|to|on|in|of|using|where)\b.*)?"
+            r"(?P<told>,?\s+(?:that|which|about|called|named|set|for|with|to|on|in|of|using|where)\b.*)?"
         )
         self._habits = re.compile(rf"(?:{words['habits']})s?\b")
         self._lasting = _whole(lists["lasting"])
@@ -510,10 +544,12 @@ class Checks:
             "not technical": self._not_technical,
             "name": self._name,
             "titled": self._titled,
+            "titled all": self._titled_all,
             "place": lambda caught: self.plain(caught) and not _NOT_PLACES.match(caught.folded),
             "titled place": self._titled_place,
             "employer": lambda caught: self.plain(caught) and not _NOT_EMPLOYERS.match(caught.folded),
-            "trait": lambda caught: self._traits.fullmatch(caught.folded) is not None,
+            "trait": lambda caught: self._traits.fullmatch(caught.folded.partition(",")[0]) is not None,
+            "trade": self._trade,
             "state": lambda caught: not caught.value or self._titled(caught),
             "age": lambda caught: _AGE.match(caught.folded) is not None,
             "counted": lambda caught: _COUNTED.match(caught.folded) is not None,
@@ -534,7 +570,7 @@ class Checks:
     def _by_patterns(self, entry: Mapping[str, Any]) -> Callable[[Captured], bool]:
         """Make a check that looks for patterns: every pattern it *needs*, *any* of some, and none it *lacks*."""
         needs, any_of, lacks = (
-            [re.compile(fill_in(self._lists, name)) for name in entry.get(kind, ())]
+            [re.compile(fill_in(self._lists, self._lists["patterns"][name])) for name in entry.get(kind, ())]
             for kind in ("needs", "any", "lacks")
         )
         of, plain, hard = entry.get("of", "{value}"), entry.get("plain", True), entry.get("hard", False)
@@ -573,7 +609,7 @@ class Checks:
     def _name(self, caught: Captured) -> bool:
         words = caught.value.split()
         folded = {fold(word) for word in words}
-        if not 0 < len(words) <= _LONGEST_NAME or _NUMBER.search(caught.value):
+        if not 0 < len(words) <= _LONGEST_NAME or _NO_NAME.search(caught.value):
             return False
         small = lexicon_of(caught.value).stop - {"may", "will", "mark"}
         titled = all(word[0].isupper() for word in words)
@@ -588,6 +624,11 @@ class Checks:
         known = self._nationalities.fullmatch(caught.folded) is not None
         return written and not known and self._name(caught)
 
+    def _titled_all(self, caught: Captured) -> bool:
+        """Several names: "Ida and Max"."""
+        names = _AND.split(caught.value)
+        return all(self._titled(Captured(name, {})) for name in names)
+
     def _titled_place(self, caught: Captured) -> bool:
         named = any(word[:1].isupper() for word in caught.value.split())
         return named and self.plain(caught)
@@ -598,6 +639,11 @@ class Checks:
         if last in self._not_occupations or not self.plain(caught):
             return False
         return phrase in self._occupations or last in self._occupations or last.endswith(_OCCUPATION_ENDINGS)
+
+    def _trade(self, caught: Captured) -> bool:
+        """An occupation said without its article, as in "I am teacher of maths"."""
+        *_, last = ["", *_NOUN_PHRASE.sub(r"\1", caught.folded).split()]
+        return self.plain(caught) and (last in self._occupations or _AGENT.fullmatch(last) is not None)
 
     def _of_some_size(self, caught: Captured) -> bool:
         """Whether it is said what it is: "a project" alone tells nothing."""
@@ -622,7 +668,7 @@ class Checks:
         if bare.startswith(("favourite ", "favorite ", "preferred ")) or self._lasting.fullmatch(bare):
             return not _IDLE.match(caught.folded)
         if self._things.fullmatch(last):
-            return re.match(r"(?:an?|the)\s+\w", caught.folded) is not None
+            return re.match(r"(?:an?|the)\s+\w|\d", caught.folded) is not None
         return _hard(caught.value) and not _IDLE.match(caught.folded) and not _A_CLAUSE.search(caught.folded)
 
 

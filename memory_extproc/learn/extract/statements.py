@@ -9,10 +9,12 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 
 from memory_extproc.learn.extract.clauses import (
+    LISTS,
     REASONS,
     People,
     asides,
     concerns_writer,
+    join_enclosed,
     split_clauses,
     strip_openers,
     write_out,
@@ -68,17 +70,17 @@ _SUPPOSED = re.compile(
 )
 _UNSURE = re.compile(
     r"""(?x)\b(?:would(?!\s+(?:\w+\s+)?rather)|wouldn't|(?:i|we)'d(?!\s+(?:\w+\s+)?rather)|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly
-          |probably|wish\w*|hope|hoping
+          |probably|wish\w*|(?:hope|hoping)(?!\s+to)
         |i\s+(?:think|guess|suppose|believe|assume|wonder|doubt|bet)|not\s+sure|unsure|uncertain|don't\s+(?:know
         |think|remember|believe)
-        |thinking\s+(?:of|about)|considering|almost|used\s+to
+        |thinking\s+(?:of|about)|considering|almost|(?:am|is|are|'m|'s|'re|get|got)\s+used\s+to
         |once\s+(?:lived|worked)
         |supposed\s+to|vielleicht|w\u00fcrde|k\u00f6nnte
         |peut-\u00eatre|quiz\u00e1s?|tal\s+vez)\b
       |\u53ef\u80fd|\u4e5f\u8bb8|\u5927\u6982"""
 )
 _REPORTED = re.compile(
-    r"\b(?:said|says|saying|tells?\s+me|told|asked|asks|wrote|writes|claim(?:s|ed)|according\s+to|quote|quoted"
+    r"\b(?:said|says|saying|(?<!don't\s)tells?\s+me|told|asked|asks|wrote|writes|claim(?:s|ed)|according\s+to|quote|quoted"
     r"|article|thinks|insists?"
     r"|mentioned\s+that|sagt|sagte|dit\s+que|dice|dijo)\b|\b(?:reads|states)\s*:"
 )
@@ -185,7 +187,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
             continue
         found.extend(asides(sentence))
-        found.extend(_stated(people.name_relations(sentence), people))
+        found.extend(_stated(people.name_relations(join_enclosed(sentence)), people))
         people.note(sentence)
     return list(dict.fromkeys(found))
 
@@ -215,7 +217,7 @@ def _stated(sentence: str, people: People) -> list[str]:
     return found
 
 
-_AMENDS = re.compile(r"make\s+(?:it|that)\s+[^a-z]")
+_AMENDS = re.compile(r"make\s+(?:it|that)\s+[^a-z]|(?:full\s+|first\s+)?name(?:'s|\s+is)\s")
 
 
 def _asks(told: str) -> bool:
@@ -304,7 +306,12 @@ def no_longer(content: str, who: str) -> str:
 _FORM = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d))?)?")
 _HAS_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 _PAST = re.compile(
-    r"\b(?:was|were|had|did|went|flew|came|got|met|saw|bought|born|ago|last|yesterday|past|since|[a-z]{3,}ed)\b",
+    rf"\b(?:was|were|did|met|saw|born|ago|last|yesterday|past|since|{'|'.join(LISTS['past_forms'].split())}|[a-z]{{3,}}ed)\b",
+    re.IGNORECASE,
+)
+# "is getting married", "will be moved": a participle of what is ahead
+_AHEAD = re.compile(
+    r"(?:'m|'re|'s|\bam|\bis|\bare)\s+(?:\w+ly\s+)?(?!(?:being|having)\b)[a-z]+ing\b|\b(?:will|'ll|going\s+to|due|scheduled|booked|planned|is|are)\b",
     re.IGNORECASE,
 )
 _SLACK = 1  # days by which a model may miscount; time zones differ by as much
@@ -340,7 +347,7 @@ def span_of(form: str) -> Span | None:
 
 def _ahead(span: Span, text: str, said: date) -> Span:
     """A day without its year is read as the one that was; of what is not told as past it is the next."""
-    if span[1] >= said.toordinal() or _HAS_YEAR.search(text) or _PAST.search(text):
+    if span[1] >= said.toordinal() or _HAS_YEAR.search(text) or (_PAST.search(text) and not _AHEAD.search(text)):
         return span
     try:
         first, last = (day.replace(year=day.year + 1) for day in map(date.fromordinal, span))

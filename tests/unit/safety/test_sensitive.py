@@ -76,6 +76,9 @@ def test_no_word_of_a_long_text_is_taken_for_the_beginning_of_another() -> None:
     "text",
     [
         "I'm allergic to peanuts.",
+        "I'm allergic to latex gloves.",
+        "I have a latex allergy.",
+        "I'm allergic to bee stings and nickel.",
         "I have a lactose intolerance.",
         "What are the symptoms of diabetes?",
         "Cancer research has made progress.",
@@ -87,7 +90,7 @@ def test_no_word_of_a_long_text_is_taken_for_the_beginning_of_another() -> None:
         "I like black coffee.",
     ],
 )
-def test_food_allergies_general_talk_and_everything_else_is_kept(text: str) -> None:
+def test_allergies_other_than_to_medicines_general_talk_and_everything_else_is_kept(text: str) -> None:
     assert of_caller(text, DIET).text == text
 
 
