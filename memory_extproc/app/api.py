@@ -123,7 +123,13 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
             metrics=parts.metrics,
         )
         await stack.enter_async_context(service)
-        rest = RestApi(service, present_credentials, body_bytes=settings.limits.request_body)
+        rest = RestApi(
+            service,
+            present_credentials,
+            body_bytes=settings.limits.request_body,
+            error_body=settings.api.error_body,
+            now=parts.now,
+        )
         yield ApiServers(
             GrpcServer(api_options(settings), [SERVICE], service.register),
             ConsoleServer(
