@@ -188,15 +188,15 @@ def tune(
     with faults_to_exit():
         settings = load(config, os.environ)
         log.configure("error", "console")
-        said = asyncio.run(_tune_weights(settings, dataset, out, features=features))
+        said = asyncio.run(tune_weights(settings, dataset, out, features=features))
     if as_json:
         typer.echo(json.dumps(said, indent=2, ensure_ascii=False))
         return
-    _show_tuned(said)
+    show_tuned(said)
     Console().print(f"weights: {out}", soft_wrap=True)
 
 
-async def _tune_weights(settings: Settings, datasets: list[Path], out: Path, *, features: bool) -> dict[str, Any]:
+async def tune_weights(settings: Settings, datasets: list[Path], out: Path, *, features: bool) -> dict[str, Any]:
     from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
     from memory_extproc.evaluation.datasets import read_datasets  # noqa: PLC0415
     from memory_extproc.evaluation.fitting import fitted_weights, write_weights  # noqa: PLC0415
@@ -209,7 +209,7 @@ async def _tune_weights(settings: Settings, datasets: list[Path], out: Path, *, 
     return fitted.said
 
 
-def _show_tuned(said: dict[str, Any]) -> None:
+def show_tuned(said: dict[str, Any]) -> None:
     console = Console(highlight=False)
     table = Table(title=f"fitted on {said['dataset']}", title_justify="left")
     columns = ("recall@5", "recall@10", "recall@20", "abstention", "loss", "precision")

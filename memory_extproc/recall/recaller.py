@@ -20,6 +20,7 @@ import numpy as np
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import (
     Candidates,
+    Memory,
     Outcome,
     Owner,
     Period,
@@ -53,6 +54,7 @@ from memory_extproc.recall.rank import (
 )
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.topic_context import Ongoing, Threads, with_threads
+from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
 from memory_extproc.text import dates
 
 log = logger(__name__)
@@ -73,6 +75,7 @@ class RecallLimits:
     threshold_on_cosine: bool = False
     half_life: timedelta = HALF_LIFE  # after which a message has lost half of what its age can cost it
     take_apart: bool = False  # search for the parts of a question for several things, too
+    never_inject: BlockPatterns = NO_PATTERNS  # memories that one matches stay out of every block
     mmr_lambda: float | None = None  # in [0, 1]: how much relevance counts beside variety; None: alone
 
 
@@ -229,7 +232,10 @@ class Recaller:
         if self._threads is None or (lookup is not None and lookup.alone and not lookup.opens):
             return ranked
         whole = lookup is not None and lookup.opens
-        return await self._threads.extended(ranked, wish.question, wish.in_view, self._now(), within, whole=whole)
+        extended = await self._threads.extended(
+            ranked, wish.question, wish.in_view, self._now(), within, whole=whole
+        )
+        return tuple(one for one in extended if self._may_inject(one.memory))
 
     async def _found(
         self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
@@ -411,6 +417,9 @@ class Recaller:
             beside = () if lookup.alone else (one for one in candidates if one.memory.id not in there)
             candidates = [*looked, *beside]
             limit = self._limit(wish, lookup)
+        barred = [one for one in candidates if not self._may_inject(one.memory)]
+        if barred:
+            candidates = [one for one in candidates if one not in barred]
         told = frozenset[str]()
         if self._ongoing is not None:
             relevant = [one.memory for one in reaching(candidates, wish.threshold, on_cosine=on_cosine)]
@@ -426,7 +435,7 @@ class Recaller:
             [one for one in candidates if apart and one.memory.source is Source.SUMMARY],
             [one for one in candidates if not (apart and one.memory.source is Source.SUMMARY)],
         ]
-        return [
+        weighed = [
             considered
             for several in sorts
             for considered in weigh(
@@ -441,6 +450,11 @@ class Recaller:
                 whole=whole,
             )
         ]
+        blocked = (Considered(one.memory, one.score, one.relevance, Verdict.BLOCKED) for one in barred)
+        return [*weighed, *blocked]
+
+    def _may_inject(self, memory: Memory) -> bool:
+        return may_be_injected(memory.content, self._limits.never_inject)
 
     def _left(self, started: float) -> timedelta:
         """Of the deadline."""
@@ -479,7 +493,9 @@ class Recaller:
 
     def _budget(self, wish: RecallRequest, *, whole: bool = False) -> int:
         """Tokens of the block at most; *whole*: it answers a question for everything on a subject."""
-        most = max(self._limits.token_budget, self._limits.overview_budget if whole else 0)
+        budget = self._limits.token_budget if wish.budget is None else wish.budget
+        overview = self._limits.overview_budget if whole and wish.budget is None else 0
+        most = max(budget, overview)
         return most if wish.room is None else min(most, wish.room)
 
     @contextmanager

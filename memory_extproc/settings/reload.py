@@ -59,6 +59,7 @@ RELOADABLE = frozenset({
     "recall.half_life",
     "recall.partition_bytes",
     "recall.rerank_candidates",
+    "recall.rerank_weight",
     "recall.threads.*",
     "inject.*",
     "compress.*",
