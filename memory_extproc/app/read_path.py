@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from memory_extproc.extproc.exchange import ExchangeDeps
 from memory_extproc.extproc.observer import MemoryGetter, RequestObserver, hands
 from memory_extproc.extproc.processor import Processor
 from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAccounts
+from memory_extproc.inference.classifier import ClassifierLimits, FactClassifier
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
@@ -37,6 +39,7 @@ from memory_extproc.ports import (
     MemoryStore,
     Now,
     RerankModel,
+    SignalClassifier,
     TokenEmbeddingModel,
     TurnLearner,
 )
@@ -198,6 +201,9 @@ async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) ->
     """The read path of a sidecar, with what watches over it."""
     settings, metrics, stack, now = frame.settings, frame.metrics, frame.stack, frame.now
     matcher = await open_matcher(settings, kept.embedder, metrics, stack, MEASURED_WITHIN)
+    classifier = FactClassifier(classifier_limits(settings), metrics, time.monotonic)
+    await stack.enter_async_context(classifier)
+    frame.live.subscribe(lambda new: classifier.reconfigure(classifier_limits(new)))
     recaller = make_recaller(
         settings,
         kept.partitions,
@@ -212,6 +218,7 @@ async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) ->
         live=frame.live,
         traces=frame.traces,
         matcher=matcher,
+        classifier=classifier,
     )
     canary = await open_canary(
         frame.live, kept.partitions, kept.shown, kept.embedder, metrics, stack, matcher, now=now
@@ -235,6 +242,7 @@ def make_recaller(
     waits: timedelta = timedelta(),
     traces: Traces = NO_TRACES,
     matcher: ModelMatcher | None = None,
+    classifier: SignalClassifier | None = None,
 ) -> Recaller:
     """The read path as configured; the tools that measure and explain it use the same one. *waits*: for words of
     memories that are not at hand, where nobody waits for the answer. *matcher*: tells what is measured of a model
@@ -263,7 +271,14 @@ def make_recaller(
         ongoing=None if reads is None else Ongoing(reads),
         selects=selects,
         traces=traces,
+        classifier=classifier,
     )
+
+
+def classifier_limits(settings: Settings) -> ClassifierLimits:
+    section = settings.signals.classifier
+    key = section.access_key.get_secret_value()
+    return ClassifierLimits(url=section.url, access_key=key, timeout=section.timeout, cached=section.cache)
 
 
 def _use(reranker: Reranker | None, threads: Threads | None, new: Settings) -> None:

@@ -60,6 +60,7 @@ from memory_extproc.ports import (
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.request.replay import BlockReplay
+from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.reload import secret_files
 from memory_extproc.store.partition import Partitions
@@ -228,6 +229,7 @@ def _api_parts(
         now=frame.now,
         consent=consent,
         forgotten=kept.erasing.forgotten,
+        rules=lambda: frame.live.settings.privacy.storage_rules,
     )
     return ApiParts(
         store=kept.shown,
@@ -457,6 +459,7 @@ def make_transfers(
     now: Now,
     consent: ConsentRegistry | None = None,
     forgotten: TombstoneReader | None = None,
+    rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
 ) -> TransferCalls:
     limits = ImportLimits(content_bytes=settings.limits.content_bytes)
     importer = Importer(
@@ -467,6 +470,6 @@ def make_transfers(
         now=now,
         consent=consent,
         forgotten=forgotten,
-        rules=lambda: settings.privacy.storage_rules,
+        rules=rules,
     )
     return TransferCalls(Exporter(store, journal, consent=consent), importer, now=now)

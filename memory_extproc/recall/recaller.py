@@ -29,12 +29,21 @@ from memory_extproc.model import (
     RecallResult,
     Scope,
     SearchQuery,
+    Signals,
     Source,
     Vector,
 )
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import EmbeddingModel, MemorySearcher, MemorySelector, Now, QueryGate, TurnLearner
+from memory_extproc.ports import (
+    EmbeddingModel,
+    MemorySearcher,
+    MemorySelector,
+    Now,
+    QueryGate,
+    SignalClassifier,
+    TurnLearner,
+)
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_corrections
 from memory_extproc.recall.fusion import Fused, Fusion
@@ -121,6 +130,7 @@ class Recaller:
         threads: Threads | None = None,
         ongoing: Ongoing | None = None,
         selects: MemorySelector | None = None,
+        classifier: SignalClassifier | None = None,
         intents: IntentLexicon = INTENTS,
         traces: Traces = NO_TRACES,
         clock: Clock = time.perf_counter,
@@ -129,7 +139,7 @@ class Recaller:
         self._begins = embedder if isinstance(embedder, QueryGate) else None
         self._learns, self._about_caller = learns, about_caller
         self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
-        self._threads, self._ongoing = threads, ongoing
+        self._threads, self._ongoing, self._classifier = threads, ongoing, classifier
         self._lookups = None if selects is None else Lookups(selects)
         self._intents = intents
         self._now, self._clock, self._metrics = now, clock, metrics
@@ -167,7 +177,7 @@ class Recaller:
 
     async def _within_deadline(self, wish: RecallRequest, started: float) -> RecallResult:
         with self._timed("gate"):
-            skip = None if wish.force else gate(wish.question, wish.signals, self._about_caller)
+            skip, _ = await self._gated(wish, (self._limits.deadline - wish.spent) * CLASSIFY_SHARE)
         if skip is not None:
             return RecallResult(outcome=skip)
         budget = self._budget(wish)
@@ -186,9 +196,9 @@ class Recaller:
     async def explain(self, wish: RecallRequest) -> Explanation:
         """What `recall` would do for *wish*, step by step. Not bounded by the deadline, counted in no metric but
         the stages', and it lets faults of the store out (TransientError, PermanentError)."""
-        skip = None if wish.force else gate(wish.question, wish.signals, self._about_caller)
+        skip, by = await self._gated(wish, self._limits.deadline)
         if skip is not None:
-            return Explanation(outcome=skip, gate=skip)
+            return Explanation(outcome=skip, gate=skip, notes=(by,) if by else ())
         started = self._clock()
         found = await self._found(wish, started, lambda: UNHURRIED)
         found = await self._reranked(wish, found, UNHURRIED)
@@ -211,8 +221,26 @@ class Recaller:
             ),
             block=recalled.block,
             kind="" if found.lookup is None else found.lookup.intent.kind.value,
-            notes=found.reading.notes,
+            notes=(*((by,) if by else ()), *found.reading.notes),
         )
+
+    async def _gated(self, wish: RecallRequest, within: timedelta) -> tuple[Outcome | None, str]:
+        """Why there is no search; None: there is one. And who said what the question is: the request's signals, the
+        router's classifier, or our own rules. The classifier is asked where the others leave the question open."""
+        if wish.force:
+            return None, ""
+        skip = gate(wish.question, wish.signals, self._about_caller)
+        said = wish.signals != Signals()
+        if skip is not None or wish.signals.fact is not None or self._classifier is None:
+            source, note = ("request", "signals: from the request") if said else ("rules", "")
+        else:
+            fact, outcome = await self._classifier.is_fact(wish.question, within)
+            skip = gate(wish.question, replace(wish.signals, fact=fact), self._about_caller)
+            source = "rules" if fact is None else "classifier"
+            found = {None: "says nothing", True: "a question of fact", False: "no question of fact"}[fact]
+            note = f"signals: the classifier {found} ({outcome})" if outcome else ""
+        self._metrics.signals.labels(source).inc()
+        return skip, note
 
     async def _searched(self, wish: RecallRequest, started: float) -> RecallResult:
         found = await self._found(wish, started, lambda: self._left(started) * SHARED_SHARE, settles=True)
@@ -520,6 +548,7 @@ _COUNTED = frozenset({Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.OVERVIEW, Kind
 _CHOSEN = frozenset({Verdict.INJECTED, Verdict.THREAD})
 ONGOING_SHARE = 0.3  # of what is left, for telling which summaries are of this conversation
 THREAD_SHARE = 0.5  # of what is left, for the words of topics
+CLASSIFY_SHARE = 0.3  # of the deadline, for a router's classifier
 EMBED_SHARE = 0.6  # of the time left: what the embedding model may take, so that words can still be searched
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
 REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from memory_extproc.model import MemoryType, Signals, Switch
 from memory_extproc.request.identity import optional
@@ -162,6 +162,18 @@ class Compress(Section):
 # What a router in front says of a request, and rules about requests.
 
 
+class ClassifierSection(Section):
+    url: OptionalUrl = Field(
+        "",
+        description="of the vLLM semantic router's API, such as http://127.0.0.1:8080: asked whether a question is "
+        "one of general fact, where the request says nothing; it reads the caller's words. Empty: nobody is asked",
+    )
+    access_key: SecretStr = Field(SecretStr(""), description="bearer key; secret: environment or file")
+    access_key_file: str = Field("", description="file that holds the access key")
+    timeout: Positive = Field(timedelta(milliseconds=40), description="of one call, within recall.deadline")
+    cache: int = Field(4096, ge=0, le=1_000_000, description="questions whose answer is kept")
+
+
 class SignalsSection(Section):
     fact_headers: tuple[Header, ...] = Field(
         ("x-memory-signal-fact", "x-vsr-matched-fact-check"), description="say: a question of general fact"
@@ -171,6 +183,7 @@ class SignalsSection(Section):
     metadata_namespace: str = Field(
         "", description="Envoy dynamic metadata with the keys fact, tool, greeting; empty: none"
     )
+    classifier: ClassifierSection = Field(ClassifierSection(), description="where the request says nothing")
 
 
 ORIGINS = ("app", "dialect", "model", "route")
