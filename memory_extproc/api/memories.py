@@ -62,6 +62,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.ports import ConsentRegistry, Now, TurnLearner
 from memory_extproc.recall.candidate import Considered, Explanation, Verdict
+from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 from memory_extproc.text.words import fold
 
 PAGE_DEFAULT = 20
@@ -88,10 +89,10 @@ class MemoryCalls:
         reads: TextReader,
         consent: ConsentRegistry | None,
         now: Now,
-        without_secrets: Callable[[str], str] = lambda text: text,
+        rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
     ) -> None:
-        """*without_secrets* masks keys, passwords and card numbers, as on the way from chats."""
-        self._without_secrets = without_secrets
+        """*rules*: what may be stored, as on the way from chats."""
+        self._rules = rules
         self._catalogue, self._curator = catalogue, curator
         self._repeats, self._pages, self._limits = repeats, pages, limits
         self._reads, self._consent, self._now = reads, consent, now
@@ -291,10 +292,14 @@ class MemoryCalls:
                 return name, self._metadata(fields, path, memory.metadata)
 
     def _text(self, fields: Fields, field: str, given: str) -> str:
-        return self._without_secrets(fields.text(field, given, self._limits.content_bytes))
+        rules = self._rules()
+        text = rules.apply(fields.text(field, given, self._limits.content_bytes))
+        if given.strip() and (why := rules.refusal(text)):
+            fields.fault(field, f"a text that may be stored: {why}")
+        return text
 
     def _metadata(self, fields: Fields, field: str, given: Struct) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = _each_text(fields.metadata(field, given), self._without_secrets)
+        found: Mapping[str, Any] = _each_text(fields.metadata(field, given), self._rules().apply)
         return found
 
     def _expiry(self, fields: Fields, field: str, message: pb.StoreMemoryRequest | pb.Memory) -> datetime | None:

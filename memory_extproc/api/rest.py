@@ -11,7 +11,8 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
 from urllib.parse import unquote
 
 import grpc
@@ -23,13 +24,14 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from memory_extproc.api.authentication import Credentials
-from memory_extproc.api.call import Reason, RefusedError, bad_request
+from memory_extproc.api.call import PAGE, Reason, RefusedError, bad_request
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.principal import METHODS
+from memory_extproc.api.principal import METHODS, Role
 from memory_extproc.api.service import MemoryService
 from memory_extproc.curation.editor import RESERVED
 from memory_extproc.model import Source
 from memory_extproc.observe.log import logger
+from memory_extproc.ports import Now
 
 log = logger(__name__)
 
@@ -55,6 +57,7 @@ STATUSES: Mapping[grpc.StatusCode, int] = {
 }
 Presents = Callable[[web.Request], Credentials]  # reads the credentials of a request
 Query = Sequence[tuple[str, str]]
+ErrorBody = Literal["status", "semantic_router"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +94,18 @@ def _pattern(template: str) -> re.Pattern[str]:
 class RestApi:
     """Answers every path below /v1/memory."""
 
-    def __init__(self, service: MemoryService, presents: Presents, *, body_bytes: int) -> None:
+    def __init__(
+        self,
+        service: MemoryService,
+        presents: Presents,
+        *,
+        body_bytes: int,
+        error_body: ErrorBody = "status",
+        now: Now = lambda: datetime.now(UTC),
+    ) -> None:
         """*body_bytes*: of a body that is read as a whole; an import is read in pieces."""
         self._service, self._presents, self._body_bytes = service, presents, body_bytes
+        self._error_body, self._now = error_body, now
         self._bindings = tuple(bindings())
 
     def register(self, application: web.Application) -> None:
@@ -104,7 +116,9 @@ class RestApi:
         try:
             return await self._answer(request)
         except RefusedError as refused:
-            return refusal_response(refused)
+            if self._error_body == "semantic_router":
+                return _refusal_response(refused, _router_error(refused, self._now()))
+            return _refusal_response(refused, MessageToDict(refused.status, preserving_proto_field_name=True))
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = re.sub("%3[Aa]", ":", request.rel_url.raw_path)
@@ -126,6 +140,8 @@ class RestApi:
     ) -> web.StreamResponse:
         method, presented = binding.method, self._presents(request)
         verbose, query = _split_verbose(list(request.query.items()))
+        if binding.verb == "GET":
+            query = self._read_leniently(binding, query, presented)
         if method.client_streaming:
             if query:
                 raise bad_request(*((name, "no parameter of this method") for name, _ in query))
@@ -134,6 +150,8 @@ class RestApi:
         fields: dict[str, Any] = dict(named)
         fields |= _query_fields(binding, query)
         fields |= await self._body_fields(request, binding, fields)
+        if _is_zero(fields.get("limit")):
+            raise bad_request(("limit", "1 or more"))
         if method.name == "ForgetMemories":
             _refuse_empty_filters(fields)
         message = _parse(fields, GetMessageClass(method.input_type)())
@@ -146,6 +164,18 @@ class RestApi:
         if isinstance(answer, pb.ForgetReceipt):
             response.headers["content-disposition"] = f'attachment; filename="receipt-{answer.id[:SHORT_ID]}.json"'
         return response
+
+    def _read_leniently(self, binding: Binding, query: Query, presented: Credentials) -> Query:
+        """*query* of a GET as clients of the vLLM semantic router know it: unknown parameters are dropped, a limit
+        above the maximum is capped, and the name of a caller of role `user` wins over `user_id`. Nothing is
+        destroyed by a mistake here; other verbs refuse the same."""
+        known = {*binding.method.input_type.fields_by_name, *binding.in_path}
+        query = [(name, _cap(value) if name == "limit" else value) for name, value in query if name in known]
+        if any(name == "user_id" for name, _ in query):
+            principal = self._service.identify(presented)
+            if principal.user and principal.roles == {Role.USER}:
+                query = [(name, value) for name, value in query if name != "user_id"]
+        return query
 
     async def _body_fields(
         self, request: web.Request, binding: Binding, fields: Mapping[str, Any]
@@ -191,6 +221,16 @@ def _split_verbose(query: Query) -> tuple[bool, Query]:
     if any(value not in {"true", "false"} for value in wanted):
         raise bad_request((VERBOSE, "true or false"))
     return "true" in wanted, [(name, value) for name, value in query if name != VERBOSE]
+
+
+def _cap(limit: str) -> str:
+    digits = limit.lstrip("0")
+    above = limit.isascii() and limit.isdigit() and (len(digits) > len(str(PAGE)) or int(digits or "0") > PAGE)
+    return str(PAGE) if above else limit
+
+
+def _is_zero(limit: Any) -> bool:
+    return limit is not None and str(limit).strip().strip("+-0.") == "" and "0" in str(limit)
 
 
 def _query_fields(binding: Binding, query: Query) -> Mapping[str, Any]:
@@ -346,11 +386,31 @@ def _dump(body: Any) -> str:
     return json.dumps(body, ensure_ascii=False)
 
 
-def refusal_response(refused: RefusedError) -> web.Response:
-    """A google.rpc.Status as JSON, with the HTTP status and headers that belong to it."""
-    plain = MessageToDict(refused.status, preserving_proto_field_name=True)
+# The vLLM semantic router's error codes, by our reasons and by the field that is wrong.
+_ROUTER_CODES: Mapping[str, str] = {
+    Reason.NO_CREDENTIALS: "MISSING_USER_ID",
+    Reason.NO_SUCH_MEMORY: "NOT_FOUND",
+    Reason.UNAVAILABLE: "MEMORY_NOT_AVAILABLE",
+}
+_ROUTER_CODES_OF_FIELDS: Mapping[str, str] = {
+    "user_id": "INVALID_USER_ID", "id": "INVALID_ID", "type": "INVALID_TYPE", "limit": "INVALID_LIMIT",
+}  # fmt: skip
+
+
+def _router_error(refused: RefusedError, now: datetime) -> Mapping[str, Any]:
+    """A refusal as the vLLM semantic router writes it; reasons that it does not have keep our names."""
+    of_fields = [
+        _ROUTER_CODES_OF_FIELDS[field] for field, _ in refused.violations if field in _ROUTER_CODES_OF_FIELDS
+    ]
+    code = of_fields[0] if of_fields else _ROUTER_CODES.get(refused.reason, refused.reason.value)
+    at = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {"error": {"code": code, "message": refused.message, "timestamp": at}}
+
+
+def _refusal_response(refused: RefusedError, body: Mapping[str, Any]) -> web.Response:
+    """*body* with the HTTP status and headers that belong to the refusal."""
     status = 409 if refused.reason is Reason.STALE else STATUSES.get(refused.code, 500)
-    response = _json_response(plain, status)
+    response = _json_response(body, status)
     if refused.code is grpc.StatusCode.UNAUTHENTICATED:
         response.headers["www-authenticate"] = 'Bearer realm="memory-extproc"'
     if refused.retry_after is not None:

@@ -41,6 +41,7 @@ from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
 from memory_extproc.api.settings import Configuration, Consents, Sessions
 from memory_extproc.app.context import Live, api_options, console_options
 from memory_extproc.app.read_path import open_tokens, token_options
+from memory_extproc.app.write_path import trusting
 from memory_extproc.console.documents import register_documents
 from memory_extproc.console.pages import Pages
 from memory_extproc.console.server import ConsoleServer, Register, present_credentials
@@ -52,7 +53,7 @@ from memory_extproc.learn.conflicts import FactRelation, likeness
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.screening import Quarantine, Trusting
+from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import Hit, Memory, MemoryType, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
@@ -67,7 +68,7 @@ from memory_extproc.ports import (
 )
 from memory_extproc.request.identity import hashed_user
 from memory_extproc.retention.usage import ChangeNotifier
-from memory_extproc.safety.secrets import find_secrets, mask_spans
+from memory_extproc.safety.operator_rules import StorageRules
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import jwt_of, ways_of
 from memory_extproc.settings.docs import dump_effective
@@ -123,7 +124,13 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
             metrics=parts.metrics,
         )
         await stack.enter_async_context(service)
-        rest = RestApi(service, present_credentials, body_bytes=settings.limits.request_body)
+        rest = RestApi(
+            service,
+            present_credentials,
+            body_bytes=settings.limits.request_body,
+            error_body=settings.api.error_body,
+            now=parts.now,
+        )
         yield ApiServers(
             GrpcServer(api_options(settings), [SERVICE], service.register),
             ConsoleServer(
@@ -199,6 +206,10 @@ def _audit(settings: Settings, data: Path, secret: bytes, now: Now, stack: Async
 
 def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str, Operation]:
     memory = settings.memory
+
+    def rules() -> StorageRules:
+        return parts.live.settings.privacy.storage_rules
+
     catalogue = MemoryCatalog(
         parts.partitions,
         parts.partitions,
@@ -211,16 +222,25 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
     forgetting = ForgetCalls(parts.forgets, catalogue, repeats)
     memories = MemoryCalls(
         catalogue,
-        MemoryEditor(parts.noticing, parts.noticing, parts.embedder, understanding, now=parts.now),
+        MemoryEditor(
+            parts.noticing,
+            parts.noticing,
+            parts.embedder,
+            understanding,
+            now=parts.now,
+            masks=lambda text: rules().apply(text),
+        ),
         repeats,
         PageTokens(derive_key(secret, "page tokens"), parts.now),
         MemoriesLimits(content_bytes=settings.limits.content_bytes),
         reads=StoredTextReader(
-            Trusting(RulesExtractor()), Reconciler(parts.noticing, parts.embedder, parts.metrics), parts.now
+            trusting(parts.live, RulesExtractor()),
+            Reconciler(parts.noticing, parts.embedder, parts.metrics),
+            parts.now,
         ),
         consent=parts.consent,
         now=parts.now,
-        without_secrets=lambda text: mask_spans(text, find_secrets(text)).text,
+        rules=rules,
     )
     searching = SearchCalls(
         parts.explains,

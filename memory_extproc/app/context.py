@@ -178,6 +178,7 @@ def recall_limits(settings: Settings) -> RecallLimits:
         threshold_on_cosine=recall.threshold_on == "cosine",
         take_apart=recall.split_questions,
         mmr_lambda=recall.mmr_lambda,
+        never_inject=settings.privacy.injection_patterns,
     )
 
 
@@ -187,6 +188,7 @@ def profile_limits(settings: Settings) -> ProfileLimits:
         tokens=inject.profile_tokens,
         importance=inject.profile_importance,
         settle=min(settings.recall.settle, settings.deadline / 4),
+        never_inject=settings.privacy.injection_patterns,
     )
 
 

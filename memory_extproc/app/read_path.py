@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -23,10 +24,10 @@ from memory_extproc.extproc.exchange import ExchangeDeps
 from memory_extproc.extproc.observer import MemoryGetter, RequestObserver, hands
 from memory_extproc.extproc.processor import Processor
 from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAccounts
-from memory_extproc.inference.word_hashing import WORDS_ALONE
+from memory_extproc.inference.classifier import ClassifierLimits, FactClassifier
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.sessions import Sessions
-from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces, logger
+from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
     ChatCondenser,
@@ -38,18 +39,20 @@ from memory_extproc.ports import (
     MemoryStore,
     Now,
     RerankModel,
+    SignalClassifier,
     TokenEmbeddingModel,
     TurnLearner,
 )
 from memory_extproc.recall.canary import Canary, CanaryLimits
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInteractionScorer
+from memory_extproc.recall.model_match import ModelMatcher
 from memory_extproc.recall.prompt_block import Profiles
 from memory_extproc.recall.query import AboutCaller, Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.recall.rerank import Reranker, RerankLimits
 from memory_extproc.recall.topic_context import Ongoing, ThreadLimits, Threads
-from memory_extproc.recall.weights import WeightsError, packaged_weights, read_weights
+from memory_extproc.recall.weights import Weights, WeightsError, packaged_weights, read_weights
 from memory_extproc.request.admission import Admission
 from memory_extproc.request.compression import Compression, CompressionLimits
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
@@ -184,18 +187,23 @@ async def open_wire(
 # --- recalling ---------------------------------------------------------------------------------------
 # The read path as configured.
 
-log = logger(__name__)
+MEASURED_WITHIN = timedelta(seconds=5)  # of the start, for what a model is measured in usually
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPath:
     recaller: Recaller
     canary: Canary | None  # None: it is switched off
+    matcher: ModelMatcher
 
 
 async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) -> ReadPath:
     """The read path of a sidecar, with what watches over it."""
     settings, metrics, stack, now = frame.settings, frame.metrics, frame.stack, frame.now
+    matcher = await open_matcher(settings, kept.embedder, metrics, stack, MEASURED_WITHIN)
+    classifier = FactClassifier(classifier_limits(settings), metrics, time.monotonic)
+    await stack.enter_async_context(classifier)
+    frame.live.subscribe(lambda new: classifier.reconfigure(classifier_limits(new)))
     recaller = make_recaller(
         settings,
         kept.partitions,
@@ -209,9 +217,13 @@ async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) ->
         selects=kept.partitions,
         live=frame.live,
         traces=frame.traces,
+        matcher=matcher,
+        classifier=classifier,
     )
-    canary = await open_canary(frame.live, kept.partitions, kept.shown, kept.embedder, metrics, stack, now=now)
-    return ReadPath(recaller, canary)
+    canary = await open_canary(
+        frame.live, kept.partitions, kept.shown, kept.embedder, metrics, stack, matcher, now=now
+    )
+    return ReadPath(recaller, canary, matcher)
 
 
 def make_recaller(
@@ -229,11 +241,16 @@ def make_recaller(
     live: Live | None = None,
     waits: timedelta = timedelta(),
     traces: Traces = NO_TRACES,
+    matcher: ModelMatcher | None = None,
+    classifier: SignalClassifier | None = None,
 ) -> Recaller:
     """The read path as configured; the tools that measure and explain it use the same one. *waits*: for words of
-    memories that are not at hand, where nobody waits for the answer."""
+    memories that are not at hand, where nobody waits for the answer. *matcher*: tells what is measured of a model
+    that the weights do not name."""
     metrics.recall_deadline.set(settings.deadline.total_seconds())
-    fusion = _fusion(settings, embedder.fingerprint)
+    fusion = Fusion(weights_of(settings, embedder.fingerprint), embedder.fingerprint)
+    if matcher is not None:
+        matcher.subscribe(fusion.adopt)
     reranker = None if reranks is None else Reranker(reranks, rerank_limits(settings), metrics=metrics)
     threads = None if reads is None else Threads(reads, thread_limits(settings))
     if live is not None:
@@ -254,7 +271,14 @@ def make_recaller(
         ongoing=None if reads is None else Ongoing(reads),
         selects=selects,
         traces=traces,
+        classifier=classifier,
     )
+
+
+def classifier_limits(settings: Settings) -> ClassifierLimits:
+    section = settings.signals.classifier
+    key = section.access_key.get_secret_value()
+    return ClassifierLimits(url=section.url, access_key=key, timeout=section.timeout, cached=section.cache)
 
 
 def _use(reranker: Reranker | None, threads: Threads | None, new: Settings) -> None:
@@ -266,7 +290,9 @@ def _use(reranker: Reranker | None, threads: Threads | None, new: Settings) -> N
 
 def rerank_limits(settings: Settings) -> RerankLimits:
     recall = settings.recall
-    return RerankLimits(first=recall.rerank_candidates, by_text=recall.rerank == "cross_encoder")
+    return RerankLimits(
+        first=recall.rerank_candidates, by_text=recall.rerank == "cross_encoder", weight=recall.rerank_weight
+    )
 
 
 def thread_limits(settings: Settings) -> ThreadLimits:
@@ -280,6 +306,7 @@ async def open_canary(
     embedder: EmbeddingModel,
     metrics: Metrics,
     stack: AsyncExitStack,
+    matcher: ModelMatcher,
     *,
     now: Now,
 ) -> Canary | None:
@@ -290,7 +317,7 @@ async def open_canary(
         return None
     alone = settings.model_copy(update={"external_models": ()})
     unseen = Metrics(CollectorRegistry(), "")
-    recaller = make_recaller(alone, partitions, embedder, unseen, stack, now=now)
+    recaller = make_recaller(alone, partitions, embedder, unseen, stack, now=now, matcher=matcher)
     limits = _canary_limits(settings, settings.telemetry.canary)
     canary = Canary(recaller, partitions, store, embedder, limits, metrics, now=now)
 
@@ -317,16 +344,24 @@ def _close_reader(
     return LateInteractionScorer(embedder, CloseReadingLimits(waits=waits), metrics)
 
 
-def _fusion(settings: Settings, fingerprint: str) -> Fusion:
+def weights_of(settings: Settings, fingerprint: str) -> Weights:
+    """The weights as configured, for the embedding model *fingerprint*."""
     try:
         if settings.recall.weights:
-            return Fusion(read_weights(Path(settings.recall.weights), fingerprint), fingerprint)
-        fusion = Fusion(packaged_weights(), fingerprint)
+            return read_weights(Path(settings.recall.weights), fingerprint)
+        return packaged_weights()
     except WeightsError as error:
         raise ConfigurationError([f"recall.weights: {error}"]) from error
-    if not fusion.fitted and not fingerprint.startswith(WORDS_ALONE):  # of that the start has its own line
-        log.warning("recall.weights_not_fitted", embedding_model=fingerprint)
-    return fusion
+
+
+async def open_matcher(
+    settings: Settings, embedder: EmbeddingModel, metrics: Metrics, stack: AsyncExitStack, waits: timedelta
+) -> ModelMatcher:
+    """Measures the embedding model until *stack* is left. *waits*: at most, for the first measurement."""
+    known = weights_of(settings, embedder.fingerprint).embedding_models
+    matcher = await stack.enter_async_context(ModelMatcher(embedder, known=known, metrics=metrics))
+    await matcher.wait(waits)
+    return matcher
 
 
 def about_caller_of(settings: Settings) -> AboutCaller:

@@ -33,7 +33,7 @@ from memory_extproc.app.context import (
 )
 from memory_extproc.app.coordination import AsRecalled, open_forgetter
 from memory_extproc.app.data_dir import DataDirectory, OpenFiles, watched_files
-from memory_extproc.app.read_path import ReadPathParts, open_reading, open_wire
+from memory_extproc.app.read_path import ReadPath, ReadPathParts, open_reading, open_wire
 from memory_extproc.app.storage import Storage, open_kept, renewed_keys
 from memory_extproc.app.write_path import Door, WritePath, open_writing
 from memory_extproc.concurrency import Background
@@ -60,6 +60,7 @@ from memory_extproc.ports import (
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.request.replay import BlockReplay
+from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.reload import secret_files
 from memory_extproc.store.partition import Partitions
@@ -111,7 +112,7 @@ async def sidecar(
         )
         forgetter = await _open_forgetter(frame, kept, writing, reading.recaller, replays)
         wire = await open_wire(frame, kept, writing, reading.recaller, replays, background)
-        serving = await _open_serving(frame, kept, writing, reading.recaller, wire, forgetter)
+        serving = await _open_serving(frame, kept, writing, reading, wire, forgetter)
         reloading = await _reloading(live, source, metrics, stack)
         yield Sidecar(
             ext_proc=serving.ext_proc.address,
@@ -169,14 +170,14 @@ async def _open_serving(
     frame: AppContext,
     kept: Storage,
     writing: WritePath,
-    recaller: Recaller,
+    reading: ReadPath,
     wire: ReadPathParts,
     forgetter: Forgetter,
 ) -> _Serving:
     """The ports, opened last and so closed first."""
     settings, metrics, stack = frame.settings, frame.metrics, frame.stack
     server = GrpcServer(server_options(settings), [SERVICE], wire.processor(frame.live).register)
-    parts = _api_parts(frame, kept, writing, recaller, forgetter)
+    parts = _api_parts(frame, kept, writing, reading.recaller, forgetter)
     servers = await stack.enter_async_context(memory_api(settings, frame.data, parts))
     api = servers.grpc
     in_use = OpenFiles(watched_files(settings, frame.data), metrics)
@@ -190,6 +191,7 @@ async def _open_serving(
             metrics.registry,
             lambda: readiness.reason,
             documents=_documents(),
+            states=lambda: (f"calibration: {reading.matcher.match.calibration}",),
             stall=settings.health.stall,
         )
     )
@@ -227,6 +229,7 @@ def _api_parts(
         now=frame.now,
         consent=consent,
         forgotten=kept.erasing.forgotten,
+        rules=lambda: frame.live.settings.privacy.storage_rules,
     )
     return ApiParts(
         store=kept.shown,
@@ -456,7 +459,17 @@ def make_transfers(
     now: Now,
     consent: ConsentRegistry | None = None,
     forgotten: TombstoneReader | None = None,
+    rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
 ) -> TransferCalls:
     limits = ImportLimits(content_bytes=settings.limits.content_bytes)
-    importer = Importer(keeps, embeds, coordination, limits, now=now, consent=consent, forgotten=forgotten)
+    importer = Importer(
+        keeps,
+        embeds,
+        coordination,
+        limits,
+        now=now,
+        consent=consent,
+        forgotten=forgotten,
+        rules=rules,
+    )
     return TransferCalls(Exporter(store, journal, consent=consent), importer, now=now)

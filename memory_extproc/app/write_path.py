@@ -344,13 +344,13 @@ async def open_door(
         fleet.recovery.hooks.restored.append(incognito.write_again)
     quota = Quota(quota_limits(settings), now=steady_now)
     screening = Screening(
-        consent, incognito, quota, make_policy(settings).kept, metrics, most=SessionLimits().turn_characters
+        consent, incognito, quota, make_policy(settings), metrics, most=SessionLimits().turn_characters
     )
 
     def reconfigure(new: Settings) -> None:
         consent.reconfigure(consent_terms(new), consent_limits(new))
         quota.reconfigure(quota_limits(new))
-        screening.reconfigure(make_policy(new).kept)
+        screening.reconfigure(make_policy(new))
 
     live.subscribe(reconfigure)
     return Door(consent, incognito, screening)
@@ -377,7 +377,11 @@ def quota_limits(settings: Settings) -> QuotaLimits:
 
 def trusting(live: Live, extractor: FactExtractor) -> FactExtractor:
     """*extractor* without what is to be put aside."""
-    return Trusting(extractor, aside=lambda: live.settings.privacy.quarantine)
+
+    def refusal(text: str) -> str:
+        return live.settings.privacy.storage_rules.refusal(text)
+
+    return Trusting(extractor, aside=lambda: live.settings.privacy.quarantine, refusal=refusal)
 
 
 def putting_aside(live: Live, judges: Judging) -> Judging:
@@ -385,7 +389,8 @@ def putting_aside(live: Live, judges: Judging) -> Judging:
 
 
 def make_policy(settings: Settings) -> Policy:
-    return Policy(identifiers=settings.privacy.identifiers, sensitive=settings.privacy.sensitive)
+    privacy = settings.privacy
+    return Policy(identifiers=privacy.identifiers, sensitive=privacy.sensitive, rules=privacy.storage_rules)
 
 
 async def _records(data: Path, stack: AsyncExitStack) -> ConsentRecords:

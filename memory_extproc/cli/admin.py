@@ -22,7 +22,15 @@ from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_o
 from memory_extproc.cli.envoy_config import reachable
 from memory_extproc.cli.explain import owner_of
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
-from memory_extproc.inference.model_files import Manifest, ModelDirectoryError, ModelKind, Precision, verify
+from memory_extproc.inference.model_files import (
+    Manifest,
+    ModelDirectoryError,
+    ModelKind,
+    Precision,
+    export_model,
+    import_model,
+    verify,
+)
 from memory_extproc.model import Owner
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
@@ -223,6 +231,9 @@ DEFAULT_SOURCES = {
 DEFAULT_DIRECTORY = Path("models")
 WRONG_USE = 2
 
+RERANK_WEIGHTS = (0.2, 0.4, 0.6, 0.8)
+RERANK_QUESTIONS = 100  # of the packaged notes
+
 AsOne = Annotated[bool, typer.Option("--json", help="one JSON object on stdout, for programs")]
 
 
@@ -273,6 +284,95 @@ def prepare(
     if prepared.repaired:
         console.print(f"[yellow]made again:[/] {escape(prepared.repaired)}")
     _models_show(prepared.directory, prepared.manifest, "made" if prepared.made else "unchanged", as_json=as_json)
+
+
+@models_app.command()
+def calibrate(
+    config: ConfigFile = None,
+    out: Annotated[Path, typer.Option(help="the file of weights to write, for recall.weights")] = Path(
+        "weights.json"
+    ),
+    *,
+    as_json: AsOne = False,
+) -> None:
+    """Fit recall's weights to the configured embedding model, on packaged sets of made-up people, in minutes.
+
+    With recall.rerank: cross_encoder it also says which weight of the reranker orders best, and whether it helps.
+    """
+    from memory_extproc.cli.eval import show_tuned, tune_weights  # noqa: PLC0415 - quick `--help`, here and below
+    from memory_extproc.evaluation.datasets import packaged_sets  # noqa: PLC0415
+
+    with faults_to_exit():
+        settings = load(file_of(config), os.environ)
+        unweighted = settings.recall.model_copy(update={"weights": ""})
+        fitting = settings.model_copy(update={"recall": unweighted})
+        log.configure("error", "console")
+        said = asyncio.run(tune_weights(fitting, list(packaged_sets()), out, features=False))
+        if settings.recall.rerank == "cross_encoder":
+            said["rerank"] = asyncio.run(_fit_rerank_weight(fitting))
+    if as_json:
+        _write(said)
+        return
+    show_tuned(said)
+    console = Console(highlight=False)
+    if (found := said.get("rerank")) is not None:
+        verdict = "helps" if found["helps"] else "does not help: leave recall.rerank off"
+        console.print(
+            f"cross-encoder: recall@5 {found['with']:.3f} at recall.rerank_weight {found['weight']:g}, without "
+            f"{found['without']:.3f}: it {verdict}"
+        )
+    console.print(f"weights: {out}\nwrite them into the configuration: recall.weights: {out}", soft_wrap=True)
+
+
+async def _fit_rerank_weight(settings: Settings) -> dict[str, Any]:
+    from memory_extproc.evaluation.bench import bench  # noqa: PLC0415
+    from memory_extproc.evaluation.datasets import packaged_sets, read_dataset  # noqa: PLC0415
+    from memory_extproc.evaluation.metrics import figures  # noqa: PLC0415
+    from memory_extproc.evaluation.runner import Bounds, System, run  # noqa: PLC0415
+
+    notes = read_dataset(packaged_sets()[0])
+    found: dict[float, float] = {}
+    for weight in (0.0, *RERANK_WEIGHTS):
+        rerank = "cross_encoder" if weight else "off"
+        recall = settings.recall.model_copy(update={"rerank": rerank, "rerank_weight": weight})
+        async with bench(settings.model_copy(update={"recall": recall}), unbounded=True) as made:
+            measured = figures(await run(notes, System.HYBRID, made, Bounds(), limit_questions=RERANK_QUESTIONS))
+        found[weight] = measured["recall@5"] or 0.0
+    best = max(RERANK_WEIGHTS, key=lambda weight: found[weight])
+    helps = found[best] > found[0.0]
+    return {"without": found[0.0], "with": found[best], "weight": best, "helps": helps}
+
+
+@models_app.command(name="export")
+def export_(
+    directory: Annotated[Path, typer.Argument(help="a model directory")],
+    archive: Annotated[Path, typer.Argument(help="the archive to write, .tar")],
+    *,
+    as_json: AsOne = False,
+) -> None:
+    """Write a model directory as one archive, for a machine that reaches no registry."""
+    try:
+        manifest = export_model(directory, archive)
+    except ModelDirectoryError as error:
+        _fail(Console(stderr=True, quiet=as_json), error, as_json=as_json, code=1)
+    _models_show(archive, manifest, "exported", as_json=as_json)
+
+
+@models_app.command(name="import")
+def import_(
+    archive: Annotated[Path, typer.Argument(help="what `models export` wrote")],
+    models_dir: Annotated[
+        Path, typer.Option(envvar="MEMORY_EXTPROC_MODELS_DIR", help="where model directories stand")
+    ] = DEFAULT_DIRECTORY,
+    *,
+    as_json: AsOne = False,
+) -> None:
+    """Unpack a model's archive below --models-dir, once every checksum is right."""
+    try:
+        directory, manifest = import_model(archive, models_dir)
+    except ModelDirectoryError as error:
+        _fail(Console(stderr=True, quiet=as_json), error, as_json=as_json, code=1)
+    _models_show(directory, manifest, "imported", as_json=as_json)
 
 
 @models_app.command()

@@ -69,12 +69,33 @@ def _not_here(settings: Settings) -> list[str]:
     """Files that `serve` needs and this machine lacks. It may be meant to run on another machine."""
     embedding = settings.memory.embedding
     if embedding.provider is not Provider.ONNX:
-        return []
+        return [_calibration(settings, "")]
     try:
-        read_manifest(find_directory(Path(embedding.models_dir), embedding.model, Precision(embedding.precision)))
+        directory = find_directory(Path(embedding.models_dir), embedding.model, Precision(embedding.precision))
+        manifest = read_manifest(directory)
     except ModelDirectoryError as error:
         return [str(error)]
-    return []
+    return [_calibration(settings, manifest.fingerprint)]
+
+
+def _calibration(settings: Settings, fingerprint: str) -> str:
+    """What recall's weights rest on. *fingerprint* of the embedding model; "": only a start finds out."""
+    from memory_extproc.recall.weights import WeightsError, packaged_weights, parse_weights  # noqa: PLC0415 - NumPy
+
+    path = settings.recall.weights
+    if path:
+        try:
+            weights = parse_weights(Path(path).read_bytes(), path)
+        except (OSError, WeightsError) as error:
+            raise ConfigurationError([f"recall.weights: {error}"]) from error
+        return f"recall.weights: calibrated by {path} for {', '.join(weights.embedding_models)}"
+    if fingerprint in packaged_weights().embedding_models:
+        return f"recall.weights: calibrated for {fingerprint}, by the packaged weights"
+    return (
+        "recall.weights: the embedding model is measured at the start: calibrated if its vectors are those of the "
+        "packaged one, else aligned to it; `memory-extproc models calibrate` fits weights of its own (/readyz and "
+        "the metric calibration tell which is in force)"
+    )
 
 
 @app.command()

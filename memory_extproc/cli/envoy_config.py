@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import typer
+import yaml
 
 from memory_extproc.cli.config import ConfigFile, faults_to_exit, file_of, needs_extra
 from memory_extproc.envoyconfig.options import (
@@ -22,9 +24,10 @@ from memory_extproc.envoyconfig.options import (
 )
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings, load
+from memory_extproc.settings.loading import read
 from memory_extproc.settings.types import on_loopback, split_address
 
-ShapeName = Literal["bootstrap", "filter", "envoy-gateway", "istio"]
+ShapeName = Literal["bootstrap", "filter", "envoy-gateway", "istio", "semantic-router"]
 ShapeOption = Annotated[ShapeName, typer.Option(help="a whole Envoy, the filter alone, or for a gateway")]
 UpstreamOption = Annotated[str, typer.Option(help="the LLM: http(s)://host:port")]
 ListenOption = Annotated[str, typer.Option(help="where Envoy listens")]
@@ -66,6 +69,16 @@ BodiesOption = Annotated[
     typer.Option(help="full-duplex: in pieces that Envoy keeps no copy of, where a gateway offers nothing else"),
 ]
 Gateway = Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's name")]
+Router = Annotated[str, typer.Option(help="semantic-router: host:port of the router's ext_proc")]
+RouterFile = Annotated[
+    Path | None, typer.Option(help="semantic-router: the router's own file, for --plugins-out to read", exists=True)
+]
+PluginsOut = Annotated[
+    Path | None,
+    typer.Option(
+        help="semantic-router: file for the decisions' header_mutation plugins, to merge into the router's"
+    ),
+]
 Namespace = Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's namespace")]
 
 
@@ -92,6 +105,9 @@ def envoy_config(
     bodies: BodiesOption = Bodies.BUFFERED,
     gateway: Gateway = "llm",
     namespace: Namespace = "default",
+    router: Router = "",
+    router_file: RouterFile = None,
+    plugins_out: PluginsOut = None,
 ) -> None:
     """Write Envoy configuration that works with the sidecar's own, as YAML."""
     asked = Asked(
@@ -107,15 +123,30 @@ def envoy_config(
         rest=rest,
         two_filters=two_filters,
         bodies=bodies,
+        router=router,
     )
     with faults_to_exit():
         options = envoy_options(load(file_of(config), os.environ), asked)
         with needs_extra("envoy-config"):
             from memory_extproc.envoyconfig.manifests import Shape, render  # noqa: PLC0415 - a third of a second
 
+        if router_file is not None or plugins_out is not None:
+            _write_plugins(router_file, plugins_out)
         typer.echo(render(options, Shape(shape), gateway=gateway, namespace=namespace), nl=False)
     if identity is IdentityMode.TRUST:
         typer.echo("WARNING: with --identity trust whoever reaches Envoy can name any caller", err=True)
+
+
+def _write_plugins(router_file: Path | None, plugins_out: Path | None) -> None:
+    from memory_extproc.envoyconfig.semantic_router import signal_plugins  # noqa: PLC0415 - rarely asked for
+
+    if router_file is None or plugins_out is None:
+        raise ConfigurationError(["--router-file and --plugins-out belong together"])
+    plugins = signal_plugins(read(router_file))
+    try:
+        plugins_out.write_text(yaml.safe_dump(plugins, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError([f"--plugins-out: {plugins_out} cannot be written: {error.strerror}"]) from error
 
 
 # --- envoy options -----------------------------------------------------------------------------------
@@ -140,6 +171,7 @@ class Asked:
     rest: bool | None
     two_filters: bool | None
     bodies: Bodies
+    router: str = ""
 
 
 def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
@@ -175,8 +207,11 @@ def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
         client_tls=_client_tls(faults, settings, asked.sidecar, asked.client_tls),
         bodies=asked.bodies,
         two_filters=settings.envoy.two_filters if asked.two_filters is None else asked.two_filters,
+        router=_parse_option(faults, "--router", split_address, asked.router) if asked.router else None,
         rest=_rest(faults, settings, asked) if _wants_rest(settings, asked) else None,
     )
+    if asked.router and asked.router == address:
+        faults.append("--router: is the sidecar's own address; one of the two needs another port")
     if faults:
         raise ConfigurationError(faults)
     return options

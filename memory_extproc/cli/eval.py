@@ -200,21 +200,21 @@ def tune(
     with faults_to_exit():
         settings = load(config, os.environ)
         log.configure("error", "console")
-        said = asyncio.run(_tune_weights(settings, dataset, out, features=features))
+        said = asyncio.run(tune_weights(settings, dataset, out, features=features))
         if settings_out is not None:
             said["grid"] = asyncio.run(_choose_settings(settings, dataset, out.absolute(), limit_questions))
             settings_out.write_text(yaml.safe_dump(said["grid"]["settings"], sort_keys=False))
     if as_json:
         typer.echo(json.dumps(said, indent=2, ensure_ascii=False, default=str))
         return
-    _show_tuned(said)
+    show_tuned(said)
     Console().print(f"weights: {out}", soft_wrap=True)
     if settings_out is not None:
         _show_grid(said["grid"])
         Console().print(f"settings: {settings_out}", soft_wrap=True)
 
 
-async def _tune_weights(settings: Settings, datasets: list[Path], out: Path, *, features: bool) -> dict[str, Any]:
+async def tune_weights(settings: Settings, datasets: list[Path], out: Path, *, features: bool) -> dict[str, Any]:
     from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
     from memory_extproc.evaluation.datasets import read_datasets  # noqa: PLC0415
     from memory_extproc.evaluation.fitting import fitted_weights, write_weights  # noqa: PLC0415
@@ -258,7 +258,7 @@ def _show_grid(said: dict[str, Any]) -> None:
     Console(highlight=False).print(table)
 
 
-def _show_tuned(said: dict[str, Any]) -> None:
+def show_tuned(said: dict[str, Any]) -> None:
     console = Console(highlight=False)
     table = Table(title=f"fitted on {said['dataset']}", title_justify="left")
     columns = ("recall@5", "recall@10", "recall@20", "abstention", "loss", "precision")

@@ -11,7 +11,7 @@ import heapq
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -32,7 +32,7 @@ from memory_extproc.model import (
     digest,
 )
 from memory_extproc.ports import EmbeddingModel, Journal, MemoryLister, MemoryWriter, Now
-from memory_extproc.safety.secrets import mask_secrets
+from memory_extproc.safety.operator_rules import MASK_SECRETS
 from memory_extproc.text.words import fold
 
 # Of a memory's metadata, what the product itself goes by; nobody else sets it.
@@ -169,7 +169,10 @@ class MemoryEditor:
         understands: MemoryInterpreter,
         *,
         now: Now,
+        masks: Callable[[str], str] = MASK_SECRETS.apply,
     ) -> None:
+        """*masks*: takes out of a text what is not stored."""
+        self._masks = masks
         self._keeps, self._lists, self._embedder = keeps, lists, embedder
         self._understands = understands
         self._now = now
@@ -179,7 +182,7 @@ class MemoryEditor:
     async def store(self, owner: Owner, told: NewMemory, key: str) -> tuple[Memory, Decision]:
         """The memory as it is now. *key* names the attempt: once more with the same key changes nothing.
         DuplicateError where that is what the caller wants. Secrets are masked, here and below."""
-        told = replace(told, content=mask_secrets(told.content).text, metadata=_mask_secrets(told.metadata))
+        told = replace(told, content=self._masks(told.content), metadata=_mask_texts(told.metadata, self._masks))
         meaning = _given_meaning(told.metadata) or await self._understands.meaning(owner, told.content)
         row = self._row(owner, told, meaning, key)
         there = await self._keeps.get(owner, [row.id])
@@ -315,7 +318,7 @@ class MemoryEditor:
 
     async def _corrected(self, memory: Memory, correction: Correction) -> Memory:
         now = self._now().replace(microsecond=0)
-        values = _mask_secrets(correction.values)
+        values = _mask_texts(correction.values, self._masks)
         kept = {name: value for name, value in memory.metadata.items() if name in RESERVED}
         metadata = {**values.pop("metadata", memory.metadata), **kept}
         changed = replace(memory, **values, metadata=metadata)
@@ -406,14 +409,14 @@ def _texts(value: object) -> list[str]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
 
 
-def _mask_secrets(values: Mapping[str, Any]) -> dict[str, Any]:
-    """*values* without secrets in their texts, those of a mapping among them included."""
+def _mask_texts(values: Mapping[str, Any], masks: Callable[[str], str]) -> dict[str, Any]:
+    """*values* with their texts masked, those of a mapping among them included."""
     masked: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            masked[name] = _mask_secrets(value)
+            masked[name] = _mask_texts(value, masks)
         else:
-            masked[name] = mask_secrets(value).text if isinstance(value, str) and name not in _NO_TEXT else value
+            masked[name] = masks(value) if isinstance(value, str) and name not in _NO_TEXT else value
     return masked
 
 

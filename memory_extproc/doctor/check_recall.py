@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from memory_extproc.doctor.gateway import Answer, Finding, Visit, fail, ok, unknown, warn
 
 _CACHE_HEADERS = ("x-vsr-cache-hit", "x-cache", "x-cache-status", "x-semantic-cache", "age")
+_ROUTER_CACHE = ("x-vsr-cache-hit", "x-vsr-response-path")
 _BYPASS = (
-    "callers must bypass it: x-vsr-cache-control: bypass for the vLLM Semantic Router (the chart writes "
-    "it), a key that "
+    "the router's response cache needs scope: user (global, team and tenant serve one person's answer to "
+    "another), or callers must bypass it: x-vsr-cache-control: bypass for the vLLM Semantic Router (the chart "
+    "writes it), a key that "
     "holds the caller for others, or no cache on this route"
 )
 _MORE = 3  # tokens that a block adds at the very least
@@ -62,7 +64,8 @@ async def two_people(visit: Visit) -> Finding:
     shown = visit.canary.lower()
     if not (same.good and other.good):
         return unknown(check, f"{same}; {other}")
-    if _cached(anns, same, other) or _same_answer(visit, anns, same):
+    from_cache = any(same.headers.get(name, "").lower() in {"true", "cache"} for name in _ROUTER_CACHE)
+    if from_cache or _cached(anns, same, other) or _same_answer(visit, anns, same):
         return fail(
             check,
             "a second person who asks the same words is given the first one's answer: a cache that does not "

@@ -20,6 +20,7 @@ from memory_extproc.envoyconfig.bootstrap import (
     sidecar_cluster,
 )
 from memory_extproc.envoyconfig.options import SIDECAR, Bodies, EnvoyOptions, IdentityMode
+from memory_extproc.envoyconfig.semantic_router import put_router_in_front
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.extproc.codec import HANDED
 from memory_extproc.request.admission import METADATA
@@ -32,6 +33,7 @@ class Shape(StrEnum):
     FILTER = "filter"
     ENVOY_GATEWAY = "envoy-gateway"
     ISTIO = "istio"
+    SEMANTIC_ROUTER = "semantic-router"
 
 
 def render(options: EnvoyOptions, shape: Shape, *, gateway: str = "llm", namespace: str = "default") -> str:
@@ -43,9 +45,16 @@ def render(options: EnvoyOptions, shape: Shape, *, gateway: str = "llm", namespa
         Shape.FILTER: lambda: [_filter(options)],
         Shape.ENVOY_GATEWAY: lambda: _envoy_gateway(options, gateway, namespace),
         Shape.ISTIO: lambda: _istio(options, gateway, namespace),
+        Shape.SEMANTIC_ROUTER: lambda: [_behind_router(options)],
     }
     documents = (yaml.safe_dump(tree, sort_keys=False, width=116) for tree in writers[shape]())
     return _head(options, shape) + "---\n".join(documents)
+
+
+def _behind_router(options: EnvoyOptions) -> Tree:
+    if options.router is None:
+        raise ConfigurationError(["--router: --shape semantic-router needs the address of the router's ext_proc"])
+    return put_router_in_front(bootstrap(options), options, *options.router)
 
 
 _TRUSTED = """\
@@ -65,6 +74,7 @@ _VERIFIED = """\
 _NOTES = {IdentityMode.TRUST: _TRUSTED, IdentityMode.STRIP: _STRIPPED, IdentityMode.JWT: _VERIFIED}
 _SHAPED = {
     Shape.BOOTSTRAP: "",
+    Shape.SEMANTIC_ROUTER: "# The semantic router's ext_proc stands before memory; switch its own memory off.\n",
     Shape.FILTER: "# Put http_filters before envoy.filters.http.router, clusters among yours, routes before\n"
     "# yours, and the listener's per_connection_buffer_limit_bytes at the value below: what is above it, Envoy\n"
     "# answers with 413.\n",

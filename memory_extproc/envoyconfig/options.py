@@ -91,6 +91,7 @@ class EnvoyOptions:
     bodies: Bodies = Bodies.BUFFERED
     two_filters: bool = False  # one changes the request, another in front of all watches
     rest: RestApi | None = None  # None: the memory API has no HTTP routes
+    router: tuple[str, int] | None = None  # the semantic router's ext_proc, in front of memory
 
     @property
     def identity_headers(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from memory_extproc.app import (
 )
 from memory_extproc.app.context import recall_limits
 from memory_extproc.app.maintenance import make_summing, make_topics
+from memory_extproc.app.read_path import open_matcher
 from memory_extproc.app.write_path import Extraction
 from memory_extproc.evaluation.runner import Bench
 from memory_extproc.learn.extract.extractor import FactExtractor, Fallback
@@ -57,6 +58,7 @@ async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = F
     async with AsyncExitStack() as stack:
         embedder = await open_embedder(settings, metrics, stack)
         reranks = await open_reranks(settings, metrics, stack)
+        matcher = await open_matcher(settings, embedder, metrics, stack, UNHURRIED)
 
         configured = _unhurried(settings) if unbounded else settings
 
@@ -72,6 +74,7 @@ async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = F
                 reads=finds,
                 selects=finds,
                 waits=UNHURRIED / 2 if unbounded else timedelta(),
+                matcher=matcher,
             )
 
         budget = Budget(BudgetLimits(), now=utc_now)
@@ -122,6 +125,7 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         kept = sealed_store(settings, store, await open_keys(settings, data, link, stack), metrics)
         partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
         reranks = await open_reranks(settings, metrics, stack)
+        matcher = await open_matcher(settings, embedder, metrics, stack, UNHURRIED)
         yield make_recaller(
             settings,
             partitions,
@@ -133,6 +137,7 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
             reads=partitions,
             selects=partitions,
             waits=READ_WITHIN,
+            matcher=matcher,
         )
 
 

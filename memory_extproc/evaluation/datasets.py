@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -147,6 +148,18 @@ def read_datasets(paths: Sequence[Path]) -> Dataset:
     return Dataset(name, found)
 
 
+def packaged_sets() -> tuple[Path, ...]:
+    """Sets of made-up people that come with the product: nobody's data."""
+    return tuple(sorted((Path(__file__).parent / "sets").glob("*.jsonl.xz")))
+
+
+def _unpack(packed: bytes) -> bytes:
+    found = lzma.LZMADecompressor().decompress(packed, LARGEST + 1)
+    if len(found) > LARGEST:
+        raise lzma.LZMAError
+    return found
+
+
 def read_dataset(path: Path) -> Dataset:
     """DatasetError for what cannot be read or is of no format; it names the place within the file."""
     if path.is_dir():
@@ -156,9 +169,12 @@ def read_dataset(path: Path) -> Dataset:
     try:
         if path.stat().st_size > LARGEST:
             raise DatasetError(f"{path}: is larger than {LARGEST >> 30} GiB")
-        raw = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+        packed = path.read_bytes()
+        raw = (_unpack(packed) if path.suffix == ".xz" else packed).removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         raise DatasetError(f"{path}: cannot be read: {error.strerror}") from error
+    except lzma.LZMAError as error:
+        raise DatasetError(f"{path}: is damaged, or no file of xz") from error
     beginning = raw.lstrip()[:1]
     if not beginning:
         raise DatasetError(f"{path}: is empty")

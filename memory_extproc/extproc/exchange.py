@@ -28,7 +28,13 @@ from memory_extproc.extproc.events import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from memory_extproc.extproc.response_capture import BodyMemoryBudget, Capture, ExchangeAccounts, capture
+from memory_extproc.extproc.response_capture import (
+    BodyMemoryBudget,
+    Capture,
+    ExchangeAccounts,
+    capture,
+    is_router_flagged,
+)
 from memory_extproc.model import Exchanged, Outcome, Owner, TurnOutcome
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.observe.log import NO_TRACES, Traces, Trail, logger
@@ -153,6 +159,7 @@ class Exchange:
         self._capture: Capture | None = None
         self._body = bytearray()  # grows in observability mode only, where bodies come in pieces
         self._held_to_read = self._held_to_learn = 0
+        self._flagged = False  # the router in front warns of the answer, or made it itself
         self._skip_reason: TurnOutcome | None = None  # why nothing can be learned, once that is known
         self._counted = self._concluded = False
         self._began = deps.now()
@@ -298,6 +305,7 @@ class Exchange:
                 TurnOutcome.NOT_OK
             )  # an upstream's error, or a local reply of Envoy or another filter
             return False
+        self._flagged = is_router_flagged(event.headers)
         if self.phase is Phase.CLOSED:
             return False
         if not self._mode.streams_answer:
@@ -359,7 +367,8 @@ class Exchange:
                 history=heard.history,
                 asked=heard.asked,
                 # What the provider marked as refused is nothing the assistant told anybody.
-                answered="" if answer.refused else without_blocks(answer.text),
+                # The same goes for what a router answered in its place, or warns of.
+                answered="" if answer.refused or self._flagged else without_blocks(answer.text),
                 at=self._began,  # what is forgotten while the answer comes was asked before
                 injected=heard.injected,
                 origin=heard.origin,

@@ -69,8 +69,28 @@ class Capture:
         self.dropped = why
 
 
+# The vLLM semantic router's words about its own answers, on the response path. The first name what no model
+# answered, or what was refused: the exchange teaches nothing. The second are answers to other requests, and the
+# third are doubts about an answer: the caller's own words are learned without it.
+_PATH, _CACHE_HIT, _WARNINGS = "x-vsr-response-path", "x-vsr-cache-hit", "x-vsr-response-warnings"
+_NO_ANSWER = frozenset({"blocked", "rate_limited", "error"})
+_NOT_OF_THE_MODEL = frozenset({"cache", "fast_response"})
+
+
+def is_router_flagged(headers: Headers) -> bool:
+    """Whether the answer is the router's own, a cache's, or one that it warns of."""
+    warned = _said(headers, _WARNINGS) not in {"", "none", "[]"}
+    return warned or _said(headers, _PATH) in _NOT_OF_THE_MODEL or _said(headers, _CACHE_HIT) == "true"
+
+
+def _said(headers: Headers, name: str) -> str:
+    return headers.get(name).strip().lower()
+
+
 def capture(dialect: Dialect, headers: Headers, limit: int, held: BodyMemoryBudget) -> Capture | TurnOutcome:
     """A capture for an answer of status 200 with these headers, or why it teaches nothing."""
+    if _said(headers, _PATH) in _NO_ANSWER:
+        return TurnOutcome.ROUTER_REFUSED
     reader = dialect.reader(headers.get("content-type"))
     if reader is None:
         return TurnOutcome.UNREADABLE

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
+import shutil
+import tarfile
+import tempfile
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -130,3 +134,78 @@ def verify(directory: Path, kind: ModelKind | None = None) -> Manifest:
         if found != wanted:
             raise ModelDirectoryError(f"{path} is damaged, its checksum is not its manifest's: {remedy}")
     return manifest
+
+
+# --- archives ----------------------------------------------------------------------------------------
+# A model directory as one file, for machines that reach no registry: an uncompressed tar with the manifest first.
+
+_MOST_MANIFEST = 64 * 1024  # bytes
+_MOST_MODEL = 16 << 30  # bytes of all files together
+
+
+def export_model(directory: Path, archive: Path) -> Manifest:
+    """Writes the verified *directory* to *archive*. ModelDirectoryError when one of them cannot be used."""
+    manifest = verify(directory)
+    partial = archive.with_name(f"{archive.name}.part")
+    try:
+        with tarfile.open(partial, "w") as tar:
+            for name in (MANIFEST, *sorted(manifest.files)):
+                tar.add(directory / name, arcname=name, recursive=False)
+        partial.replace(archive)
+    except OSError as error:
+        raise ModelDirectoryError(f"{archive} cannot be written: {error.strerror}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return manifest
+
+
+def import_model(archive: Path, models_dir: Path) -> tuple[Path, Manifest]:
+    """The directory below *models_dir* that *archive* became. It takes the place of an older one of the same name
+    once every file has its size and checksum; ModelDirectoryError otherwise, and nothing is changed."""
+    try:
+        models_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".import-", dir=models_dir) as made:
+            unpacked = Path(made) / "model"
+            unpacked.mkdir()
+            _unpack(archive, unpacked)
+            manifest = verify(unpacked)
+            if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,199}", manifest.name):
+                raise ModelDirectoryError(f"{archive} names a model that no directory can be named for")
+            directory = directory_of(models_dir, manifest.name, manifest.precision)
+            if directory.exists():
+                directory.replace(Path(made) / "older")
+            unpacked.replace(directory)
+    except (OSError, tarfile.TarError, EOFError) as error:
+        why = (
+            error.strerror if isinstance(error, OSError) and error.strerror else "is no archive of `models export`"
+        )
+        raise ModelDirectoryError(f"{archive}: {why}") from error
+    return directory, manifest
+
+
+def _unpack(archive: Path, into: Path) -> None:
+    """Plain files of the manifest's names alone, each of the size that it says: an archive came from elsewhere."""
+    with tarfile.open(archive, "r:") as tar:
+        first = tar.next()
+        if first is None or first.name != MANIFEST or not first.isreg() or first.size > _MOST_MANIFEST:
+            raise ModelDirectoryError(
+                f"{archive} does not begin with a {MANIFEST}: run `memory-extproc models export`"
+            )
+        _copy(tar, first, into)
+        wanted = read_manifest(into).files
+        if sum(record.size for record in wanted.values()) > _MOST_MODEL:
+            raise ModelDirectoryError(f"{archive} holds more than {_MOST_MODEL >> 30} GiB")
+        while (member := tar.next()) is not None:
+            record = wanted.get(member.name)
+            if record is None or Path(member.name).name != member.name or not member.isreg():
+                raise ModelDirectoryError(f"{archive} holds something that its manifest does not list")
+            if member.size != record.size:
+                raise ModelDirectoryError(f"{archive}: {member.name} is cut off or damaged")
+            _copy(tar, member, into)
+
+
+def _copy(tar: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None:
+    source = tar.extractfile(member)
+    if source is not None:
+        with source, (into / member.name).open("wb") as file:
+            shutil.copyfileobj(source, file)

@@ -23,6 +23,7 @@ from memory_extproc.model import (
     message_ids,
 )
 from memory_extproc.ports import EmbeddingModel, JournalEntry, MemoryWriter, Now
+from memory_extproc.safety.operator_rules import says_more_than_masks
 from memory_extproc.text.intents import acknowledgement, echoes, only_asks, polite, refusal
 from memory_extproc.text.words import words_hash
 
@@ -40,7 +41,7 @@ class Decision(StrEnum):
 
     KEPT = "kept"
     QUESTION = "question"  # kept as the context of what answers it, never recalled itself
-    EMPTY = "empty"
+    EMPTY = "empty"  # or nothing but masks
     POLITE = "polite"  # a greeting, thanks, goodbye or acknowledgement
     REFUSAL = "refusal"
     ECHO = "echo"  # says nothing beyond what we injected or the caller had just said
@@ -93,7 +94,7 @@ def _of_answer(turn: Turn) -> Decision:
 
 def _at_a_glance(text: str) -> Decision | None:
     """What needs no reading; None for what does."""
-    if not text.strip():
+    if not text.strip() or not says_more_than_masks(text):
         return Decision.EMPTY
     return Decision.KEPT if len(text) > _LONGEST_JUDGED else None
 
@@ -107,6 +108,8 @@ def _judged(turn: Turn, ordinal: int, decision: Decision, now: datetime, limits:
     found = pieces(message, limits)
     whole = words_hash(message)
     for number, text in enumerate(found.texts):
+        if not says_more_than_masks(text):
+            continue
         # What stands alone needs no number; a piece does, for all of a message share its place in the session.
         numbered = {"piece": number, "whole": whole} if len(found.texts) > 1 else {}
         memory = _memory(turn, ordinal, number, cut(text, limits.bytes), now, numbered)

@@ -37,7 +37,8 @@ from memory_extproc.model import (
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, MemoryStore, MemoryWriter, Now
-from memory_extproc.safety.policy import WRITTEN, Found, sensitivity, without_secrets
+from memory_extproc.safety.operator_rules import MASK_SECRETS
+from memory_extproc.safety.policy import WRITTEN, Found, Policy, sensitivity, without_secrets
 from memory_extproc.safety.prompt_injection import Suspicion, suspicion
 from memory_extproc.text.words import normal, tokens
 
@@ -101,18 +102,18 @@ class Screening:
         consent: LearningConsent,
         incognito: Incognito,
         quota: Quota | None,  # None: without bound
-        kept: Callable[[Exchanged], Found],
+        policy: Policy,
         metrics: Metrics,
         *,
         most: int,
     ) -> None:
-        """*kept*: what of an exchange without secrets may be kept; pure. *most*: characters of a message that are
-        written at all, from both its ends."""
+        """*policy*: what of an exchange may be kept. *most*: characters of a message that are written at all, from
+        both its ends."""
         self._consent, self._incognito, self._quota = consent, incognito, quota
-        self._kept, self._metrics, self._most = kept, metrics, most
+        self._policy, self._metrics, self._most = policy, metrics, most
 
-    def reconfigure(self, kept: Callable[[Exchanged], Found]) -> None:
-        self._kept = kept
+    def reconfigure(self, policy: Policy) -> None:
+        self._policy = policy
 
     def refuses(self, exchanged: Exchanged) -> bool:
         person = _person(exchanged)
@@ -157,8 +158,9 @@ class Screening:
         return TurnOutcome.UNDECIDED if undecided else None
 
     def _read(self, exchanged: Exchanged) -> tuple[Found, Found]:
-        masked = without_secrets(exchanged)
-        return masked, self._kept(self._written(masked))
+        policy = self._policy
+        masked = without_secrets(exchanged, policy.rules)
+        return masked, policy.kept(self._written(masked))
 
     def _written(self, masked: Found) -> Exchanged:
         """Without what is left out in any case: a pasted book would be read for seconds, and for nothing."""
@@ -483,17 +485,29 @@ def _marked(judged: Judged, why: Suspicion | None) -> Judged:
 
 class Trusting:
     """An extractor around another, which reads turns without suspicion only. What it finds is looked at once more:
-    a fact that instructs, or that is not in the caller's words, is put aside."""
+    a fact that instructs, or that is not in the caller's words, is put aside, and one that may not be stored is
+    left out."""
 
-    def __init__(self, extractor: FactExtractor, *, aside: Callable[[], bool] = lambda: True) -> None:
-        """*aside*: asked for each batch; False trusts everything."""
-        self._extractor, self._aside = extractor, aside
+    def __init__(
+        self,
+        extractor: FactExtractor,
+        *,
+        aside: Callable[[], bool] = lambda: True,
+        refusal: Callable[[str], str] = MASK_SECRETS.refusal,
+    ) -> None:
+        """*aside*: asked for each batch; False trusts everything. *refusal*: why a text may not be stored; "": it
+        may."""
+        self._extractor, self._aside, self._refusal = extractor, aside, refusal
 
     @property
     def name(self) -> str:
         return self._extractor.name
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
+        found = await self._extracted(turns, earlier)
+        return [fact for fact in found if not self._refusal(fact.content)]
+
+    async def _extracted(self, turns: Sequence[Turn], earlier: Sequence[Turn]) -> list[Fact]:
         if not self._aside():
             return list(await self._extractor.extract(turns, earlier=earlier))
         everything = [*earlier, *turns]

@@ -78,6 +78,7 @@ class RecallRequest:
     limited: bool = False  # the request or a rule names the limit, which then holds for lists and overviews, too
     threshold: float = 0.6  # on relevance, 0 to 1
     scope: Scope = field(default_factory=Scope)
+    budget: int | None = None  # tokens of the block that a rule allows; None: as configured
     room: int | None = None  # tokens the block may have at most; None: the configured budget alone
     in_view: frozenset[str] = field(default=frozenset(), repr=False)  # texts the model already sees: what was said
     # in the conversation, and the memories it was given before

@@ -139,6 +139,7 @@ class TurnOutcome(StrEnum):
     JOURNAL_FULL = "journal_full"
     JOURNAL_FAILED = "journal_failed"
     NOT_ASKED = "not_asked"  # storing was switched off for it
+    ROUTER_REFUSED = "router_refused"  # the router in front says that no model answered
     NOT_OK = "not_ok"  # status other than 200, or an error body
     CUT_OFF = "cut_off"  # the answer did not come to its end
     UNREADABLE = "unreadable"

@@ -40,9 +40,10 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
     It answers on a thread of its own, so that a probe is answered while the event loop is busy. /healthz answers
     200 for as long as the event loop that it was entered on beats: 503 once its last beat is older than *stall*.
     /readyz answers 503 for that reason too, and with the reason while *not_ready* gives one. Neither asks for the
-    store: without it requests go on unenriched. /metrics are collected on that event loop. *documents* are JSON, by
-    path. Entering it raises ConfigurationError where that port cannot be had. Of more than *connections* the oldest
-    is closed: one that never finishes its request would stay for ever, and the process has only so many.
+    store: without it requests go on unenriched. *states*: more lines for the body of /readyz. /metrics are
+    collected on that event loop. *documents* are JSON, by path. Entering it raises ConfigurationError where that
+    port cannot be had. Of more than *connections* the oldest is closed: one that never finishes its request would
+    stay for ever, and the process has only so many.
     """
 
     def __init__(
@@ -53,10 +54,12 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
         not_ready: NotReady,
         documents: Mapping[str, bytes] | None = None,
         *,
+        states: Callable[[], tuple[str, ...]] = tuple,
         connections: int = _CONNECTIONS,
         stall: timedelta = STALL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._states = states
         self._connections, self._stall, self._clock = connections, stall, clock
         self._host, self.port, self._registry, self._not_ready = host, port, registry, not_ready
         self._documents = documents or {}
@@ -159,7 +162,8 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
 
     async def _readyz(self, _: web.Request) -> web.Response:
         reason = self._stall_reason() or self._not_ready()
-        return web.Response(text=f"{reason or 'ready'}\n", status=503 if reason else 200)
+        lines = (reason or "ready", *self._states())
+        return web.Response(text="".join(f"{line}\n" for line in lines), status=503 if reason else 200)
 
 
 def _accepts_openmetrics(accept: str) -> bool:

@@ -44,6 +44,20 @@ class Metrics:
         self.injected_tokens = make.histogram("injected_tokens", "Estimated tokens of a block.", TOKEN_BUCKETS)
         self.recalls_running = make.gauge("recalls_running", "Recalls in flight.")
         self.recall_deadline = make.gauge("recall_deadline_seconds", "Bound of the read path, as configured.")
+        self.signals = make.counter(
+            "signals",
+            "Questions by who says what kind they are: the request, the classifier or our rules.",
+            "source",
+        )
+        self.classifications = make.counter(
+            "classifications", "Questions put to the semantic router's classifier, by how that ended.", "outcome"
+        )
+        self.calibration = make.gauge(
+            "calibration",
+            "What recall's weights rest on, 1 for the one in force: weights of this embedding model (fitted), the "
+            "packaged weights with its cosines put on their scale (aligned), or words alone (words).",
+            "calibration",
+        )
         self.recall_path = make.counter("recall_path", "Recalls by the path that was taken.", "path")
         self.shared_searches = make.counter(
             "shared_searches", "Searches of memories that a caller shares, by how they ended.", "scope", "outcome"

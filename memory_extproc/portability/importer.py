@@ -45,6 +45,7 @@ from memory_extproc.ports import (
     Now,
     TombstoneReader,
 )
+from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 
 T = TypeVar("T")
 _MOST_PROBLEMS: Final = 1000
@@ -112,7 +113,10 @@ class Importer:
         now: Now,
         consent: ConsentRegistry | None = None,
         forgotten: TombstoneReader | None = None,
+        rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
     ) -> None:
+        """*rules*: which texts may be stored."""
+        self.rules = rules
         self.keeps, self.embeds, self.coordination, self.limits = keeps, embeds, coordination, limits
         self.now, self.consent, self.forgotten = now, consent, forgotten
 
@@ -139,6 +143,10 @@ class Import:
             record = read_record({name: value for name, value in fields.items() if name not in _GIVEN_BY_US})
         except RefusedError as error:
             self._refuse(index, shown, Reason.BAD_FIELD, str(error))
+            return
+        rules = self._parts.rules()
+        if why := rules.refusal(rules.apply(record.content)):
+            self._refuse(index, shown, Reason.BAD_FIELD, f"content: {why}")
             return
         if fault := next(_faults(record, self._parts.limits), None):
             self._refuse(index, shown, *fault)
@@ -205,7 +213,9 @@ class Import:
         def ours(id_: str) -> str:
             return id_ if not id_ or id_ in known else _id_of_sent(self._owner, id_)
 
-        memory = memory_of(record, self._owner, ours(key) if record.id else key, self._parts.now())
+        memory = memory_of(
+            record, self._owner, ours(key) if record.id else key, self._parts.now(), self._parts.rules()
+        )
         metadata = dict(memory.metadata)
         if sources := _sources(record):
             # A forget of a source reaches the summary by these ids.

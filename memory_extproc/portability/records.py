@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Role, Source
-from memory_extproc.safety.secrets import mask_secrets
+from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 
 # The alphabet of ids in the store. A leading dot would hide a file, and two are a directory.
 ID = r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]{0,63}"
@@ -91,7 +91,13 @@ def record_of(memory: Memory) -> Record:
     )
 
 
-def memory_of(record: Record, owner: Owner, id: str, now: datetime) -> Memory:  # noqa: A002 - the word of the model
+def memory_of(
+    record: Record,
+    owner: Owner,
+    id: str,  # noqa: A002 - the word of the model
+    now: datetime,
+    rules: StorageRules = MASK_SECRETS,
+) -> Memory:
     """*record* as *owner*'s memory *id*; times it does not give are *now*, and so is what it dates behind that:
     forgetting goes by when things were said."""
     created = _whole(min(record.created_at or now, now))
@@ -99,7 +105,7 @@ def memory_of(record: Record, owner: Owner, id: str, now: datetime) -> Memory:  
         id=id,
         owner=owner,
         type=record.type,
-        content=mask_secrets(record.content).text,  # what others kept of them is not to be
+        content=rules.apply(record.content),  # what others kept of secrets is not to be
         source=record.source,
         created_at=created,
         updated_at=max(created, _whole(min(record.updated_at or now, now))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol, runtime_checkable
 
 from memory_extproc.model import (
@@ -33,6 +33,12 @@ from memory_extproc.model import (
     Words,
 )
 from memory_extproc.ports.coordination import JournalEntry
+
+
+class SignalClassifier(Protocol):
+    async def is_fact(self, text: str, within: timedelta) -> tuple[bool | None, str]:
+        """Whether *text* asks for a fact that anybody could look up; None where that was not found out *within* the
+        time. And how asking ended, in one word; "" where nobody is asked. Never raises for a fault."""
 
 
 class MemoryRecaller(Protocol):

@@ -44,6 +44,7 @@ class Verdict(StrEnum):
     DUPLICATE = "duplicate"  # says what a chosen memory says already
     IN_VIEW = "in_view"  # the model sees it in the conversation as it is
     THREAD = "thread"  # fetched because a summary of its topic matched well; its own relevance is not asked
+    BLOCKED = "blocked"  # a pattern of privacy.never_inject matches it, or it holds another request's placeholder
     NOT_RECALLABLE = "not_recallable"  # expired, replaced, forgotten, or a bare question
 
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from memory_extproc.index.features import CLOSELY, STANDS_IN
 from memory_extproc.model import Candidates, Memory, Source
 from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.model_match import FITTED, UNMEASURED, Calibration, ModelMatch
 from memory_extproc.recall.weights import (
     Feature,
     Ranker,
@@ -73,28 +74,36 @@ class Fused:
 
 
 class Fusion:
-    """Weighs candidates with fitted weights. Another embedding model than they were fitted for keeps its vectors'
-    word in finding candidates, and in the order by the plain sum below; the relevance is then that of words."""
+    """Weighs candidates with fitted weights. The cosines of another embedding model than they were fitted for are
+    put on the scale of that one, once they were measured; until then words alone decide, and vectors find."""
 
     def __init__(self, weights: Weights, fingerprint: str) -> None:
         self._weights = weights
-        self._fitted = fingerprint in weights.embedding_models
+        self._match = FITTED if fingerprint in weights.embedding_models else UNMEASURED
+
+    def adopt(self, match: ModelMatch) -> None:
+        """From now on: what was measured of the embedding model."""
+        self._match = match
 
     @property
     def fitted(self) -> bool:
         """Whether the weights belong to the embedding model in use."""
-        return self._fitted
+        return self._match.calibration is Calibration.FITTED
+
+    @property
+    def calibration(self) -> Calibration:
+        return self._match.calibration
 
     @property
     def reads_closely(self) -> bool:
         """Whether there are weights for candidates that were read word by word."""
-        return self._fitted and self._weights.close is not None
+        return self.fitted and self._weights.close is not None
 
     def _ranker(self, found: Candidates) -> Ranker:
         """That of what is known of the candidates: words alone, vectors, words read closely. Among few memories its
         own, where there is one."""
         weights, few = self._weights, found.searched < FEW
-        if "dense" not in found.names or not self._fitted:
+        if "dense" not in found.names or self.calibration is Calibration.WORDS:
             return weights.lexical_few if few and weights.lexical_few is not None else weights.lexical
         if CLOSELY in found.names and weights.close is not None:
             if few and weights.close_few is not None:
@@ -119,14 +128,18 @@ class Fusion:
     def fused(self, found: Candidates, lost: Floats) -> Fused:
         """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id. Behind
         the first few what stands elsewhere goes ahead (see `breadth`), where words were read closely."""
-        dense = "dense" in found.names
+        raw, scale = found, self._match.scale
+        if scale is not None:
+            found = scale.apply(found)
         ranker = self._ranker(found)
         standardised = standardise(ranker.features, found)
+        if scale is not None:
+            standardised = {name: row * scale.weight(name) for name, row in standardised.items()}
         scores = sum_features(ranker.features, standardised, len(found.memories))
         summaries = np.array([memory.source is Source.SUMMARY for memory in found.memories], dtype=bool)
         scores = scores - SUMMARY_LOSES * summaries
         worth = worth_of(ranker.worth, measures(*_speaking(found, summaries, standardised, scores)))
-        if dense and not self._fitted:
+        if "dense" in found.names and self.calibration is Calibration.WORDS:
             scores = scores + score_unfitted(found)
         scores = scores - lost
         relevant = relevances(ranker.relevance, worth, found, scores)
@@ -138,7 +151,7 @@ class Fusion:
         return Fused(
             worth,
             tuple(
-                Candidate(found.memories[at], points[at], likely[at], Named(at_name, found.features, at))
+                Candidate(found.memories[at], points[at], likely[at], Named(at_name, raw.features, at))
                 for at in order
             ),
         )

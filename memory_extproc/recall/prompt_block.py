@@ -18,6 +18,7 @@ from memory_extproc.model import Caller, Memory, MemoryState, MemoryType, OwnerK
 from memory_extproc.ports import MemoryLister, Now, TurnLearner
 from memory_extproc.recall.dedup import is_correction
 from memory_extproc.safety.neutralize import harmless
+from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
 from memory_extproc.text.persons import may_correct
 from memory_extproc.text.words import estimate_tokens
 
@@ -200,6 +201,7 @@ class ProfileLimits:
     tokens: int = 256  # estimated, of the whole block
     importance: float = 0.7  # 0 to 1; facts below it are not in it
     settle: timedelta = timedelta(milliseconds=50)  # most to wait until the caller's last turn is in it
+    never_inject: BlockPatterns = NO_PATTERNS  # facts that one matches are not in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +246,12 @@ class Profiles:
                 async with asyncio.timeout(self._limits.settle.total_seconds()):
                     await self._learns.wait_visible(caller)
         rows = [memory async for page in self._lists.rows(caller.owner) for memory in page]
-        narrow = [memory for memory in rows if not caller.project or memory.project == caller.project]
+        never = self._limits.never_inject
+        narrow = [
+            memory
+            for memory in rows
+            if (not caller.project or memory.project == caller.project) and may_be_injected(memory.content, never)
+        ]
         return render_profile(entries(narrow, self._limits.importance, self._now()), self._limits.tokens)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import (
     Candidates,
+    Memory,
     Outcome,
     Owner,
     Period,
@@ -28,12 +29,21 @@ from memory_extproc.model import (
     RecallResult,
     Scope,
     SearchQuery,
+    Signals,
     Source,
     Vector,
 )
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import EmbeddingModel, MemorySearcher, MemorySelector, Now, QueryGate, TurnLearner
+from memory_extproc.ports import (
+    EmbeddingModel,
+    MemorySearcher,
+    MemorySelector,
+    Now,
+    QueryGate,
+    SignalClassifier,
+    TurnLearner,
+)
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_corrections
 from memory_extproc.recall.fusion import Fused, Fusion
@@ -53,6 +63,7 @@ from memory_extproc.recall.rank import (
 )
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.topic_context import Ongoing, Threads, with_threads
+from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
 from memory_extproc.text import dates
 
 log = logger(__name__)
@@ -73,6 +84,7 @@ class RecallLimits:
     threshold_on_cosine: bool = False
     half_life: timedelta = HALF_LIFE  # after which a message has lost half of what its age can cost it
     take_apart: bool = False  # search for the parts of a question for several things, too
+    never_inject: BlockPatterns = NO_PATTERNS  # memories that one matches stay out of every block
     mmr_lambda: float | None = None  # in [0, 1]: how much relevance counts beside variety; None: alone
 
 
@@ -118,6 +130,7 @@ class Recaller:
         threads: Threads | None = None,
         ongoing: Ongoing | None = None,
         selects: MemorySelector | None = None,
+        classifier: SignalClassifier | None = None,
         intents: IntentLexicon = INTENTS,
         traces: Traces = NO_TRACES,
         clock: Clock = time.perf_counter,
@@ -126,7 +139,7 @@ class Recaller:
         self._begins = embedder if isinstance(embedder, QueryGate) else None
         self._learns, self._about_caller = learns, about_caller
         self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
-        self._threads, self._ongoing = threads, ongoing
+        self._threads, self._ongoing, self._classifier = threads, ongoing, classifier
         self._lookups = None if selects is None else Lookups(selects)
         self._intents = intents
         self._now, self._clock, self._metrics = now, clock, metrics
@@ -164,7 +177,7 @@ class Recaller:
 
     async def _within_deadline(self, wish: RecallRequest, started: float) -> RecallResult:
         with self._timed("gate"):
-            skip = None if wish.force else gate(wish.question, wish.signals, self._about_caller)
+            skip, _ = await self._gated(wish, (self._limits.deadline - wish.spent) * CLASSIFY_SHARE)
         if skip is not None:
             return RecallResult(outcome=skip)
         budget = self._budget(wish)
@@ -183,9 +196,9 @@ class Recaller:
     async def explain(self, wish: RecallRequest) -> Explanation:
         """What `recall` would do for *wish*, step by step. Not bounded by the deadline, counted in no metric but
         the stages', and it lets faults of the store out (TransientError, PermanentError)."""
-        skip = None if wish.force else gate(wish.question, wish.signals, self._about_caller)
+        skip, by = await self._gated(wish, self._limits.deadline)
         if skip is not None:
-            return Explanation(outcome=skip, gate=skip)
+            return Explanation(outcome=skip, gate=skip, notes=(by,) if by else ())
         started = self._clock()
         found = await self._found(wish, started, lambda: UNHURRIED)
         found = await self._reranked(wish, found, UNHURRIED)
@@ -208,8 +221,26 @@ class Recaller:
             ),
             block=recalled.block,
             kind="" if found.lookup is None else found.lookup.intent.kind.value,
-            notes=found.reading.notes,
+            notes=(*((by,) if by else ()), *found.reading.notes),
         )
+
+    async def _gated(self, wish: RecallRequest, within: timedelta) -> tuple[Outcome | None, str]:
+        """Why there is no search; None: there is one. And who said what the question is: the request's signals, the
+        router's classifier, or our own rules. The classifier is asked where the others leave the question open."""
+        if wish.force:
+            return None, ""
+        skip = gate(wish.question, wish.signals, self._about_caller)
+        said = wish.signals != Signals()
+        if skip is not None or wish.signals.fact is not None or self._classifier is None:
+            source, note = ("request", "signals: from the request") if said else ("rules", "")
+        else:
+            fact, outcome = await self._classifier.is_fact(wish.question, within)
+            skip = gate(wish.question, replace(wish.signals, fact=fact), self._about_caller)
+            source = "rules" if fact is None else "classifier"
+            found = {None: "says nothing", True: "a question of fact", False: "no question of fact"}[fact]
+            note = f"signals: the classifier {found} ({outcome})" if outcome else ""
+        self._metrics.signals.labels(source).inc()
+        return skip, note
 
     async def _searched(self, wish: RecallRequest, started: float) -> RecallResult:
         found = await self._found(wish, started, lambda: self._left(started) * SHARED_SHARE, settles=True)
@@ -229,7 +260,10 @@ class Recaller:
         if self._threads is None or (lookup is not None and lookup.alone and not lookup.opens):
             return ranked
         whole = lookup is not None and lookup.opens
-        return await self._threads.extended(ranked, wish.question, wish.in_view, self._now(), within, whole=whole)
+        extended = await self._threads.extended(
+            ranked, wish.question, wish.in_view, self._now(), within, whole=whole
+        )
+        return tuple(one for one in extended if self._may_inject(one.memory))
 
     async def _found(
         self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
@@ -411,6 +445,9 @@ class Recaller:
             beside = () if lookup.alone else (one for one in candidates if one.memory.id not in there)
             candidates = [*looked, *beside]
             limit = self._limit(wish, lookup)
+        barred = [one for one in candidates if not self._may_inject(one.memory)]
+        if barred:
+            candidates = [one for one in candidates if one not in barred]
         told = frozenset[str]()
         if self._ongoing is not None:
             relevant = [one.memory for one in reaching(candidates, wish.threshold, on_cosine=on_cosine)]
@@ -426,7 +463,7 @@ class Recaller:
             [one for one in candidates if apart and one.memory.source is Source.SUMMARY],
             [one for one in candidates if not (apart and one.memory.source is Source.SUMMARY)],
         ]
-        return [
+        weighed = [
             considered
             for several in sorts
             for considered in weigh(
@@ -441,6 +478,11 @@ class Recaller:
                 whole=whole,
             )
         ]
+        blocked = (Considered(one.memory, one.score, one.relevance, Verdict.BLOCKED) for one in barred)
+        return [*weighed, *blocked]
+
+    def _may_inject(self, memory: Memory) -> bool:
+        return may_be_injected(memory.content, self._limits.never_inject)
 
     def _left(self, started: float) -> timedelta:
         """Of the deadline."""
@@ -479,7 +521,9 @@ class Recaller:
 
     def _budget(self, wish: RecallRequest, *, whole: bool = False) -> int:
         """Tokens of the block at most; *whole*: it answers a question for everything on a subject."""
-        most = max(self._limits.token_budget, self._limits.overview_budget if whole else 0)
+        budget = self._limits.token_budget if wish.budget is None else wish.budget
+        overview = self._limits.overview_budget if whole and wish.budget is None else 0
+        most = max(budget, overview)
         return most if wish.room is None else min(most, wish.room)
 
     @contextmanager
@@ -504,6 +548,7 @@ _COUNTED = frozenset({Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.OVERVIEW, Kind
 _CHOSEN = frozenset({Verdict.INJECTED, Verdict.THREAD})
 ONGOING_SHARE = 0.3  # of what is left, for telling which summaries are of this conversation
 THREAD_SHARE = 0.5  # of what is left, for the words of topics
+CLASSIFY_SHARE = 0.3  # of the deadline, for a router's classifier
 EMBED_SHARE = 0.6  # of the time left: what the embedding model may take, so that words can still be searched
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
 REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much

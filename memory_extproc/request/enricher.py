@@ -147,6 +147,8 @@ class Enricher:
     async def _circumstances(self, admitted: Admitted, request: ChatRequest) -> Circumstances:
         caller = self._caller(admitted, request)
         then = await off_loop(len(request.asked), self._then, admitted, request, caller)
+        if caller is not None and then.project:
+            caller = replace(caller, project=then.project)
         return Circumstances(
             options=self._options,
             admitted=admitted,
@@ -229,6 +231,7 @@ class Enricher:
             model=request.model,
             route=admitted.route,
             tenant=caller.owner.tenant if caller else "",
+            project=caller.project if caller else "",
             upstream=admitted.upstream,
             headers=admitted.headers,
             asked=request.asked,
@@ -407,6 +410,7 @@ class InjectionPlanner:
             scope=Scope(project=caller.project, types=limits.types, origins=circumstances.then.origins),
             learned_as=None if learned_as is caller else learned_as,
             room=left,
+            budget=circumstances.then.token_budget,
             in_view=frozenset((request.asked, *(message.text for message in request.history), *given)),
             # A session that the client names may be more than this conversation.
             behind=chain.session if chain is not None and not caller.session else "",

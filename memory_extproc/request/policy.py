@@ -29,6 +29,7 @@ class When:
     model: str = ""
     route: str = ""
     tenant: str = ""
+    project: str = ""
     upstream: str = ""  # the name of Envoy's cluster
     header: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)  # name: glob over any of its values
     keyword: tuple[str, ...] = ()  # any of these whole words or phrases in the caller's last words
@@ -43,6 +44,8 @@ class Then:
     compress: Switch = Switch.DEFAULT  # SKIP is the operator's no here too
     threshold: float | None = None  # relevance, 0 to 1
     limit: int | None = None
+    token_budget: int | None = None  # estimated tokens of the block, an overview's too
+    project: str = ""  # instead of the one that the request names; empty: that one
     types: frozenset[MemoryType] | None = None
     signals: Signals = NO_SIGNALS
     inject: str | None = None  # auto, system_message or user_suffix
@@ -67,6 +70,7 @@ class RuleFacts:
     model: str = ""
     route: str = ""
     tenant: str = ""
+    project: str = ""
     upstream: str = ""
     headers: Headers = field(default_factory=Headers)
     asked: str = field(default="", repr=False)  # the caller's last words
@@ -89,6 +93,7 @@ class _Matcher:
         self._model = glob(when.model.casefold())
         self._route = glob(when.route)
         self._tenant = glob(when.tenant)
+        self._project = glob(when.project)
         self._upstream = glob(when.upstream)
         self._headers = [(name.lower(), glob(pattern or "*")) for name, pattern in when.header.items()]
         self._keywords = keywords(when.keyword)
@@ -99,6 +104,7 @@ class _Matcher:
             and _match(self._model, facts.model.casefold())
             and _match(self._route, facts.route)
             and _match(self._tenant, facts.tenant)
+            and _match(self._project, facts.project)
             and _match(self._upstream, facts.upstream)
             and all(
                 any(_match(pattern, value) for value in facts.headers.all(name)) for name, pattern in self._headers

@@ -11,7 +11,8 @@ from enum import StrEnum
 from importlib.resources import files
 
 from memory_extproc.model import Exchanged, Role
-from memory_extproc.safety.secrets import Masked, Span, find_secrets, mask_spans
+from memory_extproc.safety.operator_rules import BLOCKED, MASK_SECRETS, StorageRules, mask_placeholders
+from memory_extproc.safety.secrets import Masked, Span, mask_spans
 from memory_extproc.text.sentences import sentence_ends
 from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash
 
@@ -272,14 +273,24 @@ class Policy:
 
     identifiers: Identifiers = Identifiers.KEEP
     sensitive: frozenset[Category] = frozenset({Category.DIET})  # categories that are kept unasked
+    rules: StorageRules = MASK_SECRETS
 
     def kept(self, exchanged: Exchanged) -> Found:
         """*exchanged* with the words that may be written. Of its history only the last of the user's are, and the
         others are left out."""
         kinds: list[str] = []
 
+        def allowed(text: str) -> str:
+            """*text* without placeholders and dropped secrets; nothing of a text that a pattern blocks."""
+            if self.rules.never_store.match(text):
+                kinds.append(BLOCKED)
+                return ""
+            left = self.rules.drop(mask_placeholders(text).text)
+            kinds.extend(left.kinds)
+            return left.text
+
         def said(text: str) -> str:
-            trimmed = of_caller(text, self.sensitive)
+            trimmed = of_caller(allowed(text), self.sensitive)
             named = without_identifiers(trimmed.text, self.identifiers)
             kinds.extend((*trimmed.dropped, *named.kinds))
             return named.text
@@ -287,11 +298,8 @@ class Policy:
         asked = said(exchanged.asked)
         dropped = frozenset(kind for kind in Category if kind in kinds)
         # Who asked for something to be kept agrees to an answer that repeats it.
-        answered = (
-            Trimmed(exchanged.answered)
-            if asks_to_keep(exchanged.asked)
-            else of_assistant(exchanged.answered, self.sensitive, dropped)
-        )
+        told = allowed(exchanged.answered)
+        answered = Trimmed(told) if asks_to_keep(exchanged.asked) else of_assistant(told, self.sensitive, dropped)
         named = without_identifiers(answered.text, self.identifiers)
         kinds.extend((*answered.dropped, *named.kinds))
         users = [message for message in exchanged.history if message.role is Role.USER][-WRITTEN:]
@@ -305,14 +313,14 @@ MOST_SEARCHED = 512 * 1024
 _MOST_SECRETS = 256  # the latest of a conversation, to be known when they are repeated
 
 
-def without_secrets(exchanged: Exchanged) -> Found:
+def without_secrets(exchanged: Exchanged, rules: StorageRules = MASK_SECRETS) -> Found:
     """*exchanged* with its secrets masked in every text, history included, for `MOST_SEARCHED` characters.
 
     A secret that was named once is masked wherever it is repeated after that, with or without the word that named
     it. A message's masks depend on itself and on the messages before it: a conversation that is sent again and
     longer begins with the same text, by which it is recognised.
     """
-    said = Secrets()
+    said = Secrets(rules)
     left = MOST_SEARCHED
 
     def mask(text: str) -> str:
@@ -336,12 +344,13 @@ def without_secrets(exchanged: Exchanged) -> Found:
 class Secrets:
     """The secrets that a conversation has named so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: StorageRules = MASK_SECRETS) -> None:
+        self._rules = rules
         self.kinds: list[str] = []
         self._secrets: OrderedDict[str, str] = OrderedDict()
 
     def mask(self, text: str) -> str:
-        done = mask_spans(text, [*find_secrets(text), *self._again(text)])
+        done = mask_spans(text, [*self._rules.find(text), *self._again(text)])
         if not done.found:
             return text
         self.kinds += done.kinds

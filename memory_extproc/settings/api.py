@@ -130,6 +130,11 @@ class Api(Section):
     )
     secret_file: str = Field("", description="file that holds the secret")
     audit: AuditSection = Field(AuditSection(), description="the audit log")
+    error_body: Literal["status", "semantic_router"] = Field(
+        "status",
+        description='of a refused call over HTTP: a google.rpc.Status, or `{"error": {"code": …}}` as clients of '
+        "the vLLM semantic router read it",
+    )
 
 
 def ways_of(api: Api, identity: IdentitySection) -> tuple[Way, ...]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
 
+from memory_extproc.errors import ConfigurationError
 from memory_extproc.request.admission import Everyone, Sharing
 from memory_extproc.request.identity import ClaimNames, IdentityOptions, MetadataPath
+from memory_extproc.safety.operator_rules import BlockPatterns, SecretClass, SecretPolicy, StorageRules
 from memory_extproc.safety.policy import Category, Identifiers
 from memory_extproc.settings.types import Duration, Header, OptionalHeader, OptionalUrl, Positive, Section
 
@@ -136,6 +139,20 @@ class Scopes(Section):
 ConsentDefault = Literal["opt_out", "opt_in"]
 
 
+def _readable(pattern: str) -> str:
+    try:
+        BlockPatterns((pattern,))
+    except ConfigurationError as error:
+        raise ValueError("; ".join(error.faults)) from error
+    return pattern
+
+
+BlockList = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_readable)], ...],
+    Field(max_length=100),
+]
+
+
 class Privacy(Section):
     hash_user_ids: bool = Field(default=False, description="true: a keyed hash stands for the user id everywhere")
     hash_key: SecretStr = Field(SecretStr(""), description="16 bytes or more; secret; lost, memories are orphaned")
@@ -171,9 +188,35 @@ class Privacy(Section):
         "ethnicity, union, crime, biometry, diet (allergies, but those to medicines); the others are not",
         examples=[["diet", "health"]],
     )
+    secrets: dict[SecretClass, SecretPolicy] = Field(
+        {},
+        description="what becomes of a class of secrets in what is stored: mask (also of classes not named), drop "
+        "its sentence, or keep; classes: api_key, token, password, private_key, code (PINs), card_number, "
+        "bank_account",
+        examples=[{"code": "keep"}],
+    )
+    never_store: BlockList = Field(
+        (),
+        description="regular expressions in RE2's syntax: a message, fact or memory that one of them matches is "
+        "not stored",
+        examples=[["(?i)project nightfall"]],
+    )
+    never_inject: BlockList = Field(
+        (),
+        description="the same, for memories that are never put into a prompt",
+        examples=[["(?i)salary"]],
+    )
     quarantine: bool = Field(
         default=True, description="put what instructs an assistant aside; false: as any memory"
     )
+
+    @cached_property
+    def storage_rules(self) -> StorageRules:
+        return StorageRules(self.secrets, BlockPatterns(self.never_store))
+
+    @cached_property
+    def injection_patterns(self) -> BlockPatterns:
+        return BlockPatterns(self.never_inject)
 
     @property
     def key(self) -> bytes | None:

@@ -66,6 +66,9 @@ class Recall(Section):
         description="cross_encoder: a model of `memory-extproc models prepare --kind cross-encoder`, below "
         "embedding.models_dir and in embedding.precision",
     )
+    rerank_weight: Share = Field(
+        0.6, description="0 to 1: the reranker's opinion beside the order of the search; `models calibrate` fits it"
+    )
     rerank_candidates: int = Field(20, ge=2, le=100, description="of the best that are reranked")
     mmr_lambda: Share | None = Field(
         None, description="1: relevance alone; towards 0: variety among what is injected; null: off"

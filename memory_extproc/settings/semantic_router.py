@@ -62,6 +62,7 @@ _SAME = {
     "milvus.collection": "memory.milvus.collection",
     "milvus.dimension": "memory.milvus.dimension",
     "reflection.max_inject_tokens": "inject.token_budget",
+    "reflection.block_patterns": "privacy.never_inject",
 }
 _NOTES = {
     "default_similarity_threshold": "a calibrated relevance here, not a cosine: measure before you rely on it",
@@ -87,7 +88,6 @@ _DROPPED = {
 }
 _LOST = {
     "quality_scoring.max_memories_per_user": "no bound per user; retention ages memories instead",
-    "reflection.block_patterns": "no patterns of one's own; the built-in rules against injected instructions hold",
 }
 
 
@@ -270,6 +270,9 @@ def _translate_decision(found: Imported, at: str, decision: Mapping[str, Any]) -
             then[ours] = plugin[key]
     if plugin.get("auto_store") is not None:
         then["store"] = "force" if plugin["auto_store"] is True else "skip"
+    budget = _mapping(plugin.get("reflection"), f"{at}: memory.reflection").get("max_inject_tokens")
+    if budget is not None:
+        then["token_budget"] = budget
     for key in plugin:
         if key not in {"enabled", "auto_store", *_OF_DECISION}:
             fate = Fate.BUILT_IN if key in {"hybrid_search", "hybrid_mode", "reflection"} else Fate.LOST

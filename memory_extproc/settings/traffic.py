@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from memory_extproc.model import MemoryType, Signals, Switch
+from memory_extproc.request.identity import optional
 from memory_extproc.request.policy import Rule, Then, When
 from memory_extproc.settings.types import (
     Auto,
@@ -161,6 +162,18 @@ class Compress(Section):
 # What a router in front says of a request, and rules about requests.
 
 
+class ClassifierSection(Section):
+    url: OptionalUrl = Field(
+        "",
+        description="of the vLLM semantic router's API, such as http://127.0.0.1:8080: asked whether a question is "
+        "one of general fact, where the request says nothing; it reads the caller's words. Empty: nobody is asked",
+    )
+    access_key: SecretStr = Field(SecretStr(""), description="bearer key; secret: environment or file")
+    access_key_file: str = Field("", description="file that holds the access key")
+    timeout: Positive = Field(timedelta(milliseconds=40), description="of one call, within recall.deadline")
+    cache: int = Field(4096, ge=0, le=1_000_000, description="questions whose answer is kept")
+
+
 class SignalsSection(Section):
     fact_headers: tuple[Header, ...] = Field(
         ("x-memory-signal-fact", "x-vsr-matched-fact-check"), description="say: a question of general fact"
@@ -170,6 +183,7 @@ class SignalsSection(Section):
     metadata_namespace: str = Field(
         "", description="Envoy dynamic metadata with the keys fact, tool, greeting; empty: none"
     )
+    classifier: ClassifierSection = Field(ClassifierSection(), description="where the request says nothing")
 
 
 ORIGINS = ("app", "dialect", "model", "route")
@@ -183,6 +197,15 @@ def _origin(value: str) -> str:
     return value
 
 
+def _name(value: str) -> str:
+    if optional(value) is None:
+        raise ValueError("expected a printable name of at most 256 bytes")
+    return value
+
+
+OptionalName = Annotated[str, AfterValidator(_name)]
+
+
 class RuleSignals(Section):
     fact: bool | None = Field(None, description="as if the router had said so")
     tool: bool | None = Field(None, description="as if the router had said so")
@@ -194,6 +217,7 @@ class RuleWhen(Section):
     model: str = Field("", description="glob over the request's model, whatever the case")
     route: str = Field("", description="glob over the name of Envoy's route")
     tenant: str = Field("", description="glob over the tenant")
+    project: str = Field("", description="glob over the project that the request names")
     upstream: str = Field("", description="glob over the name of Envoy's cluster that the request goes to")
     header: dict[Header, str] = Field(default_factory=dict, description="name: glob over one of its values")
     keyword: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
@@ -219,6 +243,15 @@ class RuleThen(Section):
     )
     threshold: Share | None = Field(None, description="relevance, 0 to 1")
     limit: int | None = Field(None, ge=0, le=100, description="memories in a block at most")
+    token_budget: int | None = Field(
+        None, ge=32, le=100_000, description="estimated tokens of a block at most, of an overview too"
+    )
+    project: OptionalName = Field(
+        "",
+        description="the project of these requests, whatever they name: only its memories are recalled, and what "
+        "is learned becomes its own; empty: as the request says",
+        examples=["support"],
+    )
     types: frozenset[MemoryType] | None = Field(None, min_length=1, description="only memories of these types")
     origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = Field(
         (),

@@ -224,3 +224,65 @@ async def test_a_request_that_is_none_gets_an_answer_without_its_bytes(stand: Co
     writer.close()
     assert answer.startswith((b"HTTP/1.0 400", b"HTTP/1.1 400"))
     assert b"words" not in answer
+
+
+async def test_a_get_is_as_lenient_as_the_semantic_routers(stand: ConsoleStand) -> None:
+    await stored(stand, "Likes tea")
+    await stored(stand, "Likes coffee", user="bob")
+    huge = "9" * 5000
+    for query in ("limit=500", f"limit={huge}", "limit=100&colour=red", "user_id=bob", "user_id=bob&user_id=eve"):
+        listed = await stand.rest("GET", f"/v1/memory?{query}")
+        assert listed.status == 200, query
+        assert [one["content"] for one in listed.json["memories"]] == ["Likes tea"], query
+        assert listed.json["limit"] in {20, 100}
+    admin = await stand.rest("GET", "/v1/memory?user_id=bob", roles="admin")
+    assert [one["content"] for one in admin.json["memories"]] == ["Likes coffee"]
+
+
+@pytest.mark.parametrize("limit", ["0", "00", "-0", "0.0"])
+@pytest.mark.parametrize("verb", ["GET", "DELETE"])
+async def test_a_limit_of_zero_is_refused(stand: ConsoleStand, verb: str, limit: str) -> None:
+    await stored(stand, "Likes tea")
+    assert (await stand.rest(verb, f"/v1/memory?limit={limit}")).status == 400
+    searched = await stand.rest("POST", "/v1/memory:search", {"query": "tea", "limit": 0})
+    assert searched.status == 400
+    assert (await stand.rest("GET", "/v1/memory")).json["total"] == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "path", "body", "status"),
+    [
+        ("DELETE", "/v1/memory?colour=red", None, 400),
+        ("DELETE", "/v1/memory?user_id=bob", None, 403),
+        ("DELETE", "/v1/memory?limit=500", None, 400),
+        ("DELETE", "/v1/memory/{id}?user_id=bob", None, 403),
+        ("PATCH", "/v1/memory/{id}?user_id=bob", {"content": "Likes water"}, 403),
+        ("PATCH", "/v1/memory/{id}?colour=red", {"content": "Likes water"}, 400),
+        ("POST", "/v1/memory?user_id=bob", {"content": "Likes water"}, 400),
+        ("POST", "/v1/memory", {"content": "Likes water", "user_id": "bob"}, 403),
+    ],
+)
+async def test_a_change_refuses_what_a_get_passes_over(
+    stand: ConsoleStand, verb: str, path: str, body: object, status: int
+) -> None:
+    path = path.replace("{id}", await stored(stand, "Likes tea"))
+    assert (await stand.rest(verb, path, body)).status == status
+    kept = (await stand.rest("GET", "/v1/memory")).json["memories"]
+    assert [one["content"] for one in kept] == ["Likes tea"]
+    assert (await stand.rest("GET", "/v1/memory", user="bob")).json["total"] == 0
+
+
+async def test_errors_in_the_semantic_routers_form_when_a_setting_asks_for_it(tmp_path: Path) -> None:
+    made = ConsoleStand(tmp_path)
+    made.error_body = "semantic_router"
+    async with made as stand:
+        for path, user, status, code in (
+            ("/v1/memory", "", 401, "MISSING_USER_ID"),
+            ("/v1/memory?limit=0", "ann", 400, "INVALID_LIMIT"),
+            ("/v1/memory?type=nonsense", "ann", 400, "INVALID_TYPE"),
+            ("/v1/memory/" + "0" * 64, "ann", 404, "NOT_FOUND"),
+            ("/v1/memory?created_after=yesterday", "ann", 400, "BAD_REQUEST"),
+        ):
+            answer = await stand.rest("GET", path, user=user)
+            assert (answer.status, answer.json["error"]["code"]) == (status, code)
+            assert answer.json["error"].keys() == {"code", "message", "timestamp"}

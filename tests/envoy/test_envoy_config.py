@@ -367,3 +367,12 @@ async def test_the_access_log_shows_how_memory_left_each_exchange_and_no_caller(
     assert "rh:" in logged["memory_cost"]
     assert "ann" not in line
     assert "secret" not in line
+
+
+async def test_envoy_accepts_the_semantic_router_in_front_of_memory(envoy_binary: Path, tmp_path: Path) -> None:
+    text = render(an_envoy(router=("127.0.0.1", 50055)), Shape.SEMANTIC_ROUTER)
+    manager = yaml.safe_load(text)["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+    names = [each["name"] for each in manager["typed_config"]["http_filters"]]
+    order = ["identity_strip", "memory_bypass_cache", "semantic_router", "memory"]
+    assert [each for each in names if each in order] == order
+    await validate(envoy_binary, tmp_path, text)

@@ -16,7 +16,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.inference.openai_client import OUTCOMES, BreakerLimits, Endpoint, EndpointLimits
+from memory_extproc.inference.circuit_breaker import BreakerLimits
+from memory_extproc.inference.openai_client import OUTCOMES, Endpoint, EndpointLimits
 from memory_extproc.inference.openai_models import (
     BATCH,
     CompletionLimits,

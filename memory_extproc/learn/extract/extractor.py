@@ -16,6 +16,7 @@ from memory_extproc.model import MemoryType, Owner, Source, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
+from memory_extproc.safety.operator_rules import OUR_MASK, has_placeholder
 
 LONGEST_FACT = 400  # characters; a longer one is a text, not a fact
 SHORTEST_FACT = 3
@@ -51,11 +52,7 @@ class Fact:
     began: datetime | None = None  # when the first of those was asked
 
 
-# Marks in place of masked words: our own, and a router's ("[EMAIL_ADDRESS_0]").
-_OURS = re.compile(r"\[masked: [^\]\n]{0,40}\]?")
-_PLACEHOLDER = re.compile(
-    r"\[[A-Z][A-Z]{1,20}(?:_[A-Z]{1,20}){0,4}_\d{1,4}\]?|<[A-Z]{2,20}(?:_[A-Z]{1,20}){0,4}(?:_\d{1,4})?>"
-)
+_TAG = re.compile(r"<[A-Z]{2,20}(?:_[A-Z]{1,20}){0,4}>")  # a placeholder without a number
 _TWO_VERBS = re.compile(
     r"\b(?:(?:is|are|was|were|am|be)\s+(?:is|are|was|were|am|has|have|had|does|do|did|got)"
     r"|(?:has|have|had)\s+(?:is|are|was|were|am|has|have|does|do|did)|(?:got|gets)\s+(?:is|are|was|were|has)"
@@ -67,11 +64,11 @@ _TWO_VERBS = re.compile(
 def is_well_formed(fact: Fact) -> bool:
     """Whether *fact* says something that can be recalled: it has a value that is not masked, no placeholder of a
     router, and no two verbs in a row."""
-    if _PLACEHOLDER.search(fact.content) or _TWO_VERBS.search(fact.content):
+    if has_placeholder(fact.content) or _TAG.search(fact.content) or _TWO_VERBS.search(fact.content):
         return False
     if not fact.value:
         return fact.ends  # "User left the job they had"
-    return any(sign.isalnum() for sign in _OURS.sub("", fact.value))
+    return any(sign.isalnum() for sign in OUR_MASK.sub("", fact.value))
 
 
 class FactExtractor(Protocol):

@@ -192,6 +192,38 @@ async def test_a_refusal_is_learned_without_the_refused_answer() -> None:
     assert [exchanged.answered for exchanged in bench.learns.exchanged] == [""]
 
 
+@pytest.mark.parametrize("path", ["blocked", "Rate_Limited", "error"])
+async def test_of_a_request_that_the_semantic_router_refused_nothing_is_learned(path: str) -> None:
+    bench = Bench()
+    refused = ResponseHeaders(Headers([*OK.headers, ("x-vsr-response-path", path)]), last=False)
+    replies = await bench.play(CHAT, BODY, refused)
+    assert replies[-1].ends
+    assert bench.count("turns", outcome="router_refused") == 1
+    assert bench.held.held == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "learned"),
+    [
+        ("x-vsr-response-path", "cache", False),
+        ("x-vsr-response-path", "fast_response", False),
+        ("x-vsr-cache-hit", "true", False),
+        ("x-vsr-response-warnings", "hallucination,unverified_factual", False),
+        ("x-vsr-response-path", "upstream", True),
+        ("x-vsr-cache-hit", "false", True),
+        ("x-vsr-response-warnings", "", True),
+    ],
+)
+async def test_an_answer_that_the_semantic_router_flags_is_left_out_of_what_is_learned(
+    name: str, value: str, learned: bool
+) -> None:
+    answer = b'{"choices": [{"index": 0, "message": {"content": "It is blue."}, "finish_reason": "stop"}]}'
+    bench = Bench()
+    flagged = ResponseHeaders(Headers([*OK.headers, (name, value)]), last=False)
+    await bench.play(CHAT, BODY, flagged, ResponseBody(answer, last=True))
+    assert [one.answered for one in bench.learns.exchanged] == ["It is blue." if learned else ""]
+
+
 async def test_what_is_not_to_be_stored_is_not_even_watched() -> None:
     bench = Bench(Enriched(outcome=Outcome.EMPTY, heard=heard(store=False)))
     replies = await bench.play(CHAT, BODY, OK)

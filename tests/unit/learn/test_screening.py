@@ -60,7 +60,7 @@ class Door:
             self.consent,
             self.incognito,
             Quota(quota, now=now) if quota else None,
-            Policy().kept,
+            Policy(),
             self.world.metrics,
             most=MOST,
         )
@@ -257,7 +257,7 @@ async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not
     door = Door()
 
     incognito = Incognito(AwayCoordination(lambda: MONDAY), IncognitoLimits(in_process=2))
-    screening = Screening(door.consent, incognito, None, Policy().kept, door.world.metrics, most=MOST)
+    screening = Screening(door.consent, incognito, None, Policy(), door.world.metrics, most=MOST)
     await incognito.mark(Caller(ANN, session="s-1"), (), "x", "")
     assert await incognito.holds(said("y", caller=Caller(ANN, session="s-1")))
     assert await screening.screened(said("y", caller=Caller(ANN, session="s-2"))) is TurnOutcome.UNDECIDED
@@ -266,12 +266,13 @@ async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not
 async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:
     read: list[Exchanged] = []
 
-    def kept(exchanged: Exchanged) -> Found:
-        read.append(exchanged)
-        return Found(exchanged)
+    class ReadingPolicy(Policy):
+        def kept(self, exchanged: Exchanged) -> Found:
+            read.append(exchanged)
+            return Found(exchanged)
 
     door = Door()
-    screening = Screening(door.consent, door.incognito, None, kept, door.world.metrics, most=MOST)
+    screening = Screening(door.consent, door.incognito, None, ReadingPolicy(), door.world.metrics, most=MOST)
     book = "I live in Bonn. " + "It was a dark night. " * MOST + "What is this about?"
     screened = await screening.screened(said(book, book, "Ok."))
     assert isinstance(screened, Screened)

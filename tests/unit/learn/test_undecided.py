@@ -111,7 +111,7 @@ class Replica:
             marks = IncognitoLimits(retry=timedelta(milliseconds=2))
             self.incognito = await stack.enter_async_context(Incognito(self.world.coordination, marks, log))
             self.world.screens = Screening(
-                self.consents, self.incognito, self.quota, Policy().kept, self.world.metrics, most=65_536
+                self.consents, self.incognito, self.quota, Policy(), self.world.metrics, most=65_536
             )
             self.world.intake_log = log
             yield await stack.enter_async_context(self.world.learner())

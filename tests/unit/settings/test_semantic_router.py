@@ -74,16 +74,16 @@ def test_the_routers_own_file_starts_us_and_a_notice_says_what_became_of_each_ke
 
 
 def test_what_an_operator_would_miss_is_refused_at_a_start_and_ends_the_import_with_1(tmp_path: Path) -> None:
-    lossy = ROUTER.replace("reflection: {", "reflection: {block_patterns: [salary], ")
+    lossy = ROUTER.replace("backend: milvus", "backend: milvus\n      quality_scoring: {max_memories_per_user: 9}")
     lossy = lossy.replace("backend: milvus", "backend: qdrant")
     with pytest.raises(ConfigurationError) as caught:
         load(written(tmp_path, lossy), {})
     assert {fault.partition(":")[0] for fault in caught.value.faults} == {
-        "global.stores.memory.backend", "global.stores.memory.reflection.block_patterns",
+        "global.stores.memory.backend", "global.stores.memory.quality_scoring.max_memories_per_user",
     }  # fmt: skip
     ran = CliRunner().invoke(app, ["config", "import", "--from", "semantic-router", str(written(tmp_path, lossy))])
     assert ran.exit_code == 1
-    assert "block_patterns" in ran.stderr
+    assert "max_memories_per_user" in ran.stderr
 
 
 def test_what_the_import_writes_is_a_configuration_of_ours(tmp_path: Path) -> None:

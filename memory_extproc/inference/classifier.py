@@ -1,0 +1,131 @@
+"""The fact check of a vLLM semantic router in front, asked over its classification API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Self
+
+import aiohttp
+import msgspec
+
+from memory_extproc.errors import TransientError
+from memory_extproc.inference.circuit_breaker import Breaker, BreakerLimits, Clock
+from memory_extproc.model import digest
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+
+log = logger(__name__)
+
+_PATH = "/api/v1/classify/fact-check"
+_LONGEST_TEXT = 4_000  # characters: the router's own classifiers read no more than some hundred tokens
+_LONGEST_ANSWER = 64 << 10  # bytes
+_OK = 200
+
+
+class Classified(StrEnum):
+    """How asking for a text ended. Also the metric label, so a value is never renamed."""
+
+    ANSWERED = "answered"
+    CACHED = "cached"
+    LATE = "late"
+    FAILED = "failed"  # no connection, or another status than 200
+    UNREADABLE = "unreadable"  # an answer that is none: HTML, other JSON, too long
+    OPEN = "open"  # not asked: the breaker is open
+
+
+class _FactCheck(msgspec.Struct):
+    needs_fact_check: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierLimits:
+    url: str = ""  # of the router's API, without a path; empty: nobody is asked
+    access_key: str = ""  # bearer key
+    timeout: timedelta = timedelta(milliseconds=40)  # of one call, beside what the caller has left
+    cached: int = 4096  # texts whose answer is kept; the least recently used go first
+    breaker: BreakerLimits = field(default_factory=BreakerLimits)
+
+
+class FactClassifier:
+    """Implements ports.SignalClassifier. Never raises for a fault of the router: then it says nothing."""
+
+    def __init__(self, limits: ClassifierLimits, metrics: Metrics, clock: Clock) -> None:
+        self._limits, self._metrics, self._clock = limits, metrics, clock
+        self._breaker = Breaker(limits.breaker, clock)
+        self._known: OrderedDict[str, bool] = OrderedDict()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def reconfigure(self, limits: ClassifierLimits) -> None:
+        if limits != self._limits:
+            self._known.clear()
+            self._breaker = Breaker(limits.breaker, self._clock)
+        self._limits = limits
+
+    async def is_fact(self, text: str, within: timedelta) -> tuple[bool | None, str]:
+        """Whether *text* asks for a fact that anybody could look up; None where that was not found out *within* the
+        time. And how asking ended; "" where nobody is asked."""
+        if not self._limits.url or self._session is None:
+            return None, ""
+        found, outcome = await self._ask(text[:_LONGEST_TEXT], min(within, self._limits.timeout))
+        self._metrics.classifications.labels(outcome.value).inc()
+        return found, outcome.value
+
+    async def _ask(self, text: str, within: timedelta) -> tuple[bool | None, Classified]:
+        key = digest("classified", text)
+        if (known := self._known.get(key)) is not None:
+            self._known.move_to_end(key)
+            return known, Classified.CACHED
+        try:
+            self._breaker.admit()
+        except TransientError:
+            return None, Classified.OPEN
+        try:
+            async with asyncio.timeout(max(0.0, within.total_seconds())):
+                raw = await self._post(text)
+            found = msgspec.json.decode(raw, type=_FactCheck).needs_fact_check
+        except TimeoutError:
+            return self._failed(Classified.LATE)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            unreadable = isinstance(error, msgspec.MsgspecError | UnicodeDecodeError)
+            return self._failed(Classified.UNREADABLE if unreadable else Classified.FAILED)
+        except BaseException:
+            self._breaker.abandoned()
+            raise
+        self._breaker.succeeded()
+        self._known[key] = found
+        while len(self._known) > self._limits.cached:
+            self._known.popitem(last=False)
+        return found, Classified.ANSWERED
+
+    async def _post(self, text: str) -> bytes:
+        if self._session is None:
+            raise aiohttp.ClientConnectionError
+        key = self._limits.access_key
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        url = self._limits.url.rstrip("/") + _PATH
+        async with self._session.post(url, json={"text": text}, headers=headers, allow_redirects=False) as answer:
+            if answer.status != _OK:
+                raise aiohttp.ClientConnectionError
+            raw = bytearray()
+            async for piece in answer.content.iter_any():
+                raw += piece
+                if len(raw) > _LONGEST_ANSWER:
+                    raise msgspec.DecodeError
+            return bytes(raw)
+
+    def _failed(self, outcome: Classified) -> tuple[None, Classified]:
+        self._breaker.failed()
+        log.info("signals.classifier_failed", outcome=outcome.value)
+        return None, outcome

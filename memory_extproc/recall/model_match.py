@@ -1,0 +1,248 @@
+"""Which calibration serves an embedding model, found out by embedding a packaged set of probes.
+
+The same weights give the same vectors, whoever serves them: by these, and not by a name, a model is known to be the
+one that the packaged weights were fitted for. Another model's cosines are put on the scale of that model, so that
+its weights serve: set against what texts have in common that do not belong together, and counted for as much as
+the model tells texts that do from these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from functools import cache
+from importlib.resources import files
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from memory_extproc.errors import MemoryExtprocError, PermanentError
+from memory_extproc.model import Candidates, Matrix
+from memory_extproc.observe.log import logger
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import EmbeddingModel
+
+# Quantised to int8, the packaged model itself has 0.985 and more in the mean.
+LEAST_MEAN_COSINE = 0.985
+LEAST_COSINE = 0.96
+MOST_RECALL_LOST = 0.01  # evidence recall@10 on the probes
+_DEPTH = 10
+_LEAST_SPREAD = 1e-4  # of cosines; a model below it tells nothing apart
+_DENSE = ("dense", "dense_around", "dense_before")
+_BATCH = 32  # texts of one call: endpoints bound what they take
+
+
+class Calibration(StrEnum):
+    """What recall's weights rest on. Also a metric label, so a value is never renamed."""
+
+    FITTED = "fitted"  # weights of this model
+    ALIGNED = "aligned"  # the packaged weights, with the model's cosines on their scale
+    WORDS = "words"  # words alone decide: the model could not be measured yet, or tells nothing apart
+
+
+@dataclass(frozen=True, slots=True)
+class CosineScale:
+    """From a model's cosines to those of the model that the weights were fitted for. *quality*, 0 to 1: what a
+    standard deviation of it is worth beside one of that model."""
+
+    mean: float  # cosine of texts that do not belong together
+    factor: float
+    usual: float  # the same mean for the model of the weights
+    quality: float
+
+    def apply(self, found: Candidates) -> Candidates:
+        columns = [at for at, name in enumerate(found.names) if name in _DENSE]
+        if not columns:
+            return found
+        features, centre, spread = found.features.copy(), found.centre.copy(), found.spread.copy()
+        features[:, columns] = self._moved(features[:, columns])
+        centre[columns] = self._moved(centre[columns])
+        spread[columns] = spread[columns] * self.factor
+        return replace(found, features=features, centre=centre, spread=spread)
+
+    def _moved(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return self.usual + (values - self.mean) * self.factor
+
+    def weight(self, feature: str) -> float:
+        return self.quality if feature in _DENSE else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMatch:
+    """How a model compares with the one that the packaged weights were fitted for."""
+
+    calibration: Calibration
+    scale: CosineScale | None = None  # with ALIGNED alone
+    mean_cosine: float | None = None  # between the two models' vectors of a text; None: another width
+    least_cosine: float | None = None
+    recall: float = 0.0  # evidence recall@10 on the probes
+    usual_recall: float = 0.0  # of the other model
+
+
+FITTED = ModelMatch(Calibration.FITTED)
+UNMEASURED = ModelMatch(Calibration.WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Probes:
+    texts: Sequence[str]
+    questions: Sequence[str]
+    evidence: npt.NDArray[np.int64]  # the place of each question's text
+    text_vectors: Matrix  # of the model that the weights were fitted for, in fp32
+    question_vectors: Matrix
+
+
+@cache
+def _probes() -> _Probes:
+    place = files(__package__) / "fitted"
+    plain = json.loads((place / "probes.json").read_text(encoding="utf-8"))
+    vectors = np.load(io.BytesIO((place / "all-MiniLM-L6-v2.probes.npz").read_bytes()))
+    return _Probes(
+        texts=plain["texts"],
+        questions=[one["text"] for one in plain["questions"]],
+        evidence=np.array([one["evidence"] for one in plain["questions"]]),
+        text_vectors=vectors["texts"].astype(np.float32),
+        question_vectors=vectors["questions"].astype(np.float32),
+    )
+
+
+async def match_model(embedder: EmbeddingModel) -> ModelMatch:
+    """Embeds some hundred short texts. TransientError and PermanentError as the embedder raises them, the latter
+    also for vectors that are none."""
+    probes = _probes()
+    texts = await _embedded(embedder, probes.texts)
+    questions = await _embedded(embedder, probes.questions)
+    return await asyncio.to_thread(compare, texts, questions)
+
+
+async def _embedded(embedder: EmbeddingModel, texts: Sequence[str]) -> Matrix:
+    parts = [await embedder.embed(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
+    vectors: Matrix = np.concatenate(parts)
+    if vectors.shape != (len(texts), embedder.dimension) or not np.isfinite(vectors).all():
+        raise PermanentError(f"the embedding model answered with {vectors.shape}, or with numbers that are none")
+    return vectors
+
+
+def compare(texts: Matrix, questions: Matrix) -> ModelMatch:
+    """The match of a model with these vectors of the probes, of unit length."""
+    probes = _probes()
+    ours, theirs = _judge(probes.text_vectors, probes.question_vectors), _judge(texts, questions)
+    mean = least = None
+    if texts.shape[1] == probes.text_vectors.shape[1]:
+        both = np.vstack([probes.text_vectors, probes.question_vectors]) * np.vstack([texts, questions])
+        cosines = both.sum(axis=1)
+        mean, least = float(cosines.mean()), float(cosines.min())
+    found = ModelMatch(Calibration.FITTED, None, mean, least, theirs.recall, ours.recall)
+    same = mean is not None and least is not None and mean >= LEAST_MEAN_COSINE and least >= LEAST_COSINE
+    if same and abs(theirs.recall - ours.recall) <= MOST_RECALL_LOST:
+        return found
+    quality = min(1.0, theirs.apart / ours.apart)
+    if theirs.spread < _LEAST_SPREAD or quality <= 0.0:
+        return replace(found, calibration=Calibration.WORDS)
+    scale = CosineScale(theirs.mean, ours.spread / theirs.spread * quality, ours.mean, quality)
+    return replace(found, calibration=Calibration.ALIGNED, scale=scale)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    mean: float  # cosine of a question with texts that do not answer it
+    spread: float
+    apart: float  # how far those that answer stand above, in standard deviations
+    recall: float
+
+
+def _judge(texts: Matrix, questions: Matrix) -> _Judged:
+    evidence = _probes().evidence
+    cosines = questions @ texts.T
+    answers = cosines[np.arange(len(evidence)), evidence]
+    others = cosines[np.arange(cosines.shape[1]) != evidence[:, None]]
+    mean, spread = float(others.mean()), float(others.std())
+    ahead = (cosines > answers[:, None]).sum(axis=1)
+    return _Judged(mean, spread, (float(answers.mean()) - mean) / max(spread, 1e-9), float((ahead < _DEPTH).mean()))
+
+
+# --- at the start ------------------------------------------------------------------------------------
+
+log = logger(__name__)
+
+Adopts = Callable[[ModelMatch], None]
+_RETRY = timedelta(seconds=30)  # between two attempts, while the model is out of reach
+
+
+class ModelMatcher:
+    """Measures the embedding model in the background, and tells whoever weighs with it. While the model cannot be
+    reached, words alone decide, and it is asked again."""
+
+    def __init__(
+        self,
+        embedder: EmbeddingModel,
+        *,
+        known: Container[str],
+        metrics: Metrics,
+        retry: timedelta = _RETRY,
+    ) -> None:
+        """*known*: fingerprints of models that need no measuring, because there are weights of their own."""
+        self._embedder, self._metrics, self._retry = embedder, metrics, retry
+        self._known = embedder.fingerprint in known
+        self.match = FITTED if self._known else UNMEASURED
+        self._adopts: list[Adopts] = []
+        self._measuring: asyncio.Task[None] | None = None
+        self._tell()
+
+    async def __aenter__(self) -> Self:
+        if not self._known:
+            self._measuring = asyncio.create_task(self._measure(), name="match of the embedding model")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._measuring is not None:
+            self._measuring.cancel()
+            await asyncio.gather(self._measuring, return_exceptions=True)
+
+    async def wait(self, within: timedelta) -> None:
+        """Until the model is measured, for *within* at most."""
+        if self._measuring is not None:
+            await asyncio.wait({self._measuring}, timeout=within.total_seconds())
+
+    def subscribe(self, adopts: Adopts) -> None:
+        """*adopts* is told now, and again when the model is measured."""
+        self._adopts.append(adopts)
+        adopts(self.match)
+
+    def _tell(self) -> None:
+        for each in Calibration:
+            self._metrics.calibration.labels(each.value).set(each is self.match.calibration)
+        for adopts in self._adopts:
+            adopts(self.match)
+
+    async def _measure(self) -> None:
+        fingerprint, told = self._embedder.fingerprint, False
+        while True:
+            try:
+                self.match = await match_model(self._embedder)
+                break
+            except MemoryExtprocError as error:
+                if not told:
+                    log.warning("recall.model_not_measured", embedding_model=fingerprint, kind=type(error).__name__)
+                told = True
+            await asyncio.sleep(self._retry.total_seconds())
+        found = self.match
+        self._tell()
+        if found.calibration is Calibration.WORDS:
+            log.warning("recall.weights_not_fitted", embedding_model=fingerprint)
+            return
+        log.info(
+            "recall.model_measured",
+            embedding_model=fingerprint,
+            calibration=found.calibration.value,
+            cosine=found.mean_cosine,
+            least_cosine=found.least_cosine,
+            recall=found.recall,
+            quality=1.0 if found.scale is None else found.scale.quality,
+        )
