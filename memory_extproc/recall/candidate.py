@@ -44,6 +44,7 @@ class Verdict(StrEnum):
     DUPLICATE = "duplicate"  # says what a chosen memory says already
     IN_VIEW = "in_view"  # the model sees it in the conversation as it is
     THREAD = "thread"  # fetched because a summary of its topic matched well; its own relevance is not asked
+    UNTRUSTED = "untrusted"  # its words are not trusted as far as the question needs
     NOT_RECALLABLE = "not_recallable"  # expired, replaced, forgotten, or a bare question
 
 

@@ -1,5 +1,5 @@
-"""Orders to an assistant, found by their structure: each word of a sentence becomes the roles that it may have in an
-order (who is addressed, a deontic verb, a condition, a standing time, a third party), and sequences of roles are
+"""Orders to an assistant, found by their structure: each word of a sentence becomes the roles that it may have in
+an order (the addressee, a deontic verb, a condition, a standing time, a third party), and sequences of roles are
 looked for. The words of a new attack change; the roles hardly do. Pure; linear in the text.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
+_PARSED = tomllib.loads((files(__package__) / "roles.toml").read_text(encoding="utf-8"))
 _WORD = re.compile(
     r"""(?x)(?P<address>https?://\S{1,300}|[\w.+-]{1,64}@[\w.-]{1,64}|\b[\w-]{1,40}\.(?:[\w-]{1,20}\.){0,3}
       (?:com|net|org|io|example|me|xyz|shop|app|dev|co|info)\b(?:/\S{0,200})?)
@@ -21,23 +22,10 @@ _WORD = re.compile(
     |(?P<mark>[,;:.!?()\u2013\u2014])"""
 )
 _SUBJECTS = frozenset("SUuA")
-# What an object begins with: a word before it that begins a clause, and has no ending of another form, is a verb.
-_OBJECTS = frozenset(
-    """a an the this that these those all any every each no some my your our his her their its it them me us him to
-    with from on in out up off over down for""".split()
-)
+_OBJECTS = frozenset(_PARSED["words"]["objects"].split())
 _NO_VERB = re.compile(r"(?:s|ing|ed|ly|tion|ness|ity)\Z")
-_NO_VERBS = frozenset(  # words of a closed class, and answers
-    """a an the this that these those all any every each no some my your our his her their its it them me us him i we
-    he she they who what which whose how why where as at by for from in into of off on onto out over to under up with about
-    and or but if so than then there here be am are was were been do does did has have had will would can could may
-    might well yes okay sure hello hi hey also both even not only just more most much many such same other rather
-    due because since while although though like unlike next first last second one two three""".split()
-)
-_LEADS = frozenset(  # an order may begin behind them
-    """and then please always never only also just not don't kindly simply permanently now so directly instead
-    silently""".split()
-)
+_NO_VERBS = frozenset(_PARSED["words"]["no_verbs"].split())
+_LEADS = frozenset(_PARSED["words"]["leads"].split())
 _LONGEST = 400  # words of a sentence that are read
 _MOST_OF_PHRASE = 3
 
@@ -62,9 +50,7 @@ class OrderGrammar:
                 known = self._endings if word.endswith("*") else self._roles
                 plain = word.rstrip("*").replace("_", " ")
                 known[plain] = known.get(plain, "") + role
-        self._starts = frozenset(
-            " ".join(phrase.split(" ")[:1]) for phrase in self._roles if " " in phrase
-        )
+        self._starts = frozenset(phrase.partition(" ")[0] for phrase in self._roles if " " in phrase)
         self._orders = [
             _Order(
                 order["kind"],
@@ -167,4 +153,4 @@ def _shape(shape: str) -> str:
     return r"(?<!\S)" + "".join(made)
 
 
-ORDERS = OrderGrammar(tomllib.loads((files(__package__) / "roles.toml").read_text(encoding="utf-8")))
+ORDERS = OrderGrammar(_PARSED)
