@@ -52,7 +52,7 @@ def weigh(
     What says the same, also in other forms or another order of its words, is given once, and the newest of it; of a
     message and a fact that say the same only the fact, because a fact is replaced when it no longer holds and a
     message is not. Of what was drawn from another, and that other, what serves best for what is *asked* (see
-    `once`) has the place of the best of them. Memories that are not *trusted* are left out before all else. What the
+    `once`) has the place of the best of them. Memories that are not *trusted* are left out first. What the
     model sees already (*in_view*, and by id *seen*) is left out, as is what cannot be recalled at *now*. Far behind
     the limit nothing is compared any more.
     """

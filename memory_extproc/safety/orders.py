@@ -141,15 +141,15 @@ def _shape(shape: str) -> str:
     made = []
     for part in _PART.finditer(shape):
         if part["all"]:
-            made.append("".join(rf"(?=\S*{role})" for role in part["all"]) + r"\S+ ")
+            made.append("".join(rf"(?=\S{{0,16}}{role})" for role in part["all"]) + r"\S{1,16} ")
         elif part["any"]:
-            made.append(rf"\S*[{part['any']}]\S* ")
+            made.append(rf"\S{{0,16}}[{part['any']}]\S{{0,16}} ")
         elif part["gap"]:
-            made.append(rf"(?:\S+ ){{0,{part['gap']}}}")
+            made.append(rf"(?:\S{{1,16}} ){{0,{part['gap']}}}")
         elif part["start"]:
             made.append("^")
         else:
-            made.append(rf"\S*{part['one']}\S* ")
+            made.append(rf"\S{{0,16}}{part['one']}\S{{0,16}} ")
     return r"(?<!\S)" + "".join(made)
 
 

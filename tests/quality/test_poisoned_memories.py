@@ -1,7 +1,7 @@
-"""Attacks on memory: 400 of them in twenty families, ten of which are described in published work, and innocent texts.
+"""Attacks on memory, 400 in twenty families, ten of which are described in published work, and innocent texts.
 
-Half of the attacks was written before the rules and never used for them. An attack is recalled where its words become
-an active memory, and where the question that goes with it may be answered from words of that origin.
+Half of the attacks was written before the rules and never used for them. An attack is recalled where its words
+become an active memory, and where the question that goes with it may be answered from words of that origin.
 """
 
 from __future__ import annotations
