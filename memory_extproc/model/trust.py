@@ -12,13 +12,13 @@ TRUST = "trust"  # of metadata: the class, where it is another than role, source
 
 
 class Trust(StrEnum):
-    """From the most trusted to the least. Stored, and told to clients, so a value is never renamed."""
+    """From the most trusted to the least. The values are stored and public: none is renamed."""
 
-    OPERATOR = "operator"  # shared with everyone by who runs the service
+    OPERATOR = "operator"  # an operator's, shared with everyone
     CALLER = "caller"  # the caller's own words
-    CONFIRMED = "confirmed"  # said by others, and said again by the caller
+    CONFIRMED = "confirmed"  # another's words that the caller repeated
     IMPORT = "import"  # from a file
-    MEMBER = "member"  # of a project, shared with the others
+    MEMBER = "member"  # a project's
     ASSISTANT = "assistant"
     TOOL = "tool"  # from the results of tools, or from a document
 
@@ -36,7 +36,7 @@ def least_trusted(classes: Iterable[Trust]) -> Trust:
 
 
 def trust_of(memory: Memory) -> Trust:
-    """What is stored with it, or what role, source and owner say, as of every memory of an earlier version."""
+    """The class in the metadata, else the class of role, source and owner, which rows of earlier versions have."""
     kind = memory.owner.kind
     if kind is OwnerKind.GLOBAL:
         return Trust.OPERATOR

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from memory_extproc.store.partition import confirm_memory
 from tests.builders import ANN, MONDAY, a_memory, a_turn
 
 
-def of_tool(content: str = "The fee is 900 euros.", **changes: object) -> Memory:
+def of_tool(content: str = "The fee is 900 euros.", **changes: Any) -> Memory:
     memory = a_memory(content, source=Source.VERBATIM, role=Role.ASSISTANT, **changes)
     return replace(memory, metadata=trust_noted(memory, Trust.TOOL))
 
@@ -32,7 +33,7 @@ def of_tool(content: str = "The fee is 900 euros.", **changes: object) -> Memory
         ({"metadata": {"trust": "a word of a later version"}}, Trust.CALLER),
     ],
 )
-def test_a_row_without_a_class_gets_one_from_its_origin(changes: dict[str, object], trust: Trust) -> None:
+def test_a_row_without_a_class_gets_one_from_its_origin(changes: dict[str, Any], trust: Trust) -> None:
     assert trust_of(a_memory("I live in Bonn.", **changes)) is trust
 
 
