@@ -25,7 +25,13 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Principal
 from memory_extproc.curation.editor import RESERVED, AmbiguousIdError, MemoryCatalog, etag_of
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Memory, Owner, OwnerKind, digest
+from memory_extproc.model import (
+    Memory,
+    Owner,
+    OwnerKind,
+    digest,
+    trust_of,
+)
 from memory_extproc.ports import Coordination
 from memory_extproc.request.identity import MAX_BYTES, accept_name
 
@@ -85,6 +91,7 @@ def message_of(memory: Memory) -> pb.Memory:
         valid_from=time_of(memory.valid_from),
         valid_to=time_of(memory.valid_to),
         etag=etag_of(memory),
+        trust=trust_of(memory).value,
     )
 
 

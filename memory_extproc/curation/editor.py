@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import (
+    TRUST,
     Embedded,
     Hit,
     JournalState,
@@ -29,7 +30,10 @@ from memory_extproc.model import (
     Owner,
     Scope,
     Source,
+    Trust,
     digest,
+    trust_noted,
+    trust_of,
 )
 from memory_extproc.ports import EmbeddingModel, Journal, MemoryLister, MemoryWriter, Now
 from memory_extproc.safety.operator_rules import MASK_SECRETS
@@ -41,6 +45,7 @@ RESERVED = frozenset(
         "turn", "piece", "whole", "heard", "ordinal", "said", "revision", "confirmations", "version", "confidence",
         "sources", "drawn_from", "beside", "replaces", "corrects", "also", "ends",
         "retired", "retired_at", "retired_from", "unretired", "derived", "merged", "made", "past", "accessed",
+        TRUST,
     }
 )  # fmt: skip
 # What stands in metadata of a soft deletion, and of its undoing (seconds since 1970).
@@ -311,6 +316,8 @@ class MemoryEditor:
                 expires_at=told.expires_at or memory.expires_at,
                 metadata={**memory.metadata, **told.metadata, "confirmations": count},
             )
+            if not trust_of(memory).covers(Trust.CONFIRMED):
+                confirmed = changed = replace(changed, metadata=trust_noted(changed, Trust.CONFIRMED))
             return [Embedded(changed, row.vector)]
 
         await self._lists.change(owner, same.id, confirm)
@@ -331,6 +338,8 @@ class MemoryEditor:
             # Later than anything that was made of its old words, also within this second.
             metadata["said"] = self._now().timestamp()
             changed = replace(changed, source=Source.API, valid_from=now, embed_model=self._embedder.fingerprint)
+            # A correction leaves the class: only saying the same again confirms it.
+            metadata = trust_noted(replace(changed, metadata=metadata), trust_of(memory))
         revision = memory.metadata.get("revision", 1)
         metadata["revision"] = revision + 1 if isinstance(revision, int) else 2
         return replace(changed, metadata=metadata, updated_at=max(now, memory.updated_at))

@@ -376,6 +376,7 @@ class Exchange:
                 response_id=answer.response_id,
                 conversation=heard.conversation,
                 ends_session=heard.ends_session,
+                tools=heard.tools,
             )
         )
 

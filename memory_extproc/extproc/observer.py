@@ -110,6 +110,7 @@ class HandoverMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     reach: tuple[Owner, ...] = ()  # whose these may be
     viewer: Owner | None = None  # whose conversation the provider keeps, if it does
     epoch: int = 0
+    tools: bool = False  # as Exchanged.tools
 
     @classmethod
     def of(cls, heard: PendingTurn, enriched: Enriched) -> HandoverMetadata:
@@ -128,6 +129,7 @@ class HandoverMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
             reach=heard.reach,
             viewer=None if view is None else view.owner,
             epoch=0 if view is None else view.epoch,
+            tools=heard.tools,
         )
 
     def __repr__(self) -> str:
@@ -177,6 +179,7 @@ class ObservedRequest:
             in_view=view,
             seen=handed.seen,
             reach=handed.reach,
+            tools=handed.tools,
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from memory_extproc.learn.chunking import ChunkLimits, pieces
 from memory_extproc.model import (
+    TRUST,
     Embedded,
     Memory,
     MemoryType,
@@ -18,6 +19,7 @@ from memory_extproc.model import (
     Owner,
     Role,
     Source,
+    Trust,
     Turn,
     message_id_of,
     message_ids,
@@ -122,6 +124,7 @@ def _judged(turn: Turn, ordinal: int, decision: Decision, now: datetime, limits:
 
 def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, numbered: dict[str, Any]) -> Memory:
     said = turn.at.replace(microsecond=0)
+    made_of_tools = {TRUST: Trust.TOOL.value} if turn.tools and ordinal else {}
     return Memory(
         id=message_id(turn, ordinal, number),
         owner=turn.owner,
@@ -136,7 +139,7 @@ def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, 
         seq=turn.seq + ordinal,
         role=_MESSAGES[ordinal],
         origin=provenance(turn.origin),
-        metadata={"turn": turn.id, **_heard(turn, ordinal), **numbered},
+        metadata={"turn": turn.id, **_heard(turn, ordinal), **numbered, **made_of_tools},
     )
 
 

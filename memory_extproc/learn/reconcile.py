@@ -33,6 +33,7 @@ from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.learn.messages import Judges as MessagesJudges
 from memory_extproc.learn.messages import provenance
 from memory_extproc.model import (
+    TRUST,
     Embedded,
     Hit,
     Memory,
@@ -41,6 +42,7 @@ from memory_extproc.model import (
     Role,
     Scope,
     Source,
+    Trust,
     Turn,
     Vector,
     digest,
@@ -134,6 +136,7 @@ def row_of(fact: Fact, turn: Turn, ordinal: int, embed_model: str) -> Memory:
             "said": round((fact.began or turn.at).timestamp(), 3),
             **_where_given(drawn_from=list(fact.drawn_from)),
             **_where_given(ends=fact.ends, context=fact.context, event_date=fact.happens),
+            **({} if fact.trust is Trust.CALLER else {TRUST: fact.trust.value}),
             **_where_given(sensitivity=fact.sensitivity, suspicion=fact.suspicion, speaker=turn.speaker),
         },
         state=MemoryState.QUARANTINED if fact.suspicion else MemoryState.ACTIVE,
@@ -271,7 +274,10 @@ class Reconciler:
         if already:
             return Decision.KNOWN
         turn = proposed.fact.turn_id
-        await self._keeps.confirm(row.owner, confirmed, row.created_at, turn=turn, beside=proposed.beside)
+        trusted = proposed.fact.trust.covers(Trust.CONFIRMED)
+        await self._keeps.confirm(
+            row.owner, confirmed, row.created_at, turn=turn, beside=proposed.beside, trusted=trusted
+        )
         return Decision.CONFIRMED
 
     async def _retire_words(self, old: Memory, by: str, at: datetime, proposed: _Proposed) -> None:

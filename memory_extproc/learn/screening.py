@@ -30,6 +30,7 @@ from memory_extproc.model import (
     Role,
     Screened,
     Source,
+    Trust,
     Turn,
     TurnOutcome,
     digest,
@@ -39,7 +40,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, MemoryStore, MemoryWriter, Now
 from memory_extproc.safety.operator_rules import MASK_SECRETS
 from memory_extproc.safety.policy import WRITTEN, Found, Policy, sensitivity, without_secrets
-from memory_extproc.safety.prompt_injection import Suspicion, suspicion
+from memory_extproc.safety.prompt_injection import Suspicion, foreign_suspicion, suspicion
 from memory_extproc.text.words import normal, tokens
 
 log = logger(__name__)
@@ -466,9 +467,13 @@ class PutAside:
         if not self._aside():
             return tuple(_marked(one, None) for one in self._judges(turn, now))
         asked = suspicion(turn.asked)
-        answered = asked or suspicion(turn.answered)
+        answered = asked or _of_answer(turn)
         why = {Role.USER: asked, Role.ASSISTANT: answered}
         return tuple(_marked(one, why[one.role]) for one in self._judges(turn, now))
+
+
+def _of_answer(turn: Turn) -> Suspicion | None:
+    return foreign_suspicion(turn.answered) if turn.tools else suspicion(turn.answered)
 
 
 def _marked(judged: Judged, why: Suspicion | None) -> Judged:
@@ -526,25 +531,27 @@ class Trusting:
 def _trusted(turns: Iterable[Turn]) -> dict[str, Turn]:
     """By id, those whose asker does not instruct; an answer that does is not shown to who extracts."""
     trusted = (turn for turn in turns if suspicion(turn.asked) is None)
-    return {turn.id: replace(turn, answered="") if suspicion(turn.answered) else turn for turn in trusted}
+    return {turn.id: replace(turn, answered="") if _of_answer(turn) else turn for turn in trusted}
 
 
 def _looked_at(fact: Fact, turn: Turn | None, earlier: Iterable[Turn]) -> Fact:
     category = sensitivity(fact.content)
     found = suspicion(fact.content)
     why = found.value if found else ""
-    if not why and fact.source is Source.LLM and turn is not None and _foreign(fact, turn, earlier):
-        why = FOREIGN
-    if not (category or why):
+    trust = Trust.CALLER
+    if fact.source is Source.LLM and turn is not None and _foreign(fact, turn, earlier):
+        if len(tokens(turn.asked)) <= _CONFIRMS:
+            trust = Trust.CONFIRMED
+        else:
+            trust, why = Trust.TOOL if turn.tools else Trust.ASSISTANT, why or FOREIGN
+    if not (category or why or trust is not fact.trust):
         return fact
-    return replace(fact, sensitivity=category.value if category else "", suspicion=why)
+    return replace(fact, sensitivity=category.value if category else "", suspicion=why, trust=trust)
 
 
 def _foreign(fact: Fact, turn: Turn, earlier: Iterable[Turn]) -> bool:
-    """Whether what *fact* says is in the assistant's words alone. A short reply may confirm them, and a fact in yet
+    """Whether what *fact* says is in the assistant's words alone, which a short reply may confirm. A fact in yet
     other words is the model's own wording."""
-    if len(tokens(turn.asked)) <= _CONFIRMS:
-        return False
     words = _telling(fact.value)
     own = _telling(turn.asked).union(*(_telling(before.asked) for before in earlier))
     return bool(words & _telling(turn.answered)) and not words & own

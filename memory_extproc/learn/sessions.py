@@ -287,6 +287,7 @@ class Sessions:
             heard=conversation.opening,
             resumes=bool(exchanged.history) or bool(exchanged.previous_response_id),
             speaker=exchanged.caller.speaker,
+            tools=exchanged.tools,
         )
 
     # --- records -------------------------------------------------------------------------------------

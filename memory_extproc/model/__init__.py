@@ -47,6 +47,7 @@ from memory_extproc.model.recall import (
     Signals,
     Switch,
 )
+from memory_extproc.model.trust import TRUST, Trust, least_trusted, trust_noted, trust_of
 from memory_extproc.model.turn import (
     DeadLetter,
     Exchanged,
@@ -64,6 +65,7 @@ __all__ = [
     "RECORD_KINDS",
     "SHARED",
     "TEXT_KINDS",
+    "TRUST",
     "Arm",
     "Caller",
     "Candidates",
@@ -110,13 +112,17 @@ __all__ = [
     "Signals",
     "Source",
     "Switch",
+    "Trust",
     "Turn",
     "TurnOutcome",
     "Vector",
     "WaitingPlace",
     "Words",
     "digest",
+    "least_trusted",
     "message_id_of",
     "message_ids",
     "seconds_said",
+    "trust_noted",
+    "trust_of",
 ]

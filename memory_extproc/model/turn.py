@@ -47,6 +47,7 @@ class Exchanged:
     response_id: str = ""
     conversation: str = ""  # name of the one that the provider keeps; it is the same for each of its turns
     ends_session: bool = False
+    tools: bool = False  # the answer stands on results of tools
 
     @property
     def continues(self) -> str:
@@ -83,6 +84,7 @@ class Turn:
     )
     resumes: bool = False  # something was said before *asked*, so *heard* is no other conversation's
     speaker: str = ""  # which of several, where *owner* is a project (Caller.speaker)
+    tools: bool = False  # the answer stands on results of tools
 
 
 def message_id_of(owner: Owner, turn_id: str, ordinal: int, number: int = 0) -> str:

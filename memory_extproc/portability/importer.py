@@ -22,6 +22,7 @@ import msgspec
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
+    TRUST,
     Consent,
     Embedded,
     ImportProblem,
@@ -31,7 +32,11 @@ from memory_extproc.model import (
     MemoryState,
     Owner,
     Source,
+    Trust,
     digest,
+    least_trusted,
+    trust_noted,
+    trust_of,
 )
 from memory_extproc.portability.records import COUNTED, ID, Record, RefusedError, memory_of, read_record, record_of
 from memory_extproc.ports import (
@@ -220,7 +225,9 @@ class Import:
         if sources := _sources(record):
             # A forget of a source reaches the summary by these ids.
             metadata[SOURCES] = [ours(id_) for id_ in sources]
-        return replace(memory, superseded_by=ours(record.superseded_by), metadata=metadata)
+        memory = replace(memory, superseded_by=ours(record.superseded_by), metadata=metadata)
+        # A file can say anything of itself: it may lower its class, and never raise it.
+        return replace(memory, metadata=trust_noted(memory, least_trusted((trust_of(memory), Trust.IMPORT))))
 
     async def _keep(self, changes: Sequence[_Change]) -> None:
         vectors = await self._parts.embeds.embed([change.memory.content for change in changes])
@@ -321,7 +328,7 @@ def _says_the_same(there: Memory, brought: Memory) -> bool:
 
 
 def _without_counts(record: Record) -> Record:
-    metadata = {name: value for name, value in record.metadata.items() if name != COUNTED}
+    metadata = {name: value for name, value in record.metadata.items() if name not in {COUNTED, TRUST}}
     return msgspec.structs.replace(record, metadata=metadata, **_BESIDE_THE_POINT)
 
 

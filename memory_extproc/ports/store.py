@@ -166,8 +166,10 @@ class MemoryWriter(Protocol):
         *,
         turn: str = "",
         beside: Sequence[str] = (),
+        trusted: bool = False,
     ) -> None:
         """The same was said again: refreshes updated_at and counts the confirmation in metadata. *turn* said it,
-        together with the facts *beside*: noted in metadata, of the last turns, so that their messages are known."""
+        together with the facts *beside*: noted in metadata, of the last turns, so that their messages are known.
+        *trusted*: by the caller, which confirms the words of others."""
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None: ...

@@ -45,6 +45,7 @@ class Verdict(StrEnum):
     IN_VIEW = "in_view"  # the model sees it in the conversation as it is
     THREAD = "thread"  # fetched because a summary of its topic matched well; its own relevance is not asked
     BLOCKED = "blocked"  # a pattern of privacy.never_inject matches it, or it holds another request's placeholder
+    UNTRUSTED = "untrusted"  # its words are not trusted as far as the question needs
     NOT_RECALLABLE = "not_recallable"  # expired, replaced, forgotten, or a bare question
 
 

@@ -16,6 +16,7 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
+from memory_extproc.model import Trust
 from memory_extproc.text.attributes import ATTRIBUTES, LexiconError, any_of, compile_pattern, plain_words
 from memory_extproc.text.dates import Span, asked_of
 from memory_extproc.text.intents import asks
@@ -364,3 +365,27 @@ def read_intents(text: str, where: str) -> IntentLexicon:
 
 
 INTENTS = read_intents((files(__package__) / "intents.toml").read_text(encoding="utf-8"), "intents.toml")
+
+
+# --- trust -------------------------------------------------------------------------------------------
+# What results of tools and documents said serves the caller's own affairs and conversations of the past. For advice
+# and for questions about the world it does not: that is where planted words pay, and a tool can be asked again.
+
+_ABOUT_CONVERSATIONS = frozenset({Kind.PAST, Kind.DATED, Kind.SUBJECT, Kind.AS_OF})
+_FOR_ADVICE = frozenset({Kind.CONSTRAINT, Kind.OVERVIEW})
+_ADVICE = compile_pattern(
+    r"\b(?:should (?:i|we|one)|recommend\w*|suggest\w*|advi[sc]e|(?:best|safest|most reliable|trusted)"
+    r"|where (?:can|do) (?:i|we|one) (?:buy|get|find|order)|who can (?:help|fix|repair)"
+    r"|soll(?:te|en)? (?:ich|wir|man)|empfiehl\w*|empfehl\w*|conseill\w*|recom(?:ie|e)nd\w*|consigli\w*)\b",
+    "advice",
+)
+
+
+def least_trust(asked: str, reading: Reading) -> Trust:
+    """How far a memory must be trusted, at least, to be recalled for *asked*."""
+    kinds = {intent.kind for intent in reading.intents[:1]}
+    if kinds & _FOR_ADVICE or _ADVICE.search(fold(asked[:LONGEST])):
+        return Trust.ASSISTANT
+    words = set(plain_words(asked[:LONGEST]))
+    own = not words.isdisjoint(INTENTS.words["own"] | INTENTS.words["possessive"])
+    return Trust.TOOL if own or kinds & _ABOUT_CONVERSATIONS else Trust.ASSISTANT

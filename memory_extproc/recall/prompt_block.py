@@ -14,7 +14,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from memory_extproc.model import Caller, Memory, MemoryState, MemoryType, OwnerKind, Profile, Ranked, Role, Source
+from memory_extproc.model import (
+    Caller,
+    Memory,
+    MemoryState,
+    MemoryType,
+    OwnerKind,
+    Profile,
+    Ranked,
+    Role,
+    Source,
+    Trust,
+    trust_of,
+)
 from memory_extproc.ports import MemoryLister, Now, TurnLearner
 from memory_extproc.recall.dedup import is_correction
 from memory_extproc.safety.neutralize import harmless
@@ -155,7 +167,10 @@ def _corrections(ranked: Sequence[Ranked]) -> frozenset[str]:
 
 
 def _line(memory: Memory, *, corrects: bool) -> str:
+    trust = trust_of(memory)
     said = {Role.USER: "the user said", Role.ASSISTANT: "the assistant said"}.get(memory.role, "")
+    if trust is Trust.TOOL:
+        said = "the assistant said, from a tool or document" if memory.role is Role.ASSISTANT else said
     if corrects:
         said = "the user corrected this, saying"
     when = memory.created_at.date().isoformat()
@@ -169,11 +184,21 @@ def _line(memory: Memory, *, corrects: bool) -> str:
         mark = f"(shared in the project {harmless(memory.owner.project)}) "
     elif whose is OwnerKind.GLOBAL:
         mark = "(shared with everyone) "
+    if memory.source is not Source.VERBATIM or trust is Trust.IMPORT:
+        mark += _WORDS_OF.get(trust, "")
     if memory.source is Source.VERBATIM and said:
         return f'- [{when}] {mark}{said}: "{content}"'
     if memory.source is Source.SUMMARY and memory.type is MemoryType.EPISODIC:
         return f"- [{when}] {mark}(summary of an earlier conversation) {content}"
     return f"- [{when}] {mark}{content}"
+
+
+# Whose words they are, where they are not the caller's.
+_WORDS_OF = {
+    Trust.TOOL: "(from a tool or document) ",
+    Trust.ASSISTANT: "(from the assistant) ",
+    Trust.IMPORT: "(imported) ",
+}
 
 
 def _truncate_line(line: str, tokens: int) -> str:
@@ -264,7 +289,7 @@ def entries(memories: Iterable[Memory], importance: float, now: datetime) -> lis
         key = _about(memory)
         if key and memory.state is MemoryState.SUPERSEDED:
             replaced[key].append(memory)
-        elif not memory.recallable(now):
+        elif not memory.recallable(now) or not trust_of(memory).covers(Trust.MEMBER):
             continue
         elif memory.type is MemoryType.REFLECTIVE:
             found.append(Entry("", "", (memory.content,), "", memory.importance, (memory,)))

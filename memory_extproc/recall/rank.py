@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import date, datetime, timedelta
@@ -43,6 +43,7 @@ def weigh(
     in_view: Iterable[str] = (),
     seen: AbstractSet[str] = frozenset(),
     whole: bool = True,
+    trusted: Callable[[Memory], bool] = lambda _: True,
 ) -> list[Considered]:
     """Every one of *ordered*, best first, with its verdict: at most *limit* INJECTED, each at or above *threshold*
     (on relevance, or on the cosine itself). Not *whole*: nobody asks about the others, and none of those that are
@@ -51,10 +52,13 @@ def weigh(
     What says the same, also in other forms or another order of its words, is given once, and the newest of it; of a
     message and a fact that say the same only the fact, because a fact is replaced when it no longer holds and a
     message is not. Of what was drawn from another, and that other, what serves best for what is *asked* (see
-    `once`) has the place of the best of them. What the model sees already (*in_view*, and by id
-    *seen*) is left out, as is what cannot be recalled at *now*. Far behind the limit nothing is compared any more.
+    `once`) has the place of the best of them. Memories that are not *trusted* are left out first. What the
+    model sees already (*in_view*, and by id *seen*) is left out, as is what cannot be recalled at *now*. Far behind
+    the limit nothing is compared any more.
     """
     view = View(in_view)
+    left_out = [_to_considered(one, Verdict.UNTRUSTED) for one in ordered if not trusted(one.memory)]
+    ordered = [one for one in ordered if trusted(one.memory)]
     shown = partial(_is_in_view, view=view, seen=seen)
     passing = reaching(ordered, threshold, on_cosine=on_cosine)
     able = [one.memory for one in passing if one.memory.recallable(now)]
@@ -81,7 +85,7 @@ def weigh(
             weighing.leave_out(one, Verdict.IN_VIEW)
         else:
             weighing.compare(one)
-    return weighing.weighed
+    return [*weighing.weighed, *(left_out if whole else ())]
 
 
 def _is_in_view(memory: Memory, *, view: View, seen: AbstractSet[str]) -> bool:

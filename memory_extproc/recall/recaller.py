@@ -32,6 +32,7 @@ from memory_extproc.model import (
     Signals,
     Source,
     Vector,
+    trust_of,
 )
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
@@ -47,7 +48,7 @@ from memory_extproc.ports import (
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_corrections
 from memory_extproc.recall.fusion import Fused, Fusion
-from memory_extproc.recall.intent import INTENTS, NOTHING_READ, IntentLexicon, Kind, Reading
+from memory_extproc.recall.intent import INTENTS, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.lookup import Lookup, Lookups
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
@@ -263,7 +264,8 @@ class Recaller:
         extended = await self._threads.extended(
             ranked, wish.question, wish.in_view, self._now(), within, whole=whole
         )
-        return tuple(one for one in extended if self._may_inject(one.memory))
+        least = least_trust(wish.question, found.reading)
+        return tuple(one for one in extended if self._may_inject(one.memory) and trust_of(one.memory).covers(least))
 
     async def _found(
         self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
@@ -459,6 +461,7 @@ class Recaller:
             candidates = with_corrections(candidates, wish.threshold)
         # A question for everything gets a summary beside the messages under it.
         apart = lookup is not None and lookup.all_of_it
+        least = least_trust(wish.question, found.reading)
         sorts = [
             [one for one in candidates if apart and one.memory.source is Source.SUMMARY],
             [one for one in candidates if not (apart and one.memory.source is Source.SUMMARY)],
@@ -476,6 +479,7 @@ class Recaller:
                 in_view=wish.in_view,
                 seen=told,
                 whole=whole,
+                trusted=lambda memory: trust_of(memory).covers(least),
             )
         ]
         blocked = (Considered(one.memory, one.score, one.relevance, Verdict.BLOCKED) for one in barred)

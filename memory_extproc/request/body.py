@@ -86,6 +86,7 @@ class PendingTurn:
     in_view: InView | None = None  # what the provider will keep with its answer, if it keeps conversations
     seen: tuple[str, ...] = ()  # ids of those memories
     reach: tuple[Owner, ...] = ()  # whose these may be
+    tools: bool = False  # as Exchanged.tools
 
     @property
     def size(self) -> int:

@@ -190,6 +190,7 @@ class Enricher:
             previous_response_id=request.previous_response_id,
             conversation=request.kept_conversation,
             ends_session=admitted.controls.ends_session,
+            tools=request.ends_in_tool_result,
         )
 
     async def _shortened(self, circumstances: Circumstances, caller: Caller) -> ChatRequest:

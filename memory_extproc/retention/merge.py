@@ -10,7 +10,20 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.model import Embedded, Matrix, Memory, MemoryState, MemoryType, Source, digest
+from memory_extproc.model import (
+    TRUST,
+    Embedded,
+    Matrix,
+    Memory,
+    MemoryState,
+    MemoryType,
+    Source,
+    Trust,
+    digest,
+    least_trusted,
+    trust_noted,
+    trust_of,
+)
 from memory_extproc.retention.rules import (
     ACCESSED,
     DERIVED,
@@ -44,6 +57,7 @@ class Merging:
     canonical: str
     importance: float
     others: tuple[str, ...]
+    trust: Trust  # of all of them, the least
 
 
 def duplicates(
@@ -77,12 +91,13 @@ def _merging(memories: Sequence[Memory], retention: RetentionRules, now: datetim
 
     best = max(memories, key=rank)
     importance = sum(memory.importance for memory in memories) / len(memories)
-    return Merging(best.id, round(importance, 6), tuple(one.id for one in memories if one.id != best.id))
+    others = tuple(one.id for one in memories if one.id != best.id)
+    return Merging(best.id, round(importance, 6), others, least_trusted(map(trust_of, memories)))
 
 
 def speaking(canonical: Memory, merging: Merging) -> Memory:
     """*canonical* as it speaks for all."""
-    return replace(canonical, importance=merging.importance)
+    return replace(canonical, importance=merging.importance, metadata=trust_noted(canonical, merging.trust))
 
 
 # --- clusters ----------------------------------------------------------------------------------------
@@ -249,5 +264,6 @@ def _derive_memory(current: Memory, earlier: Sequence[Memory], now: datetime) ->
             SOURCES: sources,
             PAST: sources[1:],
             MADE: read_at(at.timestamp(), [current, *earlier]),
+            TRUST: least_trusted(map(trust_of, [current, *earlier])).value,
         },
     )

@@ -12,7 +12,19 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, OwnerKind, Source, digest
+from memory_extproc.model import (
+    TRUST,
+    Embedded,
+    Memory,
+    MemoryState,
+    MemoryType,
+    Owner,
+    OwnerKind,
+    Source,
+    digest,
+    least_trusted,
+    trust_of,
+)
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.retention.merge import About
 from memory_extproc.retention.rules import (
@@ -261,6 +273,7 @@ class Reflections:
                 SOURCES: [memory.id for memory in evidence],
                 PAST: [],
                 MADE: read_at(now.timestamp(), evidence),
+                TRUST: least_trusted(map(trust_of, evidence)).value,
                 "version": self._reflects.version,
             },
         )
@@ -399,6 +412,7 @@ class Subjects:
                 SOURCES: [memory.id for memory in facts],
                 PAST: [],
                 MADE: read_at(now.timestamp(), facts),
+                TRUST: least_trusted(map(trust_of, facts)).value,
                 "version": self._consolidates.version,
             },
         )

@@ -190,8 +190,9 @@ class ChangeNotifier:
         *,
         turn: str = "",
         beside: Sequence[str] = (),
+        trusted: bool = False,
     ) -> None:
-        await self._within.confirm(owner, id, at, turn=turn, beside=beside)
+        await self._within.confirm(owner, id, at, turn=turn, beside=beside, trusted=trusted)
 
     # --- what may ------------------------------------------------------------------------------------
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:

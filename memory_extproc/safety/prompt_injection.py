@@ -23,6 +23,7 @@ from itertools import chain
 from urllib.parse import unquote
 
 from memory_extproc.safety.neutralize import drop_invisible
+from memory_extproc.safety.orders import ORDERS
 from memory_extproc.text.sentences import collapse_whitespace, sentences
 from memory_extproc.text.words import memoize_by_hash, normalize
 
@@ -100,12 +101,13 @@ _LOOKALIKES = str.maketrans(
     "aeopcyxijsdhBEHKMOPCTXIAroaeiknptuxABEHIKMNOPTX",
 )
 _MIXED = re.compile(r"(?<!\w)(?=\w*[A-Za-z])(?=\w*[\u0370-\u03ff\u0400-\u052f])\w+")
-_LEET = str.maketrans("013457@$!", "oleastasi")
+_LEET = (str.maketrans("013457@$!", "oieastasi"), str.maketrans("013457@$!", "oleastasi"))  # 1: i or l
 _LEET_WORD = re.compile(r"(?<![\w.])(?=\w*[a-z])(?=\w*[013457])[a-z013457@$!]{3,20}(?![\w])", re.IGNORECASE)
 _LEAST_LEET = 2  # such words in a text, before it is read as one of them
 # A letter is none of the signs between letters: a run that can be read in many ways is read in all of them.
 _SPACED = re.compile(r"(?<!\w)(?:[^\W_][ .\-_*]{1,2}){6,}[^\W_](?!\w)")
 _BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{20,8000}={0,2}")
+_PERCENT = re.compile(r"%20|(?:%[0-9A-Fa-f]{2}){3}")
 _HEX = re.compile(r"(?<![0-9A-Za-z])(?:0x)?((?:[0-9a-f]{2}[ :]?){12,4000})(?![0-9a-z])", re.IGNORECASE)
 _LEAST_READABLE = 0.9
 _ROT13_SIGNS = re.compile(
@@ -117,23 +119,35 @@ _LEAST_ROT13 = 2
 
 @memoize_by_hash(_REMEMBERED)
 def suspicion(text: str) -> Suspicion | None:
-    """Why *text* should not be remembered as it is; None for what people say. Linear in *text*."""
+    """Why *text*, a person's words or an assistant's, should not be remembered as it is; None for what people say.
+    Linear in *text*."""
+    return _suspicion(text, foreign=False)
+
+
+@memoize_by_hash(_REMEMBERED)
+def foreign_suspicion(text: str) -> Suspicion | None:
+    """As `suspicion`, for words that come from a tool or a document, which have no business with an assistant: an
+    order to one is suspicious there, whomever it serves."""
+    return _suspicion(text, foreign=True)
+
+
+def _suspicion(text: str, *, foreign: bool) -> Suspicion | None:
     shown = drop_invisible(_TAGS.sub("", text)).translate(_long_ligatures())
     plain = collapse_whitespace(normalize("NFKC", shown))
     sentences_read = dict.fromkeys(_parts(plain)).keys()
-    if (found := _read(plain, sentences_read)) is not None:
+    if (found := _read(plain, sentences_read, foreign=foreign)) is not None:
         return found
     # A text with more in disguise than in plain words is no message; reading on would take long.
     left = len(plain) + _LEAST_UNMASKED
     for disguised in map(collapse_whitespace, _unmask_readings(text, plain)):
         fresh = dict.fromkeys(_parts(disguised)).keys() - sentences_read
         left -= sum(map(len, fresh))
-        if left < 0 or _read(disguised, fresh) is not None:
+        if left < 0 or _read(disguised, fresh, foreign=foreign) is not None:
             return Suspicion.ENCODED
     return None
 
 
-def _read(text: str, parts: Iterable[str]) -> Suspicion | None:
+def _read(text: str, parts: Iterable[str], *, foreign: bool) -> Suspicion | None:
     for rule in _RULES:
         if rule.whole and rule.holds(text):
             return rule.kind
@@ -141,6 +155,8 @@ def _read(text: str, parts: Iterable[str]) -> Suspicion | None:
         for rule in _RULES:
             if not rule.whole and rule.holds(part):
                 return rule.kind
+        if (kind := ORDERS.kind_of(part, foreign=foreign)) is not None:
+            return Suspicion(kind)
     return None
 
 
@@ -181,13 +197,13 @@ def _unmask_readings(text: str, plain: str) -> Iterator[str]:
     if _MIXED.search(plain):
         yield _MIXED.sub(lambda word: word[0].translate(_LOOKALIKES), plain)
     if len(_LEET_WORD.findall(plain)) >= _LEAST_LEET:
-        yield _LEET_WORD.sub(lambda word: word[0].translate(_LEET), plain)
+        yield from (_LEET_WORD.sub(lambda word: word[0].translate(letters), plain) for letters in _LEET)  # noqa: B023
     if _SPACED.search(plain):
         # Double blanks part the words of such a text, where it has them.
         yield re.sub(r"(?<=\w)[ .\-_*](?=\w\b)", "", plain)
         # In others blanks part them, and another sign their letters.
         yield re.sub(r"(?<=\b\w)[.\-_*](?=\w\b)", "", plain)
-    if "&#" in plain or "%20" in plain:
+    if "&#" in plain or _PERCENT.search(plain):
         yield unquote(html.unescape(plain))
     if len(_ROT13_SIGNS.findall(plain)) >= _LEAST_ROT13:
         yield codecs.decode(plain, "rot13")

@@ -18,6 +18,7 @@ from typing import Self
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
+    TRUST,
     Candidates,
     Embedded,
     Hit,
@@ -29,7 +30,9 @@ from memory_extproc.model import (
     SearchResult,
     Selected,
     Selection,
+    Trust,
     Vector,
+    trust_of,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, ComingVector, Coordination, MemoryStore, Now, Steady, TombstoneReader
@@ -269,8 +272,9 @@ class Partitions:
         *,
         turn: str = "",
         beside: Sequence[str] = (),
+        trusted: bool = False,
     ) -> None:
-        await self._change(owner, id, partial(confirm_memory, at=at, turn=turn, beside=beside))
+        await self._change(owner, id, partial(confirm_memory, at=at, turn=turn, beside=beside, trusted=trusted))
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         with self._roster.using(owner) as owned:
@@ -432,8 +436,10 @@ def supersede_memory(memory: Memory, *, by: str, at: datetime) -> Memory:
     )
 
 
-def confirm_memory(memory: Memory, *, at: datetime, turn: str = "", beside: Sequence[str] = ()) -> Memory:
-    """*memory*, said again at *at* by *turn* together with the facts *beside*."""
+def confirm_memory(
+    memory: Memory, *, at: datetime, turn: str = "", beside: Sequence[str] = (), trusted: bool = False
+) -> Memory:
+    """*memory*, said again at *at* by *turn* together with the facts *beside*; *trusted*: by the caller."""
     before = memory.metadata.get("confirmations", 0)
     count = before + 1 if isinstance(before, int) else 1
     metadata = {**memory.metadata, "confirmations": count}
@@ -441,4 +447,6 @@ def confirm_memory(memory: Memory, *, at: datetime, turn: str = "", beside: Sequ
         known = memory.metadata.get("also")
         also = [*(known.items() if isinstance(known, dict) else ()), (turn, list(beside))]
         metadata["also"] = dict(also[-_MOST_TURNS:])
+    if trusted and not trust_of(memory).covers(Trust.CONFIRMED):
+        metadata[TRUST] = Trust.CONFIRMED.value
     return replace(memory, updated_at=max(at, memory.updated_at), metadata=metadata)

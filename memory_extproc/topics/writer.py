@@ -22,7 +22,10 @@ from memory_extproc.model import (
     Source,
     Vector,
     digest,
+    least_trusted,
     seconds_said,
+    trust_noted,
+    trust_of,
 )
 from memory_extproc.ports import EmbeddingModel, MemoryWriter, Now
 from memory_extproc.text.words import estimate_tokens
@@ -86,8 +89,9 @@ class Closing:
         row = topic_row(self._written(owner, read), thread, group, said, summary)
         vector = await self._middle([text for one in said for text in one.beginnings])
         await checks()
-        await self._unchanged(owner, [row for one in said for row in one.rows])
-        await self._keeps.put(owner, [Embedded(row, vector)])
+        rows = [row for one in said for row in one.rows]
+        await self._unchanged(owner, rows)
+        await self._keeps.put(owner, [Embedded(_trusted_as(row, rows), vector)])
         return True
 
     async def session(self, owner: Owner, thread: Thread, before: state.Finished, checks: Checks) -> str:
@@ -128,8 +132,9 @@ class Closing:
             sources = [(memory_id,) for memory_id in ids]
         await checks()
         read_rows = [row for one in kept for row in one.rows]
-        await self._unchanged(owner, [*read_rows, *([earlier] if earlier else [])])
-        await self._keeps.put(owner, made)
+        read_rows += [earlier] if earlier else []
+        await self._unchanged(owner, read_rows)
+        await self._keeps.put(owner, [Embedded(_trusted_as(one.memory, read_rows), one.vector) for one in made])
         latest = made[-1].memory
         if earlier is not None and earlier.id != latest.id:
             await self._keeps.supersede(owner, earlier.id, latest.id, latest.updated_at)
@@ -297,6 +302,11 @@ def sources_of(memory: Memory) -> list[str]:
     """Ids of what *memory* was made of; what came from a file may say anything of itself."""
     named = memory.metadata.get("sources")
     return [one for one in named if isinstance(one, str)] if isinstance(named, list | tuple) else []
+
+
+def _trusted_as(summary: Memory, sources: Iterable[Memory]) -> Memory:
+    trust = least_trusted((trust_of(summary), *map(trust_of, sources)))
+    return replace(summary, metadata=trust_noted(summary, trust))
 
 
 def span_of(seqs: Sequence[int]) -> list[int]:

@@ -173,6 +173,7 @@ class FileStore:
         *,
         turn: str = "",
         beside: Sequence[str] = (),
+        trusted: bool = False,
     ) -> None:
         raise PermanentError("not here")
 

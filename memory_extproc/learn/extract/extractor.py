@@ -12,7 +12,7 @@ from typing import Protocol
 
 from memory_extproc.errors import MemoryExtprocError, ModelStoppedError, PermanentError, TransientError
 from memory_extproc.learn.extract.llm_client import OverBudgetError
-from memory_extproc.model import MemoryType, Owner, Source, Turn
+from memory_extproc.model import MemoryType, Owner, Source, Trust, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
@@ -48,6 +48,7 @@ class Fact:
     confidence: float = 1.0  # 0 to 1
     sensitivity: str = ""  # the special category it belongs to; empty: none
     suspicion: str = ""  # why it is put aside for review and never recalled; empty: it is not
+    trust: Trust = Trust.CALLER  # whose words it is made of
     drawn_from: tuple[str, ...] = ()  # ids of the turns that it was drawn from together; empty: *turn_id* alone
     began: datetime | None = None  # when the first of those was asked
 

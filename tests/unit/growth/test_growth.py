@@ -43,9 +43,8 @@ READS_LITTLE = {
     "learn.extract.statements._NOT_ANY_MORE", "learn.extract.statements._NO_LONGER",
     "learn.extract.statements._QUOTED", "learn.extract.statements._STOPPED",
     "learn.extract.statements._TAG", "request.policy._ASKED_BEGINS", "request.policy._SYSTEM_BEGINS",
-    "safety.prompt_injection._RULES[11].pattern", "safety.prompt_injection._RULES[21].pattern",
-    "safety.prompt_injection._RULES[21].unless", "safety.prompt_injection._RULES[22].unless",
-    "safety.prompt_injection._RULES[7].needs", "safety.prompt_injection._RULES[7].pattern",
+    "safety.prompt_injection._RULES[2].pattern", "safety.prompt_injection._RULES[2].needs",
+    "safety.prompt_injection._RULES[12].unless", "safety.prompt_injection._RULES[13].unless",
     "safety.secrets._HEX", "store.milvus.connect._SERVER", "text.intents._BETWEEN", "text.intents._CLAUSES",
     "text.intents._ONLY", "text.sentences._LAST_WORD", "topics.boundaries._CUE",
 }  # fmt: skip

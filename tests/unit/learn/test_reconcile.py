@@ -264,9 +264,10 @@ class CrashingKeeper:
         *,
         turn: str = "",
         beside: Sequence[str] = (),
+        trusted: bool = False,
     ) -> None:
         await self._write()
-        await self._keeps.confirm(owner, id, at, turn=turn, beside=beside)
+        await self._keeps.confirm(owner, id, at, turn=turn, beside=beside, trusted=trusted)
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         await self._keeps.delete(owner, ids)

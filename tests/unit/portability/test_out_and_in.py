@@ -23,7 +23,10 @@ from memory_extproc.model import (
     Owner,
     Scope,
     Source,
+    Trust,
     Turn,
+    trust_noted,
+    trust_of,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.portability.importer import Exporter, ExportLimits, Importer, ImportLimits
@@ -229,7 +232,9 @@ async def test_what_went_out_comes_in_to_an_empty_store_and_is_the_same_again(de
     back = {one.content: one for one in await desk.memories()}
     assert back["budget 1"].superseded_by == back["budget 2"].id
     for memory in (new, said):
-        assert replace(back[memory.content], id=memory.id, embed_model="") == memory
+        there = back[memory.content]
+        assert trust_of(there) is Trust.IMPORT  # a file can say anything of itself
+        assert replace(there, id=memory.id, embed_model="", metadata=trust_noted(there, Trust.CALLER)) == memory
     assert await desk.bring(*went_out) == ImportReport(same=3)
     assert await desk.bring(*map(fields_of, back.values())) == ImportReport(same=3)
 
