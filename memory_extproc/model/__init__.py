@@ -14,6 +14,7 @@ from memory_extproc.model.erasure import (
     WaitingPlace,
 )
 from memory_extproc.model.memory import (
+    RATING,
     Candidates,
     Embedded,
     Hit,
@@ -24,6 +25,7 @@ from memory_extproc.model.memory import (
     MemoryState,
     MemoryType,
     Period,
+    Rating,
     Role,
     Scope,
     SearchQuery,
@@ -44,8 +46,10 @@ from memory_extproc.model.recall import (
     Ranked,
     RecallRequest,
     RecallResult,
+    RecallTrace,
     Signals,
     Switch,
+    TracedMemory,
 )
 from memory_extproc.model.turn import (
     DeadLetter,
@@ -61,6 +65,7 @@ from memory_extproc.model.turn import (
 )
 
 __all__ = [
+    "RATING",
     "RECORD_KINDS",
     "SHARED",
     "TEXT_KINDS",
@@ -97,8 +102,10 @@ __all__ = [
     "Period",
     "Profile",
     "Ranked",
+    "Rating",
     "RecallRequest",
     "RecallResult",
+    "RecallTrace",
     "RecordKind",
     "Role",
     "Scope",
@@ -110,6 +117,7 @@ __all__ = [
     "Signals",
     "Source",
     "Switch",
+    "TracedMemory",
     "Turn",
     "TurnOutcome",
     "Vector",

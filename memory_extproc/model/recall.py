@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -104,6 +105,29 @@ class Ranked:
     relevance: float
 
 
+@dataclass(frozen=True, slots=True)
+class TracedMemory:
+    """A candidate of a recall. *verdict*: a value of recall.candidate.Verdict."""
+
+    memory: Memory
+    score: float
+    relevance: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallTrace:
+    """How a recall came to its result. *considered*: best first, bounded. *stages*: seconds by name, filled
+    until the recall ends."""
+
+    considered: tuple[TracedMemory, ...] = ()
+    kind: str = ""
+    total: int | None = None
+    worth: float | None = None
+    threshold: float = 0.0
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallResult:
     """What recall came to. *block* is empty unless the outcome is USED."""
@@ -115,6 +139,7 @@ class RecallResult:
     path: str = ""  # rerank, hybrid, lexical or store; empty when nothing was searched
     tokens: int = 0
     took: timedelta = timedelta()
+    trace: RecallTrace | None = None  # None: none is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ class Exchanged:
     response_id: str = ""
     conversation: str = ""  # name of the one that the provider keeps; it is the same for each of its turns
     ends_session: bool = False
+    request_id: str = ""  # by which its receipt is found; empty: none is kept
 
     @property
     def continues(self) -> str:

@@ -15,6 +15,8 @@ from memory_extproc.ports.coordination import (
     KeyStore,
     KeyWrapper,
     Mirror,
+    OwnerEntry,
+    OwnerRegistry,
 )
 from memory_extproc.ports.services import (
     Chain,
@@ -40,6 +42,7 @@ from memory_extproc.ports.services import (
     TokenEmbeddingModel,
     TombstoneReader,
     TurnLearner,
+    TurnReceipts,
 )
 from memory_extproc.ports.store import (
     Change,
@@ -87,7 +90,9 @@ __all__ = [
     "MemoryWriter",
     "Mirror",
     "Now",
+    "OwnerEntry",
     "OwnerLister",
+    "OwnerRegistry",
     "ProfileReader",
     "QueryGate",
     "Replicas",
@@ -98,4 +103,5 @@ __all__ = [
     "TokenEmbeddingModel",
     "TombstoneReader",
     "TurnLearner",
+    "TurnReceipts",
 ]

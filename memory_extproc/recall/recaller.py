@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
@@ -26,9 +28,11 @@ from memory_extproc.model import (
     Ranked,
     RecallRequest,
     RecallResult,
+    RecallTrace,
     Scope,
     SearchQuery,
     Source,
+    TracedMemory,
     Vector,
 )
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
@@ -46,6 +50,7 @@ from memory_extproc.recall.rank import (
     HALF_LIFE,
     choose_ranked,
     diversify_mmr,
+    gained_by_rating,
     lost_to_age,
     most_lost,
     reaching,
@@ -73,6 +78,7 @@ class RecallLimits:
     threshold_on_cosine: bool = False
     half_life: timedelta = HALF_LIFE  # after which a message has lost half of what its age can cost it
     take_apart: bool = False  # search for the parts of a question for several things, too
+    traced: bool = False  # each result carries how it came about
     mmr_lambda: float | None = None  # in [0, 1]: how much relevance counts beside variety; None: alone
 
 
@@ -148,9 +154,12 @@ class Recaller:
         started = self._clock() - wish.spent.total_seconds()
         self._running += 1
         self._metrics.recalls_running.set(self._running)
+        stages: dict[str, float] | None = {} if self._limits.traced else None
+        token = _STAGES.set(stages)
         try:
             recalled = await self._within_deadline(wish, started)
         finally:
+            _STAGES.reset(token)
             self._running -= 1
             self._metrics.recalls_running.set(self._running)
         took = self._clock() - started
@@ -160,6 +169,10 @@ class Recaller:
         if recalled.outcome is Outcome.USED:
             self._metrics.recall_injected.observe(len(recalled.memories))
             self._metrics.injected_tokens.observe(recalled.tokens)
+        if stages is not None:
+            stages["total"] = took
+            trace = recalled.trace or RecallTrace(threshold=wish.threshold)
+            recalled = replace(recalled, trace=replace(trace, stages=stages))
         return replace(recalled, took=timedelta(seconds=took))
 
     async def _within_deadline(self, wish: RecallRequest, started: float) -> RecallResult:
@@ -200,12 +213,7 @@ class Recaller:
             path=found.path,
             total=found.total,
             worth=found.worth,
-            considered=tuple(
-                replace(one, verdict=Verdict.NO_ROOM)
-                if one.verdict in _CHOSEN and one.memory.id not in kept
-                else one
-                for one in weighed
-            ),
+            considered=tuple(_with_room(weighed, kept)),
             block=recalled.block,
             kind="" if found.lookup is None else found.lookup.intent.kind.value,
             notes=found.reading.notes,
@@ -220,7 +228,10 @@ class Recaller:
             weighed = await self._weighed(wish, found, within, whole=False)
             ranked = await self._threaded(wish, found, choose_ranked(weighed), self._left(started) * THREAD_SHARE)
             seen = frozenset(one.memory.id for one in weighed if one.verdict is Verdict.IN_VIEW)
-            return replace(self._recalled(wish, found, ranked, weighed), in_view=seen)
+            recalled = replace(self._recalled(wish, found, ranked, weighed), in_view=seen)
+            if not self._limits.traced:
+                return recalled
+            return replace(recalled, trace=self._trace(wish, found, recalled, with_threads(weighed, ranked)))
 
     async def _threaded(
         self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], within: timedelta
@@ -345,6 +356,7 @@ class Recaller:
 
     def _fused(self, question: _Question, found: Candidates) -> Fused:
         lost = lost_to_age(question.most_lost, found.memories, self._now(), self._limits.half_life)
+        lost = lost - gained_by_rating(found.memories)
         return self._fusion.fused(found, lost)
 
     async def _settle(self, wish: RecallRequest) -> None:
@@ -442,6 +454,31 @@ class Recaller:
             )
         ]
 
+    def _trace(
+        self, wish: RecallRequest, found: _Found, recalled: RecallResult, weighed: Sequence[Considered]
+    ) -> RecallTrace:
+        """*weighed* may lack candidates that were surely left out: the best of those follow behind it."""
+        kept = {one.memory.id for one in recalled.memories}
+        shown = {one.memory.id: one for one in _with_room(weighed[:MOST_TRACED], kept)}
+        traced = [TracedMemory(one.memory, one.score, one.relevance, one.verdict.value) for one in shown.values()]
+        now = self._now()
+        for one in found.candidates[: MOST_TRACED + len(shown)]:
+            if len(traced) == MOST_TRACED:
+                break
+            if one.memory.id not in shown:
+                able = one.memory.recallable(now)
+                verdict = Verdict.BELOW_THRESHOLD if able else Verdict.NOT_RECALLABLE
+                if able and one.standing(on_cosine=self._limits.threshold_on_cosine) >= wish.threshold:
+                    verdict = Verdict.OVER_LIMIT
+                traced.append(TracedMemory(one.memory, one.score, one.relevance, verdict.value))
+        return RecallTrace(
+            considered=tuple(traced),
+            kind="" if found.lookup is None else found.lookup.intent.kind.value,
+            total=found.total,
+            worth=found.worth,
+            threshold=wish.threshold,
+        )
+
     def _left(self, started: float) -> timedelta:
         """Of the deadline."""
         return self._limits.deadline - timedelta(seconds=self._clock() - started)
@@ -490,7 +527,22 @@ class Recaller:
             with self._traces.stage(stage):
                 yield
         finally:
-            self._stages[stage].observe(self._clock() - max(started, since()), exemplar())
+            took = self._clock() - max(started, since())
+            self._stages[stage].observe(took, exemplar())
+            if (stages := _STAGES.get()) is not None:
+                stages[stage] = stages.get(stage, 0.0) + took
+
+
+def _with_room(weighed: Iterable[Considered], kept: AbstractSet[str]) -> Iterator[Considered]:
+    """*weighed*, where what was chosen and is not among *kept* had no room."""
+    for one in weighed:
+        missed = one.verdict in _CHOSEN and one.memory.id not in kept
+        yield replace(one, verdict=Verdict.NO_ROOM) if missed else one
+
+
+# Seconds by stage of the recall under way, where its trace is kept.
+_STAGES: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None)
+MOST_TRACED = 40  # candidates
 
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer

@@ -86,6 +86,7 @@ class PendingTurn:
     in_view: InView | None = None  # what the provider will keep with its answer, if it keeps conversations
     seen: tuple[str, ...] = ()  # ids of those memories
     reach: tuple[Owner, ...] = ()  # whose these may be
+    request_id: str = ""  # by which its receipt is found; empty: none is kept
 
     @property
     def size(self) -> int:
@@ -109,6 +110,7 @@ class Enriched:
     arm: Arm = Arm.NONE
     tenant: str | None = None  # the caller's; None: there is no caller
     heard: PendingTurn | None = None  # None: nothing can be learned from this exchange
+    trace: str = ""  # the id that its decision is found by; empty: none is kept
 
     @property
     def personal(self) -> bool:
@@ -118,6 +120,5 @@ class Enriched:
     @property
     def status(self) -> str:
         """The value of x-memory-status."""
-        if self.outcome is not Outcome.USED:
-            return self.outcome.value
-        return f"{self.outcome.value};n={self.count};path={self.path}"
+        used = f";n={self.count};path={self.path}" if self.outcome is Outcome.USED else ""
+        return f"{self.outcome.value}{used}{f';trace={self.trace}' if self.trace else ''}"

@@ -18,12 +18,14 @@ from typing import Self
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
+    RATING,
     Candidates,
     Embedded,
     Hit,
     Memory,
     MemoryState,
     Owner,
+    Rating,
     Scope,
     SearchQuery,
     SearchResult,
@@ -65,15 +67,17 @@ class Partitions:
         now: Now,
         monotonic_now: Steady | None = None,
         forgotten: TombstoneReader | None = None,
+        written: Callable[[Owner], None] = lambda _: None,
     ) -> None:
         """*monotonic_now*: by what it is told how long ago something was; *now* unless it is given. *forgotten*:
-        nothing it covers is taken, and nothing of an owner is given while it says to wait."""
+        nothing it covers is taken, and nothing of an owner is given while it says to wait. *written* hears of whom
+        the store has taken a write."""
         self._store = store
         self._coordination = coordination
         self._limits = limits
         self._now = now
         self._monotonic_now = monotonic_now or now
-        self._forgotten = forgotten
+        self._forgotten, self._written = forgotten, written
         self._roster = PartitionCache(
             limits.bytes, lambda: self._settle, metrics, monotonic_now=self._monotonic_now
         )
@@ -309,6 +313,11 @@ class Partitions:
             self._roster.account(owned)
             self._roster.release(owner, owned)
 
+    def count_held(self, owner: Owner) -> int | None:
+        """How many memories *owner* has, in any state; None where not all of them are held."""
+        owned = self._roster.of(owner)
+        return None if owned is None or owned.held is None else len(owned.held)
+
     def owners(self) -> list[Owner]:
         """Those of whom anything is held."""
         return self._roster.owners()
@@ -325,6 +334,7 @@ class Partitions:
             await self._store.delete(owner, ids)
             owned.acknowledge(mark, self._monotonic_now())
             owned.count_own(await self._coordination.bump(owner))
+            self._written(owner)
 
     async def _delete_all(self, owner: Owner, owned: OwnerOverlay) -> None:
         owned.forget(await self._version(owner, owned))
@@ -333,6 +343,7 @@ class Partitions:
             await self._store.delete_owner(owner)
             owned.forgotten(self._monotonic_now())
             owned.count_own(await self._coordination.bump(owner))
+            self._written(owner)
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
         with self._roster.using(owner) as owned:
@@ -378,6 +389,7 @@ class Partitions:
             owned.acknowledge(mark, self._monotonic_now())
             # After the rows: a replica that sees the new version finds them in the store.
             owned.count_own(await self._coordination.bump(owner))
+            self._written(owner)
 
     async def _lay(
         self, owner: Owner, owned: OwnerOverlay, rows: Sequence[Embedded]
@@ -437,6 +449,8 @@ def confirm_memory(memory: Memory, *, at: datetime, turn: str = "", beside: Sequ
     before = memory.metadata.get("confirmations", 0)
     count = before + 1 if isinstance(before, int) else 1
     metadata = {**memory.metadata, "confirmations": count}
+    if memory.rating is Rating.WRONG:  # whoever says it again takes that back
+        del metadata[RATING]
     if turn and len(beside) <= _MOST_BESIDE:
         known = memory.metadata.get("also")
         also = [*(known.items() if isinstance(known, dict) else ()), (turn, list(beside))]
