@@ -62,7 +62,7 @@ from memory_extproc.model import (
     digest,
 )
 from memory_extproc.ports import ConsentRegistry, Now, TurnLearner
-from memory_extproc.recall.candidate import Considered, Explanation, Verdict
+from memory_extproc.recall.candidate import Considered, Explanation, Verdict, reasons
 from memory_extproc.text.words import fold
 
 PAGE_DEFAULT = 20
@@ -495,6 +495,7 @@ def _encode_considered(one: Considered) -> pb.ConsideredMemory:
         score=one.score,
         relevance=one.relevance,
         verdict=one.verdict.value,
+        reasons=reasons(one.memory, one.features),
         features={name: value for name, value in one.features.items() if value == value},  # noqa: PLR0124 - not NaN
     )
 

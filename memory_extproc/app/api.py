@@ -44,10 +44,13 @@ from memory_extproc.api.settings import Configuration, Consents, Sessions
 from memory_extproc.app.context import Live, api_options, console_options
 from memory_extproc.app.read_path import open_tokens, token_options
 from memory_extproc.console.documents import register_documents
+from memory_extproc.console.operator import OperatorPage
 from memory_extproc.console.pages import Pages
 from memory_extproc.console.server import ConsoleServer, Register, present_credentials
 from memory_extproc.console.sessions import SessionVerifier, Signer, make_signer
+from memory_extproc.console.timeline import TimelinePage
 from memory_extproc.console.tryout import ChatOptions, TryOut
+from memory_extproc.console.why import WhyPage
 from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import FactRelation, likeness
@@ -166,15 +169,16 @@ def _page_of(
 ) -> Sequence[Register]:
     section, identity = settings.console, settings.identity
     pages = Pages(service, signer, coordination, tries=bool(section.chats))
+    registers = [pages.register, *(page(pages, service).register for page in (WhyPage, TimelinePage, OperatorPage))]
     if not section.chats:
-        return [pages.register]
+        return registers
     options = ChatOptions(
         url=section.chats,
         model=section.chat_model,
         user_header=identity.user_header,
         tenant_header=identity.tenant_header,
     )
-    return [pages.register, TryOut(pages, service, options).register]
+    return [*registers, TryOut(pages, service, options).register]
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from memory_extproc.model import (
     Scope,
     Source,
     digest,
+    without_doubt,
 )
 from memory_extproc.ports import EmbeddingModel, Journal, MemoryLister, MemoryWriter, Now
 from memory_extproc.safety.secrets import mask_secrets
@@ -327,7 +328,7 @@ class MemoryEditor:
                 updated_at=max(now, memory.updated_at),
                 importance=memory.importance if told.importance is None else told.importance,
                 expires_at=told.expires_at or memory.expires_at,
-                metadata={**memory.metadata, **told.metadata, "confirmations": count},
+                metadata={**without_doubt(memory), **told.metadata, "confirmations": count},
             )
             return [Embedded(changed, row.vector)]
 

@@ -36,6 +36,7 @@ from memory_extproc.model.memory import (
     Vector,
     Words,
     seconds_said,
+    without_doubt,
 )
 from memory_extproc.model.owner import SHARED, Caller, Consent, ConsentChange, DataKey, Owner, OwnerKind, digest
 from memory_extproc.model.recall import (
@@ -127,4 +128,5 @@ __all__ = [
     "message_id_of",
     "message_ids",
     "seconds_said",
+    "without_doubt",
 ]

@@ -128,6 +128,13 @@ class Memory:
         )
 
 
+def without_doubt(memory: Memory) -> Mapping[str, Any]:
+    """The metadata of *memory* once it is said again: whoever called it wrong has taken that back."""
+    if memory.rating is not Rating.WRONG:
+        return memory.metadata
+    return {name: value for name, value in memory.metadata.items() if name != RATING}
+
+
 @dataclass(frozen=True, slots=True)
 class Embedded:
     """A memory with the vector of its content."""

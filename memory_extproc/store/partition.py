@@ -18,20 +18,19 @@ from typing import Self
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
-    RATING,
     Candidates,
     Embedded,
     Hit,
     Memory,
     MemoryState,
     Owner,
-    Rating,
     Scope,
     SearchQuery,
     SearchResult,
     Selected,
     Selection,
     Vector,
+    without_doubt,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, ComingVector, Coordination, MemoryStore, Now, Steady, TombstoneReader
@@ -448,9 +447,7 @@ def confirm_memory(memory: Memory, *, at: datetime, turn: str = "", beside: Sequ
     """*memory*, said again at *at* by *turn* together with the facts *beside*."""
     before = memory.metadata.get("confirmations", 0)
     count = before + 1 if isinstance(before, int) else 1
-    metadata = {**memory.metadata, "confirmations": count}
-    if memory.rating is Rating.WRONG:  # whoever says it again takes that back
-        del metadata[RATING]
+    metadata = {**without_doubt(memory), "confirmations": count}
     if turn and len(beside) <= _MOST_BESIDE:
         known = memory.metadata.get("also")
         also = [*(known.items() if isinstance(known, dict) else ()), (turn, list(beside))]
