@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from memory_extproc.model.memory import Memory, Scope
 from memory_extproc.model.owner import Caller, Owner
@@ -105,8 +106,7 @@ class Ranked:
     relevance: float
 
 
-@dataclass(frozen=True, slots=True)
-class TracedMemory:
+class TracedMemory(NamedTuple):  # no dataclass: a request makes two dozen of these
     """A candidate of a recall. *verdict*: a value of recall.candidate.Verdict."""
 
     memory: Memory

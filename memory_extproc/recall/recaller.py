@@ -169,11 +169,11 @@ class Recaller:
         if recalled.outcome is Outcome.USED:
             self._metrics.recall_injected.observe(len(recalled.memories))
             self._metrics.injected_tokens.observe(recalled.tokens)
+        trace = recalled.trace
         if stages is not None:
             stages["total"] = took
-            trace = recalled.trace or RecallTrace(threshold=wish.threshold)
-            recalled = replace(recalled, trace=replace(trace, stages=stages))
-        return replace(recalled, took=timedelta(seconds=took))
+            trace = trace or RecallTrace(threshold=wish.threshold, stages=stages)
+        return replace(recalled, took=timedelta(seconds=took), trace=trace)
 
     async def _within_deadline(self, wish: RecallRequest, started: float) -> RecallResult:
         with self._timed("gate"):
@@ -228,10 +228,10 @@ class Recaller:
             weighed = await self._weighed(wish, found, within, whole=False)
             ranked = await self._threaded(wish, found, choose_ranked(weighed), self._left(started) * THREAD_SHARE)
             seen = frozenset(one.memory.id for one in weighed if one.verdict is Verdict.IN_VIEW)
-            recalled = replace(self._recalled(wish, found, ranked, weighed), in_view=seen)
-            if not self._limits.traced:
-                return recalled
-            return replace(recalled, trace=self._trace(wish, found, recalled, with_threads(weighed, ranked)))
+            recalled = self._recalled(wish, found, ranked, weighed)
+            stages = _STAGES.get()
+            trace = None if stages is None else self._trace(wish, found, recalled, weighed, ranked, stages)
+            return replace(recalled, in_view=seen, trace=trace)
 
     async def _threaded(
         self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], within: timedelta
@@ -455,28 +455,36 @@ class Recaller:
         ]
 
     def _trace(
-        self, wish: RecallRequest, found: _Found, recalled: RecallResult, weighed: Sequence[Considered]
+        self,
+        wish: RecallRequest,
+        found: _Found,
+        recalled: RecallResult,
+        weighed: Sequence[Considered],
+        ranked: tuple[Ranked, ...],
+        stages: Mapping[str, float],
     ) -> RecallTrace:
         """*weighed* may lack candidates that were surely left out: the best of those follow behind it."""
         kept = {one.memory.id for one in recalled.memories}
-        shown = {one.memory.id: one for one in _with_room(weighed[:MOST_TRACED], kept)}
-        traced = [TracedMemory(one.memory, one.score, one.relevance, one.verdict.value) for one in shown.values()]
+        weighed = with_threads(weighed, ranked)[:MOST_TRACED]
+        shown = {one.memory.id: one for one in _with_room(weighed, kept)}
+        traced = [TracedMemory(one.memory, one.score, one.relevance, one.verdict) for one in shown.values()]
         now = self._now()
         for one in found.candidates[: MOST_TRACED + len(shown)]:
             if len(traced) == MOST_TRACED:
                 break
             if one.memory.id not in shown:
-                able = one.memory.recallable(now)
-                verdict = Verdict.BELOW_THRESHOLD if able else Verdict.NOT_RECALLABLE
-                if able and one.standing(on_cosine=self._limits.threshold_on_cosine) >= wish.threshold:
-                    verdict = Verdict.OVER_LIMIT
-                traced.append(TracedMemory(one.memory, one.score, one.relevance, verdict.value))
+                reaches = one.standing(on_cosine=self._limits.threshold_on_cosine) >= wish.threshold
+                verdict = Verdict.OVER_LIMIT if reaches else Verdict.BELOW_THRESHOLD
+                if not one.memory.recallable(now):
+                    verdict = Verdict.NOT_RECALLABLE
+                traced.append(TracedMemory(one.memory, one.score, one.relevance, verdict))
         return RecallTrace(
             considered=tuple(traced),
             kind="" if found.lookup is None else found.lookup.intent.kind.value,
             total=found.total,
             worth=found.worth,
             threshold=wish.threshold,
+            stages=stages,
         )
 
     def _left(self, started: float) -> timedelta:
@@ -542,7 +550,7 @@ def _with_room(weighed: Iterable[Considered], kept: AbstractSet[str]) -> Iterato
 
 # Seconds by stage of the recall under way, where its trace is kept.
 _STAGES: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None)
-MOST_TRACED = 40  # candidates
+MOST_TRACED = 24  # candidates
 
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
