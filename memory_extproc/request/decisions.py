@@ -33,7 +33,7 @@ class DecisionLimits:
     most: int = 200  # of one caller
 
 
-class TracedCandidate(msgspec.Struct, frozen=True, array_like=True):
+class TracedCandidate(msgspec.Struct, frozen=True):
     """A candidate by id. *checksum*: of its words at that time; *shared*: it is of a project or of everyone."""
 
     id: str
@@ -44,7 +44,7 @@ class TracedCandidate(msgspec.Struct, frozen=True, array_like=True):
     shared: bool = False
 
 
-class DecisionRecord(msgspec.Struct, frozen=True, array_like=True):
+class DecisionRecord(msgspec.Struct, frozen=True):
     """One request's decision. *at*: seconds since 1970; *stages*: seconds by name."""
 
     request_id: str
@@ -65,7 +65,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, array_like=True):
         return datetime.fromtimestamp(self.at, UTC)
 
 
-class TurnRecord(msgspec.Struct, frozen=True, array_like=True):
+class TurnRecord(msgspec.Struct, frozen=True):
     """What became of the turn that a request was. *turn_id*: empty where it was not accepted."""
 
     request_id: str
