@@ -1,4 +1,4 @@
-"""What operators of no single tenant ask of the server: everybody by counts, and how it does."""
+"""The operator's calls: a list of users without their words, and the state of the server."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _KINDS: Mapping[OwnerKind, str] = {
 
 
 class RecentOutcomes:
-    """Requests by outcome within the last hour: what the counter says now less what it said then. Takes samples
-    while entered."""
+    """Requests by outcome within the last hour: the counter's value less a sample of it. Takes samples while
+    entered."""
 
     def __init__(
         self, metrics: Metrics, now: Now, *, hour: timedelta = timedelta(hours=1), samples: int = 12
@@ -48,15 +48,15 @@ class RecentOutcomes:
             await asyncio.gather(self._sampling, return_exceptions=True)
 
     def sample(self) -> None:
-        self._samples.append((self._now(), self._counted()))
+        self._samples.append((self._now(), self._read_counts()))
 
     def counts(self) -> tuple[datetime, Mapping[str, int]]:
         """Since when, and how many."""
         since, before = self._samples[0]
-        counted = self._counted()
+        counted = self._read_counts()
         return since, {name: more for name, count in counted.items() if (more := count - before.get(name, 0)) > 0}
 
-    def _counted(self) -> Mapping[str, int]:
+    def _read_counts(self) -> Mapping[str, int]:
         counted: Counter[str] = Counter()
         for metric in self._metrics.exchanges.collect():
             for sample in metric.samples:
@@ -72,7 +72,7 @@ class RecentOutcomes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """What the server's parts say of themselves."""
+    """Sources of the server's state."""
 
     journal: Journal
     owners: OwnerRegistry

@@ -67,7 +67,7 @@ from memory_extproc.settings.reload import secret_files
 from memory_extproc.store.partition import Partitions
 
 log = logger(__name__)
-# Of records that are of use to who asks later, and to nothing else.
+# Bounds of the tasks that write decisions.
 RECORDS_GRACE, RECORDS_AT_ONCE = timedelta(seconds=1), 1_000
 
 

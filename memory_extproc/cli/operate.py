@@ -1,4 +1,4 @@
-"""Of `memory-extproc memory`: why an answer was given, what memories are worth, and how the server does."""
+"""Commands of `memory-extproc memory` for decisions, ratings, users and the server's state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def decision(
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what was decided for a request, where trace.keep is set; without one, the latest requests."""
+    """Show the decision of a request, or list the latest requests; needs trace.keep."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415 - quick `--help`
 
     if not request:
@@ -62,7 +62,7 @@ def rate(
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """Say that a memory helps, or that it is wrong: a wrong one is not recalled until it is said again."""
+    """Rate a memory as helpful or wrong; recall leaves a wrong memory out until it is confirmed."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     request = pb.RateMemoryRequest(id=id_, rating=rating, user_id=user, request_id=request_id)
@@ -77,7 +77,7 @@ def users(
     limit: Annotated[int, typer.Option(min=1, help="show at most so many")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List everybody of whom something is remembered, by counts; for admins of no single tenant."""
+    """List users with the number of their memories; for admins of no single tenant."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     found: list[Any] = []
@@ -102,7 +102,7 @@ def users(
 
 @with_api
 def status(api: Api, *, as_json: AsJson = False) -> None:
-    """Show how the server does: what waits, and the last hour's requests; for admins of no single tenant."""
+    """Show the queue, the canary and the last hour's requests; for admins of no single tenant."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     found = api.call("GetServerStatus", pb.GetServerStatusRequest())

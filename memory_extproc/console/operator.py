@@ -1,4 +1,4 @@
-"""The page of who operates the server: how it does, everybody by counts, what needs a decision."""
+"""The operator's pages: the state of the server, users, dead letters, quarantine, configuration."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class OperatorPage:
         )
 
     async def _user(self, visit: Visit) -> web.StreamResponse:
-        """One user by counts. Their words are a call of their own, with their name in the audit log."""
+        """Show a user's counts. Showing their words is a separate call, and the audit log has it."""
         query = visit.request.query
         user, words = query.get("user", "").strip(), query.get("show", "")
         stats = await self._call("GetStats", pb.GetStatsRequest(user_id=user), visit)

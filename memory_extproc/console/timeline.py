@@ -1,4 +1,4 @@
-"""Conversations over time with their summaries, and a picture of what facts are about."""
+"""Conversations over time with their summaries, and a picture of subjects and their facts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TimelinePage:
 
 
 def _conversations(memories: Iterable[Any]) -> list[dict[str, Any]]:
-    """The conversations that *memories*, the newest first, are of: each at the day of its newest one."""
+    """Group *memories*, the newest first, by conversation; each stands at the day of its newest message."""
     found: dict[str, dict[str, Any]] = {}
     for memory in memories:
         shown = shown_memory(memory)
@@ -63,12 +63,13 @@ def _conversations(memories: Iterable[Any]) -> list[dict[str, Any]]:
             one["summaries"].append(shown)
             continue
         one["messages"] += 1
-        one["first"] = shown
+        if one["first"] is None or (memory.session_id and memory.seq <= int(one["first"]["seq"])):
+            one["first"] = shown
     return list(found.values())
 
 
 def draw(memories: Iterable[Any]) -> dict[str, Any] | None:
-    """Subjects with what is known of each: places for an SVG. None where no fact says what it is about."""
+    """Lay out subjects and their facts for an SVG. None if no fact has a subject."""
     links: dict[str, dict[tuple[str, str], str]] = {}
     for memory in memories:
         fields = dict(memory.metadata.items())

@@ -48,13 +48,13 @@ class WhyPage:
         if request_id:
             try:
                 asked = pb.GetDecisionRequest(request_id=request_id)
-                decision = _shown(await self._service.call("GetDecision", asked, visit.presented))
+                decision = _show_explanation(await self._service.call("GetDecision", asked, visit.presented))
             except RefusedError as refused:
                 if refused.code is not grpc.StatusCode.NOT_FOUND:
                     raise
                 missing = True
         elif text:
-            explained = _shown(
+            explained = _show_explanation(
                 await self._service.call("ExplainRecall", pb.ExplainRecallRequest(text=text), visit.presented)
             )
         return self._pages.render(
@@ -82,7 +82,7 @@ class WhyPage:
         return [{**to_json(one, verbose=False), "time": moment(one.at.ToJsonString())} for one in found.decisions]
 
 
-def _shown(explained: Any) -> dict[str, Any]:
+def _show_explanation(explained: Any) -> dict[str, Any]:
     """An explanation or a decision as the templates show it."""
     plain = to_json(explained, verbose=False)
     for shown, one in zip(plain["considered"], explained.considered, strict=True):

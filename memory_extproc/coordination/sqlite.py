@@ -281,7 +281,7 @@ class SqliteLedger:
 
 
 # --- owners ------------------------------------------------------------------------------------------
-# The registry of owners in a SQLite file of its own: it is the only one that names them.
+# The registry of owners in a SQLite file of its own: no other file names owners.
 
 _OWNERS_SCHEMA = Schema(
     application=0x6D65786F,  # "mexo"
@@ -344,7 +344,7 @@ class SqliteOwners:
         await self._file.run(put, scrub=not entry.memories)
 
     async def page(self, after: Owner | None, limit: int, *, tenant: str = "") -> Sequence[OwnerEntry]:
-        # No tenant's name is behind this one, and an owner's is never empty.
+        # U+10FFFF sorts behind every tenant's name.
         last = tenant or "\U0010ffff"
         first = max((tenant, ""), ("", "") if after is None else (after.tenant, after.user))
         rows = self._file.read_all(_OWNERS, (*first, last, limit))

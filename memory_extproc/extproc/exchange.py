@@ -123,7 +123,7 @@ class ExchangeDeps:
     request_waits: timedelta  # most that a whole body waits for us: less than Envoy does, where it sees to that
     last_reply_waits: timedelta
     incognito: IncognitoMarker | None = None  # None: nobody notes it
-    receipts: TurnReceipts | None = None  # None: nobody asks later
+    receipts: TurnReceipts | None = None  # None: no receipts
     hands: Hands | None = None  # None: no other filter is told
     clock: Callable[[], float] = time.perf_counter  # seconds, monotonic
     traces: Traces = NO_TRACES

@@ -86,7 +86,7 @@ class Learner:
         topics: TopicFollower | None = None,
         store_works: Callable[[], bool] = lambda: True,  # whether writes to the store succeed now
         intake_log: IntakeLog | None = None,  # None: what is accepted may be lost until it is in the journal
-        receipts: TurnReceipts | None = None,  # None: nobody asks what became of a request's turn
+        receipts: TurnReceipts | None = None,  # None: no receipts
     ) -> None:
         self._journal = journal
         self._coordination = coordination

@@ -62,7 +62,7 @@ class Period:
 
 
 class Rating(StrEnum):
-    """What an owner says of a memory. Also what is stored, so a value is never renamed."""
+    """An owner's opinion of a memory. Values are stored, so a value is never renamed."""
 
     NONE = "none"
     HELPFUL = "helpful"  # found more easily, kept longer
@@ -111,7 +111,7 @@ class Memory:
 
     @property
     def rating(self) -> Rating:
-        """What its owner said of it, which stands in metadata; a file may have brought anything there."""
+        """The owner's opinion, from metadata; an imported file may hold any value there."""
         said = self.metadata.get(RATING)
         return _RATINGS.get(said, Rating.NONE) if isinstance(said, str) else Rating.NONE
 
@@ -129,7 +129,7 @@ class Memory:
 
 
 def without_doubt(memory: Memory) -> Mapping[str, Any]:
-    """The metadata of *memory* once it is said again: whoever called it wrong has taken that back."""
+    """Return the metadata of *memory* without a rating as wrong, for a memory that was confirmed."""
     if memory.rating is not Rating.WRONG:
         return memory.metadata
     return {name: value for name, value in memory.metadata.items() if name != RATING}

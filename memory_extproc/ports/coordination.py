@@ -64,14 +64,14 @@ class OwnerEntry:
 
 
 class OwnerRegistry(Protocol):
-    """Everybody of whom there is a memory, by name and count, for operators. Lags seconds behind the store."""
+    """Owners with the number of their memories, for operators. Lags seconds behind the store."""
 
     async def put(self, entry: OwnerEntry) -> None:
         """In place of the owner's entry. Without memories the entry, and any trace of the name, goes."""
 
     async def page(self, after: Owner | None, limit: int, *, tenant: str = "") -> Sequence[OwnerEntry]:
-        """At most *limit*, in the order of tenant and user, those behind *after*; only of *tenant* if it is named.
-        Costs what the page holds, however many owners there are."""
+        """Return at most *limit* entries behind *after* in the order of tenant and user, of *tenant* alone if it is
+        named. The cost depends on the page, not on the number of owners."""
 
     async def totals(self) -> tuple[int, int]:
         """How many owners, and memories of all of them."""

@@ -73,7 +73,7 @@ class ChatCondenser(Protocol):
 
 
 class TurnReceipts(Protocol):
-    """Remembers what became of the turn that a request was."""
+    """Keeps the outcome of a request's turn."""
 
     def note(self, caller: Caller, request_id: str, outcome: TurnOutcome, turn_id: str = "") -> None:
         """Never raises and never waits. An empty *request_id* is noted nowhere."""

@@ -59,7 +59,7 @@ class Considered:
     features: Mapping[str, float] = field(default_factory=dict)
 
 
-# What a feature from so much on says, in words; of each feature the first that holds. What tells most comes first.
+# Feature, least value, meaning in words; of each feature the first entry that holds. Strong evidence comes first.
 _REASONS: Sequence[tuple[str, float, str]] = (
     ("dense", 0.6, "means much the same as the question"),
     ("dense", 0.4, "is about something similar"),

@@ -463,7 +463,7 @@ class Recaller:
         ranked: tuple[Ranked, ...],
         stages: Mapping[str, float],
     ) -> RecallTrace:
-        """*weighed* may lack candidates that were surely left out: the best of those follow behind it."""
+        """Build the trace from *weighed*, then from the best candidates that *weighed* leaves out."""
         kept = {one.memory.id for one in recalled.memories}
         weighed = with_threads(weighed, ranked)[:MOST_TRACED]
         shown = {one.memory.id: one for one in _with_room(weighed, kept)}
@@ -542,7 +542,7 @@ class Recaller:
 
 
 def _with_room(weighed: Iterable[Considered], kept: AbstractSet[str]) -> Iterator[Considered]:
-    """*weighed*, where what was chosen and is not among *kept* had no room."""
+    """Mark chosen candidates that are not among *kept* as without room."""
     for one in weighed:
         missed = one.verdict in _CHOSEN and one.memory.id not in kept
         yield replace(one, verdict=Verdict.NO_ROOM) if missed else one

@@ -1,7 +1,7 @@
-"""What was decided for requests, kept for a while to be asked about: ids and numbers, and nobody's words.
+"""Records of decisions: for each request the ids of its candidates and numbers, without any words.
 
-A record has one of a number of places of its caller's, by the hash of its request id, so the records of one caller
-are bounded without an index. Writing happens in the background, and what cannot be written is not kept.
+The hash of the request id selects one of a fixed number of slots of the caller, which bounds the records of a
+caller without an index; a newer record replaces an older one in its slot. Records are written in the background.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _READ_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class DecisionLimits:
-    keep: timedelta = timedelta()  # zero: nothing is kept
-    most: int = 200  # of one caller
+    keep: timedelta = timedelta()  # zero disables records
+    most: int = 200  # records of a caller
 
 
 class TracedCandidate(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class TracedCandidate(msgspec.Struct, frozen=True):
 
 
 class DecisionRecord(msgspec.Struct, frozen=True):
-    """One request's decision. *at*: seconds since 1970; *stages*: seconds by name."""
+    """The decision of a request. *at*: seconds since 1970; *stages*: seconds by name."""
 
     request_id: str
     at: float
@@ -66,7 +66,7 @@ class DecisionRecord(msgspec.Struct, frozen=True):
 
 
 class TurnRecord(msgspec.Struct, frozen=True):
-    """What became of the turn that a request was. *turn_id*: empty where it was not accepted."""
+    """The outcome of a request's turn. *turn_id*: empty if the turn was not accepted."""
 
     request_id: str
     turn_id: str
@@ -84,7 +84,7 @@ class DecisionLog:
         self._records, self._limits, self._background, self._now = records, limits, background, now
 
     def reconfigure(self, limits: DecisionLimits) -> None:
-        """For what is decided from now on."""
+        """Apply to new decisions."""
         self._limits = limits
 
     @property
@@ -92,7 +92,7 @@ class DecisionLog:
         return self._limits.keep > timedelta()
 
     def record(self, owner: Owner, request_id: str, enriched: Enriched, trace: RecallTrace | None) -> str:
-        """Keep a decision; return the id that it is found by. *request_id*: the x-request-id, empty without one."""
+        """Keep a decision; return the id that it is found by. *request_id*: the x-request-id; may be empty."""
         known = Trail(request_id=request_id).request_id or uuid.uuid4().hex
         self._background.start(self._keep_decision(owner, known, enriched, trace, self._now()))
         return known

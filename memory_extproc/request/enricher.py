@@ -103,7 +103,7 @@ class Enricher:
         traces: Traces = NO_TRACES,
         profiles: ProfileReader | None = None,  # None: nobody is told who a caller is
         compression: Compression | None = None,  # None: every conversation goes on as long as it came
-        decisions: DecisionLog | None = None,  # None: nobody asks later
+        decisions: DecisionLog | None = None,  # None: decisions are not kept
     ) -> None:
         self.compression, self._decisions = compression, decisions
         self._options, self._identity, self._rules = options, identity, rules
@@ -284,7 +284,7 @@ class InjectionPlan:
     form: Form = Form.USER_SUFFIX  # of a new block
     thread: ConversationState | None = None  # None: there is no memory for this request, old or new
     settled: bool = False  # it is all on record
-    trace: RecallTrace | None = None  # how recall came to it
+    trace: RecallTrace | None = None  # of the recall
 
     @property
     def in_view(self) -> tuple[str, ...]:

@@ -48,8 +48,8 @@ class Leaving:
 
 def score(memory: Memory, rules: RetentionRules, now: datetime) -> float:
     """In [0, 1], the more the better: weight · importance + (1 - weight) · e^(-λ · age), λ = ln 2 / half-life. Age
-    counts from when it was last said, confirmed or corrected and, where that refreshes it, given to a model. What
-    its owner called helpful counts as most important; what they called wrong is worth nothing."""
+    counts from when it was last said, confirmed or corrected and, where that refreshes it, given to a model. A
+    rating as helpful counts as the highest importance; a rating as wrong gives 0."""
     age = max(0.0, now.timestamp() - _last(memory, rules))
     fresh = math.exp(-math.log(2) / rules.half_life.total_seconds() * age)
     if memory.rating is Rating.WRONG:

@@ -172,8 +172,8 @@ class StoredCounter(OwnerLister, Protocol):
 
 
 class OwnerCounter:
-    """Counts the memories of owners after writes, many writes as one. While entered it does so every *interval*; an
-    empty registry is filled from the store first, as after an upgrade."""
+    """Updates the registry after writes, once for many writes: every *interval* while entered. An empty registry is
+    filled from the store first, as after an upgrade."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class OwnerCounter:
                     self.note(owner)
 
     async def count(self) -> None:
-        """Bring the registry up to date with a round of those that were noted."""
+        """Update the registry for owners that were noted, at most *most* of them by a count in the store."""
         asked = 0
         for owner in list(self._changed):
             memories = None if self.held is None else self.held.count_held(owner)

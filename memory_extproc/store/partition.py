@@ -69,8 +69,8 @@ class Partitions:
         written: Callable[[Owner], None] = lambda _: None,
     ) -> None:
         """*monotonic_now*: by what it is told how long ago something was; *now* unless it is given. *forgotten*:
-        nothing it covers is taken, and nothing of an owner is given while it says to wait. *written* hears of whom
-        the store has taken a write."""
+        nothing it covers is taken, and nothing of an owner is given while it says to wait. *written* is called
+        with the owner after each write to the store."""
         self._store = store
         self._coordination = coordination
         self._limits = limits
@@ -313,7 +313,7 @@ class Partitions:
             self._roster.release(owner, owned)
 
     def count_held(self, owner: Owner) -> int | None:
-        """How many memories *owner* has, in any state; None where not all of them are held."""
+        """Return the number of memories of *owner* in any state; None unless all are in process."""
         owned = self._roster.of(owner)
         return None if owned is None or owned.held is None else len(owned.held)
 
