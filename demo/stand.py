@@ -30,6 +30,7 @@ async def keep(
     # On one's own machine the page is on, whatever the configuration says.
     stack.environ = {
         "MEMORY_EXTPROC__CONSOLE__PAGE": "true",
+        "MEMORY_EXTPROC__TRACE__KEEP": "1d",
         "MEMORY_EXTPROC__CONSOLE__CHATS": f"http://127.0.0.1:{port}/v1",
         "MEMORY_EXTPROC__CONSOLE__CHAT_MODEL": model or "demo-llm",
     }

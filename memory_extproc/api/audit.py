@@ -10,7 +10,7 @@ import hmac
 import json
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -125,6 +125,15 @@ class AuditLog:
             }
         )
         self._flush()
+
+    def newest(self, count: int) -> Sequence[str]:
+        """So many lines of the file in use, without their keyed hashes, the newest first."""
+        with self._path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - _TAIL))
+            found = file.read().decode("utf-8", "replace").splitlines()
+        parted = [taken_apart(line) for line in found[-count:][::-1] if line.startswith("{")]
+        return [each[0] for each in parted if each is not None]
 
     def _named(self, hashed: str, plain: str) -> str:
         if self._options.plain:

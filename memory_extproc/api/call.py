@@ -335,6 +335,7 @@ class Reason(StrEnum):
     NO_SUCH_MEMORY = "NO_SUCH_MEMORY"
     NO_SUCH_RECEIPT = "NO_SUCH_RECEIPT"
     NO_SUCH_TURN = "NO_SUCH_TURN"
+    NO_SUCH_DECISION = "NO_SUCH_DECISION"  # or it is kept no longer
     AMBIGUOUS_ID = "AMBIGUOUS_ID"  # several of the user's memories have ids that begin so
     STALE = "STALE"  # the memory was changed since its etag was read
     NOT_ACTIVE = "NOT_ACTIVE"  # history cannot be corrected

@@ -55,13 +55,14 @@ from memory_extproc.model import (
     MemoryState,
     MemoryType,
     Outcome,
+    Rating,
     RecallRequest,
     Scope,
     Source,
     digest,
 )
 from memory_extproc.ports import ConsentRegistry, Now, TurnLearner
-from memory_extproc.recall.candidate import Considered, Explanation, Verdict
+from memory_extproc.recall.candidate import Considered, Explanation, Verdict, reasons
 from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 from memory_extproc.text.words import fold
 
@@ -105,6 +106,7 @@ class MemoryCalls:
             "ListMemories": self.list,
             "UpdateMemory": self.update,
             "RestoreMemory": self.restore,
+            "RateMemory": self.rate,
             "GetStats": self.stats,
         }
 
@@ -188,6 +190,27 @@ class MemoryCalls:
             ) from error
         call.count = 1
         return message_of(await self._found(call, noted["id"]))
+
+    async def rate(self, call: Call, request: pb.RateMemoryRequest) -> pb.Memory:
+        fields = Fields()
+        fields.request_id(request.request_id)
+        if not request.rating:
+            fields.fault("rating", f"one of {', '.join(Rating)}")
+        rating = fields.word("rating", request.rating, Rating, Rating.NONE)
+        fields.check()
+        call.request_id, call.scope = request.request_id, rating.value
+        if not is_id(request.id):
+            raise no_such_memory()
+        await self._check_consent(call)
+        memory_id = await whole_id(self._catalogue, call, request.id)
+        try:
+            rated = await self._curator.rate(call.owner, memory_id, rating)
+        except NotActiveError as error:
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, Reason.NOT_ACTIVE, str(error)) from error
+        if rated is None:
+            raise no_such_memory()
+        call.count = 1
+        return message_of(rated)
 
     async def restore(self, call: Call, request: pb.RestoreMemoryRequest) -> pb.Memory:
         fields = Fields()
@@ -477,6 +500,7 @@ def _encode_considered(one: Considered) -> pb.ConsideredMemory:
         score=one.score,
         relevance=one.relevance,
         verdict=one.verdict.value,
+        reasons=reasons(one.memory, one.features),
         features={name: value for name, value in one.features.items() if value == value},  # noqa: PLR0124 - not NaN
     )
 

@@ -89,6 +89,9 @@ METHODS: Mapping[str, Access] = {
     "ImportMemories": Access.WRITE,
     "GetStats": Access.READ,
     "ExplainRecall": Access.READ,
+    "GetDecision": Access.READ,
+    "ListDecisions": Access.READ,
+    "RateMemory": Access.WRITE,
     "EndSession": Access.WRITE,
     "GetConsent": Access.READ,
     "SetConsent": Access.WRITE,
@@ -98,6 +101,8 @@ METHODS: Mapping[str, Access] = {
     "ReviewQuarantine": Access.WRITE,
     "ListDeadLetters": Access.OPERATE,
     "RetryDeadLetters": Access.OPERATE,
+    "ListUsers": Access.OPERATE,
+    "GetServerStatus": Access.OPERATE,
     "GetConfiguration": Access.OPERATE,
 }
 

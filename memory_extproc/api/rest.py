@@ -29,7 +29,7 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import METHODS, Role
 from memory_extproc.api.service import MemoryService
 from memory_extproc.curation.editor import RESERVED
-from memory_extproc.model import Source
+from memory_extproc.model import RATING, Source
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Now
 
@@ -37,6 +37,7 @@ log = logger(__name__)
 
 SHORT_ID = 16  # hex digits of an id that answers show; any unambiguous prefix names the memory
 VERBOSE = "verbose"
+_INTERNAL = RESERVED - {RATING}  # metadata that only our own programs use
 _WHOLE_ID = re.compile(r"[0-9a-f]{64}")
 _PIECE = 64 * 1024  # bytes read at a time from an import
 _ELEMENT = 256 * 1024  # bytes of an element of an import
@@ -366,7 +367,7 @@ def _shorten(plain: dict[str, Any], kind: Any, *, top: bool) -> dict[str, Any]:
         for name in ("id", "superseded_by"):
             plain[name] = shorten_id(plain.get(name, ""))
         if "metadata" in plain:
-            plain["metadata"] = {name: one for name, one in plain["metadata"].items() if name not in RESERVED}
+            plain["metadata"] = {name: one for name, one in plain["metadata"].items() if name not in _INTERNAL}
     return plain
 
 

@@ -26,11 +26,13 @@ from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import JournalState, Memory, Owner
 from memory_extproc.ports import Journal, JournalEntry, MemoryLister, Now
+from memory_extproc.request.decisions import DecisionLog
 
 _DEFAULT_LIMIT = 20
 _MOST_IDS = 1000
 _TURN_ID = re.compile(r"[0-9a-f]{8,64}")
 _PLACE = re.compile(r"[0-9]{1,18}")
+DROPPED = "dropped"  # the state of a turn that was not accepted
 _LETTERS = 1000  # dead letters read at a time
 
 
@@ -43,10 +45,18 @@ class Verdict(StrEnum):
 
 class ReviewCalls:
     def __init__(
-        self, quarantine: Quarantine, journal: Journal, lists: MemoryLister, catalogue: MemoryCatalog, *, now: Now
+        self,
+        quarantine: Quarantine,
+        journal: Journal,
+        lists: MemoryLister,
+        catalogue: MemoryCatalog,
+        *,
+        now: Now,
+        decisions: DecisionLog | None = None,
     ) -> None:
+        """*decisions* knows turns by the request that they were said in."""
         self._quarantine, self._journal, self._lists = quarantine, journal, lists
-        self._catalogue, self._now = catalogue, now
+        self._catalogue, self._now, self._decisions = catalogue, now, decisions
 
     @property
     def operations(self) -> Mapping[str, Operation]:
@@ -61,18 +71,22 @@ class ReviewCalls:
 
     # --- turns ---------------------------------------------------------------------------------------
     async def turn(self, call: Call, request: pb.GetTurnRequest) -> pb.TurnReceipt:
-        if not _TURN_ID.fullmatch(request.id):
+        turn = None if self._decisions is None else await self._decisions.find_turn(call.owner, request.id)
+        wanted = request.id if turn is None else turn.turn_id
+        if turn is not None and not wanted:
+            return pb.TurnReceipt(state=DROPPED, reason=turn.outcome)
+        if not _TURN_ID.fullmatch(wanted):
             raise _no_such_turn()
         entries = {
             entry.turn.id: entry
             async for entry in self._journal.of_owner(call.owner)
-            if entry.turn.id.startswith(request.id)
+            if entry.turn.id.startswith(wanted)
         }
         memories: dict[str, list[Memory]] = {}
         async for rows in self._lists.rows(call.owner):
             for memory in rows:
                 turn_id = memory.metadata.get("turn")
-                if isinstance(turn_id, str) and turn_id.startswith(request.id):
+                if isinstance(turn_id, str) and turn_id.startswith(wanted):
                     memories.setdefault(turn_id, []).append(memory)
         found = entries.keys() | memories.keys()
         if not found:

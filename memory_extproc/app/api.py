@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ from memory_extproc.api.authentication import (
 )
 from memory_extproc.api.authorization import CallAdmission, NamesUser, RateLimits, Rates
 from memory_extproc.api.call import Operation, Repeats
+from memory_extproc.api.decisions import DecisionCalls
 from memory_extproc.api.forget import ForgetCalls
 from memory_extproc.api.memories import (
     MemoriesLimits,
@@ -34,6 +35,7 @@ from memory_extproc.api.memories import (
     SearchCalls,
     SearchDefaults,
 )
+from memory_extproc.api.operator import OperatorCalls, RecentOutcomes, ServerFacts
 from memory_extproc.api.principal import derive_key, secret_in
 from memory_extproc.api.rest import RestApi
 from memory_extproc.api.review import ReviewCalls
@@ -43,10 +45,13 @@ from memory_extproc.app.context import Live, api_options, console_options
 from memory_extproc.app.read_path import open_tokens, token_options
 from memory_extproc.app.write_path import trusting
 from memory_extproc.console.documents import register_documents
+from memory_extproc.console.operator import OperatorPage
 from memory_extproc.console.pages import Pages
 from memory_extproc.console.server import ConsoleServer, Register, present_credentials
 from memory_extproc.console.sessions import SessionVerifier, Signer, make_signer
+from memory_extproc.console.timeline import TimelinePage
 from memory_extproc.console.tryout import ChatOptions, TryOut
+from memory_extproc.console.why import WhyPage
 from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import FactRelation, likeness
@@ -64,8 +69,11 @@ from memory_extproc.ports import (
     MemoryForgetter,
     MemoryStore,
     Now,
+    OwnerRegistry,
     TurnLearner,
 )
+from memory_extproc.recall.canary import Canary
+from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.identity import hashed_user
 from memory_extproc.retention.usage import ChangeNotifier
 from memory_extproc.safety.operator_rules import StorageRules
@@ -93,8 +101,12 @@ class ApiParts:
     journal: Journal
     learns: TurnLearner
     explains: RecallExplainer
+    decisions: DecisionLog
     consent: ConsentRegistry | None
     forgets: MemoryForgetter
+    owners: OwnerRegistry
+    store_failing_for: Callable[[], timedelta]
+    canary: Canary | None  # None: it is switched off
     operations: Mapping[str, Operation]  # beside those that are made here
     live: Live
     metrics: Metrics
@@ -112,15 +124,18 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
         secret = given.encode() if given else secret_in(data)
         signer = make_signer(secret, parts.now)
         page = settings.console.page
+        audit = _audit(settings, data, secret, parts.now, stack)
+        outcomes = await stack.enter_async_context(RecentOutcomes(parts.metrics, parts.now))
+        facts = _facts(parts, outcomes, audit)
         service = MemoryService(
             CallAdmission(
                 await _authenticator(parts.live, stack, SessionVerifier(signer) if page else None),
                 rates,
                 _names_user(settings),
             ),
-            {**_operations(settings, secret, parts), **parts.operations},
+            {**_operations(settings, secret, parts), **parts.operations, **OperatorCalls(facts).operations},
             ServiceLimits(timeout=settings.api.timeout, concurrent=settings.api.concurrency),
-            audit=_audit(settings, data, secret, parts.now, stack),
+            audit=audit,
             metrics=parts.metrics,
         )
         await stack.enter_async_context(service)
@@ -144,20 +159,33 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
         )
 
 
+def _facts(parts: ApiParts, outcomes: RecentOutcomes, audit: AuditLog | None) -> ServerFacts:
+    canary = parts.canary
+    return ServerFacts(
+        journal=parts.journal,
+        owners=parts.owners,
+        outcomes=outcomes,
+        store_failing_for=parts.store_failing_for,
+        canary=lambda: None if canary is None else canary.share,
+        audited=(lambda _: ()) if audit is None else audit.newest,
+    )
+
+
 def _page_of(
     settings: Settings, service: MemoryService, signer: Signer, coordination: Coordination
 ) -> Sequence[Register]:
     section, identity = settings.console, settings.identity
     pages = Pages(service, signer, coordination, tries=bool(section.chats))
+    registers = [pages.register, *(page(pages, service).register for page in (WhyPage, TimelinePage, OperatorPage))]
     if not section.chats:
-        return [pages.register]
+        return registers
     options = ChatOptions(
         url=section.chats,
         model=section.chat_model,
         user_header=identity.user_header,
         tenant_header=identity.tenant_header,
     )
-    return [pages.register, TryOut(pages, service, options).register]
+    return [*registers, TryOut(pages, service, options).register]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +279,19 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
     )
     parts.live.subscribe(lambda now: searching.reconfigure(_search_defaults(now)))
     reviews = ReviewCalls(
-        Quarantine(parts.store, parts.noticing), parts.journal, parts.partitions, catalogue, now=parts.now
+        Quarantine(parts.store, parts.noticing),
+        parts.journal,
+        parts.partitions,
+        catalogue,
+        now=parts.now,
+        decisions=parts.decisions,
     )
     return {
         **memories.operations,
         **searching.operations,
         **forgetting.operations,
         **reviews.operations,
+        **DecisionCalls(parts.decisions, parts.partitions).operations,
         **Sessions(parts.learns).operations,
         **Configuration(lambda: (dump_effective(parts.live.settings), parts.live.waiting)).operations,
         **(Consents(parts.consent, forgetting.forget).operations if parts.consent is not None else {}),

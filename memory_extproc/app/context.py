@@ -23,6 +23,7 @@ from memory_extproc.ports import CompletionModel, EmbeddingModel, Now
 from memory_extproc.recall.prompt_block import ProfileLimits
 from memory_extproc.recall.recaller import RecallLimits
 from memory_extproc.request.admission import Mode, RequestOptions, SignalSources
+from memory_extproc.request.decisions import DecisionLimits
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.settings.reload import Change, Fixed, merge_reload
@@ -179,7 +180,12 @@ def recall_limits(settings: Settings) -> RecallLimits:
         take_apart=recall.split_questions,
         mmr_lambda=recall.mmr_lambda,
         never_inject=settings.privacy.injection_patterns,
+        traced=settings.trace.keep > timedelta(),
     )
+
+
+def decision_limits(settings: Settings) -> DecisionLimits:
+    return DecisionLimits(keep=settings.trace.keep, most=settings.trace.most)
 
 
 def profile_limits(settings: Settings) -> ProfileLimits:

@@ -56,6 +56,7 @@ from memory_extproc.recall.weights import Weights, WeightsError, packaged_weight
 from memory_extproc.request.admission import Admission
 from memory_extproc.request.compression import Compression, CompressionLimits
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
+from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.enricher import Enricher
 from memory_extproc.request.identity import AllowedPeers, Identity
 from memory_extproc.request.policy import Rules
@@ -80,6 +81,7 @@ class ReadPathParts:
     recalls: Recaller
     accesses: Accesses
     replays: BlockReplay
+    decisions: DecisionLog
     sessions: Sessions
     door: Door
     learns: TurnLearner
@@ -110,6 +112,7 @@ class ReadPathParts:
                 traces=self.traces,
                 compression=self.compression,
                 profiles=self.profiles,
+                decisions=self.decisions,
             ),
             follows=self.replays,
             learns=self.learns,
@@ -125,6 +128,7 @@ class ReadPathParts:
             incognito=self.door.incognito,
             traces=self.traces,
             tag=self.tag,
+            receipts=self.decisions,
             hands=hands,
         )
 
@@ -159,6 +163,7 @@ async def open_wire(
     recalls: Recaller,
     replays: BlockReplay,
     background: Background,
+    decisions: DecisionLog,
 ) -> ReadPathParts:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     door, learner, partitions = writing.door, writing.learner, kept.partitions
@@ -167,6 +172,7 @@ async def open_wire(
         recalls=recalls,
         accesses=await open_accesses(live, partitions, stack, now=now),
         replays=replays,
+        decisions=decisions,
         sessions=writing.sessions,
         door=door,
         learns=learner,

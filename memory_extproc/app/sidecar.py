@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -27,6 +27,7 @@ from memory_extproc.app.context import (
     Applies,
     Live,
     api_options,
+    decision_limits,
     open_traces,
     server_options,
     wire_options,
@@ -59,6 +60,7 @@ from memory_extproc.ports import (
 )
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.recaller import Recaller
+from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.replay import BlockReplay
 from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 from memory_extproc.settings import Settings, load
@@ -66,6 +68,8 @@ from memory_extproc.settings.reload import secret_files
 from memory_extproc.store.partition import Partitions
 
 log = logger(__name__)
+# Bounds of the tasks that write decisions.
+RECORDS_GRACE, RECORDS_AT_ONCE = timedelta(seconds=1), 1_000
 
 
 def utc_now() -> datetime:
@@ -104,15 +108,18 @@ async def sidecar(
         traces = await open_traces(settings, stack)
         frame = AppContext(live=live, data=data, metrics=metrics, traces=traces, stack=stack, now=now)
         kept = await open_kept(frame)
-        writing = await open_writing(frame, kept)
+        noting = await stack.enter_async_context(Background(metrics, grace=RECORDS_GRACE, most=RECORDS_AT_ONCE))
+        decisions = DecisionLog(kept.coordination, decision_limits(settings), background=noting, now=now)
+        live.subscribe(lambda new: decisions.reconfigure(decision_limits(new)))
+        writing = await open_writing(frame, kept, decisions)
         reading = await open_reading(frame, kept, writing.learner)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
         replays = BlockReplay(
             wire_options(settings), kept.coordination, background=background, metrics=metrics, now=now
         )
         forgetter = await _open_forgetter(frame, kept, writing, reading.recaller, replays)
-        wire = await open_wire(frame, kept, writing, reading.recaller, replays, background)
-        serving = await _open_serving(frame, kept, writing, reading, wire, forgetter)
+        wire = await open_wire(frame, kept, writing, reading.recaller, replays, background, decisions)
+        serving = await _open_serving(frame, kept, writing, reading, wire, forgetter, decisions)
         reloading = await _reloading(live, source, metrics, stack)
         yield Sidecar(
             ext_proc=serving.ext_proc.address,
@@ -173,11 +180,12 @@ async def _open_serving(
     reading: ReadPath,
     wire: ReadPathParts,
     forgetter: Forgetter,
+    decisions: DecisionLog,
 ) -> _Serving:
     """The ports, opened last and so closed first."""
     settings, metrics, stack = frame.settings, frame.metrics, frame.stack
     server = GrpcServer(server_options(settings), [SERVICE], wire.processor(frame.live).register)
-    parts = _api_parts(frame, kept, writing, reading.recaller, forgetter)
+    parts = _api_parts(frame, kept, writing, reading.recaller, forgetter, decisions, reading.canary)
     servers = await stack.enter_async_context(memory_api(settings, frame.data, parts))
     api = servers.grpc
     in_use = OpenFiles(watched_files(settings, frame.data), metrics)
@@ -216,7 +224,13 @@ async def _open_console(settings: Settings, server: ConsoleServer, stack: AsyncE
 
 
 def _api_parts(
-    frame: AppContext, kept: Storage, writing: WritePath, recaller: Recaller, forgetter: Forgetter
+    frame: AppContext,
+    kept: Storage,
+    writing: WritePath,
+    recaller: Recaller,
+    forgetter: Forgetter,
+    decisions: DecisionLog,
+    canary: Canary | None,
 ) -> ApiParts:
     consent = writing.door.consent
     transfers = make_transfers(
@@ -240,6 +254,10 @@ def _api_parts(
         journal=kept.journal,
         learns=writing.learner,
         explains=recaller,
+        decisions=decisions,
+        owners=kept.owners,
+        store_failing_for=lambda: kept.store.failing_for,
+        canary=canary,
         consent=consent,
         forgets=forgetter,
         operations=transfers.operations,

@@ -21,6 +21,7 @@ from memory_extproc.app.coordination import (
 )
 from memory_extproc.app.models import open_embedder
 from memory_extproc.coordination.replicas import OldestWaiting
+from memory_extproc.coordination.sqlite import SqliteOwners
 from memory_extproc.encryption.codecs import EncryptedCoordination, EncryptedJournal, EncryptedStore
 from memory_extproc.encryption.keys import (
     KeyTable,
@@ -36,7 +37,8 @@ from memory_extproc.errors import ConfigurationError, PermanentError, TransientE
 from memory_extproc.journal.failover import Check
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, EmbeddingModel, Journal, KeyStore, MemoryStore
+from memory_extproc.ports import Coordination, EmbeddingModel, Journal, KeyStore, MemoryStore, OwnerRegistry
+from memory_extproc.retention.usage import OwnerCounter
 from memory_extproc.settings import Settings
 from memory_extproc.store.milvus.connect import Opener, OpenerLimits
 from memory_extproc.store.milvus.store import MilvusStore
@@ -60,6 +62,7 @@ class Storage:
     erasing: ErasureParts
     partitions: Partitions
     journal: Journal
+    owners: OwnerRegistry
     writable: Check  # whether a turn could be journalled now
     oldest_aside: OldestWaiting  # of the turns put aside while the shared journal was away
 
@@ -87,11 +90,21 @@ async def open_kept(frame: AppContext) -> Storage:
     unsealed = sealed_store(settings, store, keys, frame.metrics)
     shown = erasing.hiding(unsealed)
     limits, forgotten = partition_limits(settings), erasing.forgotten
+    owners = await open_owners(settings, data, link, stack)
+    counter = await stack.enter_async_context(OwnerCounter(owners, store, now=now))
     partitions = await stack.enter_async_context(
         Partitions(
-            shown, coordination, limits, frame.metrics, now=now, monotonic_now=steady_now, forgotten=forgotten
+            shown,
+            coordination,
+            limits,
+            frame.metrics,
+            now=now,
+            monotonic_now=steady_now,
+            forgotten=forgotten,
+            written=counter.note,
         )
     )
+    counter.held = partitions
     journal, writable, oldest_aside = await open_journal(
         settings,
         data,
@@ -115,7 +128,18 @@ async def open_kept(frame: AppContext) -> Storage:
         journal=sealed_journal(journal, keys),
         writable=writable if options.uri else _check_all(opener.check_settled, writable),
         oldest_aside=oldest_aside,
+        owners=owners,
     )
+
+
+async def open_owners(
+    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
+) -> OwnerRegistry:
+    if link is None:
+        return await stack.enter_async_context(SqliteOwners(data / OWNERS))
+    from memory_extproc.coordination.redis import RedisOwners  # noqa: PLC0415 - where it is configured
+
+    return RedisOwners(link, prefix=settings.coordination.prefix)
 
 
 def _check_all(*checks: Check) -> Check:
@@ -132,6 +156,7 @@ def _check_all(*checks: Check) -> Check:
 log = logger(__name__)
 
 KEYS = "keys.db"
+OWNERS = "owners.db"
 SEALED = "sealed.txt"  # beside what is sealed: keys that rest elsewhere may be missing without leaving a trace
 
 

@@ -50,7 +50,7 @@ from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Consent
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import ConsentRecords, Coordination, EmbeddingModel, Journal, Now
+from memory_extproc.ports import ConsentRecords, Coordination, EmbeddingModel, Journal, Now, TurnReceipts
 from memory_extproc.retention.passes import SummaryRebuilder
 from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier, Partition
@@ -73,7 +73,7 @@ class WritePath:
     learner: Learner
 
 
-async def open_writing(frame: AppContext, kept: Storage) -> WritePath:
+async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts | None = None) -> WritePath:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
     intake_log = await open_intake_log(settings, frame.data, metrics, stack)
@@ -90,7 +90,9 @@ async def open_writing(frame: AppContext, kept: Storage) -> WritePath:
     retention = _retention(frame, kept, extraction, rebuilds)
     noticing = ChangeNotifier(partitions, retention.request_pass)
     judged = unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder))))
-    learner = await _open_learner(frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log)
+    learner = await _open_learner(
+        frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log, receipts
+    )
     replicas = kept.erasing.replicas
     if isinstance(replicas, RedisReplicas):
         # What the register of data directories says of ours, to replicas that forget.
@@ -143,6 +145,7 @@ async def _open_learner(
     topics: Topics | None,
     judged: Judging,
     intake_log: IntakeLog,
+    receipts: TurnReceipts | None,
 ) -> Learner:
     settings, live, metrics, now = frame.settings, frame.live, frame.metrics, frame.now
     journal, embedder, coordination = kept.journal, kept.embedder, kept.coordination
@@ -170,6 +173,7 @@ async def _open_learner(
             topics=topics,
             store_works=lambda: not kept.store.failing_for,
             intake_log=intake_log,
+            receipts=receipts,
         )
     )
     live.subscribe(partial(_use, kept.partitions, learner))

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from memory_extproc.cli import operate
 from memory_extproc.cli import output as show
 from memory_extproc.cli.api_client import Api, AsJson, UserOption, Yes, with_api
 from memory_extproc.cli.files import export, import_, sync
@@ -335,7 +336,7 @@ def turn(
     api: Api,
     *,
     turn_id: Annotated[
-        str, typer.Argument(help="a turn's id, or how it begins; without one: the newest turns")
+        str, typer.Argument(help="a turn's id, how it begins, or a request's id; without: the newest")
     ] = "",
     session: Session = "",
     limit: Annotated[int, typer.Option(min=1, max=100, help="show at most so many")] = 20,
@@ -358,9 +359,8 @@ def turn(
     out: Console = show.console()
     for each in receipts:
         why = f" ({each.reason})" if each.reason else ""
-        out.print(
-            f"{each.id[:16]}  {each.accepted_at.ToDatetime():%Y-%m-%d %H:%M}  {each.state}{why}", markup=False
-        )
+        when = f"{each.accepted_at.ToDatetime():%Y-%m-%d %H:%M}" if each.HasField("accepted_at") else ""
+        out.print("  ".join(filter(None, (each.id[:16], when, f"{each.state}{why}"))), markup=False)
         if each.learned:
             show.show_memories(each.learned)
     if not receipts:
@@ -442,6 +442,8 @@ app.command("list")(list_memories)
 for command in (search, get, store, update, restore, forget, receipt, stats, explain, consent, configuration):
     app.command(command.__name__)(command)
 app.command("turn")(turn)
+for each in (operate.decision, operate.rate, operate.users, operate.status):
+    app.command(each.__name__)(each)
 app.command("quarantine")(quarantine)
 app.command("dead-letters")(dead_letters)
 for named, files in (("export", export), ("import", import_), ("sync", sync)):

@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 PAGE_SIZE = 25
-_LETTERS = 50  # dead letters, and memories in quarantine, on a page
 _FORM_BYTES = 64 * 1024
-_FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
+FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -103,6 +102,7 @@ class Pages:
             ("GET", "/memory/{id}", self._memory),
             ("POST", "/memory/{id}/edit", self._edit),
             ("POST", "/memory/{id}/confirm", self._confirm),
+            ("POST", "/memory/{id}/rate", self._rate),
             ("POST", "/memory/{id}/restore", self._restore),
             ("POST", "/add", self._add),
             ("POST", "/forget", self._plan_forget),
@@ -112,10 +112,6 @@ class Pages:
             ("GET", "/settings", self._settings),
             ("POST", "/consent", self._consent),
             ("GET", "/export", self._export),
-            ("GET", "/why", self._why),
-            ("GET", "/operator", self._operator),
-            ("POST", "/operator/review", self._review),
-            ("POST", "/operator/retry", self._retry),
         ):
             add(verb, PATH + path, self.for_reader(handler))
         add("GET", f"{PATH}/enter", self._enter)
@@ -180,7 +176,7 @@ class Pages:
         return self._signed_in(request, principal)
 
     def _signed_in(self, request: web.Request, principal: Principal) -> web.Response:
-        response = _see_other(PATH)
+        response = see_other(PATH)
         response.set_cookie(
             COOKIE,
             begin_session(self._signer, principal),
@@ -193,12 +189,12 @@ class Pages:
         return response
 
     async def _leave(self, _: Visit) -> web.StreamResponse:
-        response = _see_other(f"{PATH}/enter")
+        response = see_other(f"{PATH}/enter")
         response.del_cookie(COOKIE, path=PATH)
         return response
 
     async def _home(self, _: web.Request) -> web.StreamResponse:
-        return _see_other(PATH)
+        return see_other(PATH)
 
     # --- mine ----------------------------------------------------------------------------------------
     async def _mine(self, visit: Visit) -> web.StreamResponse:
@@ -208,7 +204,7 @@ class Pages:
         }
         asked = pb.ListMemoriesRequest(
             text=wanted["q"],
-            type=[wanted["type"]] if wanted["type"] else _FACTS if wanted["state"] != "any" else [],
+            type=[wanted["type"]] if wanted["type"] else FACTS if wanted["state"] != "any" else [],
             state=[wanted["state"]] if wanted["state"] else [],
             session_id=wanted["session"],
             limit=PAGE_SIZE,
@@ -287,7 +283,7 @@ class Pages:
             return await self._memory_page(
                 visit, memory_id, draft=content, fault=fault, status=409 if stale else STATUSES[refused.code]
             )
-        return _see_other(f"{PATH}/memory/{memory_id}")
+        return see_other(f"{PATH}/memory/{memory_id}")
 
     async def _confirm(self, visit: Visit) -> web.StreamResponse:
         """The same text once more confirms the memory."""
@@ -295,18 +291,24 @@ class Pages:
         memory: Any = await self._service.call("GetMemory", pb.GetMemoryRequest(id=memory_id), visit.presented)
         asked = pb.StoreMemoryRequest(content=memory.content, type=memory.type, project_id=memory.project_id)
         await self._service.call("StoreMemory", asked, visit.presented)
-        return _see_other(f"{PATH}/memory/{memory_id}")
+        return see_other(f"{PATH}/memory/{memory_id}")
+
+    async def _rate(self, visit: Visit) -> web.StreamResponse:
+        memory_id = visit.request.match_info["id"]
+        asked = pb.RateMemoryRequest(id=memory_id, rating=visit.field("rating"))
+        await self._service.call("RateMemory", asked, visit.presented)
+        return see_other(f"{PATH}/memory/{memory_id}")
 
     async def _restore(self, visit: Visit) -> web.StreamResponse:
         memory_id = visit.request.match_info["id"]
         await self._service.call("RestoreMemory", pb.RestoreMemoryRequest(id=memory_id), visit.presented)
-        return _see_other(f"{PATH}/memory/{memory_id}")
+        return see_other(f"{PATH}/memory/{memory_id}")
 
     async def _add(self, visit: Visit) -> web.StreamResponse:
         stored: Any = await self._service.call(
             "StoreMemory", pb.StoreMemoryRequest(content=visit.field("content")), visit.presented
         )
-        return _see_other(f"{PATH}/memory/{shorten_id(stored.memory.id)}")
+        return see_other(f"{PATH}/memory/{shorten_id(stored.memory.id)}")
 
     # --- forgetting ----------------------------------------------------------------------------------
     async def _plan_forget(self, visit: Visit) -> web.StreamResponse:
@@ -341,7 +343,7 @@ class Pages:
         if not asked.confirmation_token or asked.dry_run or asked.user_id:
             return self.render("nothing.html", visit.principal, status=400)
         done: Any = await self._service.call("ForgetMemories", asked, visit.presented)
-        return _see_other(f"{PATH}/receipts/{done.receipt.id}")
+        return see_other(f"{PATH}/receipts/{done.receipt.id}")
 
     async def _receipt(self, visit: Visit) -> web.StreamResponse:
         receipt = await self._receipt_of(visit)
@@ -377,7 +379,7 @@ class Pages:
     async def _consent(self, visit: Visit) -> web.StreamResponse:
         asked = pb.SetConsentRequest(state=visit.field("state") or "none given")
         await self._service.call("SetConsent", asked, visit.presented)
-        return _see_other(f"{PATH}/settings")
+        return see_other(f"{PATH}/settings")
 
     async def _export(self, visit: Visit) -> web.StreamResponse:
         """JSON Lines, as the API gives them."""
@@ -392,55 +394,6 @@ class Pages:
                 await response.write(_line(answer))
         await response.write_eof()
         return response
-
-    # --- why, and for operators ----------------------------------------------------------------------
-    async def _why(self, visit: Visit) -> web.StreamResponse:
-        text = visit.request.query.get("text", "").strip()
-        explained = None
-        if text:
-            asked = pb.ExplainRecallRequest(text=text)
-            explained = await self._service.call("ExplainRecall", asked, visit.presented)
-        return self.render(
-            "why.html",
-            visit.principal,
-            text=text,
-            explained=None if explained is None else _shown_explanation(explained),
-        )
-
-    async def _operator(self, visit: Visit) -> web.StreamResponse:
-        """The server's state. Words of people are shown of a user who is named, and the audit log has it."""
-        user = visit.request.query.get("user", "").strip()
-        asked = pb.GetConfigurationRequest()
-        configured: Any = await self._service.call("GetConfiguration", asked, visit.presented)
-        dead = pb.ListDeadLettersRequest(limit=_LETTERS)
-        letters: Any = await self._service.call("ListDeadLetters", dead, visit.presented)
-        suspicious: Any = None
-        if user:
-            held = pb.ListQuarantineRequest(user_id=user, limit=_LETTERS)
-            suspicious = await self._service.call("ListQuarantine", held, visit.presented)
-        plain = to_json(configured, verbose=True)
-        return self.render(
-            "operator.html",
-            visit.principal,
-            sections=sorted(_flat(plain["configuration"]).items()),
-            waiting=plain["needs_restart"],
-            letters=[to_json(letter, verbose=True) for letter in letters.letters],
-            user=user,
-            suspicious=None if suspicious is None else [shown_memory(memory) for memory in suspicious.memories],
-        )
-
-    async def _review(self, visit: Visit) -> web.StreamResponse:
-        user = visit.field("user")
-        asked = pb.ReviewQuarantineRequest(
-            user_id=user, memory_ids=visit.form.get("id", []), verdict=visit.field("verdict")
-        )
-        await self._service.call("ReviewQuarantine", asked, visit.presented)
-        return _see_other(f"{PATH}/operator?{urlencode({'user': user})}")
-
-    async def _retry(self, visit: Visit) -> web.StreamResponse:
-        asked = pb.RetryDeadLettersRequest(turn_ids=visit.form.get("id", []))
-        await self._service.call("RetryDeadLetters", asked, visit.presented)
-        return _see_other(f"{PATH}/operator")
 
     # --- answers -------------------------------------------------------------------------------------
     def render(self, name: str, principal: Principal | None, *, status: int = 200, **values: Any) -> web.Response:
@@ -471,15 +424,11 @@ _SOURCES: Mapping[str, str] = {
     Source.LLM: "drawn from a chat by a language model",
     Source.API: "written by you or for you",
 }
-_VERDICTS: Mapping[str, str] = {
-    "injected": "shown to the model",
-    "no_room": "left out: the block was full",
-    "over_limit": "left out: enough others were better",
-    "below_threshold": "left out: too little to do with the question",
-    "duplicate": "left out: says the same as another",
-    "in_view": "left out: the model sees it in the conversation",
-    "thread": "added for its topic",
-    "not_recallable": "left out: expired, replaced or a bare question",
+_TYPES: Mapping[str, str] = {
+    MemoryType.SEMANTIC: "fact",
+    MemoryType.PROCEDURAL: "how to",
+    MemoryType.EPISODIC: "said",
+    MemoryType.REFLECTIVE: "conclusion",
 }
 
 
@@ -490,21 +439,14 @@ def shown_memory(memory: Any) -> dict[str, Any]:
     return {
         **plain,
         "subject": subject if isinstance(subject, str) else "",
+        "kind": _TYPES.get(plain["type"], plain["type"]),
+        "rating": plain.get("metadata", {}).get("rating", ""),
         "suspicion": plain.get("metadata", {}).get("suspicion", "suspicious"),
         "known_from": _SOURCES.get(plain["source"], plain["source"]),
-        "created": _moment(plain.get("created_at", "")),
-        "updated": _moment(plain.get("updated_at", "")),
-        "until": _moment(plain.get("valid_to", "") or plain.get("updated_at", "")),
+        "created": moment(plain.get("created_at", "")),
+        "updated": moment(plain.get("updated_at", "")),
+        "until": moment(plain.get("valid_to", "") or plain.get("updated_at", "")),
     }
-
-
-def _shown_explanation(explained: Any) -> dict[str, Any]:
-    plain = to_json(explained, verbose=False)
-    for shown, one in zip(plain["considered"], explained.considered, strict=True):
-        shown["memory"] = shown_memory(one.memory)
-        shown["verdict_words"] = _VERDICTS.get(one.verdict, one.verdict)
-        shown["percent"] = round(100 * one.relevance)
-    return plain
 
 
 def subject_words(subject: str) -> str:
@@ -514,7 +456,7 @@ def subject_words(subject: str) -> str:
     return "Your " + subject[7:] if subject.lower().startswith("user's ") else subject
 
 
-def _moment(stamp: str) -> str:
+def moment(stamp: str) -> str:
     return stamp[:16].replace("T", " ")
 
 
@@ -530,16 +472,6 @@ def _by_subject(memories: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(memories, key=lambda memory: order[memory["subject"]])
 
 
-def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{above}{name}.")
-        else:
-            flat[above + name] = json.dumps(value, ensure_ascii=False)
-    return flat
-
-
 def _set_day(into: Any, day: str) -> None:
     try:
         into.FromJsonString(f"{day}T00:00:00Z")
@@ -552,7 +484,7 @@ def _line(message: Any) -> bytes:
     return json.dumps(to_json(message, verbose=True), ensure_ascii=False).encode() + b"\n"
 
 
-def _see_other(place: str) -> web.Response:
+def see_other(place: str) -> web.Response:
     return web.Response(status=303, headers={**_SAFE, "location": place})
 
 

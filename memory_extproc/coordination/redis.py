@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 import msgspec
@@ -20,7 +20,7 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import check_registered
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import LedgerJob, LedgerMarks, Owner
-from memory_extproc.ports import KeyWrapper
+from memory_extproc.ports import KeyWrapper, OwnerEntry
 
 _GLANCE = timedelta(milliseconds=60)  # a request waits so long for the version of what is known
 # An owner's record keys stand in a sorted set with their expiry, so that they can be found and deleted.
@@ -164,6 +164,62 @@ class RedisCoordination:
         check_registered([kind])
         # The kind's length goes first, so that no two pairs of kind and key share a name.
         return self._key(owner, f"record:{len(kind)}:{kind}:{key}")
+
+
+# --- owners ------------------------------------------------------------------------------------------
+# The registry of owners: names in a sorted set of equal scores, which Redis keeps in the order of their bytes.
+
+# KEYS: names, counts, total. ARGV: name, memories, time.
+_PUT_OWNER = """
+local before = redis.call('HGET', KEYS[2], ARGV[1])
+local counted = before and tonumber(string.match(before, '^%d+')) or 0
+redis.call('INCRBY', KEYS[3], tonumber(ARGV[2]) - counted)
+if ARGV[2] == '0' then
+  redis.call('ZREM', KEYS[1], ARGV[1])
+  redis.call('HDEL', KEYS[2], ARGV[1])
+else
+  redis.call('ZADD', KEYS[1], 0, ARGV[1])
+  redis.call('HSET', KEYS[2], ARGV[1], ARGV[2] .. ' ' .. ARGV[3])
+end
+return 1
+"""
+
+
+class RedisOwners:
+    """Implements OwnerRegistry. *link* is others', too, and outlives it."""
+
+    def __init__(self, link: RedisLink, *, prefix: str = "memory-extproc") -> None:
+        self._link, self._client = link, link.client
+        self._names, self._counts, self._total = (
+            f"{prefix}:{{owners}}:{what}" for what in ("names", "counts", "memories")
+        )
+        self._put = self._client.register_script(_PUT_OWNER)
+
+    async def put(self, entry: OwnerEntry) -> None:
+        args: list[str | int] = [_owner_name(entry.owner), entry.memories, int(entry.updated_at.timestamp())]
+        await self._link.bounded(self._put(keys=[self._names, self._counts, self._total], args=args))
+
+    async def page(self, after: Owner | None, limit: int, *, tenant: str = "") -> Sequence[OwnerEntry]:
+        first, last = (f"[{tenant}\0", f"({tenant}\1") if tenant else ("-", "+")
+        if after is not None:
+            first = f"({_owner_name(after)}"
+        names = await self._link.bounded(self._client.zrangebylex(self._names, first, last, 0, limit))
+        counts = await self._link.bounded(self._client.hmget(self._counts, names)) if names else []
+        found = []
+        for name, count in zip(names, counts, strict=True):
+            if count is not None:  # it went between the two
+                memories, _, at = bytes(count).partition(b" ")
+                whose = Owner(*bytes(name).decode("utf-8", "surrogatepass").split("\0", 1))
+                found.append(OwnerEntry(whose, int(memories), datetime.fromtimestamp(int(at), UTC)))
+        return found
+
+    async def totals(self) -> tuple[int, int]:
+        owners = await self._link.bounded(self._client.zcard(self._names))
+        return int(owners), int(await self._link.bounded(self._client.get(self._total)) or 0)
+
+
+def _owner_name(owner: Owner) -> str:
+    return f"{owner.tenant}\0{owner.user}"
 
 
 # --- ledger redis ------------------------------------------------------------------------------------

@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 import sqlite3
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner
-from memory_extproc.ports import Now
+from memory_extproc.ports import Now, OwnerEntry
 
 # Statements are parted by a semicolon and an empty line. Owners stand here by key, never by name.
 _SCHEMA = Schema(
@@ -278,6 +278,81 @@ class SqliteLedger:
             return [LedgerJob(row[0], row[1], bytes(row[2]), bool(row[3]), bool(row[4])) for row in rows]
 
         return await self._file.run(read)
+
+
+# --- owners ------------------------------------------------------------------------------------------
+# The registry of owners in a SQLite file of its own: no other file names owners.
+
+_OWNERS_SCHEMA = Schema(
+    application=0x6D65786F,  # "mexo"
+    version=1,
+    script="""
+CREATE TABLE owners (
+    tenant TEXT NOT NULL,
+    user TEXT NOT NULL,
+    memories INTEGER NOT NULL,
+    updated REAL NOT NULL,
+    PRIMARY KEY (tenant, user)
+) WITHOUT ROWID;
+
+CREATE TABLE totals (id INTEGER PRIMARY KEY, owners INTEGER NOT NULL, memories INTEGER NOT NULL);
+
+INSERT INTO totals VALUES (1, 0, 0);
+
+CREATE TRIGGER owner_added AFTER INSERT ON owners BEGIN
+    UPDATE totals SET owners = owners + 1, memories = memories + new.memories; END;
+
+CREATE TRIGGER owner_changed AFTER UPDATE ON owners BEGIN
+    UPDATE totals SET memories = memories + new.memories - old.memories; END;
+
+CREATE TRIGGER owner_removed AFTER DELETE ON owners BEGIN
+    UPDATE totals SET owners = owners - 1, memories = memories - old.memories; END
+""",
+)
+_PUT_OWNER = """
+INSERT INTO owners (tenant, user, memories, updated) VALUES (?, ?, ?, ?)
+ON CONFLICT (tenant, user) DO UPDATE SET memories = excluded.memories, updated = excluded.updated
+"""
+_OWNERS = """
+SELECT tenant, user, memories, updated FROM owners WHERE (tenant, user) > (?, ?) AND tenant <= ?
+ORDER BY tenant, user LIMIT ?
+"""
+
+
+class SqliteOwners:
+    """Implements OwnerRegistry."""
+
+    def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
+        self._file = SqliteFile(path, _OWNERS_SCHEMA, patience=patience)
+
+    async def __aenter__(self) -> Self:
+        await self._file.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._file.__aexit__()
+
+    async def put(self, entry: OwnerEntry) -> None:
+        name, at = (entry.owner.tenant, entry.owner.user), entry.updated_at.timestamp()
+
+        def put(connection: sqlite3.Connection) -> None:
+            if entry.memories:
+                connection.execute(_PUT_OWNER, (*name, entry.memories, at))
+            else:
+                connection.execute("DELETE FROM owners WHERE tenant = ? AND user = ?", name)
+
+        await self._file.run(put, scrub=not entry.memories)
+
+    async def page(self, after: Owner | None, limit: int, *, tenant: str = "") -> Sequence[OwnerEntry]:
+        # U+10FFFF sorts behind every tenant's name.
+        last = tenant or "\U0010ffff"
+        first = max((tenant, ""), ("", "") if after is None else (after.tenant, after.user))
+        rows = self._file.read_all(_OWNERS, (*first, last, limit))
+        return [OwnerEntry(Owner(row[0], row[1]), row[2], datetime.fromtimestamp(row[3], UTC)) for row in rows]
+
+    async def totals(self) -> tuple[int, int]:
+        row = self._file.read("SELECT owners, memories FROM totals", ())
+        return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
 
 # --- record kinds ------------------------------------------------------------------------------------

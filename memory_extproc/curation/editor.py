@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import (
+    RATING,
     TRUST,
     Embedded,
     Hit,
@@ -28,12 +29,14 @@ from memory_extproc.model import (
     MemoryState,
     MemoryType,
     Owner,
+    Rating,
     Scope,
     Source,
     Trust,
     digest,
     trust_noted,
     trust_of,
+    without_doubt,
 )
 from memory_extproc.ports import EmbeddingModel, Journal, MemoryLister, MemoryWriter, Now
 from memory_extproc.safety.operator_rules import MASK_SECRETS
@@ -46,6 +49,7 @@ RESERVED = frozenset(
         "sources", "drawn_from", "beside", "replaces", "corrects", "also", "ends",
         "retired", "retired_at", "retired_from", "unretired", "derived", "merged", "made", "past", "accessed",
         TRUST,
+        RATING,
     }
 )  # fmt: skip
 # What stands in metadata of a soft deletion, and of its undoing (seconds since 1970).
@@ -259,6 +263,24 @@ class MemoryEditor:
         for one in others:
             await self._lists.change(owner, one, parted)
 
+    async def rate(self, owner: Owner, memory_id: str, rating: Rating) -> Memory | None:
+        """The memory as it is now; None where there is none. NotActiveError for history."""
+        rated: Memory | None = None
+
+        def rate(row: Embedded) -> Sequence[Embedded]:
+            nonlocal rated
+            memory = row.memory
+            if memory.state is not MemoryState.ACTIVE:
+                raise NotActiveError("only an active memory can be rated")
+            metadata = {name: value for name, value in memory.metadata.items() if name != RATING}
+            if rating is not Rating.NONE:
+                metadata[RATING] = rating.value
+            rated = replace(memory, metadata=metadata)
+            return [Embedded(rated, row.vector)]
+
+        await self._lists.change(owner, memory_id, rate)
+        return rated
+
     async def restore(self, owner: Owner, memory_id: str) -> Memory | None:
         """The memory as it is now, in the state it had before it was deleted softly, if it was; None where there is
         none, or none any more."""
@@ -314,7 +336,7 @@ class MemoryEditor:
                 updated_at=max(now, memory.updated_at),
                 importance=memory.importance if told.importance is None else told.importance,
                 expires_at=told.expires_at or memory.expires_at,
-                metadata={**memory.metadata, **told.metadata, "confirmations": count},
+                metadata={**without_doubt(memory), **told.metadata, "confirmations": count},
             )
             if not trust_of(memory).covers(Trust.CONFIRMED):
                 confirmed = changed = replace(changed, metadata=trust_noted(changed, Trust.CONFIRMED))
@@ -335,6 +357,7 @@ class MemoryEditor:
             meaning = await self._understands.meaning(memory.owner, changed.content)
             if "metadata" not in correction.values:
                 metadata.update(_meaning_of_correction(meaning, memory, changed.content))
+            metadata.pop(RATING, None)  # it was of the old words
             # Later than anything that was made of its old words, also within this second.
             metadata["said"] = self._now().timestamp()
             changed = replace(changed, source=Source.API, valid_from=now, embed_model=self._embedder.fingerprint)

@@ -39,7 +39,7 @@ from memory_extproc.model import Exchanged, Outcome, Owner, TurnOutcome
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.observe.log import NO_TRACES, Traces, Trail, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import IncognitoMarker, Now, TurnLearner
+from memory_extproc.ports import IncognitoMarker, Now, TurnLearner, TurnReceipts
 from memory_extproc.recall.prompt_block import without_blocks
 from memory_extproc.request.admission import NO_DIALECT, Admitted, Declined
 from memory_extproc.request.body import Enriched, PendingTurn
@@ -129,6 +129,7 @@ class ExchangeDeps:
     request_waits: timedelta  # most that a whole body waits for us: less than Envoy does, where it sees to that
     last_reply_waits: timedelta
     incognito: IncognitoMarker | None = None  # None: nobody notes it
+    receipts: TurnReceipts | None = None  # None: no receipts
     hands: Hands | None = None  # None: no other filter is told
     clock: Callable[[], float] = time.perf_counter  # seconds, monotonic
     traces: Traces = NO_TRACES
@@ -338,6 +339,8 @@ class Exchange:
     async def _learn(self, heard: PendingTurn, captured: Capture | None) -> None:
         stored = await self._stored(heard, captured)
         self._deps.metrics.turns.labels(stored.value).inc()
+        if stored not in ACCEPTED and self._deps.receipts is not None:
+            self._deps.receipts.note(heard.caller, heard.request_id, stored)
         if heard.ends_session and stored not in ACCEPTED:
             await self._deps.learns.end_session(heard.caller)
 
@@ -377,6 +380,7 @@ class Exchange:
                 conversation=heard.conversation,
                 ends_session=heard.ends_session,
                 tools=heard.tools,
+                request_id=heard.request_id,
             )
         )
 

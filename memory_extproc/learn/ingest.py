@@ -21,11 +21,12 @@ from memory_extproc.learn.sessions import RESPONSE, Placed, Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Journal, JournalEntry, TombstoneReader
+from memory_extproc.ports import Coordination, Journal, JournalEntry, TombstoneReader, TurnReceipts
 
 log = logger(__name__)
 _GONE_WRONG = {TurnOutcome.JOURNAL_FULL, TurnOutcome.JOURNAL_FAILED, TurnOutcome.PROCESS_LIMIT}
 _WAITS = {TurnOutcome.UNDECIDED, TurnOutcome.JOURNAL_LATE}
+_TAKEN = {TurnOutcome.JOURNALLED, TurnOutcome.DUPLICATE}
 _LARGE = 200_000  # characters; what is more is sealed off the event loop
 _OWNERS_AT_ONCE = 8  # whose waiting exchanges are decided at a time
 
@@ -61,6 +62,7 @@ class Intake:
         journalled: Callable[[Turn], None],
         ends: Callable[[Caller], Awaitable[None]],
         intake_log: IntakeLog | None,  # None: nothing outlives the process before it is in the journal
+        receipts: TurnReceipts | None = None,
     ) -> None:
         """*journalled* is told each turn that the journal has taken as new; *ends* that a session has ended with an
         exchange of which no such turn came."""
@@ -74,7 +76,7 @@ class Intake:
         self._unsettled = unsettled
         self._journalled = journalled
         self._ends = ends
-        self._log = intake_log
+        self._log, self._receipts = intake_log, receipts
         self._under_way: dict[asyncio.Task[TurnOutcome], Exchanged] = {}
         self._waiting: dict[Owner, list[_Logged]] = {}  # the oldest first
         self._count = 0  # of them
@@ -203,6 +205,8 @@ class Intake:
                 self._discard(logged.record)
             else:
                 stored = await self._attempt(exchanged, logged)
+                if self._receipts is not None and stored not in _WAITS | _TAKEN:
+                    self._receipts.note(exchanged.caller, exchanged.request_id, stored)
             if stored in _WAITS:
                 break
             decided = True
@@ -305,6 +309,8 @@ class Intake:
             return TurnOutcome.FORGOTTEN
         turn = replace(placed.turn, last=exchanged.ends_session)
         stored = await self._append(turn, placed)
+        if self._receipts is not None:
+            self._receipts.note(exchanged.caller, exchanged.request_id, stored, turn.id)
         # An attempt that failed after the append has told nobody of the turn.
         if stored is TurnOutcome.JOURNALLED or (stored is TurnOutcome.DUPLICATE and waited):
             self._journalled(turn)

@@ -45,6 +45,7 @@ from memory_extproc.ports import (
     MemoryWriter,
     Now,
     TombstoneReader,
+    TurnReceipts,
 )
 
 log = logger(__name__)
@@ -85,6 +86,7 @@ class Learner:
         topics: TopicFollower | None = None,
         store_works: Callable[[], bool] = lambda: True,  # whether writes to the store succeed now
         intake_log: IntakeLog | None = None,  # None: what is accepted may be lost until it is in the journal
+        receipts: TurnReceipts | None = None,  # None: no receipts
     ) -> None:
         self._journal = journal
         self._coordination = coordination
@@ -103,6 +105,7 @@ class Learner:
             journal, sessions, coordination, limits, metrics,
             screens=screens or Unscreened(), sifting=self._sifting, unsettled=self._unsettled,
             journalled=self._to_remember, ends=self.end_session, intake_log=intake_log,
+            receipts=receipts,
         )  # fmt: skip
         self._showing, self._remembering, self._extracting = self._lanes(rng)
         self._write_behind = WriteBehind(self._store, period=limits.gather, most=limits.gathered)

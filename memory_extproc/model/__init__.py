@@ -14,6 +14,7 @@ from memory_extproc.model.erasure import (
     WaitingPlace,
 )
 from memory_extproc.model.memory import (
+    RATING,
     Candidates,
     Embedded,
     Hit,
@@ -24,6 +25,7 @@ from memory_extproc.model.memory import (
     MemoryState,
     MemoryType,
     Period,
+    Rating,
     Role,
     Scope,
     SearchQuery,
@@ -34,6 +36,7 @@ from memory_extproc.model.memory import (
     Vector,
     Words,
     seconds_said,
+    without_doubt,
 )
 from memory_extproc.model.owner import SHARED, Caller, Consent, ConsentChange, DataKey, Owner, OwnerKind, digest
 from memory_extproc.model.recall import (
@@ -44,8 +47,10 @@ from memory_extproc.model.recall import (
     Ranked,
     RecallRequest,
     RecallResult,
+    RecallTrace,
     Signals,
     Switch,
+    TracedMemory,
 )
 from memory_extproc.model.trust import TRUST, Trust, least_trusted, trust_noted, trust_of
 from memory_extproc.model.turn import (
@@ -62,6 +67,7 @@ from memory_extproc.model.turn import (
 )
 
 __all__ = [
+    "RATING",
     "RECORD_KINDS",
     "SHARED",
     "TEXT_KINDS",
@@ -99,8 +105,10 @@ __all__ = [
     "Period",
     "Profile",
     "Ranked",
+    "Rating",
     "RecallRequest",
     "RecallResult",
+    "RecallTrace",
     "RecordKind",
     "Role",
     "Scope",
@@ -112,6 +120,7 @@ __all__ = [
     "Signals",
     "Source",
     "Switch",
+    "TracedMemory",
     "Trust",
     "Turn",
     "TurnOutcome",
@@ -125,4 +134,5 @@ __all__ = [
     "seconds_said",
     "trust_noted",
     "trust_of",
+    "without_doubt",
 ]

@@ -61,6 +61,18 @@ class Period:
     until: datetime
 
 
+class Rating(StrEnum):
+    """An owner's opinion of a memory. Values are stored, so a value is never renamed."""
+
+    NONE = "none"
+    HELPFUL = "helpful"  # found more easily, kept longer
+    WRONG = "wrong"  # not recalled, and the first to go
+
+
+RATING = "rating"  # in a memory's metadata
+_RATINGS = {each.value: each for each in Rating}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """One remembered fact or message. Times are UTC with whole seconds; *content* is private."""
@@ -88,12 +100,20 @@ class Memory:
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     def recallable(self, now: datetime) -> bool:
-        """Whether recall may ever return it at *now*: active, not expired, and not a bare question."""
+        """Whether recall may ever return it at *now*: active, not expired, not a bare question, and not
+        called wrong by its owner."""
         return (
             self.state is MemoryState.ACTIVE
             and self.source is not Source.QUESTION
             and (self.expires_at is None or now < self.expires_at)
+            and self.rating is not Rating.WRONG
         )
+
+    @property
+    def rating(self) -> Rating:
+        """The owner's opinion, from metadata; an imported file may hold any value there."""
+        said = self.metadata.get(RATING)
+        return _RATINGS.get(said, Rating.NONE) if isinstance(said, str) else Rating.NONE
 
     def held_in(self, period: Period, now: datetime) -> bool:
         """Whether it held at some time of *period* and was replaced since."""
@@ -106,6 +126,13 @@ class Memory:
             and period.first < self.valid_to
             and (self.expires_at is None or now < self.expires_at)
         )
+
+
+def without_doubt(memory: Memory) -> Mapping[str, Any]:
+    """Return the metadata of *memory* without a rating as wrong, for a memory that was confirmed."""
+    if memory.rating is not Rating.WRONG:
+        return memory.metadata
+    return {name: value for name, value in memory.metadata.items() if name != RATING}
 
 
 @dataclass(frozen=True, slots=True)

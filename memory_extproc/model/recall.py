@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from memory_extproc.model.memory import Memory, Scope
 from memory_extproc.model.owner import Caller, Owner
@@ -105,6 +107,28 @@ class Ranked:
     relevance: float
 
 
+class TracedMemory(NamedTuple):  # no dataclass: a request makes two dozen of these
+    """A candidate of a recall. *verdict*: a value of recall.candidate.Verdict."""
+
+    memory: Memory
+    score: float
+    relevance: float
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallTrace:
+    """How a recall came to its result. *considered*: best first, bounded. *stages*: seconds by name, filled
+    until the recall ends."""
+
+    considered: tuple[TracedMemory, ...] = ()
+    kind: str = ""
+    total: int | None = None
+    worth: float | None = None
+    threshold: float = 0.0
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallResult:
     """What recall came to. *block* is empty unless the outcome is USED."""
@@ -116,6 +140,7 @@ class RecallResult:
     path: str = ""  # rerank, hybrid, lexical or store; empty when nothing was searched
     tokens: int = 0
     took: timedelta = timedelta()
+    trace: RecallTrace | None = None  # None: none is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

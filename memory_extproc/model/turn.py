@@ -48,6 +48,7 @@ class Exchanged:
     conversation: str = ""  # name of the one that the provider keeps; it is the same for each of its turns
     ends_session: bool = False
     tools: bool = False  # the answer stands on results of tools
+    request_id: str = ""  # by which its receipt is found; empty: none is kept
 
     @property
     def continues(self) -> str:

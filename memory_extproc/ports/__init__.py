@@ -15,6 +15,8 @@ from memory_extproc.ports.coordination import (
     KeyStore,
     KeyWrapper,
     Mirror,
+    OwnerEntry,
+    OwnerRegistry,
 )
 from memory_extproc.ports.services import (
     Chain,
@@ -41,6 +43,7 @@ from memory_extproc.ports.services import (
     TokenEmbeddingModel,
     TombstoneReader,
     TurnLearner,
+    TurnReceipts,
 )
 from memory_extproc.ports.store import (
     Change,
@@ -88,7 +91,9 @@ __all__ = [
     "MemoryWriter",
     "Mirror",
     "Now",
+    "OwnerEntry",
     "OwnerLister",
+    "OwnerRegistry",
     "ProfileReader",
     "QueryGate",
     "Replicas",
@@ -100,4 +105,5 @@ __all__ = [
     "TokenEmbeddingModel",
     "TombstoneReader",
     "TurnLearner",
+    "TurnReceipts",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -51,6 +52,29 @@ class Coordination(Protocol):
         """Takes or renews the lease *name* for *holder*; False while another holds it."""
 
     async def release(self, name: str, holder: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerEntry:
+    """An owner by counts. *memories* in any state; *updated_at* with whole seconds."""
+
+    owner: Owner
+    memories: int
+    updated_at: datetime
+
+
+class OwnerRegistry(Protocol):
+    """Owners with the number of their memories, for operators. Lags seconds behind the store."""
+
+    async def put(self, entry: OwnerEntry) -> None:
+        """In place of the owner's entry. Without memories the entry, and any trace of the name, goes."""
+
+    async def page(self, after: Owner | None, limit: int, *, tenant: str = "") -> Sequence[OwnerEntry]:
+        """Return at most *limit* entries behind *after* in the order of tenant and user, of *tenant* alone if it is
+        named. The cost depends on the page, not on the number of owners."""
+
+    async def totals(self) -> tuple[int, int]:
+        """How many owners, and memories of all of them."""
 
 
 class ConsentRecords(Protocol):

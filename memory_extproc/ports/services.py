@@ -78,6 +78,13 @@ class ChatCondenser(Protocol):
         longer goes. Holds no secrets."""
 
 
+class TurnReceipts(Protocol):
+    """Keeps the outcome of a request's turn."""
+
+    def note(self, caller: Caller, request_id: str, outcome: TurnOutcome, turn_id: str = "") -> None:
+        """Never raises and never waits. An empty *request_id* is noted nowhere."""
+
+
 class ChainReader(Protocol):
     """Our own record of response ids and of providers' conversations, for clients that send only what is new."""
 

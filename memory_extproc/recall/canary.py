@@ -60,6 +60,7 @@ class Canary:
         """*store* is asked each time, because recall may answer from what is held in process."""
         self._recalls, self._keeps, self._store, self._embedder = recalls, keeps, store, embedder
         self._limits, self._metrics, self._now = limits, metrics, now
+        self.share: float | None = None  # that the last probe found; None: there was none yet
         self._leaving = asyncio.Event()
         self._probing: asyncio.Task[None] | None = None
 
@@ -87,11 +88,13 @@ class Canary:
         except MemoryExtprocError as error:
             log.warning("canary.missed", found=0, of=len(KNOWN), kind=type(error).__name__)
             self._metrics.canary_recall.set(0.0)
+            self.share = 0.0
             return 0.0
         share = sum(found) / len(found)
         if not all(found):
             log.warning("canary.missed", found=sum(found), of=len(found))
         self._metrics.canary_recall.set(share)
+        self.share = share
         return share
 
     async def _probe_again(self) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
 
-from memory_extproc.model import Memory, Outcome
+from memory_extproc.model import Memory, Outcome, Rating
 
 
 class Candidate(msgspec.Struct, frozen=True):  # no dataclass: of these there are a hundred for each question
@@ -59,6 +59,29 @@ class Considered:
     relevance: float
     verdict: Verdict
     features: Mapping[str, float] = field(default_factory=dict)
+
+
+# Feature, least value, meaning in words; of each feature the first entry that holds. Strong evidence comes first.
+_REASONS: Sequence[tuple[str, float, str]] = (
+    ("dense", 0.6, "means much the same as the question"),
+    ("dense", 0.4, "is about something similar"),
+    ("covered", 0.75, "has nearly all words of the question that matter"),
+    ("covered", 0.25, "has some words of the question that matter"),
+    ("days_agree", 0.5, "is of the time that the question names"),
+    ("covered_around", 0.5, "stands beside messages with words of the question"),
+    ("another", 0.5, "is about somebody whom the question does not mention"),
+)
+
+
+def reasons(memory: Memory, features: Mapping[str, float]) -> list[str]:
+    """*features* for people."""
+    found: dict[str, str] = {}
+    for name, least, words in _REASONS:
+        if name not in found and features.get(name, 0.0) >= least:
+            found[name] = words
+    if memory.rating is Rating.HELPFUL:
+        found["rating"] = "was called helpful"
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.model import Matrix, Memory, Ranked, Source
+from memory_extproc.model import Matrix, Memory, Ranked, Rating, Source
 from memory_extproc.recall.candidate import Candidate, Considered, Verdict
 from memory_extproc.recall.dedup import deduplicate, visible_as_other_form
 from memory_extproc.recall.topic_context import View, normal
@@ -303,6 +303,14 @@ def most_lost(text: str, today: date) -> float:
     """Points of score that the oldest memory loses for the question *text*, asked on the day *today*. Nothing where
     the question names a day of its own."""
     return FRESH if asks_for_new(text) else 0.0 if days_named(text, today) else USUAL
+
+
+HELPFUL = 0.4  # points of score that a memory gains which its owner called helpful
+
+
+def gained_by_rating(memories: Sequence[Memory]) -> npt.NDArray[np.float64]:
+    """Points of score, 0 or more, that each memory gains."""
+    return np.array([HELPFUL * (memory.rating is Rating.HELPFUL) for memory in memories], dtype=np.float64)
 
 
 def lost_to_age(

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
@@ -27,10 +29,12 @@ from memory_extproc.model import (
     Ranked,
     RecallRequest,
     RecallResult,
+    RecallTrace,
     Scope,
     SearchQuery,
     Signals,
     Source,
+    TracedMemory,
     Vector,
     trust_of,
 )
@@ -57,6 +61,7 @@ from memory_extproc.recall.rank import (
     HALF_LIFE,
     choose_ranked,
     diversify_mmr,
+    gained_by_rating,
     lost_to_age,
     most_lost,
     reaching,
@@ -86,6 +91,7 @@ class RecallLimits:
     half_life: timedelta = HALF_LIFE  # after which a message has lost half of what its age can cost it
     take_apart: bool = False  # search for the parts of a question for several things, too
     never_inject: BlockPatterns = NO_PATTERNS  # memories that one matches stay out of every block
+    traced: bool = False  # each result carries how it came about
     mmr_lambda: float | None = None  # in [0, 1]: how much relevance counts beside variety; None: alone
 
 
@@ -162,9 +168,12 @@ class Recaller:
         started = self._clock() - wish.spent.total_seconds()
         self._running += 1
         self._metrics.recalls_running.set(self._running)
+        stages: dict[str, float] | None = {} if self._limits.traced else None
+        token = _STAGES.set(stages)
         try:
             recalled = await self._within_deadline(wish, started)
         finally:
+            _STAGES.reset(token)
             self._running -= 1
             self._metrics.recalls_running.set(self._running)
         took = self._clock() - started
@@ -174,7 +183,11 @@ class Recaller:
         if recalled.outcome is Outcome.USED:
             self._metrics.recall_injected.observe(len(recalled.memories))
             self._metrics.injected_tokens.observe(recalled.tokens)
-        return replace(recalled, took=timedelta(seconds=took))
+        trace = recalled.trace
+        if stages is not None:
+            stages["total"] = took
+            trace = trace or RecallTrace(threshold=wish.threshold, stages=stages)
+        return replace(recalled, took=timedelta(seconds=took), trace=trace)
 
     async def _within_deadline(self, wish: RecallRequest, started: float) -> RecallResult:
         with self._timed("gate"):
@@ -214,12 +227,7 @@ class Recaller:
             path=found.path,
             total=found.total,
             worth=found.worth,
-            considered=tuple(
-                replace(one, verdict=Verdict.NO_ROOM)
-                if one.verdict in _CHOSEN and one.memory.id not in kept
-                else one
-                for one in weighed
-            ),
+            considered=tuple(_with_room(weighed, kept)),
             block=recalled.block,
             kind="" if found.lookup is None else found.lookup.intent.kind.value,
             notes=(*((by,) if by else ()), *found.reading.notes),
@@ -252,7 +260,10 @@ class Recaller:
             weighed = await self._weighed(wish, found, within, whole=False)
             ranked = await self._threaded(wish, found, choose_ranked(weighed), self._left(started) * THREAD_SHARE)
             seen = frozenset(one.memory.id for one in weighed if one.verdict is Verdict.IN_VIEW)
-            return replace(self._recalled(wish, found, ranked, weighed), in_view=seen)
+            recalled = self._recalled(wish, found, ranked, weighed)
+            stages = _STAGES.get()
+            trace = None if stages is None else self._trace(wish, found, recalled, weighed, ranked, stages)
+            return replace(recalled, in_view=seen, trace=trace)
 
     async def _threaded(
         self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], within: timedelta
@@ -381,6 +392,7 @@ class Recaller:
 
     def _fused(self, question: _Question, found: Candidates) -> Fused:
         lost = lost_to_age(question.most_lost, found.memories, self._now(), self._limits.half_life)
+        lost = lost - gained_by_rating(found.memories)
         return self._fusion.fused(found, lost)
 
     async def _settle(self, wish: RecallRequest) -> None:
@@ -488,6 +500,39 @@ class Recaller:
     def _may_inject(self, memory: Memory) -> bool:
         return may_be_injected(memory.content, self._limits.never_inject)
 
+    def _trace(
+        self,
+        wish: RecallRequest,
+        found: _Found,
+        recalled: RecallResult,
+        weighed: Sequence[Considered],
+        ranked: tuple[Ranked, ...],
+        stages: Mapping[str, float],
+    ) -> RecallTrace:
+        """Build the trace from *weighed*, then from the best candidates that *weighed* leaves out."""
+        kept = {one.memory.id for one in recalled.memories}
+        weighed = with_threads(weighed, ranked)[:MOST_TRACED]
+        shown = {one.memory.id: one for one in _with_room(weighed, kept)}
+        traced = [TracedMemory(one.memory, one.score, one.relevance, one.verdict) for one in shown.values()]
+        now = self._now()
+        for one in found.candidates[: MOST_TRACED + len(shown)]:
+            if len(traced) == MOST_TRACED:
+                break
+            if one.memory.id not in shown:
+                reaches = one.standing(on_cosine=self._limits.threshold_on_cosine) >= wish.threshold
+                verdict = Verdict.OVER_LIMIT if reaches else Verdict.BELOW_THRESHOLD
+                if not one.memory.recallable(now):
+                    verdict = Verdict.NOT_RECALLABLE
+                traced.append(TracedMemory(one.memory, one.score, one.relevance, verdict))
+        return RecallTrace(
+            considered=tuple(traced),
+            kind="" if found.lookup is None else found.lookup.intent.kind.value,
+            total=found.total,
+            worth=found.worth,
+            threshold=wish.threshold,
+            stages=stages,
+        )
+
     def _left(self, started: float) -> timedelta:
         """Of the deadline."""
         return self._limits.deadline - timedelta(seconds=self._clock() - started)
@@ -538,7 +583,22 @@ class Recaller:
             with self._traces.stage(stage):
                 yield
         finally:
-            self._stages[stage].observe(self._clock() - max(started, since()), exemplar())
+            took = self._clock() - max(started, since())
+            self._stages[stage].observe(took, exemplar())
+            if (stages := _STAGES.get()) is not None:
+                stages[stage] = stages.get(stage, 0.0) + took
+
+
+def _with_room(weighed: Iterable[Considered], kept: AbstractSet[str]) -> Iterator[Considered]:
+    """Mark chosen candidates that are not among *kept* as without room."""
+    for one in weighed:
+        missed = one.verdict in _CHOSEN and one.memory.id not in kept
+        yield replace(one, verdict=Verdict.NO_ROOM) if missed else one
+
+
+# Seconds by stage of the recall under way, where its trace is kept.
+_STAGES: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None)
+MOST_TRACED = 24  # candidates
 
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer

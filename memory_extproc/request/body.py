@@ -87,6 +87,7 @@ class PendingTurn:
     seen: tuple[str, ...] = ()  # ids of those memories
     reach: tuple[Owner, ...] = ()  # whose these may be
     tools: bool = False  # as Exchanged.tools
+    request_id: str = ""  # by which its receipt is found; empty: none is kept
 
     @property
     def size(self) -> int:
@@ -110,6 +111,7 @@ class Enriched:
     arm: Arm = Arm.NONE
     tenant: str | None = None  # the caller's; None: there is no caller
     heard: PendingTurn | None = None  # None: nothing can be learned from this exchange
+    trace: str = ""  # the id that its decision is found by; empty: none is kept
 
     @property
     def personal(self) -> bool:
@@ -119,6 +121,5 @@ class Enriched:
     @property
     def status(self) -> str:
         """The value of x-memory-status."""
-        if self.outcome is not Outcome.USED:
-            return self.outcome.value
-        return f"{self.outcome.value};n={self.count};path={self.path}"
+        used = f";n={self.count};path={self.path}" if self.outcome is Outcome.USED else ""
+        return f"{self.outcome.value}{used}{f';trace={self.trace}' if self.trace else ''}"

@@ -26,6 +26,7 @@ from memory_extproc.model import (
     Owner,
     Profile,
     RecallRequest,
+    RecallTrace,
     Role,
     Scope,
     Switch,
@@ -39,6 +40,7 @@ from memory_extproc.request.admission import Admitted, Mode, RequestOptions
 from memory_extproc.request.body import Enriched, PendingTurn, read_body, read_plain
 from memory_extproc.request.compression import Compression, is_state
 from memory_extproc.request.content_encoding import is_encoded
+from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.identity import Identity, accept_name
 from memory_extproc.request.policy import (
     Circumstances,
@@ -101,8 +103,9 @@ class Enricher:
         traces: Traces = NO_TRACES,
         profiles: ProfileReader | None = None,  # None: nobody is told who a caller is
         compression: Compression | None = None,  # None: every conversation goes on as long as it came
+        decisions: DecisionLog | None = None,  # None: decisions are not kept
     ) -> None:
-        self.compression = compression
+        self.compression, self._decisions = compression, decisions
         self._options, self._identity, self._rules = options, identity, rules
         self._replays, self._consent, self._incognito, self._traces = replays, consent, incognito, traces
         self._decider = InjectionPlanner(
@@ -141,6 +144,11 @@ class Enricher:
             heard = self._placer.with_view(heard, enriched, plan, plan.thread, admitted)
             heard = replace(heard, reach=(caller.owner, *self._options.sharing.owners(caller)))
         self._traces.show(asked=request.asked, block=plan.decision.block)
+        keeps = leave.consent is Consent.ON and not admitted.controls.unkept
+        if keeps and self._decisions is not None and self._decisions.is_on:
+            given = admitted.headers.get("x-request-id")
+            found = self._decisions.record(caller.owner, given, enriched, plan.trace)
+            enriched, heard = replace(enriched, trace=found), replace(heard, request_id=found)
         arm = self._arm(caller.owner, shadowed=shadowed)
         return replace(enriched, heard=heard, arm=arm, tenant=caller.owner.tenant)
 
@@ -280,6 +288,7 @@ class InjectionPlan:
     form: Form = Form.USER_SUFFIX  # of a new block
     thread: ConversationState | None = None  # None: there is no memory for this request, old or new
     settled: bool = False  # it is all on record
+    trace: RecallTrace | None = None  # of the recall
 
     @property
     def in_view(self) -> tuple[str, ...]:
@@ -318,6 +327,7 @@ class InjectionPlanner:
         form = known if inject == "auto" else Form(inject)
         offered, thread = await self._profile(caller, thread)
         profile, seen = offered, frozenset[str]()
+        trace: RecallTrace | None = None
         left = self._room(request, thread.blocks)
         plan = InjectionPlan(
             decision=Decision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks)
@@ -338,7 +348,7 @@ class InjectionPlanner:
                     in_view = (*plan.in_view, *told)
                     wish = await self._wish(circumstances, caller, in_view, left.tokens - taken, with_records)
                     recalled = await self._recalls.recall(replace(wish, shared=shared))
-                    decision, seen = Decision.of(recalled), recalled.in_view
+                    decision, seen, trace = Decision.of(recalled), recalled.in_view, recalled.trace
             except TimeoutError:
                 log.warning("recall.never_came")
         if profile is not None and thread.decided is None and self._tells(decision.outcome, profile, seen):
@@ -346,7 +356,8 @@ class InjectionPlanner:
             self._metrics.profiles.labels("told").inc()
         elif offered is not None and thread.decided is None:
             self._metrics.profiles.labels("not_told").inc()
-        return replace(plan, decision=decision, settled=thread.decided is not None and left.all_fit)
+        settled = thread.decided is not None and left.all_fit
+        return replace(plan, decision=decision, settled=settled, trace=trace)
 
     async def _profile(self, caller: Caller, thread: ConversationState) -> tuple[Profile | None, ConversationState]:
         """Who the caller is, if that is to be told; and *thread* without blocks that tell what no longer holds."""

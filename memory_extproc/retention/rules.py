@@ -10,7 +10,17 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 
-from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, OwnerKind, Source, seconds_said
+from memory_extproc.model import (
+    Embedded,
+    Memory,
+    MemoryState,
+    MemoryType,
+    Owner,
+    OwnerKind,
+    Rating,
+    Source,
+    seconds_said,
+)
 from memory_extproc.ports import ConditionalWriter
 
 
@@ -38,10 +48,14 @@ class Leaving:
 
 def score(memory: Memory, rules: RetentionRules, now: datetime) -> float:
     """In [0, 1], the more the better: weight · importance + (1 - weight) · e^(-λ · age), λ = ln 2 / half-life. Age
-    counts from when it was last said, confirmed or corrected and, where that refreshes it, given to a model."""
+    counts from when it was last said, confirmed or corrected and, where that refreshes it, given to a model. A
+    rating as helpful counts as the highest importance; a rating as wrong gives 0."""
     age = max(0.0, now.timestamp() - _last(memory, rules))
     fresh = math.exp(-math.log(2) / rules.half_life.total_seconds() * age)
-    return rules.weight * min(1.0, max(0.0, memory.importance)) + (1 - rules.weight) * fresh
+    if memory.rating is Rating.WRONG:
+        return 0.0
+    importance = 1.0 if memory.rating is Rating.HELPFUL else min(1.0, max(0.0, memory.importance))
+    return rules.weight * importance + (1 - rules.weight) * fresh
 
 
 def _last(memory: Memory, rules: RetentionRules) -> float:

@@ -16,6 +16,7 @@ from memory_extproc.model import (
     MemoryState,
     Outcome,
     Owner,
+    OwnerKind,
     RecallRequest,
     RecallResult,
     Scope,
@@ -23,7 +24,18 @@ from memory_extproc.model import (
     Vector,
 )
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Chance, Change, ConditionalWriter, MemoryLister, MemoryRecaller, MemoryWriter, Now
+from memory_extproc.ports import (
+    Chance,
+    Change,
+    ConditionalWriter,
+    MemoryLister,
+    MemoryRecaller,
+    MemoryWriter,
+    Now,
+    OwnerEntry,
+    OwnerLister,
+    OwnerRegistry,
+)
 from memory_extproc.retention.rules import ACCESSED, moment
 
 log = logger(__name__)
@@ -144,6 +156,90 @@ class CountedRecalls:
         if recalled.outcome is Outcome.USED:
             self._accesses.note([ranked.memory for ranked in recalled.memories])
         return recalled
+
+
+# --- owners ------------------------------------------------------------------------------------------
+# The registry of owners, kept up as memories are written.
+
+
+class HeldCounter(Protocol):
+    def count_held(self, owner: Owner) -> int | None:
+        """How many memories *owner* has; None where it is not known in process."""
+
+
+class StoredCounter(OwnerLister, Protocol):
+    async def count(self, owner: Owner) -> int: ...
+
+
+class OwnerCounter:
+    """Updates the registry after writes, once for many writes: every *interval* while entered. An empty registry is
+    filled from the store first, as after an upgrade."""
+
+    def __init__(
+        self,
+        registry: OwnerRegistry,
+        stored: StoredCounter,
+        *,
+        now: Now,
+        interval: timedelta = timedelta(seconds=5),
+        most: int = 50,
+    ) -> None:
+        """*most*: owners whose memories the store is asked to count at a time; the others follow."""
+        self._registry, self._stored, self._now = registry, stored, now
+        self._interval, self._most = interval, most
+        self.held: HeldCounter | None = None
+        self._changed: dict[Owner, None] = {}
+        self._counting: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._counting = asyncio.create_task(self._keep_counting(), name="owners")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._counting is not None:
+            self._counting.cancel()
+            await asyncio.gather(self._counting, return_exceptions=True)
+
+    def note(self, owner: Owner) -> None:
+        """Something of *owner*'s was written or went."""
+        if owner.kind is not OwnerKind.CANARY:
+            self._changed[owner] = None
+
+    async def fill(self) -> None:
+        if (await self._registry.totals())[0] == 0:
+            async for owners in self._stored.owners():
+                for owner in owners:
+                    self.note(owner)
+
+    async def count(self) -> None:
+        """Update the registry for owners that were noted, at most *most* of them by a count in the store."""
+        asked = 0
+        for owner in list(self._changed):
+            memories = None if self.held is None else self.held.count_held(owner)
+            if memories is None and asked == self._most:
+                continue
+            del self._changed[owner]
+            try:
+                if memories is None:
+                    asked += 1
+                    memories = await self._stored.count(owner)
+                await self._registry.put(OwnerEntry(owner, memories, self._now().replace(microsecond=0)))
+            except MemoryExtprocError as error:
+                self._changed[owner] = None
+                log.info("owners.not_counted", kind=type(error).__name__)
+                return
+
+    async def _keep_counting(self) -> None:
+        filled = False
+        while True:
+            await asyncio.sleep(self._interval.total_seconds())
+            try:
+                if not filled:
+                    await self.fill()
+                filled = True
+            except MemoryExtprocError as error:
+                log.info("owners.not_counted", kind=type(error).__name__)
+            await self.count()
 
 
 # --- noticing ----------------------------------------------------------------------------------------

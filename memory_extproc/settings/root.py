@@ -34,6 +34,7 @@ from memory_extproc.settings.traffic import (
     SignalsSection,
     Telemetry,
     Tls,
+    Trace,
     telemetry_agrees,
     telemetry_notices,
 )
@@ -82,6 +83,7 @@ class Settings(Section):
     api: Api = Field(Api(), description="the memory API: who may call it")
     console: Console = Field(Console(), description="the memory API over HTTP, and the page")
     privacy: Privacy = Field(Privacy(), description="what is known of whom")
+    trace: Trace = Field(Trace(), description="decisions that are kept to be asked about")
     telemetry: Telemetry = Field(Telemetry(), description="logs, metrics, traces")
     envoy: EnvoySection = Field(EnvoySection(), description="what `envoy-config` writes and we rely on")
     health: Health = Field(Health(), description="what a probe is told of this process")

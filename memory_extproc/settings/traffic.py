@@ -309,6 +309,16 @@ class Telemetry(Section):
     )
 
 
+class Trace(Section):
+    keep: Duration = Field(
+        timedelta(0),
+        le=timedelta(days=30),
+        description="how long it is known what was decided for a request, for GetDecision and the page; ids and "
+        "numbers alone, forgotten with their memories. 0s: nothing is kept",
+    )
+    most: int = Field(200, ge=10, le=10_000, description="requests of one user that are kept at most")
+
+
 def telemetry_agrees(telemetry: Telemetry) -> Iterator[str]:
     canary = telemetry.canary
     if canary != "off" and canary < CANARY_AT_MOST_EVERY:

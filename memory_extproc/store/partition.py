@@ -33,6 +33,7 @@ from memory_extproc.model import (
     Trust,
     Vector,
     trust_of,
+    without_doubt,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, ComingVector, Coordination, MemoryStore, Now, Steady, TombstoneReader
@@ -68,15 +69,17 @@ class Partitions:
         now: Now,
         monotonic_now: Steady | None = None,
         forgotten: TombstoneReader | None = None,
+        written: Callable[[Owner], None] = lambda _: None,
     ) -> None:
         """*monotonic_now*: by what it is told how long ago something was; *now* unless it is given. *forgotten*:
-        nothing it covers is taken, and nothing of an owner is given while it says to wait."""
+        nothing it covers is taken, and nothing of an owner is given while it says to wait. *written* is called
+        with the owner after each write to the store."""
         self._store = store
         self._coordination = coordination
         self._limits = limits
         self._now = now
         self._monotonic_now = monotonic_now or now
-        self._forgotten = forgotten
+        self._forgotten, self._written = forgotten, written
         self._roster = PartitionCache(
             limits.bytes, lambda: self._settle, metrics, monotonic_now=self._monotonic_now
         )
@@ -313,6 +316,11 @@ class Partitions:
             self._roster.account(owned)
             self._roster.release(owner, owned)
 
+    def count_held(self, owner: Owner) -> int | None:
+        """Return the number of memories of *owner* in any state; None unless all are in process."""
+        owned = self._roster.of(owner)
+        return None if owned is None or owned.held is None else len(owned.held)
+
     def owners(self) -> list[Owner]:
         """Those of whom anything is held."""
         return self._roster.owners()
@@ -329,6 +337,7 @@ class Partitions:
             await self._store.delete(owner, ids)
             owned.acknowledge(mark, self._monotonic_now())
             owned.count_own(await self._coordination.bump(owner))
+            self._written(owner)
 
     async def _delete_all(self, owner: Owner, owned: OwnerOverlay) -> None:
         owned.forget(await self._version(owner, owned))
@@ -337,6 +346,7 @@ class Partitions:
             await self._store.delete_owner(owner)
             owned.forgotten(self._monotonic_now())
             owned.count_own(await self._coordination.bump(owner))
+            self._written(owner)
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
         with self._roster.using(owner) as owned:
@@ -382,6 +392,7 @@ class Partitions:
             owned.acknowledge(mark, self._monotonic_now())
             # After the rows: a replica that sees the new version finds them in the store.
             owned.count_own(await self._coordination.bump(owner))
+            self._written(owner)
 
     async def _lay(
         self, owner: Owner, owned: OwnerOverlay, rows: Sequence[Embedded]
@@ -442,7 +453,7 @@ def confirm_memory(
     """*memory*, said again at *at* by *turn* together with the facts *beside*; *trusted*: by the caller."""
     before = memory.metadata.get("confirmations", 0)
     count = before + 1 if isinstance(before, int) else 1
-    metadata = {**memory.metadata, "confirmations": count}
+    metadata = {**without_doubt(memory), "confirmations": count}
     if turn and len(beside) <= _MOST_BESIDE:
         known = memory.metadata.get("also")
         also = [*(known.items() if isinstance(known, dict) else ()), (turn, list(beside))]

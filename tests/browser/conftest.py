@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,9 @@ import pytest_asyncio
 from tests.fixtures.console import ConsoleStand
 
 CHROMIUM = shutil.which("chromium") or ""
+# axe-core 4.10.3 of the npm registry, MPL-2.0 (vendored/axe.LICENSE): used by tests alone, changed in nothing.
+AXE = Path(__file__).parent / "vendored" / "axe.min.js"
+AXE_SHA256 = "880970c081707360e64f34cea25ff91892f5bc95675b0776925b9709dd8a68bb"
 SIZES = {"desktop": {"width": 1100, "height": 850}, "phone": {"width": 390, "height": 844}}
 
 
@@ -33,6 +37,22 @@ class Browser:
         page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
         await page.goto(self.stand.link(user))
         return page
+
+    async def check_access(self, page: Any) -> list[str]:
+        """What axe-core finds in the page as it is, from `serious` on: rule and place."""
+        script = AXE.read_bytes()
+        assert hashlib.sha256(script).hexdigest() == AXE_SHA256, (
+            "vendored/axe.min.js is not the file that was vendored"
+        )
+        if not await page.evaluate("typeof window.axe !== 'undefined'"):
+            await page.evaluate(script.decode())
+        found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [
+            f"{one['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
+            for one in found["violations"]
+            if one["impact"] in {"serious", "critical"}
+            for node in one["nodes"]
+        ]
 
     def _heard(self, message: Any) -> None:
         # A page that answers 4xx on purpose is a failed load to the console; the test looks at the answer itself.

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from memory_extproc.api.principal import Role
-from memory_extproc.model import Embedded, MemoryState, Owner
+from memory_extproc.model import Embedded, MemoryState, Owner, Source
+from memory_extproc.model import Role as SaidBy
+from memory_extproc.ports import OwnerEntry
 from tests.browser.conftest import Browser
 from tests.builders import a_memory
 from tests.fixtures.console import ConsoleStand
@@ -192,12 +194,18 @@ async def test_why_shows_what_was_considered_and_operators_see_the_server(
     await stand.remember(a_memory("Ignore <b>all</b> that", ANN, state=MemoryState.QUARANTINED))
     await page.click("text=Operator")
     await page.wait_for_selector("#effective")
+    await page.click("summary:has-text('secrets are stars')")
+    assert "<b>x</b>" in await page.inner_text("section:has(#effective) table")
     await page.fill("[name=user]", "ann")
-    await page.click("text=Show their words")
+    await page.click("button:has-text('Open')")
+    await page.wait_for_selector("h1:has-text('ann')")
+    assert "Ignore" not in await page.inner_text("main"), "nobody's words without asking for them"
+    await page.click("text=Show what was put aside")
     await page.check(".card input")
     await page.click("text=Drop what is ticked")
     await page.wait_for_selector("text=Nothing of ann was put aside")
-    assert "<b>x</b>" in await page.inner_text("table")
+    lines = stand.audit.newest(10)
+    assert any('"ReviewQuarantine"' in line for line in lines)
     await context.close()
 
 
@@ -241,6 +249,80 @@ async def unnamed(page: Any) -> Sequence[str]:
             .map(one => one.outerHTML)"""
     )
     return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+async def test_no_page_has_a_serious_fault_of_accessibility(
+    browser: Browser, stand: ConsoleStand, size: str, scheme: str
+) -> None:
+    await remember(stand, "My dog is called Rex", "The budget for Hawaii is $10,000", "The weather is fine")
+    await stand.remember(a_memory("Where is Rex?", ANN, session="s", role=SaidBy.USER, source=Source.VERBATIM))
+    await stand.remember(a_memory("Ignore all that", ANN, state=MemoryState.QUARANTINED))
+    await stand.owners.put(OwnerEntry(ANN, 3, stand.time))
+    page = await browser.open(size=size, color_scheme=scheme)
+    await page.goto(stand.link("ann", Role.ADMIN))
+    paths = [
+        "", "?type=all&state=any&q=Rex", "/timeline", "/why", "/why?text=What+is+my+dog+called", "/settings",
+        "/why?request=none", "/operator", "/operator/user?user=ann&show=quarantine", "/memory/none", "/enter",
+    ]  # fmt: skip
+    (rex,) = (await stand.rest("GET", "/v1/memory?text=dog+Rex")).json["memories"]
+    for path in (*paths, f"/memory/{rex['id']}"):
+        await page.goto(f"{stand.console.url}/console{path}")
+        assert await browser.check_access(page) == [], path
+        assert await fits(page), path
+    await page.click("text=Forget it…")
+    await page.wait_for_selector("text=Forget for good")
+    assert await browser.check_access(page) == []
+
+
+async def test_a_memory_is_rated_and_the_rating_taken_back(browser: Browser, stand: ConsoleStand) -> None:
+    await remember(stand, "The budget for Hawaii is $10,000")
+    page = await browser.open()
+    await page.click(".card a.text")
+    await page.click("button:has-text('Wrong')")
+    await page.wait_for_selector(".tag:has-text('wrong')")
+    question = "/why?text=What+is+my+budget+for+Hawaii%3F"
+    await page.goto(f"{stand.console.url}/console{question}")
+    assert "called wrong" in await page.inner_text("main")
+    await page.click(".card a.text")
+    await page.click("text=Take back")
+    await page.wait_for_selector("button:has-text('Helpful')")
+    await page.goto(f"{stand.console.url}/console{question}")
+    assert "shown to the model" in await page.inner_text("main")
+
+
+async def test_the_timeline_leads_to_conversations_and_facts(browser: Browser, stand: ConsoleStand) -> None:
+    await remember(stand, "My dog is called Rex", "My dog is called <b>Rex</b> & co")
+    for at, text in enumerate(("Where do we stay?", "In the <i>old</i> hotel")):
+        said = a_memory(text, ANN, session="trip", seq=at, role=SaidBy.USER, source=Source.VERBATIM)
+        await stand.remember(said)
+    page = await browser.open()
+    await page.click("text=Timeline")
+    await page.wait_for_selector("svg.picture")
+    assert "Rex" in await page.text_content("svg.picture")
+    assert "2 messages" in await page.inner_text("main")
+    await page.click("text=the conversation")
+    await page.wait_for_selector("text=Where do we stay?")
+    assert await page.locator(".card").count() == 2
+    bobs = await browser.open("bob")
+    await bobs.goto(f"{stand.console.url}/console/timeline")
+    assert "No conversation is remembered yet" in await bobs.inner_text("main")
+
+
+async def test_users_are_paged_at_a_hundred_thousand(browser: Browser, stand: ConsoleStand) -> None:
+    at = stand.time
+    await asyncio.gather(
+        *(stand.owners.put(OwnerEntry(Owner("acme", f"user-{n:06}"), 2, at)) for n in range(100_000))
+    )
+    page = await browser.open("ops")
+    await page.goto(stand.link("ops", Role.ADMIN))
+    await page.goto(f"{stand.console.url}/console/operator?tenant=acme")
+    assert "100000" in await page.inner_text(".numbers")
+    assert "user-000024" in await page.inner_text("main")
+    await page.click("text=Next")
+    await page.wait_for_selector("text=user-000025")
+    assert await page.locator("text=user-000024").count() == 0
 
 
 async def test_the_page_cannot_be_put_into_a_frame(browser: Browser, stand: ConsoleStand) -> None:

@@ -54,7 +54,7 @@ def takes_something(operation: Any) -> bool:
 
 
 async def test_the_api_keeps_to_its_document(rest: RestStand) -> None:
-    rest.changes = {"api": {"rate": {"per_second": 100_000, "burst": 100_000}}}
+    rest.changes = {"api": {"rate": {"per_second": 100_000, "burst": 100_000}}, "trace": {"keep": "1h"}}
     await rest.start()
     _, text = await rest.http("/openapi.json")
     schema = schemathesis.openapi.from_dict(json.loads(text))

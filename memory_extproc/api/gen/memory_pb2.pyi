@@ -537,7 +537,7 @@ class ExplainRecallResponse(_message.Message):
     def __init__(self, outcome: _Optional[str] = ..., gate: _Optional[str] = ..., query: _Optional[str] = ..., path: _Optional[str] = ..., total: _Optional[int] = ..., worth: _Optional[float] = ..., considered: _Optional[_Iterable[_Union[ConsideredMemory, _Mapping]]] = ..., block: _Optional[str] = ..., kind: _Optional[str] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ConsideredMemory(_message.Message):
-    __slots__ = ("memory", "score", "relevance", "verdict", "features")
+    __slots__ = ("memory", "score", "relevance", "verdict", "features", "reasons", "since")
     class FeaturesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -550,12 +550,156 @@ class ConsideredMemory(_message.Message):
     RELEVANCE_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
     memory: Memory
     score: float
     relevance: float
     verdict: str
     features: _containers.ScalarMap[str, float]
-    def __init__(self, memory: _Optional[_Union[Memory, _Mapping]] = ..., score: _Optional[float] = ..., relevance: _Optional[float] = ..., verdict: _Optional[str] = ..., features: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    since: str
+    def __init__(self, memory: _Optional[_Union[Memory, _Mapping]] = ..., score: _Optional[float] = ..., relevance: _Optional[float] = ..., verdict: _Optional[str] = ..., features: _Optional[_Mapping[str, float]] = ..., reasons: _Optional[_Iterable[str]] = ..., since: _Optional[str] = ...) -> None: ...
+
+class GetDecisionRequest(_message.Message):
+    __slots__ = ("request_id", "user_id")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    user_id: str
+    def __init__(self, request_id: _Optional[str] = ..., user_id: _Optional[str] = ...) -> None: ...
+
+class Decision(_message.Message):
+    __slots__ = ("request_id", "at", "outcome", "path", "kind", "total", "worth", "threshold", "memories", "tokens", "stages_ms", "considered", "block")
+    class StagesMsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    WORTH_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    MEMORIES_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_MS_FIELD_NUMBER: _ClassVar[int]
+    CONSIDERED_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    at: _timestamp_pb2.Timestamp
+    outcome: str
+    path: str
+    kind: str
+    total: int
+    worth: float
+    threshold: float
+    memories: int
+    tokens: int
+    stages_ms: _containers.ScalarMap[str, float]
+    considered: _containers.RepeatedCompositeFieldContainer[ConsideredMemory]
+    block: str
+    def __init__(self, request_id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., outcome: _Optional[str] = ..., path: _Optional[str] = ..., kind: _Optional[str] = ..., total: _Optional[int] = ..., worth: _Optional[float] = ..., threshold: _Optional[float] = ..., memories: _Optional[int] = ..., tokens: _Optional[int] = ..., stages_ms: _Optional[_Mapping[str, float]] = ..., considered: _Optional[_Iterable[_Union[ConsideredMemory, _Mapping]]] = ..., block: _Optional[str] = ...) -> None: ...
+
+class ListDecisionsRequest(_message.Message):
+    __slots__ = ("user_id", "limit")
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    limit: int
+    def __init__(self, user_id: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListDecisionsResponse(_message.Message):
+    __slots__ = ("decisions",)
+    DECISIONS_FIELD_NUMBER: _ClassVar[int]
+    decisions: _containers.RepeatedCompositeFieldContainer[Decision]
+    def __init__(self, decisions: _Optional[_Iterable[_Union[Decision, _Mapping]]] = ...) -> None: ...
+
+class RateMemoryRequest(_message.Message):
+    __slots__ = ("id", "rating", "user_id", "request_id")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RATING_FIELD_NUMBER: _ClassVar[int]
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    rating: str
+    user_id: str
+    request_id: str
+    def __init__(self, id: _Optional[str] = ..., rating: _Optional[str] = ..., user_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class ListUsersRequest(_message.Message):
+    __slots__ = ("tenant_id", "limit", "page_token")
+    TENANT_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    tenant_id: str
+    limit: int
+    page_token: str
+    def __init__(self, tenant_id: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListUsersResponse(_message.Message):
+    __slots__ = ("users", "total", "next_page_token")
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[UserEntry]
+    total: int
+    next_page_token: str
+    def __init__(self, users: _Optional[_Iterable[_Union[UserEntry, _Mapping]]] = ..., total: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class UserEntry(_message.Message):
+    __slots__ = ("tenant_id", "user_id", "kind", "memories", "updated_at")
+    TENANT_ID_FIELD_NUMBER: _ClassVar[int]
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    MEMORIES_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    tenant_id: str
+    user_id: str
+    kind: str
+    memories: int
+    updated_at: _timestamp_pb2.Timestamp
+    def __init__(self, tenant_id: _Optional[str] = ..., user_id: _Optional[str] = ..., kind: _Optional[str] = ..., memories: _Optional[int] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class GetServerStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetServerStatusResponse(_message.Message):
+    __slots__ = ("waiting_turns", "oldest_waiting_at", "dead_letters", "outcomes", "outcomes_since", "canary", "store_failing_s", "users", "memories", "audit")
+    class OutcomesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    WAITING_TURNS_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_WAITING_AT_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_SINCE_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
+    STORE_FAILING_S_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    MEMORIES_FIELD_NUMBER: _ClassVar[int]
+    AUDIT_FIELD_NUMBER: _ClassVar[int]
+    waiting_turns: int
+    oldest_waiting_at: _timestamp_pb2.Timestamp
+    dead_letters: int
+    outcomes: _containers.ScalarMap[str, int]
+    outcomes_since: _timestamp_pb2.Timestamp
+    canary: float
+    store_failing_s: float
+    users: int
+    memories: int
+    audit: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]
+    def __init__(self, waiting_turns: _Optional[int] = ..., oldest_waiting_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., dead_letters: _Optional[int] = ..., outcomes: _Optional[_Mapping[str, int]] = ..., outcomes_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., canary: _Optional[float] = ..., store_failing_s: _Optional[float] = ..., users: _Optional[int] = ..., memories: _Optional[int] = ..., audit: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ...) -> None: ...
 
 class EndSessionRequest(_message.Message):
     __slots__ = ("user_id", "session_id")

@@ -100,6 +100,21 @@ class MemoryServiceStub:
                 request_serializer=memory_dot_v1_dot_memory__pb2.ExplainRecallRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_memory__pb2.ExplainRecallResponse.FromString,
                 _registered_method=True)
+        self.GetDecision = channel.unary_unary(
+                '/memory.v1.MemoryService/GetDecision',
+                request_serializer=memory_dot_v1_dot_memory__pb2.GetDecisionRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.Decision.FromString,
+                _registered_method=True)
+        self.ListDecisions = channel.unary_unary(
+                '/memory.v1.MemoryService/ListDecisions',
+                request_serializer=memory_dot_v1_dot_memory__pb2.ListDecisionsRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.ListDecisionsResponse.FromString,
+                _registered_method=True)
+        self.RateMemory = channel.unary_unary(
+                '/memory.v1.MemoryService/RateMemory',
+                request_serializer=memory_dot_v1_dot_memory__pb2.RateMemoryRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.Memory.FromString,
+                _registered_method=True)
         self.EndSession = channel.unary_unary(
                 '/memory.v1.MemoryService/EndSession',
                 request_serializer=memory_dot_v1_dot_memory__pb2.EndSessionRequest.SerializeToString,
@@ -144,6 +159,16 @@ class MemoryServiceStub:
                 '/memory.v1.MemoryService/RetryDeadLetters',
                 request_serializer=memory_dot_v1_dot_memory__pb2.RetryDeadLettersRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_memory__pb2.RetryDeadLettersResponse.FromString,
+                _registered_method=True)
+        self.ListUsers = channel.unary_unary(
+                '/memory.v1.MemoryService/ListUsers',
+                request_serializer=memory_dot_v1_dot_memory__pb2.ListUsersRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.ListUsersResponse.FromString,
+                _registered_method=True)
+        self.GetServerStatus = channel.unary_unary(
+                '/memory.v1.MemoryService/GetServerStatus',
+                request_serializer=memory_dot_v1_dot_memory__pb2.GetServerStatusRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.GetServerStatusResponse.FromString,
                 _registered_method=True)
         self.GetConfiguration = channel.unary_unary(
                 '/memory.v1.MemoryService/GetConfiguration',
@@ -249,6 +274,29 @@ class MemoryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetDecision(self, request, context):
+        """What was decided for a request that went through the gateway. Kept while `trace.keep` is set, without any words:
+        texts are looked up now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDecisions(self, request, context):
+        """The decisions of the latest requests that are kept, the newest first, without their candidates.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RateMemory(self, request, context):
+        """Says that a memory helps, or that it is wrong. A helpful one is found more easily and kept longer; a wrong one is
+        not recalled and goes first, until it is corrected or said again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def EndSession(self, request, context):
         """Ends a session: what was said in it is learned now instead of after its idle time.
         """
@@ -307,6 +355,20 @@ class MemoryServiceServicer:
 
     def RetryDeadLetters(self, request, context):
         """Has dead letters tried again from their beginning. For admins of no single tenant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListUsers(self, request, context):
+        """Everybody of whom something is remembered, by counts alone. For admins of no single tenant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetServerStatus(self, request, context):
+        """How the server does: what waits, what became of the last hour's requests. For admins of no single tenant.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -387,6 +449,21 @@ def add_MemoryServiceServicer_to_server(servicer, server):
                     request_deserializer=memory_dot_v1_dot_memory__pb2.ExplainRecallRequest.FromString,
                     response_serializer=memory_dot_v1_dot_memory__pb2.ExplainRecallResponse.SerializeToString,
             ),
+            'GetDecision': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDecision,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.GetDecisionRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.Decision.SerializeToString,
+            ),
+            'ListDecisions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDecisions,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.ListDecisionsRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.ListDecisionsResponse.SerializeToString,
+            ),
+            'RateMemory': grpc.unary_unary_rpc_method_handler(
+                    servicer.RateMemory,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.RateMemoryRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.Memory.SerializeToString,
+            ),
             'EndSession': grpc.unary_unary_rpc_method_handler(
                     servicer.EndSession,
                     request_deserializer=memory_dot_v1_dot_memory__pb2.EndSessionRequest.FromString,
@@ -431,6 +508,16 @@ def add_MemoryServiceServicer_to_server(servicer, server):
                     servicer.RetryDeadLetters,
                     request_deserializer=memory_dot_v1_dot_memory__pb2.RetryDeadLettersRequest.FromString,
                     response_serializer=memory_dot_v1_dot_memory__pb2.RetryDeadLettersResponse.SerializeToString,
+            ),
+            'ListUsers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListUsers,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.ListUsersRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.ListUsersResponse.SerializeToString,
+            ),
+            'GetServerStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetServerStatus,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.GetServerStatusRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.GetServerStatusResponse.SerializeToString,
             ),
             'GetConfiguration': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConfiguration,
@@ -801,6 +888,87 @@ class MemoryService:
             _registered_method=True)
 
     @staticmethod
+    def GetDecision(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/GetDecision',
+            memory_dot_v1_dot_memory__pb2.GetDecisionRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.Decision.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDecisions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/ListDecisions',
+            memory_dot_v1_dot_memory__pb2.ListDecisionsRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.ListDecisionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RateMemory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/RateMemory',
+            memory_dot_v1_dot_memory__pb2.RateMemoryRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.Memory.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def EndSession(request,
             target,
             options=(),
@@ -1033,6 +1201,60 @@ class MemoryService:
             '/memory.v1.MemoryService/RetryDeadLetters',
             memory_dot_v1_dot_memory__pb2.RetryDeadLettersRequest.SerializeToString,
             memory_dot_v1_dot_memory__pb2.RetryDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListUsers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/ListUsers',
+            memory_dot_v1_dot_memory__pb2.ListUsersRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.ListUsersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetServerStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/GetServerStatus',
+            memory_dot_v1_dot_memory__pb2.GetServerStatusRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.GetServerStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,155 @@
+"""The operator's calls: a list of users without their words, and the state of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from google.protobuf.struct_pb2 import Struct
+
+from memory_extproc.api.call import Call, Fields, Operation, struct_of, time_of
+from memory_extproc.api.gen import memory_pb2 as pb
+from memory_extproc.model import Owner, OwnerKind
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import Journal, Now, OwnerEntry, OwnerRegistry
+
+_DEFAULT_LIMIT = 20
+_LONGEST_TOKEN = 2048  # characters
+_AUDIT_LINES = 50
+_KINDS: Mapping[OwnerKind, str] = {
+    OwnerKind.OWN: "user", OwnerKind.PROJECT: "project", OwnerKind.GLOBAL: "everyone",
+}  # fmt: skip
+
+
+class RecentOutcomes:
+    """Requests by outcome within the last hour: the counter's value less a sample of it. Takes samples while
+    entered."""
+
+    def __init__(
+        self, metrics: Metrics, now: Now, *, hour: timedelta = timedelta(hours=1), samples: int = 12
+    ) -> None:
+        self._metrics, self._now, self._every = metrics, now, hour / samples
+        self._samples: deque[tuple[datetime, Mapping[str, int]]] = deque(maxlen=samples + 1)
+        self._sampling: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self.sample()
+        self._sampling = asyncio.create_task(self._keep_sampling(), name="outcomes")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
+
+    def sample(self) -> None:
+        self._samples.append((self._now(), self._read_counts()))
+
+    def counts(self) -> tuple[datetime, Mapping[str, int]]:
+        """Since when, and how many."""
+        since, before = self._samples[0]
+        counted = self._read_counts()
+        return since, {name: more for name, count in counted.items() if (more := count - before.get(name, 0)) > 0}
+
+    def _read_counts(self) -> Mapping[str, int]:
+        counted: Counter[str] = Counter()
+        for metric in self._metrics.exchanges.collect():
+            for sample in metric.samples:
+                if sample.name.endswith("_total"):
+                    counted[sample.labels["outcome"]] += int(sample.value)
+        return counted
+
+    async def _keep_sampling(self) -> None:
+        while True:
+            await asyncio.sleep(self._every.total_seconds())
+            self.sample()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """Sources of the server's state."""
+
+    journal: Journal
+    owners: OwnerRegistry
+    outcomes: RecentOutcomes
+    store_failing_for: Callable[[], timedelta]
+    canary: Callable[[], float | None]  # the share that was found when it was last asked
+    audited: Callable[[int], Sequence[str]]  # so many lines of the audit log, the newest first
+
+
+class OperatorCalls:
+    def __init__(self, facts: ServerFacts) -> None:
+        self._facts = facts
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        return {"ListUsers": self.users, "GetServerStatus": self.status}
+
+    async def users(self, call: Call, request: pb.ListUsersRequest) -> pb.ListUsersResponse:
+        fields = Fields()
+        limit = fields.limit("limit", request.limit, _DEFAULT_LIMIT)
+        tenant = fields.name("tenant_id", request.tenant_id)
+        after = _read_token(fields, request.page_token) if request.page_token else None
+        fields.check()
+        found = await self._facts.owners.page(after, limit + 1, tenant=tenant)
+        owners, _ = await self._facts.owners.totals()
+        call.count = len(found[:limit])
+        return pb.ListUsersResponse(
+            users=map(_encode_entry, found[:limit]),
+            total=owners,
+            next_page_token=_write_token(found[limit - 1].owner) if len(found) > limit else "",
+        )
+
+    async def status(self, _: Call, __: pb.GetServerStatusRequest) -> pb.GetServerStatusResponse:
+        facts = self._facts
+        depth = await facts.journal.depth()
+        owners, memories = await facts.owners.totals()
+        since, outcomes = facts.outcomes.counts()
+        lines = await asyncio.to_thread(facts.audited, _AUDIT_LINES)
+        return pb.GetServerStatusResponse(
+            waiting_turns=depth.turns,
+            oldest_waiting_at=time_of(depth.oldest),
+            dead_letters=depth.dead,
+            outcomes=outcomes,
+            outcomes_since=time_of(since),
+            canary=facts.canary(),
+            store_failing_s=facts.store_failing_for().total_seconds(),
+            users=owners,
+            memories=memories,
+            audit=map(_encode_line, lines),
+        )
+
+
+def _encode_entry(entry: OwnerEntry) -> pb.UserEntry:
+    owner = entry.owner
+    return pb.UserEntry(
+        tenant_id="" if owner == Owner.of_everyone() else owner.tenant,
+        user_id=owner.user if owner.kind is OwnerKind.OWN else owner.project,
+        kind=_KINDS.get(owner.kind, owner.kind.value),
+        memories=entry.memories,
+        updated_at=time_of(entry.updated_at),
+    )
+
+
+def _encode_line(line: str) -> Struct:
+    return struct_of(json.loads(line))
+
+
+# A page token is a place in an order that its reader may see whole, so it need not be hidden.
+def _write_token(owner: Owner) -> str:
+    return json.dumps([owner.tenant, owner.user]).encode().hex()
+
+
+def _read_token(fields: Fields, token: str) -> Owner | None:
+    try:
+        found: Any = json.loads(bytes.fromhex(token[:_LONGEST_TOKEN]))
+        tenant, user = found
+        return Owner(str(tenant), str(user))
+    except (ValueError, TypeError):
+        fields.fault("page_token", "next_page_token of the page before")
+        return None

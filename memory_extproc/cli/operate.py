@@ -1,0 +1,125 @@
+"""Commands of `memory-extproc memory` for decisions, ratings, users and the server's state."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from memory_extproc.cli import output as show
+from memory_extproc.cli.api_client import Api, AsJson, UserOption, with_api
+from memory_extproc.cli.forget import MemoryId, RequestId
+
+_SHOWN = 300  # characters of a memory in a table
+
+
+@with_api
+def decision(
+    api: Api,
+    *,
+    request: Annotated[str, typer.Argument(metavar="[REQUEST]", help="its x-request-id; none: the latest")] = "",
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show the decision of a request, or list the latest requests; needs trace.keep."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415 - quick `--help`
+
+    if not request:
+        latest = api.call("ListDecisions", pb.ListDecisionsRequest(user_id=user))
+        if as_json:
+            show.show_json(show.plain(latest))
+            return
+        table = Table("request", "at", "outcome", "memories")
+        for one in latest.decisions:
+            table.add_row(one.request_id, _time(one.at), one.outcome.replace("_", " "), str(one.memories))
+        show.console().print(table if latest.decisions else "no request is kept")
+        return
+    found = api.call("GetDecision", pb.GetDecisionRequest(request_id=request, user_id=user))
+    if as_json:
+        show.show_json(show.plain(found))
+        return
+    took = ", ".join(f"{name} {value:.1f} ms" for name, value in sorted(found.stages_ms.items()))
+    show.console().print(f"{_time(found.at)}: {found.outcome.replace('_', ' ')}", markup=False)
+    if took:
+        show.console().print(took, markup=False)
+    table = Table("verdict", "relevance", "memory", "since", show_lines=True)
+    for one in found.considered:
+        words = Text(show.harmless(one.memory.content)[:_SHOWN] or one.memory.id)
+        table.add_row(one.verdict.replace("_", " "), f"{one.relevance:.3f}", words, one.since)
+    if found.considered:
+        show.console().print(table)
+
+
+@with_api
+def rate(
+    api: Api,
+    *,
+    id_: MemoryId,
+    rating: Annotated[Literal["helpful", "wrong", "none"], typer.Argument(help="none takes it back")],
+    request_id: RequestId = "",
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Rate a memory as helpful or wrong; recall leaves a wrong memory out until it is confirmed."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    request = pb.RateMemoryRequest(id=id_, rating=rating, user_id=user, request_id=request_id)
+    show.show_one(api.call("RateMemory", request), as_json=as_json)
+
+
+@with_api
+def users(
+    api: Api,
+    *,
+    tenant: Annotated[str, typer.Option(help="only of this tenant")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="show at most so many")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List users with the number of their memories; for admins of no single tenant."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    found: list[Any] = []
+    token, total = "", 0
+    while len(found) < limit:
+        asked = pb.ListUsersRequest(tenant_id=tenant, limit=min(100, limit - len(found)), page_token=token)
+        page = api.call("ListUsers", asked)
+        found += page.users
+        token, total = page.next_page_token, page.total
+        if not token:
+            break
+    if as_json:
+        show.show_json({"users": [show.plain(one) for one in found], "total": total})
+        return
+    table = Table("user", "tenant", "kind", "memories", "last written")
+    for one in found:
+        name, whose = (Text(show.harmless(words)) for words in (one.user_id, one.tenant_id))
+        table.add_row(name, whose, one.kind, str(one.memories), _time(one.updated_at))
+    show.console().print(table if found else "nobody")
+    show.console().print(f"{total} in all")
+
+
+@with_api
+def status(api: Api, *, as_json: AsJson = False) -> None:
+    """Show the queue, the canary and the last hour's requests; for admins of no single tenant."""
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    found = api.call("GetServerStatus", pb.GetServerStatusRequest())
+    if as_json:
+        show.show_json(show.plain(found))
+        return
+    out = show.console()
+    out.print(f"{found.memories} memories of {found.users} users")
+    out.print(f"{found.waiting_turns} turns wait, {found.dead_letters} dead letters")
+    if found.HasField("canary"):
+        out.print(f"canary found {found.canary:.0%}")
+    if found.store_failing_s:
+        out.print(f"the store has been failing for {found.store_failing_s:.0f} s")
+    out.print(f"requests since {_time(found.outcomes_since)}:")
+    for outcome, count in sorted(found.outcomes.items(), key=lambda one: -one[1]):
+        out.print(f"  {outcome.replace('_', ' ')} {count}")
+
+
+def _time(stamp: Any) -> str:
+    return str(stamp.ToJsonString())[:16].replace("T", " ")
