@@ -5,23 +5,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from memory_extproc.coordination.redis_client import RedisLink
+from memory_extproc.errors import MemoryExtprocError
 from tests.chart.test_chart_envoy import checked
 from tests.chart.test_chart_renders import _BUILT_IN, complaints, needs_schemas
-from tests.fixtures.chart import CHART, KUBERNETES, ROOT, TOOLS, Tree, documents, helm
+from tests.fixtures.chart import CHART, KUBERNETES, ROOT, TOOLS, Tree, documents, helm, one, rendered
+from tests.fixtures.ports import free_port
+from tests.fixtures.waiting import until
 
 EXAMPLES = ROOT / "deploy" / "examples"
-NAMES = sorted(each.name for each in EXAMPLES.iterdir())
+SERVERS = EXAMPLES / "servers"
+NAMES = sorted(each.parent.name for each in EXAMPLES.glob("*/values.yaml"))
 _FILTERS = "type.googleapis.com/envoy.extensions.filters"
 # The kinds of the AI gateway that the examples use, closed: each field with what may stand in it. From its CRDs
 # (github.com/envoyproxy/ai-gateway, manifests/charts/ai-gateway-crds-helm), which no registry has as a package.
@@ -77,6 +86,7 @@ def test_no_kind_and_no_field_of_the_examples_is_unknown(tmp_path: Path) -> None
     assert [place for each in routed for place in outside(each["spec"], _AI[each["kind"]], each["kind"])] == []
     assert len(routed) == 2
     assert complaints(each for each in everything if each not in routed) == []
+    everything += documents((SERVERS / "redis.yaml").read_text())
     manifests = tmp_path / "manifests.yaml"
     manifests.write_text(yaml.safe_dump_all([each for each in everything if each["apiVersion"] in _BUILT_IN]))
     validate = [str(TOOLS / "validate" / "bin" / "kubernetes-validate"), "--strict", "-k", "1.35", str(manifests)]
@@ -243,3 +253,46 @@ def test_the_examples_envoys_have_the_charts_blocks_and_are_taken_by_envoy(name:
     applied = yaml.safe_load((EXAMPLES / name / "kustomization.yaml").read_text())
     assert applied["configMapGenerator"][0]["files"] == [path.name]
     assert all((EXAMPLES / name / each).exists() for each in applied["resources"])
+
+
+async def test_the_redis_of_the_examples_keeps_what_it_is_given(tmp_path: Path) -> None:
+    """The real server with the manifest's arguments, asked as the sidecar asks at its start."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip("redis-server is not installed (Debian: apt-get install redis-server)")
+    redis = one(documents((SERVERS / "redis.yaml").read_text()), "StatefulSet")
+    arguments = [
+        each.replace("/data", str(tmp_path)) for each in redis["spec"]["template"]["spec"]["containers"][0]["args"]
+    ]
+    port = free_port()
+    command = [binary, *arguments, "--port", str(port), "--bind", "127.0.0.1"]
+    server = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
+    try:
+        async with RedisLink(f"redis://127.0.0.1:{port}/0") as link:
+            await until(partial(answers, link), "redis answers", seconds=20)
+            keeping = await link.keeping()
+    finally:
+        server.terminate()
+        await server.wait()
+    assert not keeping.loses
+    assert keeping.faults == ()
+
+
+async def answers(link: RedisLink) -> bool:
+    with suppress(MemoryExtprocError):
+        return bool(await link.bounded(link.client.ping()))
+    return False
+
+
+def test_the_adapters_rule_names_the_metrics_that_the_autoscaler_asks_for() -> None:
+    values = yaml.safe_load((SERVERS / "prometheus-adapter-values.yaml").read_text())
+    [rule] = values["rules"]["custom"]
+    [pattern] = re.findall(r'__name__=~"([^"]+)"', rule["seriesQuery"])
+    servers = ("config.memory.milvus.address=milvus:19530", "config.coordination.url=redis://redis:6379/0")
+    asked = ("autoscaling.recallsInFlight=4", "autoscaling.journalDepth=100")
+    scaler = one(
+        documents(rendered(settings=("autoscaling.enabled=true", *asked, *servers))), "HorizontalPodAutoscaler"
+    )
+    named = [each["pods"]["metric"]["name"] for each in scaler["spec"]["metrics"] if each["type"] == "Pods"]
+    assert len(named) == 2
+    assert all(re.fullmatch(pattern, each) for each in named)
