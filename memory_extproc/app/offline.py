@@ -294,9 +294,11 @@ def restore_files(settings: Settings, data: Path, source: Path) -> dict[str, lis
 
 
 async def restore_shared(settings: Settings, source: Path) -> list[str]:
-    """With Redis, what people chose and what was forgotten goes there from the files of a backup, which only an
-    installation with files has. Returns the names of those files; nothing is done twice. PermanentError where
-    that Redis has a ledger of its own, or serves already: its replicas would have no copies of what is merged."""
+    """Merge the consent and the forgets of a backup into the configured Redis, if any. Only an installation with
+    files has them in its backup. Returns the names of the files; merging twice changes nothing. PermanentError if
+    that Redis has its own ledger, or if replicas serve from it already: they would hold no copies of the merged
+    records.
+    """
     if not settings.coordination.url:
         return []
     from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
@@ -306,9 +308,8 @@ async def restore_shared(settings: Settings, source: Path) -> list[str]:
         link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
         if link is None or not names:
             return []
-        copied = Path(
-            stack.enter_context(tempfile.TemporaryDirectory())
-        )  # opening a file may bring it to our version
+        # Opening a file may upgrade it, and the backup must stay unchanged.
+        copied = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for name in names:
             _copy_database(source / name, copied / name)
         if await link.bounded(link.client.exists(generation_key(prefix))):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from memory_extproc.coordination.mirror import Copied, Kind, batched
+from memory_extproc.coordination.mirror import Copied, Kind, split_pages
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import SHARED, Consent, ConsentChange, Owner
@@ -243,9 +243,9 @@ class SqliteConsent:
         return None if row is None else _of_row(row)
 
     async def copies(self) -> AsyncIterator[Sequence[Copied]]:
-        """Every change of everybody, as replicas keep copies of what stands in Redis."""
+        """Read every change, in the form in which replicas keep copies of it."""
         rows = await self._file.run(lambda connection: connection.execute(_ALL_CHANGES).fetchall())
-        for some in batched(rows):
+        for some in split_pages(rows):
             yield [
                 Copied(Kind.CONSENT, owner, msgspec.json.encode(_Written(Consent(consent), at, by)))
                 for owner, consent, at, by in some

@@ -89,8 +89,8 @@ def decode_copies(records: Mapping[str, bytes]) -> list[Copied]:
     return found
 
 
-def batched(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """*rows* in parts that one message can carry."""
+def split_pages(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Split *rows* into parts that fit a message."""
     return (rows[start : start + _PAGE] for start in range(0, len(rows), _PAGE))
 
 

@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Self
 
-from memory_extproc.coordination.mirror import Copied, Kind, batched, of_items
+from memory_extproc.coordination.mirror import Copied, Kind, of_items, split_pages
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner
@@ -275,16 +275,16 @@ class SqliteLedger:
         return await self._file.run(read)
 
     async def copies(self) -> AsyncIterator[Sequence[Copied]]:
-        """All that stands in it, as replicas keep copies of what stands in Redis."""
+        """Read the whole ledger, in the form in which replicas keep copies of it."""
         yield [Copied(Kind.KEY, "", await self.key(), "ledger")]
-        for jobs in batched(await self._jobs("1 ORDER BY number", ())):
+        for jobs in split_pages(await self._jobs("1 ORDER BY number", ())):
             yield [Copied.of_job(job) for job in jobs]
-        for cuts in batched(
+        for cuts in split_pages(
             await self._file.run(lambda found: found.execute("SELECT subject, cut FROM cuts").fetchall())
         ):
             yield [Copied(Kind.CUT, subject, bytes(cut)) for subject, cut in cuts]
         items = "SELECT subject, at, item FROM items ORDER BY subject, at"
-        for rows in batched(await self._file.run(lambda found: found.execute(items).fetchall())):
+        for rows in split_pages(await self._file.run(lambda found: found.execute(items).fetchall())):
             grouped = groupby(rows, key=lambda row: (row[0], row[1]))
             yield [
                 copy

@@ -141,7 +141,7 @@ def the_timeouts(chains: Sequence[Chain]) -> Finding:
 
 
 def reaches_memory(chains: Sequence[Chain], clusters: Mapping[str, Any]) -> Finding:
-    """Whether Envoy has an address of the sidecar that answers, by what /clusters?format=json says of it."""
+    """Check by /clusters?format=json whether an address of the sidecar answers Envoy."""
     check = "envoy-reaches-memory"
     name = next((found for chain in chains if (found := _cluster(chain))), "")
     if not name:
@@ -158,7 +158,7 @@ def reaches_memory(chains: Sequence[Chain], clusters: Mapping[str, Any]) -> Find
     away = [one for one in hosts if _is_away(one)]
     if not away:
         return ok(check, f"{len(hosts)} of the sidecar's addresses, all of them healthy")
-    failed = sum(_counted(one, "cx_connect_fail") for one in away)
+    failed = sum(_read_statistic(one, "cx_connect_fail") for one in away)
     told = f"{len(away)} of {len(hosts)} addresses of {name!r} do not answer Envoy, {failed} connections failed"
     if len(away) < len(hosts):
         return warn(check, told, "a pod that starts, stops or hangs: its log and its readiness tell")
@@ -182,13 +182,13 @@ def _is_away(host: Mapping[str, Any]) -> bool:
     flags = health if isinstance(health, Mapping) else {}
     if any(flags.get(name) is True for name in ("failed_active_health_check", "failed_outlier_check")):
         return True
-    # without health checks: nothing ever came of it
-    tried = _counted(host, "cx_connect_fail") + _counted(host, "rq_error")
-    return flags.get("eds_health_status") == "UNHEALTHY" or (tried > 0 and not _counted(host, "rq_success"))
+    # without health checks: every attempt failed
+    tried = _read_statistic(host, "cx_connect_fail") + _read_statistic(host, "rq_error")
+    return flags.get("eds_health_status") == "UNHEALTHY" or (tried > 0 and not _read_statistic(host, "rq_success"))
 
 
-def _counted(host: Mapping[str, Any], name: str) -> int:
-    """A statistic of *host*; Envoy writes 64-bit numbers as text and leaves zeros out."""
+def _read_statistic(host: Mapping[str, Any], name: str) -> int:
+    """Read a statistic of *host*. Envoy writes 64-bit numbers as text and leaves zeros out."""
     value = next((one.get("value", 0) for one in _list(host.get("stats")) if one.get("name") == name), 0)
     return int(value) if str(value).isdecimal() else 0
 
