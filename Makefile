@@ -92,7 +92,7 @@ chart: chart-tools ## render the chart's reviewed manifests, schema and table of
 	@$(BIN)/python scripts/make_chart_schema.py
 	@.tools/chart/npm/node_modules/.bin/readme-generator --values helm/memory-extproc/values.yaml \
 	  --readme helm/memory-extproc/README.md >/dev/null
-	@MEMORY_EXTPROC_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/chart -k reviewed
+	@MEMORY_EXTPROC_WRITE_GOLDEN=1 $(BIN)/python -m pytest -q tests/chart -k "reviewed or examples_envoys"
 	@git --no-pager diff --stat -- tests/chart/golden helm
 
 lock: ## pin the image's wheels anew

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -31,6 +32,9 @@ from memory_extproc.app.models import open_embedder
 from memory_extproc.app.sidecar import utc_now
 from memory_extproc.app.storage import open_keys, sealed_coordination, sealed_store
 from memory_extproc.app.write_path import CONSENT, budget_limits
+from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
+from memory_extproc.coordination.mirror import Copied, Kind
+from memory_extproc.coordination.recovery import generation_key
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.encryption.keys import WrappedKeys
@@ -53,6 +57,7 @@ from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import PartitionLimits, Partitions
 
 if TYPE_CHECKING:
+    from memory_extproc.coordination.redis import RedisLedger
     from memory_extproc.coordination.redis_client import RedisLink
 
 
@@ -286,6 +291,52 @@ def restore_files(settings: Settings, data: Path, source: Path) -> dict[str, lis
             path.chmod(0o600)
             done["restored"].append(name)
     return done
+
+
+async def restore_shared(settings: Settings, source: Path) -> list[str]:
+    """Merge the consent and the forgets of a backup into the configured Redis, if any. Only an installation with
+    files has them in its backup. Returns the names of the files; merging twice changes nothing. PermanentError if
+    that Redis has its own ledger, or if replicas serve from it already: they would hold no copies of the merged
+    records.
+    """
+    if not settings.coordination.url:
+        return []
+    from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
+
+    prefix, names = settings.coordination.prefix, [name for name in (LEDGER, CONSENT) if (source / name).exists()]
+    async with AsyncExitStack() as stack:
+        link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
+        if link is None or not names:
+            return []
+        # Opening a file may upgrade it, and the backup must stay unchanged.
+        copied = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        for name in names:
+            _copy_database(source / name, copied / name)
+        if await link.bounded(link.client.exists(generation_key(prefix))):
+            raise PermanentError(
+                "coordination.url: replicas have served from this Redis already, and would lose what is merged"
+                " behind them when Redis does. Restore into an empty coordination.prefix before their first start"
+            )
+        into = RedisLedger(link, prefix=prefix)
+        for name in names:
+            kept = SqliteLedger(copied / name) if name == LEDGER else SqliteConsent(copied / name)
+            target = into if name == LEDGER else RedisConsent(link, prefix=prefix)
+            async with kept:
+                async for copies in kept.copies():
+                    if copies[0].kind is Kind.KEY:
+                        await _refuse_other_key(into, copies[0])
+                    await target.merge(copies)
+    return names
+
+
+async def _refuse_other_key(ledger: RedisLedger, ours: Copied) -> None:
+    async for copies in ledger.copies():
+        if any(copy.kind is Kind.KEY and copy.body != ours.body for copy in copies):
+            raise PermanentError(
+                "coordination.url: this Redis has a ledger of forgets of its own, hashed with another key. Restore"
+                " into an empty coordination.prefix"
+            )
+        return
 
 
 async def restore_memories(tended: OfflineContext, source: Path, says: Says) -> Counter[str]:

@@ -130,15 +130,22 @@ async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -
 
 async def _restore_folder(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
     from memory_extproc.app import hold_data_directory, utc_now  # noqa: PLC0415 - quick `--help`
-    from memory_extproc.app.offline import restore_files, restore_memories, tending  # noqa: PLC0415
+    from memory_extproc.app.offline import (  # noqa: PLC0415
+        restore_files,
+        restore_memories,
+        restore_shared,
+        tending,
+    )
 
     async with AsyncExitStack() as stack:
         hold_data_directory(settings, stack)
         files = await asyncio.to_thread(restore_files, settings, data, folder)
+        shared = await restore_shared(settings, folder)
         tended = await stack.enter_async_context(tending(settings, data, now=utc_now))
         counted = await restore_memories(tended, folder, says)
+        into_redis = {"into_redis": shared} if settings.coordination.url else {}
         counts = {what: counted[what] for what in ("restored", "newer", "forgotten", "unreadable")}
-        return {"files": files["restored"], "kept": files["kept"], **counts}
+        return {"files": files["restored"], "kept": files["kept"], **into_redis, **counts}
 
 
 def _load_settings(config: Path | None) -> tuple[Settings, Path]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from memory_extproc.coordination.mirror import Copied, Kind
+from memory_extproc.coordination.mirror import Copied, Kind, split_pages
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import SHARED, Consent, ConsentChange, Owner
@@ -242,6 +242,15 @@ class SqliteConsent:
         row = self._file.read(f"{_CHANGES} DESC LIMIT 1", (owner.key,))
         return None if row is None else _of_row(row)
 
+    async def copies(self) -> AsyncIterator[Sequence[Copied]]:
+        """Read every change, in the form in which replicas keep copies of it."""
+        rows = await self._file.run(lambda connection: connection.execute(_ALL_CHANGES).fetchall())
+        for some in split_pages(rows):
+            yield [
+                Copied(Kind.CONSENT, owner, msgspec.json.encode(_Written(Consent(consent), at, by)))
+                for owner, consent, at, by in some
+            ]
+
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
         def read(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
             return connection.execute(_CHANGES, (owner.key,)).fetchall()
@@ -249,6 +258,7 @@ class SqliteConsent:
         return tuple(map(_of_row, await self._file.run(read)))
 
 
+_ALL_CHANGES = "SELECT owner, consent, at, by FROM changes ORDER BY number"
 _CHANGES = "SELECT consent, at, by FROM changes WHERE owner = ? ORDER BY number"
 
 

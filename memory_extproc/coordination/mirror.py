@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ from memory_extproc.model import LedgerJob
 from memory_extproc.observe.log import logger
 
 log = logger(__name__)
+T = TypeVar("T")
 
 _SCHEMA = Schema(
     application=0x6D65786D,  # "mexm"
@@ -86,6 +87,11 @@ def decode_copies(records: Mapping[str, bytes]) -> list[Copied]:
         except msgspec.MsgspecError:
             log.warning("mirror.record_unreadable")
     return found
+
+
+def split_pages(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Split *rows* into parts that fit a message."""
+    return (rows[start : start + _PAGE] for start in range(0, len(rows), _PAGE))
 
 
 def of_items(subject: str, items: Sequence[bytes], at: float) -> list[Copied]:

@@ -78,6 +78,11 @@ async def accept_loss(link: RedisLink, prefix: str) -> None:
     await link.bounded(link.client.set(_accepted(prefix), "1", ex=_ACCEPTED_FOR))
 
 
+def generation_key(prefix: str) -> str:
+    """There as soon as a replica has served from this Redis."""
+    return f"{prefix}:{{ledger}}:generation"
+
+
 def _accepted(prefix: str) -> str:
     return f"{prefix}:{{ledger}}:accepted"
 
@@ -125,7 +130,7 @@ class Recovery:
         """*shared*: None where no server keeps memories."""
         self._link, self._directory, self._own, self._shared, self._limits = link, directory, own, shared, limits
         base = f"{prefix}:{{ledger}}"
-        self.key, self._accepted, self._merged = f"{base}:generation", _accepted(prefix), f"{base}:merged"
+        self.key, self._accepted, self._merged = generation_key(prefix), _accepted(prefix), f"{base}:merged"
         self._advance = link.client.register_script(_ADVANCE)
         self._begin = link.client.register_script(_BEGIN)
         self.parts: list[Restorable] = []

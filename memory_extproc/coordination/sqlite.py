@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Self
 
+from memory_extproc.coordination.mirror import Copied, Kind, of_items, split_pages
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner
@@ -271,6 +273,24 @@ class SqliteLedger:
             )
 
         return await self._file.run(read)
+
+    async def copies(self) -> AsyncIterator[Sequence[Copied]]:
+        """Read the whole ledger, in the form in which replicas keep copies of it."""
+        yield [Copied(Kind.KEY, "", await self.key(), "ledger")]
+        for jobs in split_pages(await self._jobs("1 ORDER BY number", ())):
+            yield [Copied.of_job(job) for job in jobs]
+        for cuts in split_pages(
+            await self._file.run(lambda found: found.execute("SELECT subject, cut FROM cuts").fetchall())
+        ):
+            yield [Copied(Kind.CUT, subject, bytes(cut)) for subject, cut in cuts]
+        items = "SELECT subject, at, item FROM items ORDER BY subject, at"
+        for rows in split_pages(await self._file.run(lambda found: found.execute(items).fetchall())):
+            grouped = groupby(rows, key=lambda row: (row[0], row[1]))
+            yield [
+                copy
+                for (subject, at), same in grouped
+                for copy in of_items(subject, [bytes(row[2]) for row in same], at)
+            ]
 
     async def _jobs(self, condition: str, values: tuple[object, ...]) -> list[LedgerJob]:
         def read(connection: sqlite3.Connection) -> list[LedgerJob]:

@@ -140,6 +140,59 @@ def the_timeouts(chains: Sequence[Chain]) -> Finding:
     return ok(check, "Envoy waits longer than recall takes, and routes leave models time")
 
 
+def reaches_memory(chains: Sequence[Chain], clusters: Mapping[str, Any]) -> Finding:
+    """Check by /clusters?format=json whether an address of the sidecar answers Envoy."""
+    check = "envoy-reaches-memory"
+    name = next((found for chain in chains if (found := _cluster(chain))), "")
+    if not name:
+        return unknown(check, "the filter of memory names no cluster" if chains else "no filter of memory found")
+    status = next((one for one in _list(clusters.get("cluster_statuses")) if one.get("name") == name), None)
+    hosts = _list(status.get("host_statuses")) if status else []
+    if not hosts:
+        return fail(
+            check,
+            f"cluster {name!r} " + ("has no address" if status else "is not known to Envoy"),
+            "no pod of the sidecar is ready, its Service is not visible to the gateway (namespace, ReferenceGrant, "
+            "exportTo), or its name does not resolve",
+        )
+    away = [one for one in hosts if _is_away(one)]
+    if not away:
+        return ok(check, f"{len(hosts)} of the sidecar's addresses, all of them healthy")
+    failed = sum(_read_statistic(one, "cx_connect_fail") for one in away)
+    told = f"{len(away)} of {len(hosts)} addresses of {name!r} do not answer Envoy, {failed} connections failed"
+    if len(away) < len(hosts):
+        return warn(check, told, "a pod that starts, stops or hangs: its log and its readiness tell")
+    return fail(
+        check,
+        told,
+        "TLS on one side alone (an Istio PeerAuthentication of mode STRICT wants gateway.istio.mesh: sidecar or "
+        "ambient; `tls` of the sidecar wants a client certificate in Envoy), a NetworkPolicy or "
+        "AuthorizationPolicy that shuts Envoy out, a wrong port, or a sidecar that is not there",
+    )
+
+
+def _cluster(chain: Chain) -> str:
+    service = chain.ours.get("grpc_service")
+    envoys = service.get("envoy_grpc") if isinstance(service, Mapping) else None
+    return str(envoys.get("cluster_name", "")) if isinstance(envoys, Mapping) else ""
+
+
+def _is_away(host: Mapping[str, Any]) -> bool:
+    health = host.get("health_status")
+    flags = health if isinstance(health, Mapping) else {}
+    if any(flags.get(name) is True for name in ("failed_active_health_check", "failed_outlier_check")):
+        return True
+    # without health checks: every attempt failed
+    tried = _read_statistic(host, "cx_connect_fail") + _read_statistic(host, "rq_error")
+    return flags.get("eds_health_status") == "UNHEALTHY" or (tried > 0 and not _read_statistic(host, "rq_success"))
+
+
+def _read_statistic(host: Mapping[str, Any], name: str) -> int:
+    """Read a statistic of *host*. Envoy writes 64-bit numbers as text and leaves zeros out."""
+    value = next((one.get("value", 0) for one in _list(host.get("stats")) if one.get("name") == name), 0)
+    return int(value) if str(value).isdecimal() else 0
+
+
 def passed_by(before: Mapping[str, int], after: Mapping[str, int]) -> Finding:
     """What Envoy counted during the visit."""
     check = "envoy-passed-by"

@@ -31,8 +31,8 @@ async def memory_is_there(visit: Visit) -> Finding:
             check,
             "answers carry no x-memory-status: requests pass memory by, and nobody is told",
             "the filter is not on this route, is not accepted by the gateway (look at its policy's status), "
-            "or Envoy "
-            "cannot reach the sidecar or waits too short for it and fails open; --admin tells which",
+            "or Envoy cannot reach the sidecar (away, TLS on one side alone as before a STRICT mesh, a "
+            "NetworkPolicy) or waits too short for it and fails open; --admin tells which",
         )
     if answer.outcome in {"not_chat", "bad_body"}:
         return fail(

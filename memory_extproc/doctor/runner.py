@@ -130,6 +130,9 @@ class Admin:
     async def chains(self) -> list[Chain]:
         return read_chains(await self._read("/config_dump"), self._named)
 
+    async def clusters(self) -> Mapping[str, Any]:
+        return await self._read("/clusters?format=json")
+
     async def _read(self, path: str) -> Mapping[str, Any]:
         async with self._session.get(self._url + path) as got:
             got.raise_for_status()
@@ -145,5 +148,6 @@ async def _look(admin: Admin, before: Mapping[str, int] | None, body_bytes: int,
     found(check_envoy.the_modes(chains))
     found(check_envoy.the_limits(chains, body_bytes))
     found(check_envoy.the_timeouts(chains))
+    found(check_envoy.reaches_memory(chains, await admin.clusters()))
     if before is not None:
         found(check_envoy.passed_by(before, await admin.counters()))

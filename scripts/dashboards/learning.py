@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.dashboards.panels import Panel, Query, Row, gauge, or_none, quantile, rate
+from scripts.dashboards.panels import Panel, Query, Row, buckets, gauge, or_none, quantile, rate
 
 _BEFORE = rate("memory_extproc_compressed_tokens_total", more='when="before"')
 _AFTER = rate("memory_extproc_compressed_tokens_total", more='when="after"')
@@ -15,27 +15,34 @@ LEARNING = (
             Panel(
                 "Turns waiting",
                 "Accepted and not learned yet. It grows while a model or the store is away, and falls by itself afterwards.",
-                "short",
+                "suffix: turns",
                 (Query(gauge("memory_extproc_journal_depth"), "waiting"),),
             ),
             Panel(
-                "Oldest turn",
-                "How long the oldest of them has waited.",
+                "Learner lag",
+                "How long the oldest accepted turn has waited to be learned. It grows where learning has too little CPU, or a model or the store is away.",
                 "s",
                 (Query(gauge("memory_extproc_journal_oldest_seconds", "max")),),
                 warn_above=600,
             ),
             Panel(
+                "Undecided turns",
+                "Accepted turns in the pods' intake logs that cannot be decided or journalled now: consent or the journal cannot be asked.",
+                "suffix: turns",
+                (Query(gauge("memory_extproc_turns_undecided"), "undecided"),),
+                warn_above=100,
+            ),
+            Panel(
                 "Turns by outcome",
                 "What became of completed exchanges: journalled is the rule.",
-                "reqps",
+                "suffix: turns/s",
                 (Query(rate("memory_extproc_turns_total", "outcome"), "{{outcome}}"),),
                 stacked=True,
             ),
             Panel(
                 "Dead letters",
                 "Turns given up on: memory-extproc learn dead-letters lists them, learn retry tries them again.",
-                "short",
+                "suffix: turns",
                 (Query(gauge("memory_extproc_journal_dead_letters")),),
                 warn_above=1,
             ),
@@ -47,33 +54,47 @@ LEARNING = (
             Panel(
                 "Messages",
                 "Of turns, by what became of them.",
-                "reqps",
+                "suffix: messages/s",
                 (Query(rate("memory_extproc_remembered_total", "role, decision"), "{{role}}: {{decision}}"),),
                 stacked=True,
             ),
             Panel(
                 "Facts",
                 "What became of extracted facts.",
-                "reqps",
+                "suffix: facts/s",
                 (Query(or_none(rate("memory_extproc_reconcile_total", "decision")), "{{decision}}"),),
                 stacked=True,
             ),
             Panel(
                 "Withheld",
                 "Secrets, identifiers and instructions found in people's words and not kept as said.",
-                "reqps",
+                "suffix: finds/s",
                 (Query(or_none(rate("memory_extproc_withheld_total", "kind")), "{{kind}}"),),
                 stacked=True,
             ),
             Panel(
                 "Forgets",
-                "Accepted calls to forget, by scope and how they ended; and those not complete yet.",
-                "short",
+                "Accepted calls to forget, by scope and how they ended.",
+                "suffix: forgets/s",
+                (Query(or_none(rate("memory_extproc_forgets_total", "scope, outcome")), "{{scope}}: {{outcome}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Forgets that are not complete",
+                "From a forget's receipt to the end of all that it covers, in stores, journals and files of every pod.",
+                "suffix: forgets",
+                (Query(or_none(gauge("memory_extproc_forgets_pending", "max")), "pending"),),
+            ),
+            Panel(
+                "Forget latency",
+                "Age of the oldest forget that is not complete, and how long its caller waits for a receipt.",
+                "s",
                 (
+                    Query(or_none(gauge("memory_extproc_forget_oldest_seconds", "max")), "oldest pending"),
                     Query(
-                        or_none(rate("memory_extproc_forgets_total", "scope, outcome")), "{{scope}}: {{outcome}}"
+                        or_none(quantile(0.95, "memory_extproc_api_seconds", more='method=~"Forget.*"')),
+                        "receipt, p95",
                     ),
-                    Query(or_none(gauge("memory_extproc_forgets_pending")), "pending"),
                 ),
             ),
         ),
@@ -84,7 +105,7 @@ LEARNING = (
             Panel(
                 "Batches",
                 "Extracted, by extractor and outcome.",
-                "reqps",
+                "suffix: batches/s",
                 (
                     Query(
                         or_none(rate("memory_extproc_extractions_total", "extractor, outcome")),
@@ -104,9 +125,16 @@ LEARNING = (
                 ),
             ),
             Panel(
+                "Time for a batch, all of them",
+                "How many batches took how long until they were extracted.",
+                "s",
+                buckets("memory_extproc_extraction_seconds"),
+                heatmap=True,
+            ),
+            Panel(
                 "Calls of language models",
                 "By what they are for, and how they ended.",
-                "reqps",
+                "suffix: calls/s",
                 (
                     Query(
                         or_none(rate("memory_extproc_llm_requests_total", "role, outcome")), "{{role}}: {{outcome}}"
@@ -117,7 +145,7 @@ LEARNING = (
             Panel(
                 "Tokens of language models",
                 "As they counted them, each second: what learning costs.",
-                "short",
+                "suffix: tokens/s",
                 (
                     Query(
                         or_none(rate("memory_extproc_llm_tokens_total", "role, direction")),
@@ -134,13 +162,13 @@ LEARNING = (
             Panel(
                 "Topics",
                 "Opened by a conversation's first turn or a change of subject, and closed: written with a summary, or too small for one.",
-                "reqps",
+                "suffix: topics/s",
                 (Query(or_none(rate("memory_extproc_topics_total", "outcome")), "{{outcome}}"),),
             ),
             Panel(
                 "Changes of subject",
                 "Turns by who said whether they go on with their topic. The model is asked only where the measures are in doubt.",
-                "reqps",
+                "suffix: turns/s",
                 (
                     Query(
                         or_none(rate("memory_extproc_topic_checks_total", "stage, verdict")),
@@ -152,21 +180,21 @@ LEARNING = (
             Panel(
                 "Summaries",
                 "Of topics and of sessions, by who made them: a model, or sentences of the conversation while there is none or its tokens are spent.",
-                "reqps",
+                "suffix: summaries/s",
                 (Query(or_none(rate("memory_extproc_summaries_total", "of, by")), "{{of}}: {{by}}"),),
                 stacked=True,
             ),
             Panel(
                 "Profiles",
                 "Requests that were told who their caller is (inject.profile), those that were not because nothing is known, fits or is new, and those whose caller's facts could not be read in time.",
-                "reqps",
+                "suffix: requests/s",
                 (Query(or_none(rate("memory_extproc_profiles_total", "outcome")), "{{outcome}}"),),
                 stacked=True,
             ),
             Panel(
                 "Long chats",
                 "By whether a condensed state went in place of older messages, and why not.",
-                "reqps",
+                "suffix: chats/s",
                 (Query(or_none(rate("memory_extproc_compressions_total", "outcome")), "{{outcome}}"),),
                 stacked=True,
             ),
@@ -184,14 +212,14 @@ LEARNING = (
             Panel(
                 "Retention",
                 "What was made of memories: deleted softly (expired, ttl, cap, sources), superseded by one that says the same (merged), made of others (derived), erased after the grace.",
-                "short",
+                "suffix: memories/s",
                 (Query(or_none(rate("memory_extproc_retired_total", "reason")), "{{reason}}"),),
                 stacked=True,
             ),
             Panel(
                 "Callers seen to",
                 "By a round of retention, each second; failed ones are seen to by the next.",
-                "reqps",
+                "suffix: callers/s",
                 (Query(or_none(rate("memory_extproc_retention_owners_total", "outcome")), "{{outcome}}"),),
                 stacked=True,
             ),

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from scripts.dashboards.panels import OURS, Panel, Query, Row, gauge, mean, or_none, percentiles, quantile, rate
+from scripts.dashboards.panels import (
+    OURS,
+    Panel,
+    Query,
+    Row,
+    buckets,
+    gauge,
+    mean,
+    or_none,
+    percentiles,
+    quantile,
+    rate,
+)
 
 EXCHANGES = "memory_extproc_exchanges_total"
 ASKED = 'outcome=~"used|nothing_relevant|empty"'
 FAILED = 'outcome=~"out_of_time|overloaded|unavailable"'
 _USED = 'outcome="used"'
 _ARM = "{{tenant}} {{arm}}"
+_TENANT = 'tenant=~"$tenant"'
+_CONSENT = 'outcome="no_consent"'
 
 
 def _per(counted: str, of: str) -> str:
-    return f"{rate(counted, 'tenant, arm')} / {rate(of, 'tenant, arm')}"
+    return f"{rate(counted, 'tenant, arm', _TENANT)} / {rate(of, 'tenant, arm', _TENANT)}"
 
 
 OVERVIEW = (
@@ -53,7 +67,7 @@ OVERVIEW = (
             Panel(
                 "Store",
                 "1 while the memory store answers on every pod.",
-                "none",
+                "bool_on_off",
                 (Query(gauge("memory_extproc_store_up", "min")),),
                 small=True,
                 warn_below=1,
@@ -70,7 +84,7 @@ OVERVIEW = (
             Panel(
                 "Turns waiting",
                 "Accepted, not learned yet.",
-                "short",
+                "suffix: turns",
                 (Query(gauge("memory_extproc_journal_depth")),),
                 small=True,
                 warn_above=1000,
@@ -122,6 +136,13 @@ OVERVIEW = (
                 percentiles("memory_extproc_recall_seconds", 'stage="total"'),
             ),
             Panel(
+                "Read path, all of it",
+                "How many recalls took how long. Two bands are two kinds of callers: those whose memories are held in process, and those read from the store.",
+                "s",
+                buckets("memory_extproc_recall_seconds", 'stage="total"'),
+                heatmap=True,
+            ),
+            Panel(
                 "By stage, p95",
                 "Where the time goes.",
                 "s",
@@ -135,7 +156,7 @@ OVERVIEW = (
             Panel(
                 "Memories in a block",
                 "Of those requests that got one.",
-                "short",
+                "suffix: memories",
                 (
                     Query(mean("memory_extproc_recall_injected"), "mean"),
                     Query(quantile(0.95, "memory_extproc_recall_injected"), "p95"),
@@ -144,7 +165,7 @@ OVERVIEW = (
             Panel(
                 "Tokens in a block",
                 "Estimated; what memory adds to a prompt.",
-                "short",
+                "suffix: tokens",
                 (
                     Query(mean("memory_extproc_injected_tokens"), "mean"),
                     Query(quantile(0.95, "memory_extproc_injected_tokens"), "p95"),
@@ -156,16 +177,17 @@ OVERVIEW = (
                 "percentunit",
                 (
                     Query(
-                        f"{rate('memory_extproc_llm_cached_tokens_total', 'outcome')} / {rate('memory_extproc_llm_prompt_tokens_total', 'outcome')}",
+                        or_none(
+                            f"{rate('memory_extproc_llm_cached_tokens_total', 'outcome')} / {rate('memory_extproc_llm_prompt_tokens_total', 'outcome')}"
+                        ),
                         "{{outcome}}",
                     ),
-                    Query("vector(0)", "none"),
                 ),
             ),
             Panel(
                 "Tokens added to a request",
                 "Estimated, by listed tenant and by side of the comparison; what memory costs per exchange.",
-                "short",
+                "suffix: tokens",
                 (Query(_per("memory_extproc_arm_added_tokens_total", "memory_extproc_arm_exchanges_total"), _ARM),),
             ),
             Panel(
@@ -174,10 +196,11 @@ OVERVIEW = (
                 "percentunit",
                 (
                     Query(
-                        _per("memory_extproc_arm_cached_tokens_total", "memory_extproc_arm_prompt_tokens_total"),
+                        or_none(
+                            _per("memory_extproc_arm_cached_tokens_total", "memory_extproc_arm_prompt_tokens_total")
+                        ),
                         _ARM,
                     ),
-                    Query("vector(0)", "none"),
                 ),
             ),
             Panel(
@@ -186,6 +209,44 @@ OVERVIEW = (
                 "reqps",
                 (Query(or_none(rate("memory_extproc_replays_total", "outcome")), "{{outcome}}"),),
                 stacked=True,
+            ),
+        ),
+    ),
+    Row(
+        "Memory API and consent",
+        (
+            Panel(
+                "Calls",
+                "Of the memory API, gRPC and HTTP together, by method and by how they ended.",
+                "reqps",
+                (Query(or_none(rate("memory_extproc_api_seconds_count", "method, code")), "{{method}}: {{code}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Time of a call, p95",
+                "By method of the memory API; a forget waits for its receipt alone.",
+                "s",
+                (Query(or_none(quantile(0.95, "memory_extproc_api_seconds", "method")), "{{method}}"),),
+            ),
+            Panel(
+                "Turned away",
+                "Calls that were refused before anything was done, by the reason: credentials, roles, rate limit, audit log.",
+                "reqps",
+                (Query(or_none(rate("memory_extproc_api_denied_total", "reason")), "{{reason}}"),),
+                stacked=True,
+            ),
+            Panel(
+                "Consent",
+                "Requests without memory because their caller chose so, or chose nothing where that is needed; turns not kept for it; choices made.",
+                "reqps",
+                (
+                    Query(or_none(rate(EXCHANGES, more=_CONSENT)), "requests without memory"),
+                    Query(or_none(rate("memory_extproc_turns_total", more=_CONSENT)), "turns not kept"),
+                    Query(
+                        or_none(rate("memory_extproc_api_seconds_count", more='method="SetConsent"')),
+                        "choices made",
+                    ),
+                ),
             ),
         ),
     ),
@@ -204,7 +265,7 @@ OVERVIEW = (
             Panel(
                 "CPU",
                 "Of each pod, in cores. One process uses about one core and a half.",
-                "short",
+                "suffix: cores",
                 (Query(f"rate(process_cpu_seconds_total{{{OURS}}}[$__rate_interval])", "{{instance}}"),),
             ),
             Panel(
@@ -220,7 +281,7 @@ OVERVIEW = (
             Panel(
                 "Versions",
                 "What runs, by version; two during an upgrade.",
-                "short",
+                "suffix: pods",
                 (Query(f"count by (version) (memory_extproc_build_info{{{OURS}}})", "{{version}}"),),
             ),
         ),

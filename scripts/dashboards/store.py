@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.dashboards.panels import OURS, Panel, Query, Row, or_none, quantile, rate
+from scripts.dashboards.panels import OURS, Panel, Query, Row, buckets, or_none, quantile, rate
 
 STORE = (
     Row(
@@ -11,7 +11,7 @@ STORE = (
             Panel(
                 "Up",
                 "1 while the memory store answers, by pod; and what replicas share.",
-                "none",
+                "bool_on_off",
                 (
                     Query(f"memory_extproc_store_up{{{OURS}}}", "{{instance}}"),
                     Query(f"memory_extproc_coordination_up{{{OURS}}}", "{{instance}}: coordination"),
@@ -37,9 +37,16 @@ STORE = (
                 (Query(quantile(0.95, "memory_extproc_store_operations_seconds", "operation"), "{{operation}}"),),
             ),
             Panel(
+                "Time of a call, all of them",
+                "How many calls of the store took how long, whatever the operation.",
+                "s",
+                buckets("memory_extproc_store_operations_seconds"),
+                heatmap=True,
+            ),
+            Panel(
                 "Files taken away",
                 "Files of the data directory that somebody deleted or exchanged while they are in use. The sidecar is not ready meanwhile.",
-                "short",
+                "suffix: files",
                 (Query(f"sum by (why) (memory_extproc_files_taken_away{{{OURS}}})", "{{why}}"),),
             ),
             Panel(
@@ -67,7 +74,7 @@ STORE = (
             Panel(
                 "Callers",
                 "Whose memories are held in process, by pod.",
-                "short",
+                "suffix: callers",
                 (Query(f"memory_extproc_partitions{{{OURS}}}", "{{instance}}"),),
             ),
             Panel(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, timeseries
+from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as common_model
 from grafana_foundation_sdk.models import dashboard as dashboard_model
+from grafana_foundation_sdk.models import prometheus as prometheus_model
 
 from scripts.dashboards.envoy import ENVOY
 from scripts.dashboards.learning import LEARNING
 from scripts.dashboards.overview import OVERVIEW
-from scripts.dashboards.panels import Panel, Row
+from scripts.dashboards.panels import OURS, Panel, Row
 from scripts.dashboards.store import STORE
 
 _SOURCE = common_model.DataSourceRef(type_val="prometheus", uid="${datasource}")
 _WIDE, _HIGH, _SMALL = 12, 8, 4
+_INFO = 'memory_extproc_build_info{job=~"$job"}'
 
 BOARDS: dict[str, tuple[str, str, tuple[Row, ...]]] = {
     "overview": ("Memory: overview", "What memory does for requests, and what it costs them.", OVERVIEW),
@@ -34,8 +36,12 @@ def written(name: str) -> str:
         .time("now-3h", "now")
         .refresh("30s")
         .timezone("browser")
+        .tooltip(dashboard_model.DashboardCursorSync.CROSSHAIR)
         .with_variable(dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus"))
         .with_variable(_choice("job", "memory_extproc_build_info", "job", "sidecars"))
+        .with_variable(_choice("namespace", _INFO, "namespace", "namespace", missing=True))
+        .with_variable(_choice("pod", _INFO, "pod", "pod", missing=True))
+        .with_variable(_choice("tenant", "memory_extproc_arm_exchanges_total", "tenant", "tenant", missing=True))
         .with_variable(_choice("envoy", "envoy_server_live", "job", "Envoys"))
         .with_variable(
             _choice(
@@ -46,6 +52,8 @@ def written(name: str) -> str:
                 "memory_extproc|.*50051.*|envoyextensionpolicy.*extproc.*",
             )
         )
+        .annotation(_STARTS)
+        .annotation(_RELOADS)
         .link(
             dashboard.DashboardLink("Memory")
             .type(dashboard_model.DashboardLinkType.DASHBOARDS)
@@ -53,14 +61,51 @@ def written(name: str) -> str:
             .include_vars(include_vars=True)
         )
     )
-    for row in rows:
-        board = board.with_row(dashboard.Row(row.title))
-        for panel in row.panels:
-            board = board.with_panel(_stat(panel) if panel.small else _plot(panel))
+    for at, row in enumerate(rows):
+        opened = dashboard.Row(row.title).collapsed(
+            at > 0
+        )  # the first row is read; the others are opened when needed
+        if at > 0:
+            for panel in row.panels:
+                opened = opened.with_panel(_drawn(panel))
+        board = board.with_row(opened)
+        if at == 0:
+            for panel in row.panels:
+                board = board.with_panel(_drawn(panel))
     return JSONEncoder(sort_keys=True, indent=2).encode(board.build()) + "\n"
 
 
-def _choice(name: str, metric: str, label: str, shown: str, pattern: str = "") -> dashboard.QueryVariable:
+def _drawn(panel: Panel) -> stat.Panel | heatmap.Panel | timeseries.Panel:
+    if panel.small:
+        return _stat(panel)
+    return _heatmap(panel) if panel.heatmap else _plot(panel)
+
+
+def _event(name: str, color: str, expression: str, title: str) -> dashboard.AnnotationQuery:
+    return (
+        dashboard.AnnotationQuery().name(name).datasource(_SOURCE).enable(True).icon_color(color).expr(expression)
+    ).title_format(title)
+
+
+# A deploy shows as the starts of its pods, with the version that they run.
+_STARTS = _event(
+    "Starts",
+    "blue",
+    f"process_start_time_seconds{{{OURS}}} * on (instance) group_left (version) memory_extproc_build_info{{{OURS}}} * 1000",
+    "started {{version}}",
+).use_value_for_time(use_value_for_time=True)
+_RELOADS = _event(
+    "Reloads",
+    "purple",
+    f'sum by (outcome) (increase(memory_extproc_configuration_reloads_total{{{OURS}, outcome!="unchanged"}}[1m])) > 0',
+    "configuration {{outcome}}",
+)
+
+
+def _choice(
+    name: str, metric: str, label: str, shown: str, pattern: str = "", *, missing: bool = False
+) -> dashboard.QueryVariable:
+    """*missing*: "All" takes series without the label, too."""
     return (
         dashboard.QueryVariable(name)
         .label(shown)
@@ -70,7 +115,7 @@ def _choice(name: str, metric: str, label: str, shown: str, pattern: str = "") -
         .multi(True)
         .include_all(True)
         .current(dashboard_model.VariableOption(selected=True, text="All", value="$__all"))
-        .all_value(pattern or ".+")
+        .all_value(".*" if missing else pattern or ".+")
         .refresh(dashboard_model.VariableRefresh.ON_TIME_RANGE_CHANGED)
     )
 
@@ -89,8 +134,11 @@ def _plot(panel: Panel) -> timeseries.Panel:
         .show_points(common_model.VisibilityMode.NEVER)
         .legend(
             common.VizLegendOptions()
-            .display_mode(common_model.LegendDisplayMode.LIST)
+            .display_mode(common_model.LegendDisplayMode.TABLE)
             .placement(common_model.LegendPlacement.BOTTOM)
+            .calcs(["mean", "max", "lastNotNull"])
+            .sort_by("Last *")
+            .sort_desc(True)
             .show_legend(True)
         )
         .tooltip(
@@ -108,6 +156,26 @@ def _plot(panel: Panel) -> timeseries.Panel:
             common.GraphThresholdsStyleConfig().mode(common_model.GraphThresholdsStyleMode.DASHED)
         )
     return plot
+
+
+def _heatmap(panel: Panel) -> heatmap.Panel:
+    """Buckets over time: two modes and a tail show in it, where percentiles show one line between them."""
+    shown = (
+        heatmap.Panel()
+        .title(panel.title)
+        .description(panel.tells)
+        .datasource(_SOURCE)
+        .unit(panel.unit)
+        .span(_WIDE)
+        .height(_HIGH)
+        .calculate(False)
+        .y_axis(heatmap.YAxisConfig().unit(panel.unit))
+        .color(heatmap.HeatmapColorOptions().scheme("Oranges").steps(64))
+        .cell_gap(1)
+    )
+    for query in _targets(panel):
+        shown = shown.with_target(query.format(prometheus_model.PromQueryFormat.HEATMAP))
+    return shown
 
 
 def _stat(panel: Panel) -> stat.Panel:
@@ -129,7 +197,7 @@ def _stat(panel: Panel) -> stat.Panel:
 
 def _targets(panel: Panel) -> list[prometheus.Dataquery]:
     return [
-        prometheus.Dataquery().expr(one.expression).legend_format(one.legend or "__auto").ref_id("ABCDEFGH"[at])
+        prometheus.Dataquery().expr(one.promql).legend_format(one.legend or "__auto").ref_id("ABCDEFGH"[at])
         for at, one in enumerate(panel.queries)
     ]
 

@@ -16,6 +16,16 @@ const packages = {
 // Free by their schemas: what stands there is somebody else's to check.
 const free = [/^EnvoyFilter\.spec\.configPatches\.\d+\.patch\.value\./, /^EnvoyProxy\..*\.patch\.value\./];
 
+// Istio's networking v1 has the fields of v1beta1; older packages have it under that name alone.
+async function published(group, version) {
+  try {
+    return [await import(`${packages[group]}/${version}`), version];
+  } catch (error) {
+    if (group !== "networking.istio.io" || version !== "v1") throw error;
+    return [await import(`${packages[group]}/v1beta1`), "v1beta1"];
+  }
+}
+
 // The schemas come compiled, and a compiled schema looks at every field that it knows: what is left is unknown to it.
 function watched(value, place, unseen, prototype = Object.prototype) {
   if (value === null || typeof value !== "object") return value;
@@ -34,13 +44,14 @@ function watched(value, place, unseen, prototype = Object.prototype) {
 
 for await (const line of createInterface({ input: process.stdin })) {
   const document = JSON.parse(line);
-  const [group, version] = document.apiVersion.split("/");
+  const [group, written] = document.apiVersion.split("/");
   const name = `${document.kind} ${document.metadata.name}`;
   if (!(group in packages)) {
     console.log(`${name}: no schema for ${document.apiVersion}`);
     continue;
   }
-  const models = await import(`${packages[group]}/${version}`);
+  const [models, version] = await published(group, written);
+  document.apiVersion = `${group}/${version}`;
   if (!(document.kind in models)) {
     console.log(`${name}: no schema for ${document.kind} of ${document.apiVersion}`);
     continue;

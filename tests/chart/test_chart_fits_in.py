@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.fixtures.chart import CHART, TOOLS, Tree, documents, one, rendered, templated
+from memory_extproc.app import utc_now
+from memory_extproc.app.offline import tending
+from memory_extproc.model import Embedded, Owner
+from memory_extproc.settings import load
+from tests.builders import a_memory
+from tests.fixtures.chart import CHART, ROOT, TOOLS, Tree, documents, one, rendered, templated
 
 SHARED = ("config.memory.milvus.address=milvus:19530", "config.coordination.url=redis://redis:6379/0")
 GATEWAY = "gateway.type=envoy-gateway"
 ROUTE = ("gateway.targetRefs[0].kind=HTTPRoute", "gateway.targetRefs[0].name=chat")
+TEA = a_memory("Ann likes tea.", Owner("acme", "ann"))
 LOSS = "persistence.acceptLoss=true"
 
 
@@ -119,3 +129,133 @@ def test_values_to_start_from_are_taken_as_they_are(values: Path, version: str) 
 
 def test_there_are_values_to_start_from() -> None:
     assert {path.stem for path in CHART.glob("values-*.yaml")} == {"values-dev", "values-production"}
+
+
+CLASSIC = CHART / "ci" / "istio-classic.yaml"
+
+
+def test_a_classic_ingress_gateway_is_found_by_its_labels_everywhere() -> None:
+    trees = documents(rendered(CLASSIC))
+    pods = {"istio": "ingressgateway"}
+    assert one(trees, "EnvoyFilter")["spec"]["workloadSelector"] == {"labels": pods}
+    assert one(trees, "RequestAuthentication")["spec"]["selector"] == {"matchLabels": pods}
+    [peer] = one(trees, "NetworkPolicy")["spec"]["ingress"][0]["from"]
+    assert peer["podSelector"] == {"matchLabels": pods}
+
+
+def test_istios_policies_can_name_their_gateway_instead() -> None:
+    trees = documents(
+        rendered(CHART / "ci" / "istio-tls.yaml", settings=[each.replace("HTTPRoute", "Gateway") for each in ROUTE])
+    )
+    named = [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "chat"}]
+    for kind, selector in (("EnvoyFilter", "workloadSelector"), ("RequestAuthentication", "selector")):
+        spec = one(trees, kind)["spec"]
+        assert spec["targetRefs"] == named
+        assert selector not in spec
+
+
+@pytest.mark.parametrize(
+    ("mesh", "mode", "labels"),
+    [
+        ("none", {"mode": "DISABLE"}, ("false", "none")),
+        ("sidecar", {"mode": "ISTIO_MUTUAL"}, ("true", "none")),
+        ("ambient", None, ("false", "ambient")),
+    ],
+)
+def test_the_gateway_speaks_as_the_pods_place_in_the_mesh_demands(
+    mesh: str, mode: Tree | None, labels: tuple[str, str]
+) -> None:
+    """Plaintext into a pod for which a STRICT policy holds would pass every request by without memory."""
+    trees = documents(rendered(settings=["gateway.type=istio", f"gateway.istio.mesh={mesh}"]))
+    pod = one(trees, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    assert (pod["sidecar.istio.io/inject"], pod["istio.io/dataplane-mode"]) == labels
+    assert one(trees, "DestinationRule")["spec"]["trafficPolicy"].get("tls") == mode
+    policy = one(trees, "NetworkPolicy")["spec"]
+    entrances = {port["port"] for rule in policy["ingress"][:1] for port in rule["ports"]}
+    assert entrances == {"grpc", 15008} if mesh == "ambient" else {"grpc"}
+    exits = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
+    assert (15012 in exits) == (mesh == "sidecar")
+
+
+def test_labels_of_the_operators_stand_above_those_of_the_mesh() -> None:
+    settings = ["gateway.type=istio", "podLabels.sidecar\\.istio\\.io/inject=mine"]
+    text = rendered(settings=settings)
+    assert text.count("sidecar.istio.io/inject") == 1
+    assert (
+        one(documents(text), "StatefulSet")["spec"]["template"]["metadata"]["labels"]["sidecar.istio.io/inject"]
+        == "mine"
+    )
+
+
+@pytest.mark.parametrize("values", ["api-route.yaml", "istio-classic.yaml"])
+def test_the_page_is_led_to_under_the_name_that_the_browser_asked_for(values: str) -> None:
+    trees = documents(rendered(CHART / "ci" / values))
+    config = yaml.safe_load(
+        next(each["data"]["config.yaml"] for each in trees if "config.yaml" in each.get("data", {}))
+    )
+    assert config["console"] == {"page": True, "hosts": ["llm.example.com"]}
+    if values == "api-route.yaml":
+        api, page = one(trees, "HTTPRoute")["spec"]["rules"]
+        assert (page["matches"][0]["path"]["value"], "filters" in page) == ("/console", False)
+        assert api["filters"][0]["urlRewrite"] == {"hostname": "localhost"}
+    else:
+        spec = one(trees, "VirtualService")["spec"]
+        api, page = spec["http"]
+        assert (spec["gateways"], spec["hosts"]) == (["istio-system/public"], ["llm.example.com"])
+        assert api["rewrite"] == {"authority": "localhost"}
+        assert "rewrite" not in page
+
+
+def test_nothing_leads_to_the_page_unless_it_is_asked_for() -> None:
+    routed = ("api.enabled=true", "api.route.enabled=true", "config.api.insecure=true", "config.api.auth={jwt}")
+    for gateway in ("envoy-gateway", "envoy-ai-gateway", "istio", "raw", "vllm-semantic-router"):
+        text = rendered(settings=(f"gateway.type={gateway}", *routed))
+        assert "/v1/memory" in text
+        assert "/console" not in text
+
+
+def script_of(name: str, *settings: str) -> str:
+    trees = documents(
+        rendered(settings=("replicas=0", f"{name}.enabled=true", f"{name}.claimName=copies", *settings))
+    )
+    [container] = one(trees, "Job", f"test-memory-extproc-{name}")["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["/bin/sh", "-ec"]
+    return str(container["args"][0])
+
+
+def test_backup_jobs_keep_the_newest_copies_and_what_they_wrote_can_be_restored(tmp_path: Path) -> None:
+    """The Jobs' own scripts, with the real command, over folders in the place of claims."""
+    config = tmp_path / "config.yaml"
+    models = os.environ.get("MEMORY_EXTPROC_TEST_MODELS", str(ROOT / "models"))
+    config.write_text(
+        yaml.safe_dump({"data_dir": str(tmp_path / "data"), "memory": {"embedding": {"models_dir": models}}})
+    )
+    (tmp_path / "data").mkdir()
+
+    async def remember() -> None:
+        async with tending(load(config, {}), tmp_path / "data", now=utc_now) as tended:
+            [vector] = await tended.embedder.embed([TEA.content])
+            await tended.unsealed.put(TEA.owner, [Embedded(TEA, vector)])
+
+    asyncio.run(remember())
+    copies = tmp_path / "copies"
+    for old in ("20200101-000000", "20200102-000000", "20200103-000000.part"):
+        (copies / old).mkdir(parents=True)
+    places = {"/backup": str(copies), "/etc/memory-extproc/config/config.yaml": str(config)}
+    path = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def run(script: str) -> Tree:
+        for place, here in places.items():
+            script = script.replace(place, here)
+        done = subprocess.run(["/bin/sh", "-ec", script], env=path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        told: Tree = json.loads(done.stdout)
+        return told
+
+    assert run(script_of("backup", "backup.schedule=", "backup.keep=2"))["memories"] == 1
+    kept = sorted(each.name for each in copies.iterdir())
+    assert kept[0] == "20200102-000000"
+    assert len(kept) == 2
+    assert (copies / kept[1] / "memories.jsonl.gz").exists()
+    (tmp_path / "data").rename(tmp_path / "lost")
+    assert run(script_of("restore", f"restore.folder={kept[1]}"))["restored"] == 1

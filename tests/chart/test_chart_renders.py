@@ -67,6 +67,9 @@ _NEWER = {
     " an older one leaves it out, and the ClientTrafficPolicy's own bound holds",
     "EnvoyExtensionPolicy.spec.extProc.0.shadowMode": "of newer Envoy Gateways too; docs/gateways/envoy-gateway.md"
     " says how to see whether one has it, and only two filters need it",
+    "EnvoyFilter.spec.targetRefs": "of newer Istios than the schemas' package; values.yaml says how to see it, and"
+    " without it pods are selected",
+    **{f"EnvoyFilter.spec.targetRefs.0.{field}": "part of the same" for field in ("group", "kind", "name")},
     "ScaledObject.spec.fallback.behavior": "of KEDA 2.17 and newer; an older one leaves it out and falls back to"
     " the number of replicas beside it",
 }

@@ -20,16 +20,21 @@ from typer.testing import CliRunner, Result
 from memory_extproc.app import utc_now
 from memory_extproc.app.offline import OfflineContext, tending
 from memory_extproc.cli.root import app
+from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
+from memory_extproc.coordination.recovery import generation_key
+from memory_extproc.coordination.redis import RedisLedger
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.encryption.keys import new_master_key
 from memory_extproc.erasure.tombstones import KeyedHasher, Kind
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Embedded, LedgerJob, Memory, Owner, Scope
+from memory_extproc.model import Consent, ConsentChange, Embedded, LedgerJob, Memory, Owner, Scope
 from memory_extproc.settings import load
 from tests.builders import a_memory, a_turn
 from tests.fixtures.models import int8_model_dir
+from tests.fixtures.redis import RedisServer, redis_server
 
-__all__ = ["int8_model_dir"]
+__all__ = ["int8_model_dir", "redis_server"]
 ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
 TEA, DOG = a_memory("Ann likes tea.", ANN), a_memory("Ann has a dog.", ANN)
 CAT = a_memory("Bob has a cat.", BOB)
@@ -201,3 +206,82 @@ def test_a_journal_is_copied_as_of_one_moment_while_a_sidecar_writes_to_it(place
     with closing(sqlite3.connect(place.backup / "journal.db")) as copy:
         assert copy.execute("SELECT reason FROM turns").fetchall() == [("",)]
         assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def read_shared(url: str, prefix: str) -> tuple[list[Consent], int]:
+    """ANN's choices in Redis, and how many marks its ledger has of her memories."""
+    async with RedisLink(url) as link:
+        history = await RedisConsent(link, prefix=prefix).history(ANN)
+        ledger = RedisLedger(link, prefix=prefix)
+        marks = await ledger.marks(KeyedHasher(await ledger.key()).subject(ANN))
+        return [change.consent for change in history], len(marks.items)
+
+
+def choose(place: Place, *consents: Consent) -> None:
+    async def choose() -> None:
+        async with SqliteConsent(place.data / "consent.db") as kept:
+            for consent in consents:
+                await kept.add(ANN, ConsentChange(consent, utc_now(), "ann"))
+
+    asyncio.run(choose())
+
+
+def test_from_files_to_redis_what_was_chosen_and_forgotten_comes_along(
+    tmp_path: Path, int8_model_dir: Path, redis_server: RedisServer
+) -> None:
+    place = Place(tmp_path, int8_model_dir.parent)
+    place.put(TEA, DOG, CAT)
+    choose(place, Consent.OFF, Consent.RECALL_ONLY)
+    assert place.run("backup").exit_code == 0
+    place.forget(TEA)
+    # the ledger as of now, beside memories of before: what was forgotten since is not to come back
+    with closing(sqlite3.connect(place.data / "erasure.db")) as source:
+        (place.backup / "erasure.db").unlink(missing_ok=True)
+        with closing(sqlite3.connect(place.backup / "erasure.db")) as target:
+            source.backup(target)
+    place.lose()
+    prefix = f"moved-{tmp_path.name}"
+    shared = {"url": redis_server.url, "prefix": prefix, "accept_volatile": True}
+    place.configure(coordination=shared)
+    place.data.mkdir()
+    for _ in range(2):  # it can be run again
+        restored = place.run("restore")
+        assert restored.exit_code == 0, restored.output
+        assert sorted(json.loads(restored.stdout)["into_redis"]) == ["consent.db", "erasure.db"]
+        assert asyncio.run(read_shared(redis_server.url, prefix)) == ([Consent.OFF, Consent.RECALL_ONLY], 1)
+    assert [words for words, _ in place.found("tea or a dog")] == [DOG.content]
+
+
+def test_a_redis_with_forgets_of_its_own_is_not_mixed_with_others(
+    tmp_path: Path, int8_model_dir: Path, redis_server: RedisServer
+) -> None:
+    place = Place(tmp_path, int8_model_dir.parent)
+    place.put(TEA)
+    place.forget(DOG)
+    assert place.run("backup").exit_code == 0
+    prefix = f"taken-{tmp_path.name}"
+    place.configure(coordination={"url": redis_server.url, "prefix": prefix, "accept_volatile": True})
+    asyncio.run(read_shared(redis_server.url, prefix))  # its ledger has a key now
+    refused = place.run("restore")
+    assert refused.exit_code != 0
+    assert "hashed with another key" in refused.output
+
+
+def test_what_replicas_serve_from_already_is_not_merged_behind_them(
+    tmp_path: Path, int8_model_dir: Path, redis_server: RedisServer
+) -> None:
+    place = Place(tmp_path, int8_model_dir.parent)
+    place.put(TEA)
+    choose(place, Consent.OFF)
+    assert place.run("backup").exit_code == 0
+    prefix = f"serving-{tmp_path.name}"
+    place.configure(coordination={"url": redis_server.url, "prefix": prefix, "accept_volatile": True})
+
+    async def serve() -> None:
+        async with RedisLink(redis_server.url) as link:
+            await link.client.hset(generation_key(prefix), "id", "one")
+
+    asyncio.run(serve())
+    refused = place.run("restore")
+    assert refused.exit_code != 0
+    assert "before their first start" in " ".join(refused.output.split())

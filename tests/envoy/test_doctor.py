@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +19,7 @@ from aiohttp import ClientSession, web
 from memory_extproc.cli.doctor import Through, examine_through, options_from
 from memory_extproc.doctor.gateway import Finding, echo_app
 from memory_extproc.errors import MemoryExtprocError
+from tests.fixtures.authority import Authority
 from tests.fixtures.envoy import Wiring
 from tests.fixtures.ports import free_port
 from tests.fixtures.rest import RestStand
@@ -229,8 +232,26 @@ async def test_a_sidecar_that_is_away_is_found_though_every_request_succeeds(ech
     await echo.start(Wiring(before_us=RIGHT, failure_mode_allow=True))
     await echo.stop_sidecar()
     findings = await examined(echo, tokens=TOKENS, admin=True)
-    assert verdicts(findings, "fail") == {"memory-in-the-path", "envoy-passed-by"}
+    assert verdicts(findings, "fail") >= {"memory-in-the-path", "envoy-passed-by"}
     assert "cannot reach the sidecar" in findings["envoy-passed-by"].mend
+
+
+async def test_plaintext_to_a_sidecar_that_wants_tls_is_found_as_under_a_strict_mesh(
+    echo: WholeStand, tmp_path: Path
+) -> None:
+    """As where a proxy of a mesh stands before the sidecar and takes mutual TLS alone."""
+    await echo.start(Wiring(before_us=RIGHT, failure_mode_allow=True, health_check=True))
+    port = int(echo.whole.ext_proc.rpartition(":")[2])
+    await echo.stop_sidecar()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    pem = tmp_path / "mesh.pem"
+    pem.write_bytes(b"".join(Authority().issue("mesh")))
+    context.load_cert_chain(pem)
+    strict = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", port, ssl=context)
+    async with strict:
+        findings = await examined(echo, tokens=TOKENS, admin=True)
+    assert verdicts(findings, "fail") >= {"memory-in-the-path", "envoy-reaches-memory"}
+    assert "STRICT" in findings["envoy-reaches-memory"].mend
 
 
 async def test_a_route_without_the_filter_is_told_from_a_sidecar_that_is_away(echo: WholeStand) -> None:

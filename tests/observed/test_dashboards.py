@@ -15,6 +15,7 @@ from typing import Any
 import promql_parser
 import pytest
 
+from memory_extproc import __version__
 from tests.fixtures.chart import CHART, ROOT
 from tests.fixtures.envoy import a_chat
 from tests.fixtures.prometheus import scraping
@@ -23,7 +24,9 @@ from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
 BOARDS = sorted((CHART / "dashboards").glob("*.json"))
-_CHOSEN = {"$__rate_interval": "20s", "$job": "memory", "$envoy": "envoy", "$cluster": ".+"}
+_CHOSEN = {"$__rate_interval": "20s", "$job": "memory", "$envoy": "envoy", "$cluster": ".+"} | dict.fromkeys(
+    ("$namespace", "$pod", "$tenant"), ".*"
+)
 Tree = dict[str, Any]
 
 
@@ -76,6 +79,37 @@ def test_every_expression_parses_and_uses_no_variable_that_is_not_declared(board
             promql_parser.parse(expression)
 
 
+@pytest.mark.parametrize("board", BOARDS, ids=by_name)
+def test_boards_keep_grafanas_own_practice(board: Path) -> None:
+    tree = json.loads(board.read_text())
+    assert tree["graphTooltip"] == 1, "a crosshair that all panels share"
+    assert {"namespace", "pod", "tenant", "job"} <= {each["name"] for each in tree["templating"]["list"]}
+    assert {each["name"] for each in tree["annotations"]["list"]} >= {"Starts", "Reloads"}
+    for each in tree["annotations"]["list"]:
+        expression = each["expr"]
+        for name, value in _CHOSEN.items():
+            expression = expression.replace(name, value)
+        promql_parser.parse(expression)
+    rows = [each for each in tree["panels"] if each["type"] == "row"]
+    assert [each["collapsed"] for each in rows] == [False, *(True for _ in rows[1:])]
+    for panel in panels(board):
+        assert panel["type"] in {"stat", "timeseries", "heatmap"}
+        assert panel["fieldConfig"]["defaults"]["unit"] not in {"none", ""}, panel["title"]
+        if panel["type"] == "timeseries":
+            assert panel["options"]["legend"]["calcs"] == ["mean", "max", "lastNotNull"]
+        for target in panel["targets"]:
+            assert target["legendFormat"] not in {"none", "None"}
+            assert panel["type"] != "heatmap" or target["format"] == "heatmap"
+    drawn = [each["gridPos"] for each in panels(board)]
+    for row in [
+        [each for each in tree["panels"] if each["type"] != "row"],
+        *(each.get("panels", []) for each in rows),
+    ]:
+        places = [(each["gridPos"]["x"], each["gridPos"]["y"]) for each in row]
+        assert len(places) == len(set(places)), "two panels in one place"
+    assert drawn
+
+
 TOLD = (
     "My name is Carol and I live in Lisbon.",
     "I'm working on a TensorFlow project that classifies images of plants.",
@@ -108,7 +142,7 @@ SLOWLY = {
 
 
 def without_zero(expression: str) -> str:
-    return re.sub(r"^\((.*)\) or vector\(0\)$", r"\1", expression)
+    return re.sub(r"^\((.*?)\) or (vector\(0\)|\(label_replace\(.*)$", r"\1", expression)
 
 
 async def test_topics_profiles_long_chats_and_retention_show_in_their_panels(
@@ -164,6 +198,12 @@ async def test_no_panel_is_empty_while_the_sidecar_works(whole: WholeStand, tmp_
             if not await prometheus.value(expression)
         ]
         assert empty == []
+        [started, *_] = [
+            each for each in json.loads(BOARDS[0].read_text())["annotations"]["list"] if "expr" in each
+        ]
+        for name, value in _CHOSEN.items():
+            started["expr"] = started["expr"].replace(name, value)
+        assert [each["metric"]["version"] for each in await prometheus.value(started["expr"])] == [__version__]
         # What may be absent is 0 there; what must not be is asked without that.
         for name in ("exchanges_total", "recall_seconds_bucket", "turns_total", "store_up"):
             assert await prometheus.value(f"memory_extproc_{name}"), name

@@ -45,6 +45,9 @@ deadline beyond Envoy's patience is never met. */}}
 {{- if $envoy -}}
 {{- $_ := set $own "envoy" $envoy -}}
 {{- end -}}
+{{- if .Values.api.route.page -}}
+{{- $_ := set $own "console" (dict "page" true "hosts" .Values.api.route.hostnames) -}}
+{{- end -}}
 {{- if .Values.tls.enabled -}}
 {{- $_ := set $own "tls" (dict
   "cert" "/etc/memory-extproc/tls/tls.crt"

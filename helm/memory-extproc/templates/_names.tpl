@@ -93,13 +93,31 @@ Envoy Gateway runs its Envoys in its own namespace, or where it is told so in th
       kubernetes.io/metadata.name: {{ include "memory.gatewayNamespace" . }}
   podSelector:
     matchLabels:
-      gateway.networking.k8s.io/gateway-name: {{ .Values.gateway.name }}
+      {{- include "memory.istioPods" . | nindent 6 }}
 {{- else if ne (include "memory.gatewayNamespace" .) .Release.Namespace -}}
 - namespaceSelector:
     matchLabels:
       kubernetes.io/metadata.name: {{ include "memory.gatewayNamespace" . }}
 {{- else -}}
 - podSelector: {}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels of the pods in which Istio runs the gateway: a classic one has those of its own chart. */}}
+{{- define "memory.istioPods" -}}
+{{- with .Values.gateway.istio.selector -}}
+{{- toYaml . -}}
+{{- else -}}
+gateway.networking.k8s.io/gateway-name: {{ .Values.gateway.name }}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether the sidecar's pods are in the mesh. A STRICT policy refuses plaintext wherever a proxy holds it, and a filter
+that fails open would tell nobody: pods that Envoy speaks to directly are kept out of the mesh. */}}
+{{- define "memory.meshLabels" -}}
+{{- if eq .Values.gateway.type "istio" -}}
+sidecar.istio.io/inject: {{ eq .Values.gateway.istio.mesh "sidecar" | quote }}
+istio.io/dataplane-mode: {{ ternary "ambient" "none" (eq .Values.gateway.istio.mesh "ambient") }}
 {{- end -}}
 {{- end -}}
 

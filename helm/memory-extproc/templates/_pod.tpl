@@ -55,6 +55,9 @@ readinessProbe:
   failureThreshold: {{ .Values.probes.readiness.failureThreshold }}
   timeoutSeconds: 2
 lifecycle:
+  {{- with omit .Values.lifecycle "preStop" }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
   preStop:
     {{- if semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version }}
     sleep:
@@ -150,11 +153,26 @@ grpc:
 {{- end }}
 {{- end -}}
 
+{{/* How names are looked up: the jobs ask for the same ones as the server. */}}
+{{- define "memory.lookup" -}}
+{{- with .Values.dnsPolicy }}
+dnsPolicy: {{ . }}
+{{- end }}
+{{- with .Values.dnsConfig }}
+dnsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.hostAliases }}
+hostAliases:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{- define "memory.pod" -}}
 metadata:
   labels:
     {{- include "memory.labels" . | nindent 4 }}
-    {{- with .Values.podLabels }}
+    {{- with merge (dict) .Values.podLabels (include "memory.meshLabels" . | fromYaml) }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
@@ -178,6 +196,9 @@ spec:
   terminationGracePeriodSeconds: {{ add .Values.drain.preStop .Values.drain.announce .Values.drain.longestStream .Values.drain.flush 15 }}
   securityContext:
     {{- toYaml .Values.podSecurityContext | nindent 4 }}
+  {{- with include "memory.lookup" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with .Values.priorityClassName }}
   priorityClassName: {{ . }}
   {{- end }}
@@ -264,6 +285,9 @@ envFrom:
 
 {{- define "memory.commandPlace" -}}
 enableServiceLinks: false
+{{- with include "memory.lookup" . | trim }}
+{{ . }}
+{{- end }}
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}

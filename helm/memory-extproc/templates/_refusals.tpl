@@ -69,6 +69,41 @@
 {{- if and $v.api.route.enabled $v.tls.enabled -}}
 {{- $said = append $said "api.route.enabled with tls.enabled: the API would ask the Gateway for a client certificate, and a route cannot name one. Use a mesh's mutual TLS with tls.enabled: false and config.api.insecure: true." -}}
 {{- end -}}
+{{- $gatewayApi := has $v.gateway.type (list "envoy-gateway" "envoy-ai-gateway" "istio") -}}
+{{- if and $v.api.route.enabled (eq $v.mode "sidecar") $gatewayApi -}}
+{{- $said = append $said (printf "api.route.enabled in mode: sidecar with gateway.type: %s: the API listens in Envoy's own pods, of which this chart has no Service to lead to. Use mode: deployment, or a Service of yours and extraObjects." $v.gateway.type) -}}
+{{- end -}}
+{{- if and $v.api.route.enabled (ne $v.mode "sidecar") (not (empty (dig "api" "auth" list $v.config))) (not (has "jwt" (dig "api" "auth" list $v.config))) (not (has "api_key" (dig "api" "auth" list $v.config))) -}}
+{{- $said = append $said (printf "api.route.enabled with config.api.auth: %s: the Gateway is no peer on the pod's own machine and shows no client certificate, so nobody could be told from anybody else. Add jwt or api_key." (toJson (dig "api" "auth" list $v.config))) -}}
+{{- end -}}
+{{- if and $v.api.route.enabled (has "none" (dig "api" "auth" list $v.config)) -}}
+{{- $said = append $said "api.route.enabled with none in config.api.auth: whoever reaches the Gateway could read and erase anybody's memories. Remove none; use jwt or api_key." -}}
+{{- end -}}
+{{- if and $v.api.route.page (not $v.api.route.enabled) -}}
+{{- $said = append $said "api.route.page without api.route.enabled: no route would lead to the page. Turn the route on." -}}
+{{- end -}}
+{{- if and $v.api.route.page (empty $v.api.route.hostnames) -}}
+{{- $said = append $said "api.route.page without api.route.hostnames: the page answers only to names that it knows, or any site could speak to it through a reader's browser. Name its hosts in api.route.hostnames." -}}
+{{- end -}}
+{{- if and $v.api.route.page (hasKey (default dict $v.config.console) "hosts") -}}
+{{- $said = append $said "config.console.hosts beside api.route.page: the chart writes it from api.route.hostnames. Say it once, there." -}}
+{{- end -}}
+{{- if and $v.api.route.enabled (eq $v.gateway.type "istio") $v.gateway.istio.selector (empty $v.api.route.hostnames) -}}
+{{- $said = append $said "api.route.enabled with gateway.istio.selector and without api.route.hostnames: a VirtualService needs the names that it is for. Name them in api.route.hostnames." -}}
+{{- end -}}
+{{- $meshed := ne $v.gateway.istio.mesh "none" -}}
+{{- if and (or $meshed $v.gateway.istio.selector) (ne $v.gateway.type "istio") -}}
+{{- $said = append $said (printf "gateway.istio with gateway.type: %s: only Istio's gateway reads it. Set gateway.type: istio, or leave it out." $v.gateway.type) -}}
+{{- end -}}
+{{- if and $meshed $v.tls.enabled -}}
+{{- $said = append $said (printf "gateway.istio.mesh: %s with tls.enabled: the mesh encrypts already, and a certificate inside of its own would be asked for by nobody. Turn tls.enabled off, or gateway.istio.mesh to none." $v.gateway.istio.mesh) -}}
+{{- end -}}
+{{- if and $meshed (eq $v.mode "sidecar") -}}
+{{- $said = append $said (printf "gateway.istio.mesh: %s in mode: sidecar: there is no network between Envoy and the Unix socket. Leave it at none." $v.gateway.istio.mesh) -}}
+{{- end -}}
+{{- if and $v.gateway.istio.selector $v.gateway.targetRefs -}}
+{{- $said = append $said "gateway.istio.selector beside gateway.targetRefs: Istio takes one of them. Leave targetRefs out for a classic gateway, the selector for one of the Gateway API." -}}
+{{- end -}}
 {{- if and $v.podDisruptionBudget.enabled $many (ne $v.mode "sidecar") (ge (int $v.podDisruptionBudget.maxUnavailable) (int (ternary $v.autoscaling.minReplicas $v.replicas $v.autoscaling.enabled))) (ne $v.mode "daemonset") -}}
 {{- $said = append $said (printf "podDisruptionBudget.maxUnavailable: %d lets every pod be away at the same time. Make it less than the number of pods." (int $v.podDisruptionBudget.maxUnavailable)) -}}
 {{- end -}}
@@ -99,8 +134,11 @@
 {{- $eg := has $v.gateway.type (list "envoy-gateway" "envoy-ai-gateway") -}}
 {{- $routes := false -}}
 {{- range $v.gateway.targetRefs -}}{{- if ne .kind "Gateway" -}}{{- $routes = true -}}{{- end -}}{{- end -}}
-{{- if and $v.gateway.targetRefs (not $eg) (ne $v.gateway.type "none") -}}
-{{- $said = append $said (printf "gateway.targetRefs with gateway.type: %s: only Envoy Gateway's policies have them. Use gateway.name, or the route's own filter configuration." $v.gateway.type) -}}
+{{- if and $routes (eq $v.gateway.type "istio") -}}
+{{- $said = append $said "gateway.targetRefs with a route and gateway.type: istio: an EnvoyFilter applies to a whole Gateway. Name Gateways only." -}}
+{{- end -}}
+{{- if and $v.gateway.targetRefs (not $eg) (not (has $v.gateway.type (list "none" "istio"))) -}}
+{{- $said = append $said (printf "gateway.targetRefs with gateway.type: %s: only Envoy Gateway's policies and Istio's have them. Use gateway.name, or the route's own filter configuration." $v.gateway.type) -}}
 {{- end -}}
 {{- if and $routes (eq $v.gateway.type "envoy-ai-gateway") -}}
 {{- $said = append $said "gateway.targetRefs with a route and gateway.type: envoy-ai-gateway: the AI gateway picks its route only after its own filter ran, and memory must stand before that. Name Gateways only." -}}
@@ -141,6 +179,34 @@
 {{- if hasKey $v.config $key -}}
 {{- $said = append $said (printf "config.%s is the chart's to say: use %s." $key (get (dict "listen" "ports and api.enabled" "tls" "tls" "data_dir" "persistence" "shutdown" "drain") $key)) -}}
 {{- end -}}
+{{- end -}}
+{{- $files := or $lite $sqlite -}}
+{{- $stopped := and (eq (int $v.replicas) 0) (not $v.autoscaling.enabled) (eq $v.mode "deployment") -}}
+{{- if and (eq (int $v.replicas) 0) (ne $v.mode "deployment") -}}
+{{- $said = append $said (printf "replicas: 0 in mode: %s: there is nothing that it would stop. Scale Envoy's own workload, or use mode: deployment." $v.mode) -}}
+{{- end -}}
+{{- range $name, $job := dict "backup" $v.backup "restore" $v.restore -}}
+{{- if and $job.enabled (not $job.claimName) -}}
+{{- $said = append $said (printf "%s.enabled without %s.claimName: name the claim of the copies." $name $name) -}}
+{{- end -}}
+{{- if and $job.enabled $files (not (include "memory.claimed" $)) -}}
+{{- $said = append $said (printf "%s.enabled while the pod's files are on no claim: there is nothing that a Job could mount. Turn persistence on in mode: deployment, or name persistence.existingClaim." $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.backup.enabled $files (not $stopped) -}}
+{{- $said = append $said "backup.enabled while memories or the journal are files: one process holds them, and a copy beside it would be of no one moment. Install with replicas: 0 and backup.schedule: \"\" until the Job has ended, or take a VolumeSnapshot of the claim; beside a Milvus server and Redis it needs neither." -}}
+{{- end -}}
+{{- if and $v.backup.enabled $files $v.backup.schedule -}}
+{{- $said = append $said "backup.schedule while memories or the journal are files: the pod would have to be stopped each time. Set backup.schedule: \"\" for one copy, or take VolumeSnapshots of the claim." -}}
+{{- end -}}
+{{- if and $v.restore.enabled (not $v.restore.folder) -}}
+{{- $said = append $said "restore.enabled without restore.folder: name the copy, such as 20260801-024100." -}}
+{{- end -}}
+{{- if and $v.restore.enabled (not $stopped) -}}
+{{- $said = append $said "restore.enabled while pods serve: they would learn beside it and hold what it replaces. Install with replicas: 0 and autoscaling.enabled: false until the Job has ended." -}}
+{{- end -}}
+{{- if hasKey $v.lifecycle "preStop" -}}
+{{- $said = append $said "lifecycle.preStop is the chart's to say: use drain.preStop, which terminationGracePeriodSeconds counts too." -}}
 {{- end -}}
 {{- if and $v.adoptJournal.enabled (not $v.adoptJournal.claimName) -}}
 {{- $said = append $said "adoptJournal.enabled without adoptJournal.claimName: name the claim that holds the journal." -}}

@@ -224,3 +224,43 @@ def test_what_passed_memory_by_is_told_by_its_cause(grown: Mapping[str, int], ve
     finding = check_envoy.passed_by(before, {name: 10 + grown.get(name, 0) for name in before})
     assert finding.verdict is verdict
     assert mend in finding.mend
+
+
+def a_host(health: Mapping[str, Any] | None = None, **counted: int) -> Mapping[str, Any]:
+    return {
+        "health_status": health or {"eds_health_status": "HEALTHY"},
+        "stats": [{"name": name, "value": str(value)} for name, value in counted.items()],
+    }
+
+
+AWAY = a_host({"failed_active_health_check": True}, cx_connect_fail=3)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "verdict", "said"),
+    [
+        ([a_host(rq_success=4)], Verdict.OK, "all of them healthy"),
+        ([a_host(rq_success=4, rq_error=1)], Verdict.OK, "all of them healthy"),
+        ([a_host()], Verdict.OK, "all of them healthy"),
+        ([a_host(), AWAY], Verdict.WARN, "1 of 2 addresses"),
+        ([AWAY, AWAY], Verdict.FAIL, "6 connections failed"),
+        ([a_host(rq_error=2)], Verdict.FAIL, "1 of 1 addresses"),
+        ([a_host({"eds_health_status": "UNHEALTHY"})], Verdict.FAIL, "1 of 1 addresses"),
+        ([], Verdict.FAIL, "has no address"),
+        (None, Verdict.FAIL, "is not known to Envoy"),
+        ("damaged", Verdict.FAIL, "has no address"),
+    ],
+)
+def test_whether_envoy_reaches_the_sidecar_is_read_from_its_clusters(
+    hosts: Any, verdict: Verdict, said: str
+) -> None:
+    found = chains(ext_proc("memory", grpc_service={"envoy_grpc": {"cluster_name": "outbound|50051||m.svc"}}))
+    statuses = [] if hosts is None else [{"name": "outbound|50051||m.svc", "host_statuses": hosts}]
+    finding = check_envoy.reaches_memory(found, {"cluster_statuses": [{"name": "model"}, *statuses]})
+    assert finding.verdict is verdict
+    assert said in finding.seen
+
+
+def test_without_a_filter_or_its_cluster_nothing_is_said_of_the_way_to_the_sidecar() -> None:
+    assert check_envoy.reaches_memory([], {}).verdict is Verdict.UNKNOWN
+    assert check_envoy.reaches_memory(chains(ext_proc("memory")), {}).verdict is Verdict.UNKNOWN
