@@ -1,8 +1,8 @@
 """Part (j): processor time of an exchange by stage, as a multiple of embedding its query.
 
-The whole sidecar counts, threads of libraries too. It stands behind Envoy as in `exchanges`, under `sampler`; one
-embedding is measured in this process, between the rounds, so that others' work on the machine slows both alike. Time
-of the processor and not of the clock: what others do beside us moves it far less.
+The whole sidecar counts, threads of libraries too. It stands behind Envoy as in `exchanges`, under `sampler`;
+one embedding is measured in this process, between the rounds, so that others' work on the machine slows both alike.
+Time of the processor and not of the clock: what others do beside us moves it far less.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Bench:
         )
 
     async def warm_up(self, caller: str) -> None:
-        """Until a recall costs no less than before: what is read of a memory once and kept is no cost of a recall."""
+        """Until a recall costs no less than before: what is read of a memory once and kept costs no recall."""
         before, spent = math.inf, sys.float_info.max
         while spent < BARELY * before:
             before, spent = spent, (await self.round(RECALL, caller, WARM_UP)).process
@@ -131,7 +131,9 @@ async def _bench(stack: AsyncExitStack, place: Place, scratch: Path) -> Bench:
     settings = load(place.config, {})
     model = MODELS / f"{settings.memory.embedding.model}-{settings.memory.embedding.precision}"
     embedder = await stack.enter_async_context(open_onnx_embedder(model, EmbedderLimits()))
-    upstream = (await (await stack.enter_async_context(child("upstream", scratch=scratch))).hear(Listening, within=20)).port
+    upstream = (
+        await (await stack.enter_async_context(child("upstream", scratch=scratch))).hear(Listening, within=20)
+    ).port
     running = await stack.enter_async_context(serving(place, record))
     client = await stack.enter_async_context(child("load", scratch=scratch))
     ports = await stack.enter_async_context(gateway(upstream, {RECALL: place.ext_proc}, scratch))

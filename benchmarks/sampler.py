@@ -1,7 +1,7 @@
-"""`python -m benchmarks.sampler OUT serve …`: the product's command line, with a record of where its processor time goes.
+"""`python -m benchmarks.sampler OUT serve …`: the product's command line, with a record of its CPU time.
 
-A timer on the CPU clock of the main thread, where the event loop runs, interrupts it every few milliseconds of its own
-work; each sample counts for the thread's time since the one before, and belongs to the innermost function of the
+A timer on the CPU clock of the main thread, where the event loop runs, interrupts it every few milliseconds of its
+own work; each sample counts for the thread's time since the one before, and belongs to the innermost function of the
 product on the stack. Other threads count as a whole, by name. SIGUSR1 writes what was counted so far to OUT.
 """
 
