@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -141,8 +141,8 @@ async def _bench(stack: AsyncExitStack, place: Place, scratch: Path) -> Bench:
 
 
 def _cost(way: str, size: int, found: Sequence[Counted], embedding: float) -> Cost:
-    stages: Counter[str] = Counter()
-    functions: Counter[str] = Counter()
+    stages = defaultdict[str, float](float)
+    functions = defaultdict[str, float](float)
     for one in found:
         for name, spent in one.functions.items():
             stages[name if name == OUTSIDE else name.partition(" ")[0].partition("/")[0]] += MS * spent / len(found)
@@ -156,9 +156,13 @@ def _cost(way: str, size: int, found: Sequence[Counted], embedding: float) -> Co
         embedding=MS * embedding,
         whole=MS * whole,
         multiple=whole / embedding,
-        stages=dict(stages.most_common()),
-        functions=dict(functions.most_common(_FUNCTIONS)),
+        stages=dict(_most_first(stages)),
+        functions=dict(_most_first(functions)[:_FUNCTIONS]),
     )
+
+
+def _most_first(spent: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(spent.items(), key=lambda one: -one[1])
 
 
 _FUNCTIONS = 60

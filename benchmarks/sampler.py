@@ -1,8 +1,8 @@
 """`python -m benchmarks.sampler OUT serve …`: the product's command line, with a record of its CPU time.
 
 A timer on the CPU clock of the main thread, where the event loop runs, interrupts it every few milliseconds of its
-own work; each sample counts for the thread's time since the one before, and belongs to the innermost function of the
-product on the stack. Other threads count as a whole, by name. SIGUSR1 writes what was counted so far to OUT.
+own work; each sample counts for the thread's time since the one before, and belongs to the innermost function of
+the product on the stack. Other threads count as a whole, by name. SIGUSR1 writes what was counted so far to OUT.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from types import FrameType
 
@@ -58,7 +58,7 @@ class Sampler:
 
     def __init__(self, out: Path) -> None:
         self._out = out
-        self._functions: Counter[str] = Counter()
+        self._functions = defaultdict[str, float](float)
         self._last = time.thread_time()
 
     def start(self) -> None:
@@ -90,7 +90,7 @@ class Sampler:
     def _write(self) -> None:
         names = {one.native_id: one.name.rpartition("_")[0] or one.name for one in threading.enumerate()}
         main = threading.main_thread().native_id
-        threads: Counter[str] = Counter()
+        threads = defaultdict[str, float](float)
         for path in Path("/proc/self/task").iterdir():
             if int(path.name) != main:
                 used = int((path / "schedstat").read_text().split()[0]) / 1e9

@@ -122,7 +122,7 @@ class SqliteFile:
         waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queued.append(_Operation(work, scrub, waiter))
         self._idle.clear()
-        waiter.get_loop().call_soon(self._commit_next)  # what is asked for in the same turn of the loop goes along
+        waiter.get_loop().call_soon(self._commit_next)  # operations asked for together share a transaction
         return await waiter
 
     def read(self, statement: str, values: Sequence[object]) -> tuple[Any, ...] | None:

@@ -63,12 +63,17 @@ def entry_of(memory: Memory) -> Entry:
     return _read(memory.content, said, memory.role is Role.NONE)
 
 
+def days_told(content: str, said: int) -> Sequence[Span]:
+    """The first days that *content*, said on the day *said*, names."""
+    return days_named(content[:_READ], date.fromordinal(said))[:_SPANS]
+
+
 @lru_cache(maxsize=256)
 def _read(content: str, said: int, nobody: bool) -> Entry:  # noqa: FBT001 - a key of the cache
     found, language = terms(content)
     counts = Counter(found)
     beginning = content[:_READ]
-    days = days_named(beginning, date.fromordinal(said))[:_SPANS]
+    days = days_told(content, said)
     speaker = None if nobody else _SPEAKER.match(content)
     marks = (
         log1p(len(found)),
@@ -233,7 +238,7 @@ class Timeline:
         return self.places[np.array(best, dtype=np.int64)]
 
     def window(self, reach: int) -> tuple[Ints, Ints]:
-        """Of each position, the bounds of those at most *reach* away within the session, half open."""
+        """For each position, where the positions at most *reach* away in its session begin and end, half open."""
         known = self._windows.get(reach)
         if known is None:
             at = np.arange(len(self))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.entries import entry_of
+from memory_extproc.index.entries import days_told, entry_of
 from memory_extproc.model import Memory, Role, Selected, Selection, Source
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.words import LEXICONS, PHRASES
@@ -118,10 +118,21 @@ class Facets:
 
 
 def select_among(memories: Iterable[Memory], wanted: Selection) -> list[Selected]:
-    """As `Facets.select`, over memories that are not held in process."""
-    several = list(memories)
-    facets = Facets()
-    for place, memory in enumerate(several):
-        facets.add(place, memory)
-    places = np.flatnonzero(facets.select(wanted, len(several))).tolist()
-    return [Selected(several[place], facets.tells(place)) for place in places]
+    """As `Facets.select`, over memories that are not held in process. Reads only the facets in *wanted*."""
+    return [Selected(memory, tells_of(memory)) for memory in memories if _is_selected(memory, wanted)]
+
+
+def _is_selected(memory: Memory, wanted: Selection) -> bool:
+    if wanted.everything:
+        return True
+    if wanted.attributes and tells_of(memory) & wanted.attributes:
+        return True
+    if wanted.names and not names_in(memory.content).isdisjoint(wanted.names):
+        return True
+    if wanted.days is None:
+        return False
+    first, last = wanted.days
+    said = (memory.valid_from or memory.created_at).date().toordinal()
+    return first <= said <= last or any(
+        first <= start and end <= last for start, end in days_told(memory.content, said)
+    )

@@ -132,7 +132,7 @@ def _summed(weights: Floats, rows: npt.NDArray[np.generic]) -> Floats:
 
 
 def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: tuple[Sums, Sums]) -> Floats:
-    """*counts*: of the terms within _NEXT and within _FURTHER. Returns the BM25 of each piece by itself."""
+    """*counts*: sums of the terms within _NEXT and within _FURTHER. Returns the BM25 of each piece by itself."""
     line, length, idf = known.timeline, known.length, matched.idf
     usual = (float(length.sum()) + IMAGINED * IMAGINED_LENGTH) / (len(length) + IMAGINED)
     bm25 = _summed(idf, _saturated(matched.counts, length, usual))
@@ -152,7 +152,7 @@ def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: tupl
 
 
 def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched, counts: Sums) -> None:
-    """Shares of the question's terms, weighted by their rarity. *counts*: of the terms within _NEXT."""
+    """Shares of the question's terms, weighted by their rarity. *counts*: sums of the terms within _NEXT."""
     weight = matched.idf / max(float(matched.idf.sum()), 1e-9)
     hit = matched.counts > 0
     found["covered"] = _summed(weight, hit)

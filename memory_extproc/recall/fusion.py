@@ -215,8 +215,9 @@ def _blend_statistics(
 ) -> tuple[Floats, Floats]:
     """Mean and deviation of the owner's memories and the imagined ones together, for each of *features*; of a
     feature with a scale of its own, that."""
-    known = [(one.usual, one.usual_spread, one.own_scale) for one in features]
-    usual, usual_spread, own = np.array(known, dtype=np.float64).reshape(-1, 3).T
+    usual = np.array([one.usual for one in features])
+    usual_spread = np.array([one.usual_spread for one in features])
+    own = np.array([one.own_scale for one in features], dtype=np.bool_)
     whole = count + IMAGINED
     mean = (count * centre + IMAGINED * usual) / whole
     variance = (
