@@ -234,12 +234,8 @@ class SqliteFile:
     def _transaction(self, connection: sqlite3.Connection, batch: Sequence[_Operation[Any]]) -> list[_Done]:
         try:
             connection.execute("BEGIN IMMEDIATE")
-            if len(batch) == 1:
-                results = [self._attempt(connection, batch[0])]
-            else:
-                results = [self._one(connection, operation) for operation in batch]
-            if len(batch) > 1 or results[0].error is None:
-                connection.execute("COMMIT")
+            results = [self._one(connection, operation) for operation in batch]
+            connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
                 connection.rollback()
@@ -247,23 +243,19 @@ class SqliteFile:
 
     def _one(self, connection: sqlite3.Connection, operation: _Operation[Any]) -> _Done:
         connection.execute("SAVEPOINT one")
-        done = self._attempt(connection, operation)
-        if done.error is not None:
-            connection.execute("ROLLBACK TO one")
-        connection.execute("RELEASE one")
-        return done
-
-    def _attempt(self, connection: sqlite3.Connection, operation: _Operation[Any]) -> _Done:
         try:
-            return _Done(operation.work(connection))
+            done = _Done(operation.work(connection))
         except (sqlite3.Error, MemoryExtprocError) as error:
             # Some faults (a full disk among them) end the whole transaction:
             # https://www.sqlite.org/lang_transaction.html#response_to_errors_within_a_transaction
             # One that was opened while the file could only be read stays so, and begins transactions all the same.
             if not connection.in_transaction or code_of(error) == sqlite3.SQLITE_READONLY:
                 raise
+            connection.execute("ROLLBACK TO one")
             name = self._path.name
-            return _Done(error=translate_error(error, name) if isinstance(error, sqlite3.Error) else error)
+            done = _Done(error=translate_error(error, name) if isinstance(error, sqlite3.Error) else error)
+        connection.execute("RELEASE one")
+        return done
 
     def _opened(self) -> sqlite3.Connection:
         if self._writer is not None:

@@ -198,7 +198,7 @@ def standardise(features: Mapping[str, Feature], found: Candidates) -> dict[str,
         features.values(), found.centre[columns], found.spread[columns], found.searched
     )
     apart = (found.features[:, columns] - centre) / spread
-    rows = np.ascontiguousarray(np.clip(apart, -FARTHEST, FARTHEST).T)
+    rows: Floats = np.ascontiguousarray(np.clip(apart, -FARTHEST, FARTHEST).T)
     standardised = dict(zip(features, rows, strict=True))
     unknown = np.isnan(rows)
     for name, there in zip(features, unknown.any(axis=1).tolist(), strict=True):
