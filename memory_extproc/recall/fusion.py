@@ -201,7 +201,7 @@ def standardise(features: Mapping[str, Feature], found: Candidates) -> dict[str,
     rows: Floats = np.ascontiguousarray(np.clip(apart, -FARTHEST, FARTHEST).T)
     standardised = dict(zip(features, rows, strict=True))
     unknown = np.isnan(rows)
-    for name, there in zip(features, unknown.any(axis=1).tolist(), strict=True):
+    for name, there in zip(features, np.logical_or.reduce(unknown, axis=1).tolist(), strict=True):
         if there:
             values = standardised[name]
             without = np.isnan(values)
