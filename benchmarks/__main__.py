@@ -15,14 +15,14 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from benchmarks import draining, exchanges, growth, learning, memory_api, report, stage, starting
+from benchmarks import cost, draining, exchanges, growth, learning, memory_api, report, stage, starting
 from benchmarks.exchanges import USERS, Effort, NotMeasuredError
 from benchmarks.figures import Results
 from benchmarks.lines import ChildFailedError
 from benchmarks.sidecar import Place, prepare
 from memory_extproc.observe import log
 
-PARTS = ("start", "requests", "chunks", "growth", "learn", "drain", "api", "stage")
+PARTS = ("start", "requests", "chunks", "growth", "learn", "drain", "api", "stage", "cost")
 DOCS = Path("docs/benchmarks")
 Say = Callable[[str], None]
 
@@ -107,6 +107,9 @@ def _runs(
     async def staged() -> object:
         return await stage.stages(quick=quick)
 
+    async def spent() -> object:
+        return await cost.costs(scratch, quick=quick)
+
     return {
         "start": start,
         "requests": requests,
@@ -116,6 +119,7 @@ def _runs(
         "drain": drained,
         "api": called,
         "stage": staged,
+        "cost": spent,
     }
 
 

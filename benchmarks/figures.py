@@ -134,6 +134,18 @@ class Stage(msgspec.Struct, frozen=True):
     most: float  # that the multiple may be
 
 
+class Cost(msgspec.Struct, frozen=True):
+    """Part (j), for one way and one size of an owner; milliseconds of CPU."""
+
+    way: str
+    memories: int
+    embedding: float  # of one query
+    whole: float  # of one exchange, until it is learned
+    multiple: float  # whole / embedding
+    stages: dict[str, float]  # of the whole, most first: packages on the event loop, and other threads
+    functions: dict[str, float]  # of the event loop, most first
+
+
 class Machine(msgspec.Struct, frozen=True):
     cores: int
     architecture: str
@@ -156,6 +168,7 @@ class Results(msgspec.Struct, frozen=True):
     drain: dict[str, Drain] | None = None  # by journal
     api: Api | None = None
     stage: list[Stage] | None = None
+    cost: list[Cost] | None = None
 
     def targets(self) -> list[Target]:
         made: list[Target] = []

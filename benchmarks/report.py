@@ -67,6 +67,7 @@ def markdown(results: Results) -> Iterator[str]:
     yield from _drain(results)
     yield from _api(results)
     yield from _stage(results)
+    yield from _cost(results)
 
 
 def _table(*head: str) -> Iterator[str]:
@@ -242,6 +243,27 @@ def _stage(results: Results) -> Iterator[str]:
             f"{found.memories:,}", f"{found.embedding:.2f}", f"{found.recall:.2f}", f"{found.multiple:.2f}",
             f"{found.most:g}", f"{found.read_closely:.0%}", f"{found.resident:.0f}",
         )  # fmt: skip
+
+
+def _cost(results: Results) -> Iterator[str]:
+    if not results.cost:
+        return
+    yield "\n## Processor time of an exchange"
+    yield ""
+    yield (
+        "Of the whole sidecar behind Envoy, until the exchange is learned, in embeddings of a query measured in "
+        "the same run. Beside it the stages with most of it: packages on the event loop, and other threads."
+    )
+    yield from _table("way", "memories", "one embedding, ms", "CPU, ms", "embeddings", "where it goes, ms")
+    for found in results.cost:
+        stages = list(found.stages.items())[:_STAGES]
+        yield _row(
+            found.way, f"{found.memories:,}", f"{found.embedding:.2f}", f"{found.whole:.2f}",
+            f"{found.multiple:.2f}", ", ".join(f"{name} {spent:.2f}" for name, spent in stages),
+        )  # fmt: skip
+
+
+_STAGES = 12
 
 
 def _pair(spread: Spread) -> str:

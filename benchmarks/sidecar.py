@@ -74,6 +74,7 @@ class Running:
 
     def __init__(self, place: Place, process: asyncio.subprocess.Process, took: float) -> None:
         self.place, self._process = place, process
+        self.pid = process.pid
         self.took = took  # seconds from start to ready
 
     def resident(self, field: str = "VmRSS") -> float:
@@ -102,13 +103,14 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def serving(place: Place) -> AsyncIterator[Running]:
-    """`memory-extproc serve`, from ready until it has ended."""
+async def serving(place: Place, sampled: Path | None = None) -> AsyncIterator[Running]:
+    """`memory-extproc serve`, from ready until it has ended; with a record of its CPU in *sampled*, if given."""
+    program = ("memory_extproc",) if sampled is None else ("benchmarks.sampler", str(sampled))
     log = place.config.with_suffix(".log")
     started = time.monotonic()
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "memory_extproc", "serve", "--config", str(place.config)),
+            *(sys.executable, "-m", *program, "serve", "--config", str(place.config)),
             stdout=out,
             stderr=out,
         )
@@ -120,13 +122,13 @@ async def serving(place: Place) -> AsyncIterator[Running]:
 
 
 async def prepare(place: Place, users: Sequence[str], count: int = words.MEMORIES) -> int:
-    """Gives each of *users* the first *count* memories of `words`, with vectors of the real model; how many rows
-    that were."""
+    """Gives each of *users* the first *count* of `words.said`, with vectors of the real model; how many rows that
+    were."""
     settings = load(place.config, {})
     metrics = Metrics(CollectorRegistry(), "benchmark")
     now = datetime.now(UTC).replace(microsecond=0)
     data = Path(settings.data_dir)
-    texts = words.memories()[:count]
+    texts = words.said(count)
     rows = 0
     async with AsyncExitStack() as stack:
         model = MODELS / f"{settings.memory.embedding.model}-{settings.memory.embedding.precision}"

@@ -44,11 +44,7 @@ NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
 
 def said(count: int) -> Iterator[Memory]:
-    texts = words.memories()
-    for at in range(count):
-        text = texts[at % len(texts)]
-        if at >= len(texts):  # the same places and sorts of things, another year
-            text = f"{text.rstrip('.')} as it was {at // len(texts)} years before."
+    for at, text in enumerate(words.said(count)):
         when = NOW - timedelta(minutes=count - at)
         yield Memory(
             id=f"m{at}", owner=ANN, type=MemoryType.EPISODIC, content=text, source=Source.VERBATIM, created_at=when,

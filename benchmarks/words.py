@@ -52,6 +52,15 @@ def memories() -> list[str]:
     return [kind.memory.format(p=place, n=100 + i) for i, place in enumerate(PLACES) for kind in KINDS]
 
 
+def said(count: int) -> list[str]:
+    """As many memories of one caller: beyond MEMORIES the same places and sorts of things, in other years."""
+    texts = memories()
+    return [
+        text if at < len(texts) else f"{text.rstrip('.')} as it was {at // len(texts)} years before."
+        for at, text in enumerate(texts[at % len(texts)] for at in range(count))
+    ]
+
+
 def question(number: int) -> str:
     """One question per number in [0, QUESTIONS); ValueError beyond, rather than one twice."""
     if not 0 <= number < QUESTIONS:

@@ -121,7 +121,8 @@ class SqliteFile:
             raise TransientError(f"{self._path.name} is closed")
         waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._queued.append(_Operation(work, scrub, waiter))
-        self._commit_next()
+        self._idle.clear()
+        waiter.get_loop().call_soon(self._commit_next)  # operations asked for together share a transaction
         return await waiter
 
     def read(self, statement: str, values: Sequence[object]) -> tuple[Any, ...] | None:

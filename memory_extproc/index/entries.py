@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import log1p
 from typing import TypeVar
 
@@ -63,12 +63,17 @@ def entry_of(memory: Memory) -> Entry:
     return _read(memory.content, said, memory.role is Role.NONE)
 
 
+def days_told(content: str, said: int) -> Sequence[Span]:
+    """The first days that *content*, said on the day *said*, names."""
+    return days_named(content[:_READ], date.fromordinal(said))[:_SPANS]
+
+
 @lru_cache(maxsize=256)
 def _read(content: str, said: int, nobody: bool) -> Entry:  # noqa: FBT001 - a key of the cache
     found, language = terms(content)
     counts = Counter(found)
     beginning = content[:_READ]
-    days = days_named(beginning, date.fromordinal(said))[:_SPANS]
+    days = days_told(content, said)
     speaker = None if nobody else _SPEAKER.match(content)
     marks = (
         log1p(len(found)),
@@ -189,7 +194,7 @@ _SEQ_BITS = 32
 _LOOKS_BACK = 2  # messages: a question is answered by the next one or the one after it
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Timeline:
     """All arrays but *places* are by position: messages in the order of their sessions, behind them
     memories without a session. *first* and *end* bound the session of a position, half open; a memory without a
@@ -232,10 +237,22 @@ class Timeline:
         best = [low if end - low == 1 else low + int(scores[low:end].argmax()) for low, end in spans]
         return self.places[np.array(best, dtype=np.int64)]
 
+    def window(self, reach: int) -> tuple[Ints, Ints]:
+        """For each position, where the positions at most *reach* away in its session begin and end, half open."""
+        known = self._windows.get(reach)
+        if known is None:
+            at = np.arange(len(self))
+            known = np.maximum(at - reach, self.first), np.minimum(at + reach + 1, self.end)
+            self._windows[reach] = known
+        return known
+
+    @cached_property
+    def _windows(self) -> dict[int, tuple[Ints, Ints]]:
+        return {}
+
     def around(self, running: Sums, reach: int) -> Sums:
         """Sums over the positions at most *reach* away within the session; *running* as `running_sums` gives."""
-        at = np.arange(len(self))
-        low, high = np.maximum(at - reach, self.first), np.minimum(at + reach + 1, self.end)
+        low, high = self.window(reach)
         found: Sums = np.take(running, high, axis=-1) - np.take(running, low, axis=-1)
         return found
 

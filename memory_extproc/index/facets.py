@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.entries import entry_of
+from memory_extproc.index.entries import days_told, entry_of
 from memory_extproc.model import Memory, Role, Selected, Selection, Source
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.words import LEXICONS, PHRASES
@@ -55,11 +55,12 @@ class Facets:
         self._rows = np.zeros(0, dtype=_COLUMNS)
         self._names: defaultdict[str, set[int]] = defaultdict(set)
         self._named: dict[int, frozenset[str]] = {}
+        self._names_held = 0  # a name counts for each memory that has it
 
     @property
     def size(self) -> int:
         """About the bytes it takes."""
-        return int(self._rows.nbytes) + 150 * sum(map(len, self._named.values()))
+        return int(self._rows.nbytes) + 150 * self._names_held
 
     def add(self, place: int, memory: Memory) -> None:
         """Costs about 0.05 ms for a message of a chat."""
@@ -71,11 +72,14 @@ class Facets:
         self._rows[place] = (tells_of(memory), entry.said, entry.days)
         if names := names_in(memory.content):
             self._named[place] = names
+            self._names_held += len(names)
             for name in names:
                 self._names[name].add(place)
 
     def drop(self, place: int) -> None:
-        for name in self._named.pop(place, ()):
+        names = self._named.pop(place, frozenset())
+        self._names_held -= len(names)
+        for name in names:
             self._names[name].discard(place)
             if not self._names[name]:
                 del self._names[name]
@@ -84,10 +88,11 @@ class Facets:
         """Gives the memories at *places*, and no others are left, the places 0, 1, 2 … in this order."""
         self._rows = self._rows[np.asarray(places, dtype=np.int64)]
         named, self._named = self._named, {}
-        self._names = defaultdict(set)
+        self._names, self._names_held = defaultdict(set), 0
         for new, old in enumerate(places):
             if names := named.get(old):
                 self._named[new] = names
+                self._names_held += len(names)
                 for name in names:
                     self._names[name].add(new)
 
@@ -113,10 +118,21 @@ class Facets:
 
 
 def select_among(memories: Iterable[Memory], wanted: Selection) -> list[Selected]:
-    """As `Facets.select`, over memories that are not held in process."""
-    several = list(memories)
-    facets = Facets()
-    for place, memory in enumerate(several):
-        facets.add(place, memory)
-    places = np.flatnonzero(facets.select(wanted, len(several))).tolist()
-    return [Selected(several[place], facets.tells(place)) for place in places]
+    """As `Facets.select`, over memories that are not held in process. Reads only the facets in *wanted*."""
+    return [Selected(memory, tells_of(memory)) for memory in memories if _is_selected(memory, wanted)]
+
+
+def _is_selected(memory: Memory, wanted: Selection) -> bool:
+    if wanted.everything:
+        return True
+    if wanted.attributes and tells_of(memory) & wanted.attributes:
+        return True
+    if wanted.names and not names_in(memory.content).isdisjoint(wanted.names):
+        return True
+    if wanted.days is None:
+        return False
+    first, last = wanted.days
+    said = (memory.valid_from or memory.created_at).date().toordinal()
+    return first <= said <= last or any(
+        first <= start and end <= last for start, end in days_told(memory.content, said)
+    )

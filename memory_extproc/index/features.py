@@ -5,6 +5,7 @@ BM25: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", with
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
@@ -89,8 +90,9 @@ def of_words(
     line = known.timeline
     found: dict[str, Floats] = {}
     around = running_sums(matched.counts)
-    pieces = _bm25(found, known, matched, around)
-    _coverage(found, line, matched, around)
+    beside = line.around(around, _NEXT)
+    pieces = _bm25(found, known, matched, (beside, line.around(around, _FURTHER)))
+    _coverage(found, line, matched, beside)
     _about(found, len(line), subjects)
     _when(found, known, asked)
     for at, name in enumerate(BY_ITSELF):
@@ -129,8 +131,8 @@ def _summed(weights: Floats, rows: npt.NDArray[np.generic]) -> Floats:
     return found
 
 
-def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: Sums) -> Floats:
-    """*counts*: running sums of the terms' counts. Returns the BM25 of each piece by itself."""
+def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: tuple[Sums, Sums]) -> Floats:
+    """*counts*: sums of the terms within _NEXT and within _FURTHER. Returns the BM25 of each piece by itself."""
     line, length, idf = known.timeline, known.length, matched.idf
     usual = (float(length.sum()) + IMAGINED * IMAGINED_LENGTH) / (len(length) + IMAGINED)
     bm25 = _summed(idf, _saturated(matched.counts, length, usual))
@@ -140,23 +142,24 @@ def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: Sums
         pieces = _summed(idf, _saturated(matched.pieces, known.piece_length, usual_piece))
         found["bm25_piece"] = line.reduce(np.maximum, pieces)
     lengths = running_sums(length)
-    for name, reach in (("bm25_around", _NEXT), ("bm25_far_around", _FURTHER)):
+    reaches = (("bm25_around", _NEXT), ("bm25_far_around", _FURTHER))
+    for (name, reach), within in zip(reaches, counts, strict=True):
         around = line.around(lengths, reach)
         usual_around = max(float(around.mean()), usual) if len(around) else usual
-        found[name] = _summed(idf, _saturated(line.around(counts, reach), around, usual_around))
+        found[name] = _summed(idf, _saturated(within, around, usual_around))
     found["bm25_question"] = _of_question(line, bm25, 0.0)
     return pieces
 
 
 def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched, counts: Sums) -> None:
-    """Shares of the question's terms, weighted by their rarity."""
+    """Shares of the question's terms, weighted by their rarity. *counts*: sums of the terms within _NEXT."""
     weight = matched.idf / max(float(matched.idf.sum()), 1e-9)
     hit = matched.counts > 0
     found["covered"] = _summed(weight, hit)
     # The same for all memories: how much of the question means anything here.
     found["known"] = np.full(len(line), float(weight @ hit.any(axis=1)))
     found["known_near"] = np.full(len(line), float(weight @ matched.near.max(axis=1, initial=0.0)))
-    found["covered_around"] = _summed(weight, line.around(counts, _NEXT) > 0)
+    found["covered_around"] = _summed(weight, counts > 0)
     found["covered_before"] = _summed(weight, _leaning(line, hit.astype(np.float32)))
     found["near"] = _summed(weight, matched.near)
     beside = matched.near
@@ -229,8 +232,9 @@ def standardised(values: Floats) -> Floats:
     """*values* in standard deviations from their mean."""
     if not len(values):
         return values
-    spread = float(values.std())
-    return (values - values.mean()) / spread if spread > 1e-9 else np.zeros_like(values)  # noqa: PLR2004
+    apart = values - np.add.reduce(values) / len(values)
+    spread = math.sqrt(float(np.add.reduce(apart * apart)) / len(values))
+    return apart / spread if spread > 1e-9 else np.zeros_like(values)  # noqa: PLR2004
 
 
 def _of_question(line: Timeline, values: Floats, otherwise: float) -> Floats:
@@ -240,9 +244,8 @@ def _of_question(line: Timeline, values: Floats, otherwise: float) -> Floats:
 
 def _beside(line: Timeline, values: AnyFloats) -> tuple[AnyFloats, AnyFloats]:
     """Of the message before and the one after; a session's first and last have themselves there."""
-    at = np.arange(len(line))
-    before, after = np.maximum(at - 1, line.first), np.minimum(at + 1, line.end - 1)
-    return np.take(values, before, axis=-1), np.take(values, after, axis=-1)
+    before, after = line.window(1)
+    return np.take(values, before, axis=-1), np.take(values, after - 1, axis=-1)
 
 
 def _of_surroundings(found: dict[str, Floats], line: Timeline) -> None:
@@ -288,7 +291,7 @@ class Table:
     """Features of the memories among which is chosen: a row for each of *names*, with its mean and deviation."""
 
     names: tuple[str, ...]
-    rows: Floats
+    rows: tuple[Floats, ...]
     centre: Floats
     spread: Floats
 
@@ -299,13 +302,13 @@ class Table:
         rows = np.stack([by_name[name] for name in names])
         if len(within) < rows.shape[1]:
             rows = rows[:, within]
-        return cls(names, rows, *_statistics(rows))
+        return cls(names, tuple(rows), *_statistics(rows))
 
     def beside(self, other: Self) -> Self:
         """The rows of both."""
         return type(self)(
             (*self.names, *other.names),
-            np.concatenate([self.rows, other.rows]),
+            (*self.rows, *other.rows),
             np.concatenate([self.centre, other.centre]),
             np.concatenate([self.spread, other.spread]),
         )
@@ -331,9 +334,8 @@ def select_candidates(
     # In the order of FEATURES, whichever rows were made first: what two searches found is laid together.
     names = tuple(name for name in FEATURES if name in table.names)
     rows = [table.names.index(name) for name in names]
-    return CandidateSelection(
-        places[best], names, columns[:, best][rows].T, centre[rows], spread[rows], len(places)
-    )
+    features = np.stack([columns[row][best] for row in rows]).T
+    return CandidateSelection(places[best], names, features, centre[rows], spread[rows], len(places))
 
 
 def _statistics(columns: Floats) -> tuple[Floats, Floats]:

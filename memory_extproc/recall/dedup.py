@@ -103,7 +103,9 @@ class _Drawn:
                 self._since[fact.owner, turn].append(fact)
 
     def any_of(self, message: Memory) -> bool:
-        return any(key in self._facts or key in self._since for key in _named(message))
+        return bool(self._facts or self._since) and any(
+            key in self._facts or key in self._since for key in _named(message)
+        )
 
     def of(self, message: Memory) -> Sequence[Memory]:
         """Facts taken from it that nobody corrected, best first."""

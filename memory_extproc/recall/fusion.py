@@ -4,7 +4,7 @@ memories of the same owner have for the same question."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
@@ -206,20 +206,15 @@ def standardise(features: Mapping[str, Feature], found: Candidates) -> dict[str,
     """Each of *features* by name, in standard deviations from the mean of the owner's memories."""
     place = {name: at for at, name in enumerate(found.names)}
     columns = [place[name] for name in features]
-    scales = np.array(
-        [
-            (feature.usual, feature.usual_spread)
-            if feature.own_scale
-            else _blend_statistics(feature, float(found.centre[at]), float(found.spread[at]), found.searched)
-            for feature, at in zip(features.values(), columns, strict=True)
-        ]
-    ).reshape(-1, 2)
     # All at once, and then a row for each feature: a call for each would cost more than its numbers.
-    apart = (found.features[:, columns] - scales[:, 0]) / scales[:, 1]
-    rows = np.ascontiguousarray(np.clip(apart, -FARTHEST, FARTHEST).T)
+    centre, spread = _blend_statistics(
+        features.values(), found.centre[columns], found.spread[columns], found.searched
+    )
+    apart = (found.features[:, columns] - centre) / spread
+    rows: Floats = np.ascontiguousarray(np.clip(apart, -FARTHEST, FARTHEST).T)
     standardised = dict(zip(features, rows, strict=True))
     unknown = np.isnan(rows)
-    for name, there in zip(features, unknown.any(axis=1).tolist(), strict=True):
+    for name, there in zip(features, np.logical_or.reduce(unknown, axis=1).tolist(), strict=True):
         if there:
             values = standardised[name]
             without = np.isnan(values)
@@ -228,15 +223,21 @@ def standardise(features: Mapping[str, Feature], found: Candidates) -> dict[str,
     return standardised
 
 
-def _blend_statistics(feature: Feature, centre: float, spread: float, count: int) -> tuple[float, float]:
-    """Mean and deviation of the owner's memories and the imagined ones together."""
+def _blend_statistics(
+    features: Collection[Feature], centre: Floats, spread: Floats, count: int
+) -> tuple[Floats, Floats]:
+    """Mean and deviation of the owner's memories and the imagined ones together, for each of *features*; of a
+    feature with a scale of its own, that."""
+    usual = np.array([one.usual for one in features])
+    usual_spread = np.array([one.usual_spread for one in features])
+    own = np.array([one.own_scale for one in features], dtype=np.bool_)
     whole = count + IMAGINED
-    mean = (count * centre + IMAGINED * feature.usual) / whole
+    mean = (count * centre + IMAGINED * usual) / whole
     variance = (
-        count * (spread**2 + (centre - mean) ** 2)
-        + IMAGINED * (feature.usual_spread**2 + (feature.usual - mean) ** 2)
+        count * (spread**2 + (centre - mean) ** 2) + IMAGINED * (usual_spread**2 + (usual - mean) ** 2)
     ) / whole
-    return mean, max(math.sqrt(variance), 1e-6)
+    blended = np.maximum(np.sqrt(variance), 1e-6)
+    return np.where(own, usual, mean), np.where(own, usual_spread, blended)
 
 
 def _best_first(scores: Floats, memories: Sequence[Memory]) -> list[int]:

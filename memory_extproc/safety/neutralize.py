@@ -90,7 +90,7 @@ _LABEL = re.compile(
     r"|\b(?-i:SYSTEM|ASSISTANT|DEVELOPER|HUMAN|USER|TOOL))(?P<bold>\*\*)?\s?:",
     re.IGNORECASE,
 )
-_SPACES = re.compile(r"\s+")
+_UNEVEN_SPACES = re.compile(r"\s{2,}|[^\S ]")
 
 
 def harmless(text: str) -> str:
@@ -99,7 +99,9 @@ def harmless(text: str) -> str:
     plain = text.isascii() and text.isprintable()  # then every character is visible, and has a single form
     visible = text if plain else "".join(map(_visible, normalize("NFC", drop_invisible(text))))
     # Runs of white space first: a label is looked for from each place in them.
-    visible = _SPACES.sub(lambda run: "\n" if "\n" in run[0] else " ", visible)
-    labelled = _LABEL.sub(lambda found: f"{found['before']}{found['bold'] or ''} -", visible)
-    marked = _MARKUP.sub(lambda found: _BROKEN[found[0]], labelled)
-    return _SPACES.sub(" ", marked).strip().replace('"', "'")
+    visible = _UNEVEN_SPACES.sub(lambda run: "\n" if "\n" in run[0] else " ", visible)
+    if ":" in visible:
+        visible = _LABEL.sub(lambda found: f"{found['before']}{found['bold'] or ''} -", visible)
+    if not _BROKEN.keys().isdisjoint(visible):
+        visible = _MARKUP.sub(lambda found: _BROKEN[found[0]], visible)
+    return _UNEVEN_SPACES.sub(" ", visible).strip().replace('"', "'")

@@ -193,11 +193,18 @@ def _stands(words: re.Pattern[str], text: str) -> bool:
 @memoize_by_hash(MOST_REMEMBERED)
 def sensitivity(text: str) -> Category | None:
     """The first category that *text* has words of, whoever it speaks of."""
-    if not _stands(_ANY, _straight(text)):
+    if not _may_be_sensitive(text):
         return None
     return next(category for category, words in _CATEGORIES.items() if words.search(_straight(text)))
 
 
+@memoize_by_hash(MOST_REMEMBERED)
+def _may_be_sensitive(text: str) -> bool:
+    """Whether *text* has words of any category. A client sends its messages again with every request."""
+    return _stands(_ANY, _straight(text))
+
+
+@memoize_by_hash(MOST_REMEMBERED)
 def asks_to_keep(text: str) -> bool:
     """Whether it asks for something to be remembered."""
     return _stands(_ASKED_TO_KEEP, _straight(text))
@@ -206,7 +213,7 @@ def asks_to_keep(text: str) -> bool:
 def of_caller(text: str, kept: frozenset[Category]) -> Trimmed:
     """A person's words without what they say of themselves in categories that are not *kept*. Everything stays
     where they ask for it to be remembered, and a text with none of that stays as it is."""
-    if not _stands(_ANY, _straight(text)) or asks_to_keep(text):
+    if not _may_be_sensitive(text) or asks_to_keep(text):
         return Trimmed(text)
     return _trim_text(text, _PERSON, kept)
 
@@ -214,7 +221,7 @@ def of_caller(text: str, kept: frozenset[Category]) -> Trimmed:
 def of_assistant(text: str, kept: frozenset[Category], dropped: frozenset[Category]) -> Trimmed:
     """An answer without what it says of whom it addresses; of categories that were *dropped* from the question it
     answers, without any sentence."""
-    if not _stands(_ANY, _straight(text)):
+    if not _may_be_sensitive(text):
         return Trimmed(text)
     return _trim_text(text, _ADDRESSED, kept, dropped)
 

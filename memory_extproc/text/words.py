@@ -126,7 +126,10 @@ def _lexicon_of(words: frozenset[str]) -> Lexicon:
 def lexicon_of(text: str) -> Lexicon:
     """The language whose small words *text* uses most; English when none stands out. A word such as
     "son" is a stop word in one language and a son in another, so lists are never merged."""
-    beginning = text[:_READ_FOR_LANGUAGE]
+    return _lexicon_of_beginning(text if len(text) <= _READ_FOR_LANGUAGE else text[:_READ_FOR_LANGUAGE])
+
+
+def _read_lexicon(beginning: str) -> Lexicon:
     if _KANA_RUN.search(beginning):
         return LEXICONS["ja"]
     if _HAN_RUN.match(beginning.strip()):
@@ -193,7 +196,7 @@ def number_key(token: str) -> str:
 
 def stems(text: str) -> frozenset[str]:
     """The stems of the content words of *text*; runs of unspaced scripts as pairs of characters."""
-    return frozenset(_stems(content_words(text)))
+    return _stems_of_short(text) if len(text) <= _KEPT_STEMS_OF else frozenset(_stems(content_words(text)))
 
 
 def _stems(words: Iterable[str]) -> Iterator[str]:
@@ -405,3 +408,13 @@ def memoize_by_hash(most: int) -> Callable[[Callable[[str], R]], Callable[[str],
         return asked
 
     return around
+
+
+# Texts are read for several questions each, and a question by several readers.
+_KEPT_STEMS_OF = 400  # characters
+_lexicon_of_beginning = memoize_by_hash(MOST_REMEMBERED)(_read_lexicon)
+
+
+@memoize_by_hash(4_096)
+def _stems_of_short(text: str) -> frozenset[str]:
+    return frozenset(_stems(content_words(text)))

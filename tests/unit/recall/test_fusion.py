@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.index.features import CLOSELY, DENSE, FEATURES
 from memory_extproc.model import Candidates, Memory, Source
-from memory_extproc.recall.fusion import FEW, FEWEST, Fusion, Named, scores_of, standardise
+from memory_extproc.recall.fusion import FARTHEST, FEW, FEWEST, IMAGINED, Fusion, Named, scores_of, standardise
 from memory_extproc.recall.weights import Feature, Ranker, Relevance, Weights, Worth
 from tests.builders import a_memory
 from tests.unit.recall.fusing import MODEL, A, B, C, a_ranker, some_candidates, some_weights
@@ -83,6 +83,42 @@ def test_where_nothing_stands_around_a_memory_its_own_words_stand_in() -> None:
     assert standardised[2] == pytest.approx(0.0, abs=0.01)
     without = standardise({"bm25_around": features["bm25_around"]}, found)["bm25_around"]
     assert without[0] == 0.0
+
+
+@given(
+    count=st.integers(0, 10_000),
+    rows=st.lists(
+        st.tuples(
+            st.floats(-5, 5), st.floats(0.01, 3), st.booleans(), st.floats(-5, 5), st.floats(0, 4), st.floats(-9, 9)
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+)
+def test_every_feature_is_set_against_its_own_mean_and_deviation(
+    count: int, rows: list[tuple[float, float, bool, float, float, float]]
+) -> None:
+    names = FEATURES[: len(rows)]
+    features = {
+        name: Feature(1.0, usual, spread, own) for name, (usual, spread, own, *_) in zip(names, rows, strict=True)
+    }
+    found = replace(
+        some_candidates((A,), searched=count),
+        names=names,
+        features=np.array([[row[5] for row in rows]]),
+        centre=np.array([row[3] for row in rows]),
+        spread=np.array([row[4] for row in rows]),
+    )
+    standardised = standardise(features, found)
+    for name, (usual, usual_spread, own, centre, spread, value) in zip(names, rows, strict=True):
+        mean, deviation = usual, usual_spread
+        if not own:  # as the mean and the deviation of both together are defined
+            whole = count + IMAGINED
+            mean = (count * centre + IMAGINED * usual) / whole
+            squares = count * (spread**2 + centre**2) + IMAGINED * (usual_spread**2 + usual**2)
+            deviation = math.sqrt(max(squares / whole - mean**2, 0.0))
+        expected = min(FARTHEST, max(-FARTHEST, (value - mean) / max(deviation, 1e-6)))
+        assert standardised[name][0] == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 def test_no_candidates_come_to_nothing() -> None:
