@@ -6,6 +6,7 @@ a gate of their own; verdicts on duplicates, on memories in view and on expired 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,8 @@ from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import content_stems
 from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
-from memory_extproc.text.words import rarity
+from memory_extproc.text.sentences import clauses, sentences
+from memory_extproc.text.words import fold, rarity
 
 RELEVANCE = 0.9  # of memories that a lookup found; a client may set its threshold above it
 _READ_FOR_SUBJECT = 60  # characters
@@ -34,6 +36,9 @@ _LIKELY = 0.35  # relevance of a candidate, for questions about a past conversat
 _MOST_TOPICS = 12  # summaries of all conversations
 _ENOUGH = 0.6  # share of the question's words in a procedure
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
+_WEIGHTY = frozenset({"identity", "work", "people", "health"})
+_VALUES = 3  # of such an attribute in one round
+_LAST = 1 << 62  # behind all attributes
 _MOST_SAID = 20  # messages without a fact among them
 _CURRENT = frozenset(
     {Kind.OVERVIEW, Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.PAST}
@@ -51,6 +56,7 @@ class Lookup:
     alone: bool = False
     all_of_it: bool = False
     opens: bool = False  # the words of a conversation follow its summary
+    leads: bool = True  # False: what it found bears on the request and does not answer it, so the ranking goes first
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -139,13 +145,17 @@ class _Asked:
     def once(self, ordered: Sequence[Memory], attributes: int) -> list[Memory]:
         """*ordered*, facts first, without messages that add nothing about *attributes* to their own facts."""
         told: dict[tuple[str, int], int] = {}
+        named: dict[tuple[str, int], frozenset[str]] = {}
         kept = []
         for one in ordered:
             place, tells = (one.session, one.seq), self.tells(one) & attributes
             if one.source in _FACTS and one.session:
                 told[place] = told.get(place, 0) | tells
+                named[place] = named.get(place, frozenset()) | names_in(one.content)
             elif one.session and place in told and not tells & ~told[place]:
-                continue
+                # "Jo and I have our anniversary on Friday" says who; "User's anniversary is on Friday" does not.
+                if not tells & ATTRIBUTES.of_others or names_in(one.content) <= named[place]:
+                    continue
             kept.append(one)
         return kept
 
@@ -158,13 +168,36 @@ class _Asked:
     def spread(self, ordered: Sequence[Memory], attributes: int = -1, most: int = 1_000) -> list[Memory]:
         """*ordered* with the best memory of each attribute first, then the second of each, up to *most*."""
         seen: dict[int, int] = {}
-        rounds: list[tuple[int, Memory]] = []
+        rounds: list[tuple[int, int, Memory]] = []
+        weighty = ATTRIBUTES.in_groups(_WEIGHTY)
         for one in ordered:
             bit = self._main(one, attributes)
             seen[bit] = seen.get(bit, 0) + 1
             if seen[bit] <= most or not bit:
-                rounds.append((seen[bit], one))
-        return [one for _, one in sorted(rounds, key=lambda pair: pair[0])]
+                # More values of an attribute that says who the owner is than of any other.
+                turn = (seen[bit] - 1) // _VALUES if bit & weighty and attributes == ATTRIBUTES.every else seen[bit]
+                rounds.append((turn, bit or _LAST, one))
+        return [one for _, _, one in sorted(rounds, key=lambda placed: placed[:2])]
+
+    def newest_of_single(self, ordered: Sequence[Memory]) -> list[Memory]:
+        """*ordered* without former values of attributes that have one value at a time: where the caller lives."""
+        newest: dict[int, float] = {}
+        told = [(one, self.states_single(one)) for one in ordered]
+        for one, bit in told:
+            if not _HERE.search(one.content):  # "we have lived here for years" names no home
+                newest[bit] = max(newest.get(bit, 0.0), _when(one))
+        return [one for one, bit in told if not bit or _when(one) >= newest.get(bit, 0.0)]
+
+    def states_single(self, memory: Memory) -> int:
+        """The single-valued attribute that *memory* states of its owner; 0: none."""
+        bit = self._main(memory, ATTRIBUTES.single)
+        if not bit & ATTRIBUTES.single or not about_self(memory):
+            return 0
+        content = memory.content[:_READ_FOR_STATEMENT]
+        said = [content] if memory.source in _FACTS else [part for one in sentences(content) for part in clauses(one)]
+        # "moved to Leeds last week" and "we moved to Leeds", not "the deadline was moved to May".
+        own = (one for one in said if _OWN_START.search(fold(one)) or memory.source in _FACTS)
+        return bit if any(ATTRIBUTES.told_by(one) & bit for one in own) else 0
 
     def _main(self, memory: Memory, attributes: int) -> int:
         """The first attribute that *memory* tells, by its field if it has one."""
@@ -179,6 +212,9 @@ class _Asked:
 
 
 def _is_of_family(memory: Memory) -> bool:
+    who, sure = subject(memory.content)
+    if who and sure < 1.0:  # "Priscilla has a daughter"
+        return False
     first = plain_words(memory.content[:_READ_FOR_SUBJECT])[:_SUBJECT_WITHIN]
     return not INTENTS.words["family"].isdisjoint(first)
 
@@ -225,16 +261,24 @@ def _when(memory: Memory) -> float:
 
 
 async def _overview(asked: _Asked) -> Lookup | None:
-    """Facts and statements of weight, of each attribute the best first, so that no attribute crowds out another."""
+    """Facts and statements of weight, of each attribute the best first, so that no attribute crowds out another; of
+    an attribute with a single value the newest alone."""
     told = await asked.select(Selection(everything=True), sources=_FACTS & asked.wish.scope.sources)
-    facts = [
-        one for one in told if one.type is not MemoryType.REFLECTIVE and (about_self(one) or _is_of_family(one))
-    ]
+    facts = [one for one in told if one.type is not MemoryType.REFLECTIVE and _is_of_household(one)]
     said = await asked.select(Selection(attributes=ATTRIBUTES.every), sources=_SAID & asked.wish.scope.sources)
-    said = [one for one in said if _is_of_caller(one) and (about_self(one) or _is_of_family(one))]
-    ordered = asked.spread(asked.once(facts_first([*facts, *said]), ATTRIBUTES.every))[:_MOST_OF_OVERVIEW]
+    said = [
+        one
+        for one in said
+        if (_is_of_caller(one) or _is_of_family(one) or asked.states_single(one)) and _is_of_household(one)
+    ]
+    kept = asked.newest_of_single(asked.once(facts_first([*facts, *said]), ATTRIBUTES.every))
+    ordered = asked.spread(kept, ATTRIBUTES.every)[:_MOST_OF_OVERVIEW]
     headings = {one.id: group_of(one, asked.tells(one)) for one in ordered}
     return asked.lookup(ordered, headings=headings, alone=True, all_of_it=True)
+
+
+def _is_of_household(memory: Memory) -> bool:
+    return about_self(memory) or _is_of_family(memory)
 
 
 _OTHER = "more"
@@ -264,7 +308,7 @@ async def _subject(asked: _Asked) -> Lookup | None:
     if not wanted:
         return None
     named_so = await asked.select(Selection(names=frozenset(words)))
-    having = _having_most(wanted, _each_once([*named_so, *(one.memory for one in asked.searched)]))
+    having = having_most(wanted, _each_once([*named_so, *(one.memory for one in asked.searched)]))
     # A subject without "my" must be a name that the caller used: "Luna", not "black holes".
     if not intent.mine and not any(set(words) <= names_in(one.content) and _by_caller(one) for one in having):
         # "who is Ada Lovelace" asks for nobody of the caller's, though there is an Ada.
@@ -280,7 +324,8 @@ async def _subject(asked: _Asked) -> Lookup | None:
 
 def _names_near(memory: Memory, people: frozenset[str]) -> frozenset[str]:
     """Names of *people* in *memory*: they stand beside the relation ("Schwester Klara", "Jo, my boss")."""
-    words, names = plain_words(memory.content), names_in(memory.content)
+    content = _ADDRESSED.sub(" ", memory.content)
+    words, names = plain_words(content), names_in(content)
     alike = frozenset[str]().union(*map(same_relation, people))
     places = [at for at, word in enumerate(words) if word.removesuffix("'s") in alike]
     near = {word.removesuffix("'s") for at in places for word in words[max(0, at - _NEAR) : at + _NEAR + 1]}
@@ -288,6 +333,10 @@ def _names_near(memory: Memory, people: frozenset[str]) -> frozenset[str]:
 
 
 _NEAR = 4  # words
+# The writer of a quoted message, and the person who is spoken to: "Ann: Hey Maria, my sister is here".
+_ADDRESSED = re.compile(
+    r"(?:\A\w{1,40}:\s)|\b(?i:hey|hi|hello|thanks|thank you|wow|yeah|yes|sure|hallo|salut|hola|danke),? [A-Z]\w+|, [A-Z]\w+(?=[!.?])"
+)
 _ENDS = 2  # of a span: first place and end
 
 
@@ -298,7 +347,7 @@ def _asks_who(intent: Intent) -> bool:
 _PERSON = 2  # words that name a person: "sister", "sister Anna"
 
 
-def _having_most(wanted: frozenset[str], memories: Iterable[Memory]) -> list[Memory]:
+def having_most(wanted: frozenset[str], memories: Iterable[Memory]) -> list[Memory]:
     """The memories with the larger part of *wanted*; rare words count more."""
     whole = sum(map(rarity, wanted))
     return [one for one in memories if 2 * sum(map(rarity, wanted & content_stems(_named_content(one)))) > whole]
@@ -386,7 +435,7 @@ def _to_the_point(asked: _Asked, memories: Sequence[Memory]) -> list[Memory]:
     place = {one.memory.id: at for at, one in enumerate(asked.searched)}
     shared = {one.id: len(wanted & content_stems(_named_content(one))) for one in memories}
     most = max(shared.values(), default=0)
-    having = {one.id for one in _having_most(wanted, memories)}
+    having = {one.id for one in having_most(wanted, memories)}
     kept = [one for one in memories if shared[one.id] == most and one.id in having]
     return sorted(kept, key=lambda one: (-shared[one.id], place.get(one.id, len(place))))
 
@@ -403,8 +452,13 @@ async def _days(asked: _Asked) -> Lookup | None:
     rows = await asked.select(Selection(days=days))
     # A summary repeats its messages; it stands for days of which nothing else is left.
     said = [one for one in rows if one.source is not Source.SUMMARY] or rows
-    if asked.intent.attributes and (narrow := [one for one in said if asked.tells(one) & asked.intent.attributes]):
-        said = narrow
+    wanted = asked.intent.attributes
+    narrow = [one for one in said if asked.tells(one) & wanted] if wanted else []
+    if asked.intent.rest:  # "what workshop did I attend recently" asks for that alone
+        narrow = having_most(asked.intent.rest, narrow or said)
+        if not narrow:
+            return None
+    said = narrow or said
     own = asked.once(facts_first(one for one in said if one.role is not Role.ASSISTANT), ATTRIBUTES.every)
     answers = [one for one in said if one.role is Role.ASSISTANT]
     return asked.lookup([*own, *answers], alone=True, all_of_it=True)
@@ -417,7 +471,9 @@ async def _list(asked: _Asked) -> Lookup | None:
     found += [
         one.memory
         for one in asked.searched
-        if wanted and wanted <= content_stems(one.memory.content) and _by_caller(one.memory)
+        if _by_caller(one.memory)
+        and one.memory.source is not Source.SUMMARY
+        and ((wanted and wanted <= content_stems(one.memory.content)) or one.relevance >= asked.wish.threshold)
     ]
     return asked.lookup(asked.once(facts_first(_each_once(found)), intent.attributes), alone=True, all_of_it=True)
 
@@ -439,17 +495,35 @@ async def _indirect(asked: _Asked) -> Lookup | None:
     passing = [one.memory for one in asked.searched if one.relevance >= asked.wish.threshold]
     found = [one for one in await asked.telling(asked_for) if asked.tells(one) & asked_for]
     found = asked.fitting(found, asked_for)
-    if narrowing := _narrowing_words(asked.intent):
-        found = [one for one in found if 2 * len(narrowing & content_stems(one.content)) >= len(narrowing)]
+    if rest := asked.intent.rest:
+        found = [one for one in found if rest <= content_stems(one.content)]
+    found = [one for one in found if states(one, asked_for)]
     ids = {one.id for one in found}
     if not found or any(one.id in ids for one in passing):
         return None
     return asked.lookup(_narrow(asked, found)[:_MOST_INDIRECT], alone=True)
 
 
-def _narrowing_words(intent: Intent) -> frozenset[str]:
-    """Stems of the words in the question that name no attribute: "my favourite film" needs a memory about films."""
-    return frozenset(content_stems(" ".join(word for word in intent.words if not ATTRIBUTES.named_in([word]))))
+_SPEAKER = re.compile(r"\b(?:i|i'm|i've|my|mine|me|we|our|us|ich|mein\w*|mir|mich|wir|unser\w*|je|j'\w+|mon|ma|mes|nous|notre|nos|yo|mi|mis|soy|tengo|nuestr\w+)\b")
+_OWN_START = re.compile(r"\b(?:i|we|i'm|we're|i've|we've|my|our|ich|wir|je|j'\w+|on|nous|yo|nos)\b|^(?:just |finally )?\w+ed (?:in )?to\b")
+_HERE = re.compile(r"\bhere\b")
+_LISTENER = re.compile(r"\b(?:you|your|yours|you're|you've|du|dein\w*|tu|ton|ta|tes|vous|votre|vos|te)\b")
+
+
+def states(memory: Memory, attributes: int) -> bool:
+    """Whether *memory* states one of *attributes* of its owner: of a message, in a sentence that is not about the
+    other side and asks nothing."""
+    if memory.source in _FACTS:
+        return True
+    for sentence in sentences(memory.content[:_READ_FOR_STATEMENT]):
+        folded = fold(sentence)
+        addressed = _LISTENER.search(folded) is not None or sentence.rstrip().endswith("?")
+        if (not addressed or _SPEAKER.search(folded)) and ATTRIBUTES.told_by(sentence) & attributes:
+            return True
+    return False
+
+
+_READ_FOR_STATEMENT = 600  # characters
 
 
 def _narrow(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
@@ -475,14 +549,15 @@ async def _hops(asked: _Asked) -> Lookup | None:
     """From the caller's people or things in the question ("my sister's husband") to names, and on to memories with
     these names, at most two steps."""
     intent = asked.intent
-    rest = content_stems(" ".join(word for word in intent.words if word.removesuffix("'s") != intent.subject))
+    through = {word for known in (intent.subject, *intent.people) for word in (known, *same_relation(known))}
+    rest = content_stems(" ".join(word for word in intent.words if word.removesuffix("'s") not in through))
     anchors = await _anchors(asked)
     chain, seen = list(anchors), {one.id for one in anchors}
-    front, targets = anchors, [one for one in anchors if len(rest & content_stems(one.content)) > 1]
+    front, targets = anchors, [one for one in having_most(rest, anchors) if rest] if len(rest) > 1 else []
     people = relation_words([intent.subject])
     for step in range(_STEPS):
-        near = [_names_near(one, people) for one in front] if people and not step else []
-        names = frozenset[str]().union(*near) or _all_names(front)
+        near = people or frozenset({intent.subject})
+        names = frozenset[str]().union(*(_names_near(one, near) for one in front)) if not step else _all_names(front)
         if targets or not names:
             break
         found = await asked.select(Selection(names=names))
@@ -513,11 +588,17 @@ async def _anchors(asked: _Asked) -> list[Memory]:
 
 
 def _meets(asked: _Asked, rest: frozenset[str], memory: Memory) -> bool:
-    """Whether *memory* has a word of the *rest* of the question, or its attribute."""
+    """Whether *memory* has most of the *rest* of the question, or tells the attribute that it asks for."""
+    if rest and having_most(rest, [memory]):
+        return True
+    if INTENTS.patterns["place"].search(" ".join(asked.intent.words)) and _AT_A_PLACE.search(memory.content):
+        return True
     asked_for = asked.intent.attributes & ~ATTRIBUTES.of_others & ~ATTRIBUTES.named_in([asked.intent.subject])
-    return bool(rest & content_stems(memory.content) or asked.tells_anybody(memory) & asked_for)
+    return bool(asked.tells_anybody(memory) & asked_for and states(memory, asked_for))
 
 
+# "on Elm Street", "at the zoo", "in Building 7"
+_AT_A_PLACE = re.compile(r"\b(?:in|at|on) (?:the |a |an )?[A-Z]\w+|\b(?:works?|lives?|sits?|office is|shifts) (?:in|at|on) ")
 _STEPS = 2
 
 
@@ -540,7 +621,7 @@ async def _constraint(asked: _Asked) -> Lookup | None:
     ]
     telling = intent.attributes | intent.likings
     found = [*asked.once(facts_first(strict), telling), *asked.once(facts_first(loose), telling)]
-    return asked.lookup(asked.spread(found, intent.attributes, _OF_AN_ATTRIBUTE)[:_MOST_CONSTRAINTS])
+    return asked.lookup(asked.spread(found, intent.attributes, _OF_AN_ATTRIBUTE)[:_MOST_CONSTRAINTS], leads=False)
 
 
 _OF_AN_ATTRIBUTE = 2  # constraints of an attribute
@@ -566,7 +647,7 @@ async def _as_of(asked: _Asked) -> Lookup | None:
         found = await asked.telling(_without_people(intent))
     else:
         wanted = content_stems(" ".join(intent.words))
-        found = _having_most(wanted, (one.memory for one in asked.searched if _by_caller(one.memory)))
+        found = having_most(wanted, (one.memory for one in asked.searched if _by_caller(one.memory)))
     found = _having_words(asked, found)
     found = sorted(found, key=_when, reverse=True)
     was = [one for one in found if one.valid_to is not None]
