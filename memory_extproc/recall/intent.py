@@ -176,7 +176,7 @@ _LONGEST_FOLLOW_UP = 8  # words
 _LONGEST_TASK = 24  # words of a request for a recommendation or for steps
 _SHORTEST_CHAIN = 2  # steps
 _MOST_BESIDE = 2  # content words of a question for an attribute beside those that name it
-_SEEKS_TIME = re.compile(r"^(?:when|wann|quand|cuando|how (?:long|often|many times)|seit wann|depuis quand)\b")
+_SEEKS_TIME = re.compile(r"^(?:when|since when|wann|quand|cuando|how (?:long|often|many times)|seit wann|depuis quand)\b")
 _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
 
 
@@ -206,6 +206,8 @@ class _Question:
         if asking and find("past", joined):
             latest = find("last", joined) is not None
             subject = self._bare(self._group("past", "subject"))
+            if not subject and not latest and days is None and self._pattern("advised").search(joined):
+                subject = " ".join(sorted(self._rest(0)))  # "which phone did you recommend?"
             yield Intent(Kind.PAST, subject=subject, words=tuple(self.words), days=days, latest=latest)
         yield from self._of_tasks()
         if asking and days is not None:
@@ -225,12 +227,10 @@ class _Question:
         if _SEEKS_TIME.search(self.joined) is not None:  # "when did I go camping in June?"
             return
         if self.language.find("dated", self.joined) and not self._asks_for_advice():
-            yield Intent(
-                Kind.DATED, days=days, words=tuple(self.words), attributes=named, rest=self._rest(_PLANS)
-            )
+            yield Intent(Kind.DATED, days=days, words=tuple(self.words), attributes=named, rest=self._rest(_PLANS))
 
     def _rest(self, named: int) -> frozenset[str]:
-        """Stems of the question's words that name no time and none of the attributes *named*, and report nothing."""
+        """Stems of the question's words that name no time, none of the attributes *named*, and report nothing."""
         timing, reporting = self._words_for("timing"), self._words_for("reporting")
         kept = [
             word
@@ -286,12 +286,12 @@ class _Question:
         if not self._is_mine():
             return
         if not thing and named and not people and self._wants_all(named) and len(rest) <= _MOST_BESIDE:
-            yield Intent(Kind.LIST, attributes=named, words=words)
+            yield Intent(Kind.LIST, attributes=named, words=words, rest=rest)
         anchor = _anchor(self.words, self._words_for("possessive"), self._words_for("own"))
         chained = people and len(self._pattern("linking").findall(joined)) + len(people) >= _SHORTEST_CHAIN
         if anchor and self._is_chain(people):
             yield Intent(Kind.HOPS, subject=anchor, attributes=named, words=words, people=people)
-        if named and len(rest) <= _MOST_BESIDE and not (chained and len(people) > 1):
+        if named and days is None and len(rest) <= _MOST_BESIDE and not (chained and len(people) > 1):
             yield Intent(Kind.INDIRECT, attributes=named, words=words, people=people, rest=rest)
 
     def _is_chain(self, people: frozenset[str]) -> bool:

@@ -110,7 +110,9 @@ def _shorten(memory: Memory, longest: int, *, statements: bool) -> Memory:
     content = memory.content
     if memory.source is not Source.VERBATIM:
         return memory
-    if statements and (told := [one for at, one in enumerate(sentences(content)) if not at or not one.rstrip("\"' ").endswith("?")]):
+    if statements and (
+        told := [one for at, one in enumerate(sentences(content)) if not at or not one.rstrip("\"' ").endswith("?")]
+    ):
         content = " ".join(told)
     if len(content) <= longest:
         return replace(memory, content=content)

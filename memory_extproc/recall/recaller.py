@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
+from memory_extproc.index.facets import names_in
 from memory_extproc.model import (
     Candidates,
     Outcome,
@@ -39,7 +40,8 @@ from memory_extproc.recall.dedup import with_corrections
 from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.intent import INTENTS, NOTHING_READ, IntentLexicon, Kind, Reading
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
-from memory_extproc.recall.lookup import Lookup, Lookups, having_most
+from memory_extproc.recall.lookup import Lookup, Lookups
+from memory_extproc.recall.memory_traits import having_most
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
 from memory_extproc.recall.rank import (
@@ -413,7 +415,9 @@ class Recaller:
             there = {one.memory.id for one in looked}
             limit = self._limit(wish, lookup)
             beside = [] if lookup.alone else [one for one in candidates if one.memory.id not in there]
-            first = reaching(beside, threshold, on_cosine=on_cosine)[: 0 if lookup.leads else max(limit - len(looked), limit // 2)]
+            first = reaching(beside, threshold, on_cosine=on_cosine)[
+                : 0 if lookup.leads else max(limit - len(looked), limit // 2)
+            ]
             ahead = {one.memory.id for one in first}
             candidates = [*first, *looked, *(one for one in beside if one.memory.id not in ahead)]
         told = frozenset[str]()
@@ -449,13 +453,16 @@ class Recaller:
 
     def _is_general(self, wish: RecallRequest, found: _Found) -> bool:
         """Whether the question is about the world: not about the caller, of no kind, and no candidate that passes
-        the threshold has most of its words."""
+        the threshold has most of its words or one of its names."""
         if found.reading.intents or not wish.threshold or self._lookups is None or wish.earlier:
             return False
         if about_caller(wish.question):
             return False
         passing = reaching(found.candidates, wish.threshold, on_cosine=self._limits.threshold_on_cosine)
-        return not having_most(content_stems(wish.question), [one.memory for one in passing])
+        memories, names = [one.memory for one in passing], names_in(wish.question)
+        if any(names & names_in(one.content) for one in memories):
+            return False
+        return not having_most(content_stems(wish.question), memories)
 
     def _left(self, started: float) -> timedelta:
         """Of the deadline."""

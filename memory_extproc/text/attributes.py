@@ -20,7 +20,9 @@ _READ = 1_000  # characters of a statement, which names its attribute early
 _LED_WITHIN = 4  # words, from a leading word to the word behind it
 _WORD = re.compile(r"\w+(?:['-]\w+)*")
 _UNSPACED = re.compile(UNSPACED)
-_KEYS = frozenset({"group", "asks", "asking", "fields", "told", "led", "tells", "shapes", "others", "distinct", "single"})
+_KEYS = frozenset(
+    {"group", "asks", "asking", "fields", "told", "led", "tells", "shapes", "others", "distinct", "single"}
+)
 _CONTRACTIONS: Final[Mapping[str, str]] = dict(
     line.split(" ", 1) for line in PHRASES["contractions"].strip().splitlines()
 )
