@@ -170,13 +170,15 @@ class IntentLexicon:
 
 
 _PLANS = ATTRIBUTES.mask(name for name, one in ATTRIBUTES.attributes.items() if one.group == "plans")
-_COMPANY = ATTRIBUTES.mask(["children"])  # "what can we do with the kids?"
+_COMPANY = ATTRIBUTES.mask(["children"])  # "a trip with the kids"
 _PLURALS = frozenset({"children", "people", "kids", "haustiere", "hobbies"})
 _LONGEST_FOLLOW_UP = 8  # words
 _LONGEST_TASK = 24  # words of a request for a recommendation or for steps
 _SHORTEST_CHAIN = 2  # steps
-_MOST_BESIDE = 2  # content words of a question for an attribute beside those that name it
-_SEEKS_TIME = re.compile(r"^(?:when|since when|wann|quand|cuando|how (?:long|often|many times)|seit wann|depuis quand)\b")
+_MOST_BESIDE = 2  # content words of a question for an attribute beside the words that name it
+_SEEKS_TIME = re.compile(
+    r"^(?:when|since when|wann|quand|cuando|how (?:long|often|many times)|seit wann|depuis quand)\b"
+)
 _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
 
 
@@ -244,7 +246,7 @@ class _Question:
         return content_stems(" ".join(kept))
 
     def _asks_for_advice(self) -> bool:
-        """Whether the caller asks for advice ("what should I order tonight?"), not for memories of a day."""
+        """Whether the caller asks for advice ("where should I eat tonight?"), not for memories of a day."""
         advising, own = self._words_for("advising"), self._words_for("own")
         return any(word in advising and after in own for word, after in pairwise(self.words))
 
@@ -295,8 +297,8 @@ class _Question:
             yield Intent(Kind.INDIRECT, attributes=named, words=words, people=people, rest=rest)
 
     def _is_chain(self, people: frozenset[str]) -> bool:
-        """Whether the question goes over somebody or something of the caller's to another memory, and is not about
-        the caller as well ("what did my friend recommend to me")."""
+        """Whether the question goes over a person or a thing of the caller's to another memory, and is not about
+        the caller as well ("does my friend recommend it to me")."""
         speaking = self._words_for("own") - self._words_for("possessive")
         if not speaking.isdisjoint(self.words) and self._pattern("where_i").search(self.joined) is None:
             return False

@@ -56,7 +56,7 @@ _MOST_TOPICS = 12  # summaries of all conversations
 _ENOUGH = 0.6  # share of the question's words in a procedure
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
 _WEIGHTY = frozenset({"identity", "work", "people", "health"})
-_VALUES = 3  # of such an attribute in one round
+_VALUES = 3  # of such an attribute in a round
 _NAME_OR_PEOPLE = ATTRIBUTES.mask(["name"]) | ATTRIBUTES.in_groups({"people"})
 _LAST = 1 << 62  # behind all attributes
 _MOST_SAID = 20  # messages without a fact among them
@@ -76,9 +76,7 @@ class Lookup:
     alone: bool = False
     all_of_it: bool = False
     opens: bool = False  # the words of a conversation follow its summary
-    leads: bool = (
-        True  # False: what it found bears on the request and does not answer it, so the ranking goes first
-    )
+    leads: bool = True  # False: it bears on the request without answering it, so the ranking goes first
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -93,7 +91,7 @@ class Lookups:
         self._selects = selects
 
     async def before_search(self, wish: RecallRequest, reading: Reading, now: datetime) -> Lookup | None:
-        """For readings that need no search; None if they find nothing, or one with a search comes first."""
+        """For readings that need no search; None if they find nothing, or a reading with a search comes first."""
         for intent in reading.intents:
             if not (intent.kind in _CURRENT and not (intent.kind is Kind.PAST and intent.subject)):
                 return None
@@ -178,7 +176,7 @@ class _Asked:
                 one.session
                 and place in told
                 and not tells & ~told[place]
-                # "Jo and I have our anniversary on Friday" says who; "User's anniversary is on Friday" does not.
+                # "Jo and I have our anniversary on Friday" has a name; "User's anniversary is on Friday" has none.
                 and (not tells & ATTRIBUTES.of_others or names_in(one.content) <= named[place])
             ):
                 continue
@@ -187,7 +185,7 @@ class _Asked:
 
     def tells_each(self, memory: Memory) -> bool:
         """Whether *memory* tells every attribute that a word of the question names: of "favourite books" likes and
-        books, not one of them."""
+        books."""
         masks = (ATTRIBUTES.named_in([word]) for word in self.intent.words)
         wanted = [mask for mask in masks if mask & self.intent.attributes and not mask & _NAME_OR_PEOPLE]
         return all(self.tells(memory) & mask for mask in wanted)
@@ -211,13 +209,13 @@ class _Asked:
             bit = self._main(one, attributes)
             seen[bit] = seen.get(bit, 0) + 1
             if seen[bit] <= most or not bit:
-                # More values of an attribute that says who the owner is than of any other.
+                # More values of an attribute of identity, work, people or health than of any other.
                 turn = (seen[bit] - 1) // _VALUES if bit & weighty and attributes == ATTRIBUTES.every else seen[bit]
                 rounds.append((turn, bit or _LAST, one))
         return [one for _, _, one in sorted(rounds, key=lambda placed: placed[:2])]
 
     def newest_of_single(self, ordered: Sequence[Memory]) -> list[Memory]:
-        """*ordered* without former values of attributes that have one value at a time: where the caller lives."""
+        """*ordered* without former values of attributes with a single value at a time, such as a home."""
         newest: dict[int, float] = {}
         told = [(one, self.states_single(one)) for one in ordered]
         for one, bit in told:
@@ -239,14 +237,14 @@ class _Asked:
         return bit if any(ATTRIBUTES.told_by(one) & bit for one in own) else 0
 
     def _main(self, memory: Memory, attributes: int) -> int:
-        """The first attribute that *memory* tells, by its field if it has one."""
+        """The first attribute that *memory* tells, by its field if there is a field."""
         named = memory.metadata.get("attribute")
         mask = (ATTRIBUTES.of_field(named) if isinstance(named, str) else 0) or self.tells(memory)
         mask = mask & attributes or mask
         return mask & -mask
 
     def tells_anybody(self, memory: Memory) -> int:
-        """As `tells`, also of what is said about other people."""
+        """As `tells`, also of statements about other people."""
         return ATTRIBUTES.told_by(memory.content)
 
 
@@ -300,7 +298,7 @@ async def _subject(asked: _Asked) -> Lookup | None:
     having = having_most(wanted, _each_once([*named_so, *(one.memory for one in asked.searched)]))
     # A subject without "my" must be a name that the caller used: "Luna", not "black holes".
     if not intent.mine and not any(set(words) <= names_in(one.content) and said_by_owner(one) for one in having):
-        # "who is Ada Lovelace" asks for nobody of the caller's, though there is an Ada.
+        # "Ada Lovelace" is no name of the caller's, though there is an Ada.
         return Lookup(intent, (), alone=True) if _asks_who(intent) and len(words) > 1 else None
     spans = [(one.owner, one.session, span) for one in having if (span := span_of(one))]
     facts = (
@@ -388,7 +386,7 @@ async def _days(asked: _Asked) -> Lookup | None:
     said = [one for one in rows if one.source is not Source.SUMMARY] or rows
     wanted = asked.intent.attributes
     narrow = [one for one in said if asked.tells(one) & wanted] if wanted else []
-    if asked.intent.rest:  # "what workshop did I attend recently" asks for that alone
+    if asked.intent.rest:  # "the workshop last week" asks for that alone
         narrow = [one for one in having_most(asked.intent.rest, narrow or said) if said_by_owner(one)]
         if not narrow:
             return None
@@ -572,7 +570,7 @@ async def _as_of(asked: _Asked) -> Lookup | None:
 
 
 def _having_words(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
-    """Of *found*, memories with most of the question's words beside its attribute."""
+    """The memories in *found* with most of the question's words beside its attribute."""
     named = asked.intent.attributes
     words = [word for word in asked.intent.words if not ATTRIBUTES.named_in([word]) & named]
     wanted = content_stems(" ".join(words))

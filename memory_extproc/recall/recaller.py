@@ -453,7 +453,7 @@ class Recaller:
 
     def _is_general(self, wish: RecallRequest, found: _Found) -> bool:
         """Whether the question is about the world: not about the caller, of no kind, and no candidate that passes
-        the threshold has most of its words or one of its names."""
+        the threshold has most of its words or a name in it."""
         if found.reading.intents or not wish.threshold or self._lookups is None or wish.earlier:
             return False
         if about_caller(wish.question):
