@@ -19,7 +19,7 @@ from typing import Any
 from memory_extproc.model import Trust
 from memory_extproc.text.attributes import ATTRIBUTES, LexiconError, any_of, compile_pattern, plain_words
 from memory_extproc.text.dates import Span, asked_of
-from memory_extproc.text.intents import asks
+from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.periods import impossible_day, period_asked_for
 from memory_extproc.text.persons import relation_words
 from memory_extproc.text.sentences import sentences
@@ -59,6 +59,7 @@ class Intent:
     of: int = 0
     people: frozenset[str] = field(default=frozenset(), repr=False)  # relations it names: "sister", "manager"
     days: Span | None = None
+    rest: frozenset[str] = field(default=frozenset(), repr=False)  # stems beside time, attributes and reporting
     latest: bool = False  # only the last conversation
     mine: bool = False  # the subject is called the caller's own
 
@@ -169,10 +170,16 @@ class IntentLexicon:
         return (one for one in self._domains if not one.words.isdisjoint(words))
 
 
+_PLANS = ATTRIBUTES.mask(name for name, one in ATTRIBUTES.attributes.items() if one.group == "plans")
+_COMPANY = ATTRIBUTES.mask(["children"])  # "a trip with the kids"
 _PLURALS = frozenset({"children", "people", "kids", "haustiere", "hobbies"})
 _LONGEST_FOLLOW_UP = 8  # words
 _LONGEST_TASK = 24  # words of a request for a recommendation or for steps
 _SHORTEST_CHAIN = 2  # steps
+_MOST_BESIDE = 2  # content words of a question for an attribute beside the words that name it
+_SEEKS_TIME = re.compile(
+    r"^(?:when|since when|wann|quand|cuando|how (?:long|often|many times)|seit wann|depuis quand)\b"
+)
 _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
 
 
@@ -202,6 +209,8 @@ class _Question:
         if asking and find("past", joined):
             latest = find("last", joined) is not None
             subject = self._bare(self._group("past", "subject"))
+            if not subject and not latest and days is None and self._pattern("advised").search(joined):
+                subject = " ".join(sorted(self._rest(0)))  # "which phone did you recommend?"
             yield Intent(Kind.PAST, subject=subject, words=tuple(self.words), days=days, latest=latest)
         yield from self._of_tasks()
         if asking and days is not None:
@@ -212,15 +221,33 @@ class _Question:
 
     def _of_days(self, days: Span) -> Iterator[Intent]:
         named = self._attributes()
+        if named and not named & _PLANS and self._wants_all(named) and len(self._rest(named)) <= 1:
+            return  # "which books did I read this year"
         past = asked_of(self.sentence, self.today) is not None
         how_it_was = named or self._pattern("state").search(self.joined)
         if past and how_it_was and not self._pattern("saying").search(self.joined):
             return
+        if _SEEKS_TIME.search(self.joined) is not None:  # "when did I go camping in June?"
+            return
         if self.language.find("dated", self.joined) and not self._asks_for_advice():
-            yield Intent(Kind.DATED, days=days, words=tuple(self.words), attributes=named)
+            yield Intent(Kind.DATED, days=days, words=tuple(self.words), attributes=named, rest=self._rest(_PLANS))
+
+    def _rest(self, named: int) -> frozenset[str]:
+        """Stems of the question's words that name no time, none of the attributes *named*, and report nothing."""
+        timing, reporting = self._words_for("timing"), self._words_for("reporting")
+        kept = [
+            word
+            for word in ATTRIBUTES.without_asking(self.joined).split()
+            if word.isalpha()
+            and word.removesuffix("s") not in timing
+            and word not in timing
+            and word not in reporting
+            and not ATTRIBUTES.named_in([word]) & named
+        ]
+        return content_stems(" ".join(kept))
 
     def _asks_for_advice(self) -> bool:
-        """Whether the caller asks for advice ("what should I order tonight?"), not for memories of a day."""
+        """Whether the caller asks for advice ("where should I eat tonight?"), not for memories of a day."""
         advising, own = self._words_for("advising"), self._words_for("own")
         return any(word in advising and after in own for word, after in pairwise(self.words))
 
@@ -232,9 +259,10 @@ class _Question:
             yield Intent(Kind.PROCEDURE, subject=subject, words=tuple(self.words))
         if self.language.find("request", self.joined):
             domains = list(self.lexicon.domains_of(set(self.words)))
-            if domains and not self._pattern("about_the_world").search(self.joined):
+            with_them = self._attributes() & _COMPANY
+            if (domains or with_them) and not self._pattern("about_the_world").search(self.joined):
                 masks = (
-                    [one.attributes for one in domains],
+                    [with_them, *(one.attributes for one in domains)],
                     [one.likings for one in domains],
                     [one.of for one in domains],
                 )
@@ -247,8 +275,11 @@ class _Question:
         joined, words = self.joined, tuple(self.words)
         named, people = self._attributes(), relation_words(self.words)
         past = asked_of(self.sentence, self.today) is not None
-        if past:
-            yield Intent(Kind.AS_OF, attributes=named, words=words, people=people, days=days)
+        rest = self._rest(named)
+        if past and not (named and self._wants_all(named)):
+            states = self._pattern("state").search(joined)
+            if states or (named and len(rest) <= _MOST_BESIDE and not self._pattern("saying").search(joined)):
+                yield Intent(Kind.AS_OF, attributes=named, words=words, people=people, days=days, rest=rest)
             return
         if self._group("steps", "subject") and not ATTRIBUTES.asked_by(joined):
             return  # "how do I book a table" asks for no book
@@ -257,14 +288,30 @@ class _Question:
             yield Intent(Kind.LIST, subject=thing, attributes=ATTRIBUTES.named_in(thing.split()), words=words)
         if not self._is_mine():
             return
+        if not thing and named and not people and self._wants_all(named) and len(rest) <= _MOST_BESIDE:
+            yield Intent(Kind.LIST, attributes=named, words=words, rest=rest)
         anchor = _anchor(self.words, self._words_for("possessive"), self._words_for("own"))
         chained = people and len(self._pattern("linking").findall(joined)) + len(people) >= _SHORTEST_CHAIN
-        if anchor and (chained or people or self._pattern("anchored").search(joined)):
+        if anchor and self._is_chain(people):
             yield Intent(Kind.HOPS, subject=anchor, attributes=named, words=words, people=people)
-        if named and not (chained and len(people) > 1):
-            yield Intent(Kind.INDIRECT, attributes=named, words=words, people=people)
-        if anchor and not (chained or people):
-            yield Intent(Kind.HOPS, subject=anchor, attributes=named, words=words)
+        if named and days is None and len(rest) <= _MOST_BESIDE and not (chained and len(people) > 1):
+            yield Intent(Kind.INDIRECT, attributes=named, words=words, people=people, rest=rest)
+
+    def _is_chain(self, people: frozenset[str]) -> bool:
+        """Whether the question goes over a person or a thing of the caller's to another memory, and is not about
+        the caller as well ("does my friend recommend it to me")."""
+        speaking = self._words_for("own") - self._words_for("possessive")
+        if not speaking.isdisjoint(self.words) and self._pattern("where_i").search(self.joined) is None:
+            return False
+        return bool(people) or self._pattern("anchored").search(self.joined) is not None
+
+    def _wants_all(self, named: int) -> bool:
+        """Whether the question asks for all values of an attribute: "which allergies", "everything I planted"."""
+        if not self._words_for("all").isdisjoint(self.words):
+            return True
+        naming = [word for word in self.words if ATTRIBUTES.named_in([word]) & named]
+        several = any(word.endswith("s") and ATTRIBUTES.named_in([word.removesuffix("s")]) for word in naming)
+        return several and not self._words_for("which").isdisjoint(self.words[:_NOUN_PHRASE])
 
     def _is_plural(self, thing: str) -> bool:
         last = thing.rsplit(maxsplit=1)[-1]

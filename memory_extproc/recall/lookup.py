@@ -6,6 +6,7 @@ a gate of their own; verdicts on duplicates, on memories in view and on expired 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,24 +17,48 @@ from memory_extproc.model import Memory, MemoryType, Owner, RecallRequest, Role,
 from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.intent import INTENTS, Intent, Kind, Reading
+from memory_extproc.recall.memory_traits import (
+    FACTS,
+    HERE,
+    OWN_START,
+    READ_FOR_STATEMENT,
+    about_self,
+    all_names,
+    facts_first,
+    having_most,
+    is_of_caller,
+    is_of_family,
+    is_of_household,
+    last_said,
+    mentions,
+    named_content,
+    names_near,
+    said_by_owner,
+    said_within,
+    span_of,
+    stands_in,
+    states,
+    valid_since,
+)
 from memory_extproc.recall.prompt_block import GROUPS
 from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import content_stems
-from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
-from memory_extproc.text.words import rarity
+from memory_extproc.text.persons import relation_words, same_relation, subject
+from memory_extproc.text.sentences import clauses, sentences
+from memory_extproc.text.words import fold
 
 RELEVANCE = 0.9  # of memories that a lookup found; a client may set its threshold above it
-_READ_FOR_SUBJECT = 60  # characters
-_SUBJECT_WITHIN = 4  # words
-PETS = ATTRIBUTES.attributes["pets"].told
-_FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
 _SAID = frozenset({Source.VERBATIM})
 _MOST_CHAIN = 4  # memories on the way to an answer of several hops
 _LIKELY = 0.35  # relevance of a candidate, for questions about a past conversation
 _MOST_TOPICS = 12  # summaries of all conversations
 _ENOUGH = 0.6  # share of the question's words in a procedure
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
+_WEIGHTY = frozenset({"identity", "work", "people", "health"})
+_VALUES = 3  # of such an attribute in a round
+_NAME_OR_PEOPLE = ATTRIBUTES.mask(["name"]) | ATTRIBUTES.in_groups({"people"})
+_LAST = 1 << 62  # behind all attributes
 _MOST_SAID = 20  # messages without a fact among them
 _CURRENT = frozenset(
     {Kind.OVERVIEW, Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.PAST}
@@ -51,6 +76,7 @@ class Lookup:
     alone: bool = False
     all_of_it: bool = False
     opens: bool = False  # the words of a conversation follow its summary
+    leads: bool = True  # False: it bears on the request without answering it, so the ranking goes first
 
     @property
     def candidates(self) -> list[Candidate]:
@@ -65,7 +91,7 @@ class Lookups:
         self._selects = selects
 
     async def before_search(self, wish: RecallRequest, reading: Reading, now: datetime) -> Lookup | None:
-        """For readings that need no search; None if they find nothing, or one with a search comes first."""
+        """For readings that need no search; None if they find nothing, or a reading with a search comes first."""
         for intent in reading.intents:
             if not (intent.kind in _CURRENT and not (intent.kind is Kind.PAST and intent.subject)):
                 return None
@@ -139,100 +165,105 @@ class _Asked:
     def once(self, ordered: Sequence[Memory], attributes: int) -> list[Memory]:
         """*ordered*, facts first, without messages that add nothing about *attributes* to their own facts."""
         told: dict[tuple[str, int], int] = {}
+        named: dict[tuple[str, int], frozenset[str]] = {}
         kept = []
         for one in ordered:
             place, tells = (one.session, one.seq), self.tells(one) & attributes
-            if one.source in _FACTS and one.session:
+            if one.source in FACTS and one.session:
                 told[place] = told.get(place, 0) | tells
-            elif one.session and place in told and not tells & ~told[place]:
+                named[place] = named.get(place, frozenset()) | names_in(one.content)
+            elif (
+                one.session
+                and place in told
+                and not tells & ~told[place]
+                # "Jo and I have our anniversary on Friday" has a name; "User's anniversary is on Friday" has none.
+                and (not tells & ATTRIBUTES.of_others or names_in(one.content) <= named[place])
+            ):
                 continue
             kept.append(one)
         return kept
+
+    def tells_each(self, memory: Memory) -> bool:
+        """Whether *memory* tells every attribute that a word of the question names: of "favourite books" likes and
+        books."""
+        masks = (ATTRIBUTES.named_in([word]) for word in self.intent.words)
+        wanted = [mask for mask in masks if mask & self.intent.attributes and not mask & _NAME_OR_PEOPLE]
+        return all(self.tells(memory) & mask for mask in wanted)
 
     def fitting(self, found: Iterable[Memory], attributes: int) -> list[Memory]:
         """*found* without memories of another thing of the same attribute: a cat, in a question about a dog."""
         named = ATTRIBUTES.things(self.intent.words, attributes)
         there = ((one, ATTRIBUTES.things(plain_words(one.content), attributes)) for one in found)
-        return [one for one, things in there if not named or not things or not named.isdisjoint(things)]
+        return [
+            one
+            for one, things in there
+            if self.tells_each(one) and (not named or not things or not named.isdisjoint(things))
+        ]
 
     def spread(self, ordered: Sequence[Memory], attributes: int = -1, most: int = 1_000) -> list[Memory]:
         """*ordered* with the best memory of each attribute first, then the second of each, up to *most*."""
         seen: dict[int, int] = {}
-        rounds: list[tuple[int, Memory]] = []
+        rounds: list[tuple[int, int, Memory]] = []
+        weighty = ATTRIBUTES.in_groups(_WEIGHTY)
         for one in ordered:
             bit = self._main(one, attributes)
             seen[bit] = seen.get(bit, 0) + 1
             if seen[bit] <= most or not bit:
-                rounds.append((seen[bit], one))
-        return [one for _, one in sorted(rounds, key=lambda pair: pair[0])]
+                # More values of an attribute of identity, work, people or health than of any other.
+                turn = (seen[bit] - 1) // _VALUES if bit & weighty and attributes == ATTRIBUTES.every else seen[bit]
+                rounds.append((turn, bit or _LAST, one))
+        return [one for _, _, one in sorted(rounds, key=lambda placed: placed[:2])]
+
+    def newest_of_single(self, ordered: Sequence[Memory]) -> list[Memory]:
+        """*ordered* without former values of attributes with a single value at a time, such as a home."""
+        newest: dict[int, float] = {}
+        told = [(one, self.states_single(one)) for one in ordered]
+        for one, bit in told:
+            if not HERE.search(one.content):  # "we have lived here for years" names no home
+                newest[bit] = max(newest.get(bit, 0.0), valid_since(one))
+        return [one for one, bit in told if not bit or valid_since(one) >= newest.get(bit, 0.0)]
+
+    def states_single(self, memory: Memory) -> int:
+        """The single-valued attribute that *memory* states of its owner; 0: none."""
+        bit = self._main(memory, ATTRIBUTES.single)
+        if not bit & ATTRIBUTES.single or not about_self(memory):
+            return 0
+        content = memory.content[:READ_FOR_STATEMENT]
+        said = (
+            [content] if memory.source in FACTS else [part for one in sentences(content) for part in clauses(one)]
+        )
+        # "moved to Leeds last week" and "we moved to Leeds", not "the deadline was moved to May".
+        own = (one for one in said if OWN_START.search(fold(one)) or memory.source in FACTS)
+        return bit if any(ATTRIBUTES.told_by(one) & bit for one in own) else 0
 
     def _main(self, memory: Memory, attributes: int) -> int:
-        """The first attribute that *memory* tells, by its field if it has one."""
+        """The first attribute that *memory* tells, by its field if there is a field."""
         named = memory.metadata.get("attribute")
         mask = (ATTRIBUTES.of_field(named) if isinstance(named, str) else 0) or self.tells(memory)
         mask = mask & attributes or mask
         return mask & -mask
 
     def tells_anybody(self, memory: Memory) -> int:
-        """As `tells`, also of what is said about other people."""
+        """As `tells`, also of statements about other people."""
         return ATTRIBUTES.told_by(memory.content)
-
-
-def _is_of_family(memory: Memory) -> bool:
-    first = plain_words(memory.content[:_READ_FOR_SUBJECT])[:_SUBJECT_WITHIN]
-    return not INTENTS.words["family"].isdisjoint(first)
-
-
-def about_self(memory: Memory) -> bool:
-    """Whether *memory* is about its owner, and not about another person or an animal."""
-    named = memory.metadata.get("subject")
-    if isinstance(named, str) and named and memory.source in _FACTS:
-        return named.casefold() == "user"
-    if subject(memory.content)[0]:
-        return False
-    first = plain_words(memory.content[:_READ_FOR_SUBJECT])[:_SUBJECT_WITHIN]
-    return not first or first[0] not in INTENTS.words["possessive"] or PETS.isdisjoint(first[1:])
-
-
-def _is_of_caller(memory: Memory) -> bool:
-    """True for "my sister", not for "Anna's sister"."""
-    return memory.source in _FACTS or about_caller(memory.content)
-
-
-def mentions(memory: Memory, people: frozenset[str]) -> bool:
-    """Whether *memory* names any of *people*, also by a synonym."""
-    there = {word.removesuffix("'s").removesuffix("'") for word in plain_words(memory.content)}
-    return any(not there.isdisjoint(same_relation(word)) for word in people)
-
-
-def facts_first(memories: Iterable[Memory]) -> list[Memory]:
-    """Facts before messages; each of them the weightiest, then the newest first."""
-    return sorted(memories, key=lambda one: (one.source not in _FACTS, -weight(one), -_when(one)))
-
-
-def weight(memory: Memory) -> float:
-    """How much *memory* matters to its owner: its importance, and a little for each time it was said or used."""
-    confirmed = memory.metadata.get("confirmations", 0)
-    said = confirmed if isinstance(confirmed, int) else 0
-    return memory.importance + 0.03 * min(said, 5) + 0.01 * min(memory.access_count, 5)
-
-
-def _when(memory: Memory) -> float:
-    return (memory.valid_from or memory.created_at).timestamp()
 
 
 # --- kinds -------------------------------------------------------------------------------------------
 
 
 async def _overview(asked: _Asked) -> Lookup | None:
-    """Facts and statements of weight, of each attribute the best first, so that no attribute crowds out another."""
-    told = await asked.select(Selection(everything=True), sources=_FACTS & asked.wish.scope.sources)
-    facts = [
-        one for one in told if one.type is not MemoryType.REFLECTIVE and (about_self(one) or _is_of_family(one))
-    ]
+    """Facts and statements of weight, of each attribute the best first, so that no attribute crowds out another; of
+    an attribute with a single value the newest alone."""
+    told = await asked.select(Selection(everything=True), sources=FACTS & asked.wish.scope.sources)
+    facts = [one for one in told if one.type is not MemoryType.REFLECTIVE and is_of_household(one)]
     said = await asked.select(Selection(attributes=ATTRIBUTES.every), sources=_SAID & asked.wish.scope.sources)
-    said = [one for one in said if _is_of_caller(one) and (about_self(one) or _is_of_family(one))]
-    ordered = asked.spread(asked.once(facts_first([*facts, *said]), ATTRIBUTES.every))[:_MOST_OF_OVERVIEW]
+    said = [
+        one
+        for one in said
+        if (is_of_caller(one) or is_of_family(one) or asked.states_single(one)) and is_of_household(one)
+    ]
+    kept = asked.newest_of_single(asked.once(facts_first([*facts, *said]), ATTRIBUTES.every))
+    ordered = asked.spread(kept, ATTRIBUTES.every)[:_MOST_OF_OVERVIEW]
     headings = {one.id: group_of(one, asked.tells(one)) for one in ordered}
     return asked.lookup(ordered, headings=headings, alone=True, all_of_it=True)
 
@@ -257,67 +288,33 @@ async def _subject(asked: _Asked) -> Lookup | None:
     words = [word.removesuffix("'s") for word in plain_words(intent.subject)]
     if intent.people and len(words) <= _PERSON:
         told = await asked.telling(ATTRIBUTES.named_in(words))
-        named = frozenset[str]().union(*(_names_near(one, intent.people) for one in told))
+        named = frozenset[str]().union(*(names_near(one, intent.people) for one in told))
         about = await asked.select(Selection(names=named)) if named else []
         return asked.lookup(_each_once([*told, *facts_first(about)]), alone=True, all_of_it=True)
     wanted = content_stems(intent.subject)
-    if not wanted:
+    if not wanted or len(wanted) > _MOST_OF_SUBJECT:  # more words name a single memory, which the ranking finds
         return None
     named_so = await asked.select(Selection(names=frozenset(words)))
-    having = _having_most(wanted, _each_once([*named_so, *(one.memory for one in asked.searched)]))
+    having = having_most(wanted, _each_once([*named_so, *(one.memory for one in asked.searched)]))
     # A subject without "my" must be a name that the caller used: "Luna", not "black holes".
-    if not intent.mine and not any(set(words) <= names_in(one.content) and _by_caller(one) for one in having):
-        # "who is Ada Lovelace" asks for nobody of the caller's, though there is an Ada.
+    if not intent.mine and not any(set(words) <= names_in(one.content) and said_by_owner(one) for one in having):
+        # "Ada Lovelace" is no name of the caller's, though there is an Ada.
         return Lookup(intent, (), alone=True) if _asks_who(intent) and len(words) > 1 else None
-    spans = [(one.owner, one.session, span) for one in having if (span := _span(one))]
+    spans = [(one.owner, one.session, span) for one in having if (span := span_of(one))]
     facts = (
-        await asked.select(Selection(everything=True), sources=_FACTS & asked.wish.scope.sources) if spans else []
+        await asked.select(Selection(everything=True), sources=FACTS & asked.wish.scope.sources) if spans else []
     )
-    said_there = [one for one in facts if any(_stands_in(one, *where) for where in spans)]
-    found = _each_once([*facts_first(filter(_by_caller, having)), *said_there, *having])
+    said_there = [one for one in facts if any(stands_in(one, *where) for where in spans)]
+    found = _each_once([*facts_first(filter(said_by_owner, having)), *said_there, *having])
     return asked.lookup(sorted(found, key=lambda one: one.source is Source.SUMMARY), alone=True, all_of_it=True)
-
-
-def _names_near(memory: Memory, people: frozenset[str]) -> frozenset[str]:
-    """Names of *people* in *memory*: they stand beside the relation ("Schwester Klara", "Jo, my boss")."""
-    words, names = plain_words(memory.content), names_in(memory.content)
-    alike = frozenset[str]().union(*map(same_relation, people))
-    places = [at for at, word in enumerate(words) if word.removesuffix("'s") in alike]
-    near = {word.removesuffix("'s") for at in places for word in words[max(0, at - _NEAR) : at + _NEAR + 1]}
-    return names & near
-
-
-_NEAR = 4  # words
-_ENDS = 2  # of a span: first place and end
 
 
 def _asks_who(intent: Intent) -> bool:
     return not INTENTS.words["who"].isdisjoint(intent.words[:2])
 
 
+_MOST_OF_SUBJECT = 3  # content words
 _PERSON = 2  # words that name a person: "sister", "sister Anna"
-
-
-def _having_most(wanted: frozenset[str], memories: Iterable[Memory]) -> list[Memory]:
-    """The memories with the larger part of *wanted*; rare words count more."""
-    whole = sum(map(rarity, wanted))
-    return [one for one in memories if 2 * sum(map(rarity, wanted & content_stems(_named_content(one)))) > whole]
-
-
-def _span(memory: Memory) -> range | None:
-    """The places of the messages under a summary; None for other memories."""
-    span = memory.metadata.get("span") if memory.source is Source.SUMMARY else None
-    if not isinstance(span, list | tuple) or len(span) != _ENDS or not all(isinstance(end, int) for end in span):
-        return None
-    return range(*span)
-
-
-def _stands_in(memory: Memory, owner: Owner, session: str, span: range) -> bool:
-    return memory.owner == owner and memory.session == session and memory.seq in span
-
-
-def _by_caller(memory: Memory) -> bool:
-    return memory.source in _FACTS or memory.role is Role.USER
 
 
 async def _past(asked: _Asked) -> Lookup | None:
@@ -325,23 +322,23 @@ async def _past(asked: _Asked) -> Lookup | None:
     intent = asked.intent
     summaries = await asked.select(Selection(everything=True), sources=_SUMMARIES & asked.wish.scope.sources)
     if intent.days is not None:
-        summaries = [one for one in summaries if _said_within(one, intent.days)]
+        summaries = [one for one in summaries if said_within(one, intent.days)]
     if intent.subject:
         return _past_subject(asked, summaries)
-    by_time = sorted(summaries, key=_last_said, reverse=True)
+    by_time = sorted(summaries, key=last_said, reverse=True)
     if by_time and not intent.latest and intent.days is None:
         return asked.lookup(by_time[:_MOST_TOPICS], alone=True, all_of_it=True)
     wanted = Selection(everything=intent.days is None, days=intent.days)
     rows = await asked.select(wanted, sources=_SAID & asked.wish.scope.sources)
     sessions = _sessions(rows, View(asked.wish.in_view))
     if intent.latest:
-        sessions = sorted(sessions, key=lambda said: max(map(_when, said)))[-1:]
+        sessions = sorted(sessions, key=lambda said: max(map(valid_since, said)))[-1:]
     names = {(one.owner, one.session) for said in sessions for one in said}
     same = [one for one in by_time if (one.owner, one.session) in names]
     if same:
         return asked.lookup(same, alone=True, all_of_it=True, opens=True)
     said = [one for session in sessions for one in session]
-    return asked.lookup(sorted(said, key=lambda one: (-_when(one), -one.seq)), alone=True, all_of_it=True)
+    return asked.lookup(sorted(said, key=lambda one: (-valid_since(one), -one.seq)), alone=True, all_of_it=True)
 
 
 def _past_subject(asked: _Asked, summaries: Sequence[Memory]) -> Lookup | None:
@@ -351,12 +348,10 @@ def _past_subject(asked: _Asked, summaries: Sequence[Memory]) -> Lookup | None:
         found = [
             one
             for one in summaries
-            if (span := _span(one)) and any(_stands_in(said, one.owner, one.session, span) for said in likely)
+            if (span := span_of(one)) and any(stands_in(said, one.owner, one.session, span) for said in likely)
         ] or [one for one in summaries if one in likely]
-    if found:
-        return asked.lookup(found, alone=True, all_of_it=True, opens=True)
-    said = [one.memory for one in asked.searched if one.memory.source is Source.VERBATIM]
-    return asked.lookup(_to_the_point(asked, said), alone=True, all_of_it=True)
+    # Without a summary the ranking of the messages is better than any choice among them.
+    return asked.lookup(found, alone=True, all_of_it=True, opens=True)
 
 
 _SUMMARIES = frozenset({Source.SUMMARY})
@@ -371,29 +366,15 @@ def _sessions(rows: Iterable[Memory], view: View) -> list[list[Memory]]:
     return [said for said in by_session.values() if 2 * sum(map(view.shows, said)) <= len(said)]
 
 
-def _last_said(summary: Memory) -> float:
-    until = summary.metadata.get("until")
-    return float(until) if isinstance(until, int | float) else summary.updated_at.timestamp()
-
-
-def _said_within(memory: Memory, days: tuple[int, int]) -> bool:
-    return days[0] <= memory.created_at.date().toordinal() <= days[1]
-
-
 def _to_the_point(asked: _Asked, memories: Sequence[Memory]) -> list[Memory]:
     """The *memories* with most words of the subject, best first."""
     wanted = content_stems(asked.intent.subject)
     place = {one.memory.id: at for at, one in enumerate(asked.searched)}
-    shared = {one.id: len(wanted & content_stems(_named_content(one))) for one in memories}
+    shared = {one.id: len(wanted & content_stems(named_content(one))) for one in memories}
     most = max(shared.values(), default=0)
-    having = {one.id for one in _having_most(wanted, memories)}
+    having = {one.id for one in having_most(wanted, memories)}
     kept = [one for one in memories if shared[one.id] == most and one.id in having]
     return sorted(kept, key=lambda one: (-shared[one.id], place.get(one.id, len(place))))
-
-
-def _named_content(memory: Memory) -> str:
-    name = memory.metadata.get("name")
-    return f"{name} {memory.content}" if isinstance(name, str) else memory.content
 
 
 async def _days(asked: _Asked) -> Lookup | None:
@@ -403,8 +384,13 @@ async def _days(asked: _Asked) -> Lookup | None:
     rows = await asked.select(Selection(days=days))
     # A summary repeats its messages; it stands for days of which nothing else is left.
     said = [one for one in rows if one.source is not Source.SUMMARY] or rows
-    if asked.intent.attributes and (narrow := [one for one in said if asked.tells(one) & asked.intent.attributes]):
-        said = narrow
+    wanted = asked.intent.attributes
+    narrow = [one for one in said if asked.tells(one) & wanted] if wanted else []
+    if asked.intent.rest:  # "the workshop last week" asks for that alone
+        narrow = [one for one in having_most(asked.intent.rest, narrow or said) if said_by_owner(one)]
+        if not narrow:
+            return None
+    said = narrow or said
     own = asked.once(facts_first(one for one in said if one.role is not Role.ASSISTANT), ATTRIBUTES.every)
     answers = [one for one in said if one.role is Role.ASSISTANT]
     return asked.lookup([*own, *answers], alone=True, all_of_it=True)
@@ -413,11 +399,15 @@ async def _days(asked: _Asked) -> Lookup | None:
 async def _list(asked: _Asked) -> Lookup | None:
     intent = asked.intent
     found = asked.fitting(await asked.telling(intent.attributes), intent.attributes) if intent.attributes else []
+    if intent.rest:
+        found = having_most(intent.rest, found)
     wanted = content_stems(intent.subject)
     found += [
         one.memory
         for one in asked.searched
-        if wanted and wanted <= content_stems(one.memory.content) and _by_caller(one.memory)
+        if said_by_owner(one.memory)
+        and one.memory.source is not Source.SUMMARY
+        and ((wanted and wanted <= content_stems(one.memory.content)) or one.relevance >= asked.wish.threshold)
     ]
     return asked.lookup(asked.once(facts_first(_each_once(found)), intent.attributes), alone=True, all_of_it=True)
 
@@ -439,17 +429,13 @@ async def _indirect(asked: _Asked) -> Lookup | None:
     passing = [one.memory for one in asked.searched if one.relevance >= asked.wish.threshold]
     found = [one for one in await asked.telling(asked_for) if asked.tells(one) & asked_for]
     found = asked.fitting(found, asked_for)
-    if narrowing := _narrowing_words(asked.intent):
-        found = [one for one in found if 2 * len(narrowing & content_stems(one.content)) >= len(narrowing)]
+    if rest := asked.intent.rest:
+        found = [one for one in found if rest <= content_stems(one.content)]
+    found = [one for one in found if states(one, asked_for)]
     ids = {one.id for one in found}
     if not found or any(one.id in ids for one in passing):
         return None
     return asked.lookup(_narrow(asked, found)[:_MOST_INDIRECT], alone=True)
-
-
-def _narrowing_words(intent: Intent) -> frozenset[str]:
-    """Stems of the words in the question that name no attribute: "my favourite film" needs a memory about films."""
-    return frozenset(content_stems(" ".join(word for word in intent.words if not ATTRIBUTES.named_in([word]))))
 
 
 def _narrow(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
@@ -459,7 +445,7 @@ def _narrow(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
     shared = {one.id: len(wanted & content_stems(one.content)) for one in found}
     most = max(shared.values(), default=0)
     kept = [one for one in found if shared[one.id] == most]
-    return sorted(kept, key=lambda one: (one.source not in _FACTS, place.get(one.id, len(place))))
+    return sorted(kept, key=lambda one: (one.source not in FACTS, place.get(one.id, len(place))))
 
 
 _MOST_INDIRECT = 3
@@ -475,27 +461,28 @@ async def _hops(asked: _Asked) -> Lookup | None:
     """From the caller's people or things in the question ("my sister's husband") to names, and on to memories with
     these names, at most two steps."""
     intent = asked.intent
-    rest = content_stems(" ".join(word for word in intent.words if word.removesuffix("'s") != intent.subject))
+    through = {word for known in (intent.subject, *intent.people) for word in (known, *same_relation(known))}
+    rest = content_stems(" ".join(word for word in intent.words if word.removesuffix("'s") not in through))
     anchors = await _anchors(asked)
     chain, seen = list(anchors), {one.id for one in anchors}
-    front, targets = anchors, [one for one in anchors if len(rest & content_stems(one.content)) > 1]
+    front, targets = anchors, [one for one in having_most(rest, anchors) if rest] if len(rest) > 1 else []
     people = relation_words([intent.subject])
     for step in range(_STEPS):
-        near = [_names_near(one, people) for one in front] if people and not step else []
-        names = frozenset[str]().union(*near) or _all_names(front)
+        near = people or frozenset({intent.subject})
+        names = frozenset[str]().union(*(names_near(one, near) for one in front)) if not step else all_names(front)
         if targets or not names:
             break
         found = await asked.select(Selection(names=names))
-        front = [one for one in found if one.id not in seen and _by_caller(one)]
+        front = [one for one in found if one.id not in seen and said_by_owner(one)]
         seen.update(one.id for one in front)
         targets = [one for one in front if _meets(asked, rest, one)]
         front = facts_first(front)[:_MOST_CHAIN]
         chain += [] if targets else front
     if not targets:
         return None
-    best = sorted(targets, key=lambda one: (-len(rest & content_stems(one.content)), one.source not in _FACTS))
+    best = sorted(targets, key=lambda one: (-len(rest & content_stems(one.content)), one.source not in FACTS))
     best = best[:_MOST_TARGETS]
-    linked = [one for one in chain if names_in(one.content) & _all_names(best)]
+    linked = [one for one in chain if names_in(one.content) & all_names(best)]
     return asked.lookup(_each_once([*best, *linked[:_MOST_CHAIN]]), alone=True)
 
 
@@ -504,25 +491,29 @@ async def _anchors(asked: _Asked) -> list[Memory]:
     anchor = asked.intent.subject
     if relation_words([anchor]):
         telling = await asked.select(Selection(attributes=ATTRIBUTES.named_in([anchor]) or asked.intent.attributes))
-        found = [one for one in telling if mentions(one, frozenset({anchor})) and _is_of_caller(one)]
+        found = [one for one in telling if mentions(one, frozenset({anchor})) and is_of_caller(one)]
     else:
         head = anchor[: max(_SHORTEST_HEAD, len(anchor) - 3)]
-        there = [one.memory for one in asked.searched if _by_caller(one.memory)]
+        there = [one.memory for one in asked.searched if said_by_owner(one.memory)]
         found = [one for one in there if any(word.startswith(head) for word in plain_words(one.content))]
     return [one for one in facts_first(found) if names_in(one.content)][:_MOST_CHAIN]
 
 
 def _meets(asked: _Asked, rest: frozenset[str], memory: Memory) -> bool:
-    """Whether *memory* has a word of the *rest* of the question, or its attribute."""
+    """Whether *memory* has most of the *rest* of the question, or tells the attribute that it asks for."""
+    if rest and having_most(rest, [memory]):
+        return True
+    if INTENTS.patterns["place"].search(" ".join(asked.intent.words)) and _AT_A_PLACE.search(memory.content):
+        return True
     asked_for = asked.intent.attributes & ~ATTRIBUTES.of_others & ~ATTRIBUTES.named_in([asked.intent.subject])
-    return bool(rest & content_stems(memory.content) or asked.tells_anybody(memory) & asked_for)
+    return bool(asked.tells_anybody(memory) & asked_for and states(memory, asked_for))
 
 
+# "on Elm Street", "at the zoo", "in Building 7"
+_AT_A_PLACE = re.compile(
+    r"\b(?:in|at|on) (?:the |a |an )?[A-Z]\w+|\b(?:works?|lives?|sits?|office is|shifts) (?:in|at|on) "
+)
 _STEPS = 2
-
-
-def _all_names(memories: Iterable[Memory]) -> frozenset[str]:
-    return frozenset[str]().union(*(names_in(one.content) for one in memories))
 
 
 async def _constraint(asked: _Asked) -> Lookup | None:
@@ -540,7 +531,7 @@ async def _constraint(asked: _Asked) -> Lookup | None:
     ]
     telling = intent.attributes | intent.likings
     found = [*asked.once(facts_first(strict), telling), *asked.once(facts_first(loose), telling)]
-    return asked.lookup(asked.spread(found, intent.attributes, _OF_AN_ATTRIBUTE)[:_MOST_CONSTRAINTS])
+    return asked.lookup(asked.spread(found, intent.attributes, _OF_AN_ATTRIBUTE)[:_MOST_CONSTRAINTS], leads=False)
 
 
 _OF_AN_ATTRIBUTE = 2  # constraints of an attribute
@@ -566,9 +557,9 @@ async def _as_of(asked: _Asked) -> Lookup | None:
         found = await asked.telling(_without_people(intent))
     else:
         wanted = content_stems(" ".join(intent.words))
-        found = _having_most(wanted, (one.memory for one in asked.searched if _by_caller(one.memory)))
+        found = having_most(wanted, (one.memory for one in asked.searched if said_by_owner(one.memory)))
     found = _having_words(asked, found)
-    found = sorted(found, key=_when, reverse=True)
+    found = sorted(found, key=valid_since, reverse=True)
     was = [one for one in found if one.valid_to is not None]
     if was:
         return asked.lookup(was[: asked.wish.limit], alone=True)
@@ -579,7 +570,7 @@ async def _as_of(asked: _Asked) -> Lookup | None:
 
 
 def _having_words(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
-    """Of *found*, memories with most of the question's words beside its attribute."""
+    """The memories in *found* with most of the question's words beside its attribute."""
     named = asked.intent.attributes
     words = [word for word in asked.intent.words if not ATTRIBUTES.named_in([word]) & named]
     wanted = content_stems(" ".join(words))
@@ -594,7 +585,7 @@ async def _procedure(asked: _Asked) -> Lookup | None:
     rows = await asked.select(Selection(everything=True), types=asked.wish.scope.types & {MemoryType.PROCEDURAL})
     fitting = {one.id: len(wanted & content_stems(one.content)) / len(wanted) for one in rows}
     found = [one for one in rows if fitting[one.id] >= _ENOUGH]
-    found.sort(key=lambda one: (-fitting[one.id], -_when(one)))
+    found.sort(key=lambda one: (-fitting[one.id], -valid_since(one)))
     return asked.lookup(found[: asked.wish.limit])
 
 

@@ -32,6 +32,7 @@ from memory_extproc.recall.dedup import is_correction
 from memory_extproc.safety.neutralize import harmless
 from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
 from memory_extproc.text.persons import may_correct
+from memory_extproc.text.sentences import sentences
 from memory_extproc.text.words import estimate_tokens
 
 OPENING = (
@@ -76,13 +77,15 @@ def render(
     counts_rest: bool = False,
     beyond: int = 0,
     longest: int | None = None,
+    statements: bool = False,
 ) -> Block:
     """A block of at most *budget* estimated tokens with as many of *ranked*, best first, as fit.
 
     One line per memory. The last that fits only in part is cut at a word. Lines stand in the order in which
     the memories came to be, and those of one conversation in its own; with *headings* by id, under these.
     *counts_rest*: a last line tells how many did not fit, and how many were *beyond* a limit.
-    *longest*: characters of a message, which is cut at a word, so that more messages fit.
+    *longest*: characters of a message, which is cut at a word, so that more messages fit; with *statements*
+    without its questions.
     """
     # Each pair is compared, which many lines are too many for.
     corrections = _corrections(ranked) if longest is None else frozenset()
@@ -91,7 +94,7 @@ def render(
     kept: list[tuple[Ranked, str]] = []
     shown: dict[str, None] = {}
     for one in ranked:
-        memory = one.memory if longest is None else _shorten(one.memory, longest)
+        memory = one.memory if longest is None else _shorten(one.memory, longest, statements=statements)
         line = _line(memory, corrects=memory.id in corrections)
         heading = headings.get(one.memory.id, "")
         above = estimate_tokens(_heading_line(heading)) + 1 if heading and heading not in shown else 0
@@ -116,10 +119,16 @@ def render(
     return Block(text, tuple(one for one, _ in kept), estimate_tokens(text))
 
 
-def _shorten(memory: Memory, longest: int) -> Memory:
+def _shorten(memory: Memory, longest: int, *, statements: bool) -> Memory:
     content = memory.content
-    if memory.source is not Source.VERBATIM or len(content) <= longest:
+    if memory.source is not Source.VERBATIM:
         return memory
+    if statements and (
+        told := [one for at, one in enumerate(sentences(content)) if not at or not one.rstrip("\"' ").endswith("?")]
+    ):
+        content = " ".join(told)
+    if len(content) <= longest:
+        return replace(memory, content=content)
     return replace(memory, content=f"{content[:longest].rsplit(' ', 1)[0]} …")
 
 

@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
+from memory_extproc.index.facets import names_in
 from memory_extproc.model import (
     Candidates,
     Memory,
@@ -55,6 +56,7 @@ from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.intent import INTENTS, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.lookup import Lookup, Lookups
+from memory_extproc.recall.memory_traits import having_most
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
 from memory_extproc.recall.rank import (
@@ -71,6 +73,8 @@ from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.topic_context import Ongoing, Threads, with_threads
 from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
 from memory_extproc.text import dates
+from memory_extproc.text.intents import content_stems
+from memory_extproc.text.persons import about_caller
 
 log = logger(__name__)
 
@@ -453,24 +457,29 @@ class Recaller:
         self, wish: RecallRequest, found: _Found, within: timedelta, *, whole: bool
     ) -> list[Considered]:
         on_cosine, candidates, limit = self._limits.threshold_on_cosine, found.candidates, wish.limit
+        threshold = _UNREACHABLE if self._is_general(wish, found) else wish.threshold
         if (lookup := found.lookup) is not None:
             looked = lookup.candidates
             there = {one.memory.id for one in looked}
-            beside = () if lookup.alone else (one for one in candidates if one.memory.id not in there)
-            candidates = [*looked, *beside]
             limit = self._limit(wish, lookup)
+            beside = [] if lookup.alone else [one for one in candidates if one.memory.id not in there]
+            first = reaching(beside, threshold, on_cosine=on_cosine)[
+                : 0 if lookup.leads else max(limit - len(looked), limit // 2)
+            ]
+            ahead = {one.memory.id for one in first}
+            candidates = [*first, *looked, *(one for one in beside if one.memory.id not in ahead)]
         barred = [one for one in candidates if not self._may_inject(one.memory)]
         if barred:
             candidates = [one for one in candidates if one not in barred]
         told = frozenset[str]()
         if self._ongoing is not None:
-            relevant = [one.memory for one in reaching(candidates, wish.threshold, on_cosine=on_cosine)]
+            relevant = [one.memory for one in reaching(candidates, threshold, on_cosine=on_cosine)]
             told = await self._ongoing.told(relevant, wish, within)
         if self._limits.mmr_lambda is not None:
             balance = self._limits.mmr_lambda
-            candidates = diversify_mmr(candidates, balance, limit, wish.threshold, on_cosine=on_cosine)
+            candidates = diversify_mmr(candidates, balance, limit, threshold, on_cosine=on_cosine)
         if not on_cosine:  # of a correction no cosine says that it belongs to what it corrects
-            candidates = with_corrections(candidates, wish.threshold)
+            candidates = with_corrections(candidates, threshold)
         # A question for everything gets a summary beside the messages under it.
         apart = lookup is not None and lookup.all_of_it
         least = least_trust(wish.question, found.reading)
@@ -484,7 +493,7 @@ class Recaller:
             for considered in weigh(
                 several,
                 now=self._now(),
-                threshold=wish.threshold,
+                threshold=threshold,
                 limit=limit,
                 on_cosine=on_cosine,
                 asked=wish.question,
@@ -533,6 +542,19 @@ class Recaller:
             stages=stages,
         )
 
+    def _is_general(self, wish: RecallRequest, found: _Found) -> bool:
+        """Whether the question is about the world: not about the caller, of no kind, and no candidate that passes
+        the threshold has most of its words or a name in it."""
+        if found.reading.intents or not wish.threshold or self._lookups is None or wish.earlier:
+            return False
+        if about_caller(wish.question):
+            return False
+        passing = reaching(found.candidates, wish.threshold, on_cosine=self._limits.threshold_on_cosine)
+        memories, names = [one.memory for one in passing], names_in(wish.question)
+        if any(names & names_in(one.content) for one in memories):
+            return False
+        return not having_most(content_stems(wish.question), memories)
+
     def _left(self, started: float) -> timedelta:
         """Of the deadline."""
         return self._limits.deadline - timedelta(seconds=self._clock() - started)
@@ -541,7 +563,10 @@ class Recaller:
         """Memories in the block. A limit that the request or a rule names holds for every kind of question."""
         if wish.limited:
             return wish.limit
-        return len(lookup.memories) if lookup.all_of_it else max(wish.limit, len(lookup.memories))
+        count = len(lookup.memories)
+        if not lookup.leads:
+            return wish.limit + count
+        return count if lookup.all_of_it else max(wish.limit, count)
 
     def _recalled(
         self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], weighed: Sequence[Considered]
@@ -558,6 +583,7 @@ class Recaller:
                 opening,
                 headings=lookup.headings,
                 longest=SHORT_MESSAGE if lookup.all_of_it else None,
+                statements=lookup.intent.kind is Kind.OVERVIEW,
                 counts_rest=lookup.all_of_it and lookup.intent.kind in _COUNTED,
                 beyond=sum(one.verdict is Verdict.OVER_LIMIT for one in weighed) if wish.limited else 0,
             )
@@ -603,6 +629,7 @@ MOST_TRACED = 24  # candidates
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
 SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
+_UNREACHABLE = 2.0  # a threshold that no relevance reaches
 _FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=UTC)
 AS_OF_UNREADABLE = "as_of is ignored: expected a time that is over, in RFC 3339, such as 2026-03-02T09:00:00Z"
 SUBJECT_UNKNOWN = "no memory mentions the subject of the question"

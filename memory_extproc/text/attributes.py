@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from importlib.resources import files
@@ -20,7 +20,9 @@ _READ = 1_000  # characters of a statement, which names its attribute early
 _LED_WITHIN = 4  # words, from a leading word to the word behind it
 _WORD = re.compile(r"\w+(?:['-]\w+)*")
 _UNSPACED = re.compile(UNSPACED)
-_KEYS = frozenset({"group", "asks", "asking", "fields", "told", "led", "tells", "shapes", "others", "distinct"})
+_KEYS = frozenset(
+    {"group", "asks", "asking", "fields", "told", "led", "tells", "shapes", "others", "distinct", "single"}
+)
 _CONTRACTIONS: Final[Mapping[str, str]] = dict(
     line.split(" ", 1) for line in PHRASES["contractions"].strip().splitlines()
 )
@@ -39,6 +41,7 @@ class Attribute:
     group: str
     others: bool
     distinct: bool
+    single: bool
     asks: frozenset[str]
     told: frozenset[str]
     led: frozenset[str]
@@ -80,6 +83,7 @@ class AttributeLexicon:
         self._shapes = [(one.bit, one.shapes) for one in self.attributes.values() if one.shapes is not None]
         self._fields = [(one.bit, one.fields) for one in self.attributes.values() if one.fields is not None]
         self.of_others = sum(one.bit for one in self.attributes.values() if one.others)
+        self.single = sum(one.bit for one in self.attributes.values() if one.single)
         self.every = (1 << len(self.attributes)) - 1
         self._unspaced = [(word, bit) for word, bit in self._asks.items() if _UNSPACED.match(word)]
 
@@ -98,6 +102,9 @@ class AttributeLexicon:
 
     def groups(self, mask: int) -> frozenset[str]:
         return frozenset(one.group for one in self.attributes.values() if one.bit & mask)
+
+    def in_groups(self, groups: Container[str]) -> int:
+        return sum(one.bit for one in self.attributes.values() if one.group in groups)
 
     def told_by(self, text: str, field: str = "") -> int:
         """The mask of the attributes that the statement *text* tells of; *field*: the attribute of a fact."""
@@ -142,6 +149,12 @@ class AttributeLexicon:
         """The mask of the attributes that the plain words of a question, *joined*, ask for without naming them."""
         return sum(bit for bit, pattern in self._asking if pattern.search(joined))
 
+    def without_asking(self, joined: str) -> str:
+        """The plain words of a question, *joined*, but for those that ask for an attribute without naming it."""
+        for _, pattern in self._asking:
+            joined = pattern.sub(" ", joined)
+        return joined
+
 
 def _by_word(several: Iterable[tuple[frozenset[str], int]]) -> dict[str, int]:
     found: dict[str, int] = {}
@@ -167,6 +180,7 @@ def _parse_attribute(name: str, bit: int, section: Any) -> Attribute:
         shapes=any_of(section.get("shapes", ()), f"{name}.shapes"),
         others=bool(section.get("others", False)),
         distinct=bool(section.get("distinct", False)),
+        single=bool(section.get("single", False)),
         asks=words("asks"),
         told=words("told"),
         led=words("led"),

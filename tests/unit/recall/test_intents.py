@@ -185,3 +185,40 @@ def test_a_question_for_advice_that_names_a_day_does_not_ask_what_is_known_of_th
 def test_a_question_about_what_happened_and_a_long_task_are_no_requests(question: str) -> None:
     kinds = {one.kind for one in INTENTS.read(question, (), SUNDAY).intents}
     assert kinds.isdisjoint({Kind.CONSTRAINT, Kind.PROCEDURE})
+
+
+@pytest.mark.parametrize(
+    ("kind", "question"),
+    [
+        (Kind.DATED, "When did I go camping in June?"),
+        (Kind.DATED, "since when have I worked there, October?"),
+        (Kind.AS_OF, "What did I promise the neighbours before the party in March?"),
+        (Kind.INDIRECT, "Which job at the harbour did the captain with the parrot offer me?"),
+        (Kind.INDIRECT, "What was the name of the dog that I met on 4 May?"),
+        (Kind.HOPS, "What did my friend recommend to me?"),
+        (Kind.HOPS, "What is my favourite trilogy?"),
+        (Kind.HOPS, "How many of my sketches hang in the library?"),
+    ],
+)
+def test_a_question_for_one_thing_is_left_to_the_ranking(kind: Kind, question: str) -> None:
+    assert kind not in {one.kind for one in INTENTS.read(question, (), SUNDAY).intents}
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "which allergies have I got",
+        "list everything I have planted",
+        "everything I am allergic to",
+        "which books did I read this year?",
+    ],
+)
+def test_a_question_for_all_of_something_asks_for_a_list(question: str) -> None:
+    assert kind_of(question) is Kind.LIST
+
+
+def test_a_question_about_a_day_keeps_the_words_that_narrow_it() -> None:
+    (narrow,) = INTENTS.read("What workshop did I attend last week?", (), SUNDAY).intents
+    (open_,) = INTENTS.read("What did I do last week?", (), SUNDAY).intents
+    assert narrow.rest
+    assert not open_.rest

@@ -236,3 +236,25 @@ async def test_selecting_takes_any_condition_and_says_what_each_memory_tells(des
     everything = await desk.partitions.select(ANN, Selection(everything=True), Scope())
     assert len(everything) == len(EVERYTHING) - 1  # without what was replaced
     assert len(await desk.partitions.select(ANN, Selection(everything=True, most=3), Scope())) == 3
+
+
+async def test_an_overview_has_the_newest_home_and_no_other(desk: Desk) -> None:
+    await desk.remember(
+        a_message("We live in Bergen, third floor.", session="s5", seq=0, created_at=later(hours=1)),
+        a_message("The deadline was moved to Tuesday.", session="s6", seq=0, created_at=later(days=3)),
+    )
+    block = (await desk.ask("What do you know about me?")).block
+    assert "Malmö" in block
+    assert "Bergen" not in block
+
+
+async def test_an_overview_leaves_the_questions_of_a_message_out(desk: Desk) -> None:
+    await desk.remember(a_message("My husband is Ole. Which socks go with a kilt?", session="s5", seq=0))
+    block = (await desk.ask("Who am I?")).block
+    assert "Ole" in block
+    assert "kilt" not in block
+
+
+async def test_a_question_about_the_world_gets_nothing(desk: Desk) -> None:
+    await desk.remember(a_message("Is 23 a prime number? Ask me another.", session="s5", seq=0))
+    assert (await desk.ask("what is the boiling point of nitrogen")).outcome is Outcome.NOTHING_RELEVANT

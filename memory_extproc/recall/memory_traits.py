@@ -1,0 +1,153 @@
+"""Traits of a memory: the person that it is about, and whether it states anything of its owner.
+
+By the memory's words and metadata alone, for lookups by kind of question. Pure; linear in the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from memory_extproc.index.facets import names_in
+from memory_extproc.model import Memory, Owner, Role, Source
+from memory_extproc.recall.intent import INTENTS
+from memory_extproc.text.attributes import ATTRIBUTES, plain_words
+from memory_extproc.text.intents import content_stems
+from memory_extproc.text.persons import about_caller, same_relation, subject
+from memory_extproc.text.sentences import sentences
+from memory_extproc.text.words import fold, rarity
+
+_READ_FOR_SUBJECT = 60  # characters
+_SUBJECT_WITHIN = 4  # words
+PETS = ATTRIBUTES.attributes["pets"].told
+FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
+_NEAR = 4  # words
+# The writer of a quoted message, and the person who is spoken to: "Ann: Hey Maria, my sister is here".
+_ADDRESSED = re.compile(
+    r"(?:\A\w{1,40}:\s)|\b(?i:hey|hi|hello|thanks|thank you|wow|yeah|yes|sure|hallo|salut|hola|danke),? [A-Z]\w+"
+    r"|, [A-Z]\w+(?=[!.?])"
+)
+_SPEAKER = re.compile(
+    r"\b(?:i|i'm|i've|my|mine|me|we|our|us|ich|mein\w*|mir|mich|wir|unser\w*|je|j'\w+|mon|ma|mes|nous|notre|nos|yo|mi|mis|soy|tengo|nuestr\w+)\b"
+)
+OWN_START = re.compile(
+    r"\b(?:i|we|i'm|we're|i've|we've|my|our|ich|wir|je|j'\w+|on|nous|yo|nos)\b"
+    r"|^(?:just |finally )?\w+ed (?:in )?to\b"
+)
+HERE = re.compile(r"\bhere\b")
+_LISTENER = re.compile(r"\b(?:you|your|yours|you're|you've|du|dein\w*|tu|ton|ta|tes|vous|votre|vos|te)\b")
+READ_FOR_STATEMENT = 600  # characters
+_ENDS = 2  # of a span: first place and end
+
+
+def is_of_family(memory: Memory) -> bool:
+    who, sure = subject(memory.content)
+    if who and sure < 1.0:  # "Priscilla has a daughter"
+        return False
+    first = plain_words(memory.content[:_READ_FOR_SUBJECT])[:_SUBJECT_WITHIN]
+    return not INTENTS.words["family"].isdisjoint(first)
+
+
+def about_self(memory: Memory) -> bool:
+    """Whether *memory* is about its owner, and not about another person or an animal."""
+    named = memory.metadata.get("subject")
+    if isinstance(named, str) and named and memory.source in FACTS:
+        return named.casefold() == "user"
+    if subject(memory.content)[0]:
+        return False
+    first = plain_words(memory.content[:_READ_FOR_SUBJECT])[:_SUBJECT_WITHIN]
+    return not first or first[0] not in INTENTS.words["possessive"] or PETS.isdisjoint(first[1:])
+
+
+def is_of_caller(memory: Memory) -> bool:
+    """True for "my sister", not for "Anna's sister"."""
+    return memory.source in FACTS or about_caller(memory.content)
+
+
+def mentions(memory: Memory, people: frozenset[str]) -> bool:
+    """Whether *memory* names any of *people*, also by a synonym."""
+    there = {word.removesuffix("'s").removesuffix("'") for word in plain_words(memory.content)}
+    return any(not there.isdisjoint(same_relation(word)) for word in people)
+
+
+def facts_first(memories: Iterable[Memory]) -> list[Memory]:
+    """Facts before messages; each of them the weightiest, then the newest first."""
+    return sorted(memories, key=lambda one: (one.source not in FACTS, -weight(one), -valid_since(one)))
+
+
+def weight(memory: Memory) -> float:
+    """How much *memory* matters to its owner: its importance, and a little for each time it was said or used."""
+    confirmed = memory.metadata.get("confirmations", 0)
+    said = confirmed if isinstance(confirmed, int) else 0
+    return memory.importance + 0.03 * min(said, 5) + 0.01 * min(memory.access_count, 5)
+
+
+def valid_since(memory: Memory) -> float:
+    return (memory.valid_from or memory.created_at).timestamp()
+
+
+def is_of_household(memory: Memory) -> bool:
+    return about_self(memory) or is_of_family(memory)
+
+
+def names_near(memory: Memory, people: frozenset[str]) -> frozenset[str]:
+    """Names of *people* in *memory*: they stand beside the relation ("Schwester Klara", "Jo, my boss")."""
+    content = _ADDRESSED.sub(" ", memory.content)
+    words, names = plain_words(content), names_in(content)
+    alike = frozenset[str]().union(*map(same_relation, people))
+    places = [at for at, word in enumerate(words) if word.removesuffix("'s") in alike]
+    near = {word.removesuffix("'s") for at in places for word in words[max(0, at - _NEAR) : at + _NEAR + 1]}
+    return names & near
+
+
+def having_most(wanted: frozenset[str], memories: Iterable[Memory]) -> list[Memory]:
+    """The memories with the larger part of *wanted*; rare words count more."""
+    whole = sum(map(rarity, wanted))
+    return [one for one in memories if 2 * sum(map(rarity, wanted & content_stems(named_content(one)))) > whole]
+
+
+def said_by_owner(memory: Memory) -> bool:
+    return memory.source in FACTS or memory.role is Role.USER
+
+
+def named_content(memory: Memory) -> str:
+    name = memory.metadata.get("name")
+    return f"{name} {memory.content}" if isinstance(name, str) else memory.content
+
+
+def states(memory: Memory, attributes: int) -> bool:
+    """Whether *memory* states one of *attributes* of its owner: of a message, in a sentence that is not about the
+    other side and asks nothing."""
+    if memory.source in FACTS:
+        return True
+    for sentence in sentences(memory.content[:READ_FOR_STATEMENT]):
+        folded = fold(sentence)
+        addressed = _LISTENER.search(folded) is not None or sentence.rstrip().endswith("?")
+        if (not addressed or _SPEAKER.search(folded)) and ATTRIBUTES.told_by(sentence) & attributes:
+            return True
+    return False
+
+
+def all_names(memories: Iterable[Memory]) -> frozenset[str]:
+    return frozenset[str]().union(*(names_in(one.content) for one in memories))
+
+
+def span_of(memory: Memory) -> range | None:
+    """The places of the messages under a summary; None for other memories."""
+    span = memory.metadata.get("span") if memory.source is Source.SUMMARY else None
+    if not isinstance(span, list | tuple) or len(span) != _ENDS or not all(isinstance(end, int) for end in span):
+        return None
+    return range(*span)
+
+
+def stands_in(memory: Memory, owner: Owner, session: str, span: range) -> bool:
+    return memory.owner == owner and memory.session == session and memory.seq in span
+
+
+def last_said(summary: Memory) -> float:
+    until = summary.metadata.get("until")
+    return float(until) if isinstance(until, int | float) else summary.updated_at.timestamp()
+
+
+def said_within(memory: Memory, days: tuple[int, int]) -> bool:
+    return days[0] <= memory.created_at.date().toordinal() <= days[1]
