@@ -1,7 +1,7 @@
 """Coordination in Redis, for several replicas. Needs Redis 6 or newer with `maxmemory-policy noeviction`.
 
-Versions and epochs must not be evicted: a forgotten epoch would let a write from before a forget through.
-All keys of one owner carry the same hash tag and so lie on one node of a cluster.
+Versions and epochs must not be evicted: without its epoch, a write from before a forget would be accepted. All keys
+of an owner share a hash tag and so lie on the same cluster node.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.model import LedgerJob, LedgerMarks, Owner
 from memory_extproc.ports import KeyWrapper
 
-_GLANCE = timedelta(milliseconds=60)  # a request waits so long for the version of what is known
-# An owner's record keys stand in a sorted set with their expiry, so that they can be found and deleted.
-# The server's own clock is used throughout: replicas may disagree about the time. KEYS: record, index.
+_GLANCE = timedelta(milliseconds=60)  # how long a request waits for the version of cached data
+# A sorted set holds each owner's record keys with their expiry, so that they can be found and deleted. The server's
+# clock is used throughout: replicas may disagree about the time. KEYS: record, index.
 _SWAP = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -40,8 +40,8 @@ redis.call('ZADD', KEYS[2], now + ttl, KEYS[1])
 if redis.call('PTTL', KEYS[2]) < ttl then redis.call('PEXPIRE', KEYS[2], ttl) end
 return 1
 """
-# KEYS: index. ARGV: beginnings of the keys that go; none: all of them. In slices, because unpack has a limit of
-# some thousands.
+# KEYS: index. ARGV: prefixes of the keys to delete; none: all keys. In slices, because unpack is limited to some
+# thousands.
 _DELETE = """
 local keys = redis.call('ZRANGE', KEYS[1], 0, -1)
 if #ARGV > 0 then
@@ -78,8 +78,10 @@ def _milliseconds(ttl: timedelta) -> int:
 
 
 class RedisCoordination:
-    """At *server*: an address, for a link of its own, or a link that others use too, which keeps its own limits.
-    Use within `async with`."""
+    """Coordination at *server*: an address, for a link of its own, or a shared link with its own limits.
+
+    Use within `async with`.
+    """
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class RedisCoordination:
             await self._link.__aexit__()
 
     async def open(self) -> None:
-        """Asks the server whether it is there and takes us; raises what is wrong."""
+        """Ping the server; raises connection and authentication errors."""
         await self._link.open()
 
     async def version(self, owner: Owner) -> int:
@@ -162,16 +164,15 @@ class RedisCoordination:
 
     def _record(self, kind: str, owner: Owner, key: str) -> str:
         check_registered([kind])
-        # The kind's length goes first, so that no two pairs of kind and key share a name.
+        # The kind's length is a prefix, so that no two pairs of kind and key collide.
         return self._key(owner, f"record:{len(kind)}:{kind}:{key}")
 
 
-# --- ledger redis ------------------------------------------------------------------------------------
-# The ledger of forgets in Redis, for several replicas. To be kept out of backups.
+# The ledger of forgets in Redis, for several replicas. Exclude it from backups.
 
-# All keys carry one hash tag: a job and its marks are written in one step.
-# KEYS: jobs, order, counter, shut ones of the subject, cuts, items. ARGV: id, job, shut, open, cut, at, whether it
-# is a copy, items... A copy has no job (an empty id), or one that takes the place of one that has come less far.
+# All keys share a hash tag: a job and its marks are written atomically. KEYS: jobs, order, counter, shut jobs of
+# the subject, cuts, items. ARGV: id, job, shut, open, cut, at, whether it is a copy, items... A copy has no job (an
+# empty id), or a job that replaces a less advanced job.
 _WRITE = """
 local writes = ARGV[1] ~= ''
 if writes and ARGV[7] == '1' then
@@ -200,14 +201,14 @@ for n = 8, #ARGV do
 end
 return 1
 """
-# KEYS: shut ones, cuts, items, generation. ARGV: fields of the generation.
+# KEYS: shut jobs, cuts, items, generation. ARGV: fields of the generation.
 _MARKS = """
 return {redis.call('SMEMBERS', KEYS[1]), redis.call('SMEMBERS', KEYS[2]), redis.call('HGETALL', KEYS[3]),
   redis.call('HMGET', KEYS[4], unpack(ARGV))}
 """
 _CONTEXT = b"key of the ledger of forgets"
 _WRAPPED = "wrapped"  # in the place of a subject
-_AT_ONCE = 2_000  # items in one step; the job stays shut until all of them are written
+_AT_ONCE = 2_000  # items per call; the job stays shut until all are written
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
@@ -218,8 +219,11 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RedisLedger:
-    """Also a Restorable. With a *recovery*, nothing is read from a Redis that lost what it was given, and what is
-    written has a copy when the call returns; the key's is wrapped by *wraps*, where there is one."""
+    """The ledger in Redis; also a Restorable.
+
+    With a *recovery*, nothing is read from a Redis that lost data, and each write has a copy when the call returns.
+    The copy of the key is wrapped by *wraps*, if given.
+    """
 
     def __init__(
         self, link: RedisLink, *, prefix: str, recovery: Recovery | None = None, wraps: KeyWrapper | None = None
@@ -257,7 +261,7 @@ class RedisLedger:
     def _written(
         self, job: LedgerJob, cut: bytes, items: Sequence[bytes], at: float, *, copy: bool = False
     ) -> tuple[list[str], list[str | bytes | int]]:
-        """Of the script: for as many items as go into one step."""
+        """Script arguments for the items of a single call."""
         kept = msgspec.json.encode(_Kept(job.subject, job.body, job.shut, job.open))
         keys = [f"{self._base}:{name}" for name in ("jobs", "order", "counter")] + self._of(job.subject)
         return keys, [job.id, kept, int(job.shut), int(job.open), cut, repr(at), int(copy), *items]
@@ -276,7 +280,7 @@ class RedisLedger:
         return (await self._marks_of(subject))[0]
 
     async def _marks_of(self, subject: str) -> tuple[LedgerMarks, list[str]]:
-        """With the ids of the jobs that shut it."""
+        """The marks, with the ids of the jobs that shut the subject."""
         floor = 0 if self._recovery is None else self._recovery.sequence
         keys = [*self._of(subject), f"{self._base}:generation"]
         fields = ["id"] if self._recovery is None else self._recovery.fields
@@ -289,7 +293,6 @@ class RedisLedger:
         )
         return marks, [one.decode() for one in shut]
 
-    # --- copies ---------------------------------------------------------------------------------------
     async def merge(self, copies: Sequence[Copied]) -> None:
         pipeline = self._link.client.pipeline(transaction=False)
         for copy in copies:
@@ -314,7 +317,7 @@ class RedisLedger:
         return await self._wraps.unwrap(copy.body, _CONTEXT)
 
     async def copies_of(self, subject: str) -> Sequence[Copied]:
-        """What stands in Redis of one subject; of its jobs those that shut it."""
+        """Copies of a subject's records, including only jobs that shut it."""
         marks, shut = await self._marks_of(subject)
         by_moment = defaultdict[float, list[bytes]](list)
         for item, at in marks.items.items():
