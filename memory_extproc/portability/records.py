@@ -1,7 +1,7 @@
-"""One memory as it is written down: everything that is known of it but its vector, and whose it is.
+"""A memory in an export: all fields except its vector and its owner.
 
-An export names nobody. Whoever imports it becomes the owner, so a file can be given away without a name in it and
-cannot be used to write into another person's memories.
+The importing user becomes the owner, so a file can be shared without a name in it, and cannot write into another
+user's memories.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Role, Source
 from memory_extproc.safety.secrets import mask_secrets
 
-# The alphabet of ids in the store. A leading dot would hide a file, and two are a directory.
+# The alphabet of store ids. A leading dot would hide a file, and two dots are a directory.
 ID = r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]{0,63}"
 _DIGITS = 6  # of importance; the store keeps 32 bits, which would print as 0.8999999761581421
 
@@ -34,10 +34,9 @@ COUNTED = "accessed"  # of metadata: when the memory was last put before a model
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Times are UTC in whole seconds; what is at its default is not written. The order of the fields is the order
-    in files."""
+    """The fields of a memory, in file order. Times are UTC in whole seconds; defaults are omitted."""
 
-    id: Id = ""  # empty: new, and gets its id from its owner and its words
+    id: Id = ""  # empty: a new memory, whose id is derived from its owner and text
     type: MemoryType
     state: MemoryState = MemoryState.ACTIVE
     superseded_by: Id = ""
@@ -58,13 +57,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     content: Annotated[str, Meta(min_length=1)]
 
     def __repr__(self) -> str:
-        """Content and metadata are a person's words."""
+        """Content and metadata are private."""
         return f"Record(id={self.id!r}, type={self.type.value})"
 
 
 class RefusedError(PermanentError):
-    """What was read is no memory. The text says where and why, and may hold what the file's author wrote there:
-    it is for them and never for a log."""
+    """The input is no valid memory. The text gives place and reason, for the file's author only.
+
+    It may quote the file, so it must not be logged.
+    """
 
 
 def record_of(memory: Memory) -> Record:
@@ -92,14 +93,16 @@ def record_of(memory: Memory) -> Record:
 
 
 def memory_of(record: Record, owner: Owner, id: str, now: datetime) -> Memory:  # noqa: A002 - the word of the model
-    """*record* as *owner*'s memory *id*; times it does not give are *now*, and so is what it dates behind that:
-    forgetting goes by when things were said."""
+    """Convert *record* to *owner*'s memory *id*.
+
+    Missing and future times become *now*, because forgets compare times.
+    """
     created = _whole(min(record.created_at or now, now))
     return Memory(
         id=id,
         owner=owner,
         type=record.type,
-        content=mask_secrets(record.content).text,  # what others kept of them is not to be
+        content=mask_secrets(record.content).text,  # secrets that another system kept must be masked here
         source=record.source,
         created_at=created,
         updated_at=max(created, _whole(min(record.updated_at or now, now))),
@@ -126,11 +129,11 @@ def _dated(metadata: Mapping[str, Any], now: datetime) -> dict[str, Any]:
 
 
 def read_record(plain: Mapping[str, Any]) -> Record:
-    """RefusedError names the field that is wrong and what is expected there."""
+    """Validate a record. RefusedError names the field and the expected value."""
     named = {key: _moment(value) if key in _TIMES else value for key, value in plain.items()}
     try:
         record = msgspec.convert(named, Record)
-        # A YAML value can be what JSON has no word for (a date, a set): it would not come back the same.
+        # YAML has values without a JSON equivalent (a date, a set), which would not survive a round trip.
         msgspec.json.encode(record)
     except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
         raise RefusedError(str(error).replace("`$.", "`")) from None
@@ -145,7 +148,7 @@ _TIMES = frozenset({"created_at", "updated_at", "valid_from", "valid_to", "expir
 
 
 def _moment(value: Any) -> Any:
-    """A date is its midnight, and a time without a zone is UTC: so people write them."""
+    """Parse a time. A date means its midnight, and a time without a zone is UTC, as people write them."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -164,9 +167,7 @@ def _whole_or_none(moment: datetime | None) -> datetime | None:
     return None if moment is None else _whole(moment)
 
 
-# --- json lines --------------------------------------------------------------------------------------
-# Memories as JSON Lines: a head that names the format, then one memory a line. The same memories are the same
-# bytes.
+# JSON Lines: a header with the format, then a memory per line. Equal memories give equal bytes.
 
 FORMAT = "memory-extproc"
 VERSION = 1
@@ -179,7 +180,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A place in a file that holds no memory, and why."""
+    """A rejected entry: its place in the file, and the reason."""
 
     place: str
     reason: str
@@ -197,13 +198,15 @@ def line_of(record: Record) -> bytes:
 
 
 def record_line(kind: str, fields: dict[str, Any]) -> bytes:
-    """What is known of a user and is no memory; an import passes over it."""
+    """A line with other user data, which an import skips."""
     return _encoder.encode({kind: fields}) + b"\n"
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[Read]:
-    """Each memory, or where and why there is none; empty lines, heads and what else is known of a user are passed
-    over. RefusedError for a file of a newer version, because half of it would be guessed."""
+    """Yield each memory, or the place and reason of its rejection; empty lines, headers and other data are skipped.
+
+    RefusedError for a file of a newer version, which could not be read completely.
+    """
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
