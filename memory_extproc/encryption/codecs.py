@@ -1,5 +1,7 @@
-"""A store whose rows hold what people said only as it was sealed. Vectors, ids, times and kinds stay as they are:
-they are what rows are found by."""
+"""Store, journal and coordination wrappers that encrypt user text.
+
+Vectors, ids, times and kinds stay in plain form, because rows are searched by them.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,16 @@ from memory_extproc.ports import Coordination, Journal, JournalDepth, JournalEnt
 
 log = logger(__name__)
 T = TypeVar("T")
-_ROW_MARK = "sealed"  # the one key of a sealed row's metadata; behind it, sealed, what they were
+_ROW_MARK = "sealed"  # the only key of a sealed row's metadata; its value is the sealed metadata
 _TRIES = 4
 
 
 class EncryptedStore:
-    """A MemoryStore over another, with keys by owner. Rows from before it was sealed are read as they are and
-    sealed when they are next written. *content_bytes*: what the other keeps of a content,
-    about three quarters of which are left for what is sealed."""
+    """A MemoryStore that encrypts the rows of another with keys per owner.
+
+    Rows from before encryption are read as they are and sealed on their next write. *content_bytes*: the other
+    store's limit for a content, of which about three quarters remain.
+    """
 
     def __init__(self, store: MemoryStore, keys: KeyStore, metrics: Metrics, *, content_bytes: int) -> None:
         self._store, self._keys, self._metrics = store, keys, metrics
@@ -73,7 +77,7 @@ class EncryptedStore:
         key = await self._keys.of(owner)
         for _ in range(_TRIES):
             await self._store.put(owner, [Embedded(self._sealed(key, row.memory), row.vector) for row in rows])
-            # A forget may have destroyed the key meanwhile, and what came after it is to stay readable.
+            # A forget may have destroyed the key in the meantime; later data must stay readable.
             latest = await self._keys.of(owner)
             if latest == key:
                 return
@@ -127,7 +131,7 @@ class EncryptedStore:
     async def _opened(
         self, owner: Owner, sealed: Sequence[T], opened: Callable[[T, Callable[[Memory], Memory]], T]
     ) -> list[T]:
-        """Those of *sealed* that can be read: what was sealed with a key that is gone is gone."""
+        """Unseal the readable rows; rows sealed with a destroyed key are dropped."""
         if not sealed:
             return []
         key = await self._keys.find(owner)
@@ -176,16 +180,15 @@ def _found(one: Hit, unsealed: Callable[[Memory], Memory]) -> Hit:
     return Hit(unsealed(one.memory), one.cosine)
 
 
-# --- journal -----------------------------------------------------------------------------------------
-# A journal that holds what was asked and answered only as it was sealed.
+# The encrypted journal.
 
-_ENTRY_MARK = "sealed:"  # before each text of a turn; texts from before are without it
+_ENTRY_MARK = "sealed:"  # prefix of each sealed text of a turn; older texts have none
 _UNREADABLE = "sealed_away"  # why a turn whose key is gone became a dead letter
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedEntry:
-    """A JournalEntry with its turn as it was said. *sealed*: as the journal has it."""
+    """A JournalEntry with its turn unsealed. *sealed*: the stored entry."""
 
     turn: Turn
     sealed: JournalEntry
@@ -212,7 +215,7 @@ class OpenedEntry:
 
 
 class EncryptedJournal:
-    """A Journal over another, with keys by owner. Turns from before it was sealed are read as they are."""
+    """A Journal that encrypts the turns of another with keys per owner. Older turns are read as they are."""
 
     def __init__(self, journal: Journal, keys: KeyStore) -> None:
         self._journal, self._keys = journal, keys
@@ -221,7 +224,7 @@ class EncryptedJournal:
         key = await self._keys.of(turn.owner)
         for _ in range(_TRIES):
             stored = await self._journal.append(_encrypt_turn(key, turn))
-            # A forget may have destroyed the key meanwhile, and what came after it is to stay readable.
+            # A forget may have destroyed the key in the meantime; later data must stay readable.
             latest = await self._keys.of(turn.owner)
             if latest == key:
                 return stored
@@ -283,7 +286,9 @@ class EncryptedJournal:
         await self._journal.end(owner, session)
 
     async def _opened(self, entries: Sequence[JournalEntry], *, given_up: bool) -> list[JournalEntry]:
-        """Those that can be read. *given_up*: the others become dead letters, so that nobody waits for them."""
+        """Unseal the readable entries. *given_up*: unreadable entries become dead letters, so that they do not
+        block.
+        """
         opened: list[JournalEntry] = []
         for entry in entries:
             key = await self._keys.find(entry.turn.owner)
@@ -333,13 +338,15 @@ def _entry_context(turn: Turn, what: str) -> bytes:
     return context_of("turn", what, turn.owner.key, turn.id)
 
 
-# --- coordination ------------------------------------------------------------------------------------
-# Coordination whose records (blocks given, words kept with response ids) rest only as they were sealed.
+# Encrypted coordination records: injected blocks, and texts kept with response ids.
 
 
 class EncryptedCoordination:
-    """A Coordination over another, with keys by owner. A record that cannot be read was never there: every one of
-    them is made up for. Counters and leases hold no words and pass as they are."""
+    """A Coordination that encrypts the records of another with keys per owner.
+
+    An unreadable record counts as absent: every record can be recomputed. Counters and leases contain no user text
+    and stay in plain form.
+    """
 
     def __init__(self, coordination: Coordination, keys: KeyStore) -> None:
         self._coordination, self._keys = coordination, keys
