@@ -1,4 +1,4 @@
-"""Whether requests reach a model and memory, as whom, and whether a client can be somebody else."""
+"""Checks of authentication: requests reach a model and memory, with the right identity, and cannot be forged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def memory_is_there(visit: Visit) -> Finding:
 
 
 async def knows_who_asks(visit: Visit) -> Finding:
-    """Whether whoever is legitimately known to the gateway is known to memory too."""
+    """Whether a caller known to the gateway is known to memory too."""
     check = "knows-who-asks"
     answer = await visit.ask(visit.options.ann, _HELLO)
     header = visit.options.user_header
@@ -66,7 +66,7 @@ async def knows_who_asks(visit: Visit) -> Finding:
 
 
 async def cannot_be_forged(visit: Visit) -> Finding:
-    """A header that names a user, from a client that proved nothing."""
+    """A user header from an unauthenticated client."""
     check = "forged-identity"
     options = visit.options
     forged = visit.forged(**{options.user_header: f"{visit.name}-forged"})
@@ -97,7 +97,7 @@ async def body_cannot_name(visit: Visit) -> Finding:
 
 
 async def credentials_outweigh_headers(visit: Visit) -> Finding:
-    """The headers of identity, forged beside a real credential: whose memory is it then?"""
+    """Forged identity headers with a real credential: the credential must win."""
     check = "forged-beside-credentials"
     options = visit.options
     if not options.proven:
@@ -118,7 +118,7 @@ async def credentials_outweigh_headers(visit: Visit) -> Finding:
 
 
 async def roles_cannot_be_forged(visit: Visit) -> Finding:
-    """The header that tells the memory API what a caller may do, from a client."""
+    """A client sends the header that grants roles in the memory API."""
     check = "forged-role"
     options = visit.options
     others = f"/v1/memory?user_id={visit.name}-other"
