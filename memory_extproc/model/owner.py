@@ -34,8 +34,9 @@ _PROJECT, _GLOBAL, _CANARY = f"{SHARED}project{SHARED}", f"{SHARED}global", f"{S
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner of memories: a person, a project or an operator. A missing tenant is a separate tenant, never all
-    tenants.
+    """The owner of memories: a person, a project or an operator.
+
+    A missing tenant is a separate tenant, never all tenants.
     """
 
     tenant: str

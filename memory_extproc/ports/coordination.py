@@ -145,7 +145,7 @@ class Journal(Protocol):
         """Dead letters, by place; *after*: start behind this place."""
 
     async def retry(self, turn_ids: Sequence[str]) -> int:
-        """Requeue dead letters at the end with no attempts counted, even in a full journal; returns their number."""
+        """Requeue dead letters at the end with no attempts counted, even in a full journal; returns the count."""
 
     async def arrivals(self, limit: int) -> Sequence[JournalEntry]:
         """Entries assigned to this process other than by its own append, oldest first; empty: none for now.

@@ -113,8 +113,9 @@ class TokenEmbeddingModel(Protocol):
         """Whether it provides word vectors at all."""
 
     def words(self, texts: Sequence[str]) -> list[Words | None]:
-        """The word vectors of each recently embedded text; a cheap look-up. Embedding a text caches them for a
-        while.
+        """The word vectors of each recently embedded text; a cheap look-up.
+
+        Embedding a text caches them for a while.
         """
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
@@ -248,8 +249,9 @@ class StorePurger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An item of an export. *place* resumes the export at the next item; after the memories, at the first item that
-    follows.
+    """An item of an export.
+
+    *place* resumes the export at the next item; after the memories, at the first item that follows them.
     """
 
     what: Memory | JournalEntry | ConsentChange
@@ -263,11 +265,10 @@ class MemoryExporter(Protocol):
         """The approximate number of memories in an export, in any state and project."""
 
     def export(self, owner: Owner, *, project: str = "", after: str = "") -> AsyncIterator[Exported]:
-        """Yield memories in any state by created_at and id, oldest first, then unlearned turns, then consent
-        changes.
+        """Yield memories by created_at and id, then unlearned turns, then consent changes.
 
-        Turns include dead letters; consent is included only without *project*. Memories written in the meantime may
-        be missing. PermanentError for an invalid *after*.
+        Memories are in any state, oldest first; turns include dead letters; consent is included only without
+        *project*. Memories written in the meantime may be missing. PermanentError for an invalid *after*.
         """
 
 
