@@ -76,10 +76,10 @@ class Loss(StrEnum):
 
 async def accept_loss(link: RedisLink, prefix: str) -> None:
     """Let replicas start for a limited time without copies that they cannot read."""
-    await link.bounded(link.client.set(_accepted(prefix), "1", ex=_ACCEPTED_FOR))
+    await link.bounded(link.client.set(_acceptance_key(prefix), "1", ex=_ACCEPTED_FOR))
 
 
-def _accepted(prefix: str) -> str:
+def _acceptance_key(prefix: str) -> str:
     return f"{prefix}:{{ledger}}:accepted"
 
 
@@ -126,7 +126,11 @@ class Recovery:
         """*shared*: None if the memory store is not a server."""
         self._link, self._directory, self._own, self._shared, self._limits = link, directory, own, shared, limits
         base = f"{prefix}:{{ledger}}"
-        self.key, self._accepted, self._merged = f"{base}:generation", _accepted(prefix), f"{base}:merged"
+        self.key, self._acceptance_key, self._merged = (
+            f"{base}:generation",
+            _acceptance_key(prefix),
+            f"{base}:merged",
+        )
         self._advance = link.client.register_script(_ADVANCE)
         self._begin = link.client.register_script(_BEGIN)
         self.parts: list[Restorable] = []
@@ -290,7 +294,7 @@ class Recovery:
         ours = f"{self._merged}:{self._directory.now.generation}"
         client, bounded = self._link.client, self._link.bounded
         merged = dict[str, bytes]()
-        accepted = await bounded(client.get(self._accepted)) is not None
+        accepted = await bounded(client.get(self._acceptance_key)) is not None
         for mirror in (self._own, self._shared):
             if mirror is None:
                 continue

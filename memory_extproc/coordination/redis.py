@@ -118,45 +118,45 @@ class RedisCoordination:
         return int(await self._link.bounded(call, within=_GLANCE) or 0)
 
     async def bump(self, owner: Owner) -> int:
-        return int(await self._bounded(self._client.incr(self._key(owner, "version"))))
+        return int(await self._call_within_timeout(self._client.incr(self._key(owner, "version"))))
 
     async def epoch(self, owner: Owner) -> int:
-        return int(await self._bounded(self._client.get(self._key(owner, "epoch"))) or 0)
+        return int(await self._call_within_timeout(self._client.get(self._key(owner, "epoch"))) or 0)
 
     async def advance_epoch(self, owner: Owner) -> int:
-        return int(await self._bounded(self._client.incr(self._key(owner, "epoch"))))
+        return int(await self._call_within_timeout(self._client.incr(self._key(owner, "epoch"))))
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
-        value = await self._bounded(self._client.get(self._record(kind, owner, key)))
+        value = await self._call_within_timeout(self._client.get(self._record(kind, owner, key)))
         return None if value is None else bytes(value)
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
-        await self._swapped(kind, owner, key, ("put", b"", value, _milliseconds(ttl)))
+        await self._swap_record(kind, owner, key, ("put", b"", value, _milliseconds(ttl)))
 
     async def replace_record(
         self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
     ) -> bool:
         expected = ("absent", b"") if old is None else ("same", old)
-        return await self._swapped(kind, owner, key, (*expected, new, _milliseconds(ttl)))
+        return await self._swap_record(kind, owner, key, (*expected, new, _milliseconds(ttl)))
 
     async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
         if kinds is not None and not kinds:
             return
         starts = [self._record(kind, owner, "") for kind in kinds or ()]
-        await self._bounded(self._delete(keys=[self._key(owner, "records")], args=starts))
+        await self._call_within_timeout(self._delete(keys=[self._key(owner, "records")], args=starts))
 
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
         lease = f"{self._prefix}:lease:{name}"
-        return bool(await self._bounded(self._acquire(keys=[lease], args=[holder, _milliseconds(ttl)])))
+        return bool(await self._call_within_timeout(self._acquire(keys=[lease], args=[holder, _milliseconds(ttl)])))
 
     async def release(self, name: str, holder: str) -> None:
-        await self._bounded(self._release(keys=[f"{self._prefix}:lease:{name}"], args=[holder]))
+        await self._call_within_timeout(self._release(keys=[f"{self._prefix}:lease:{name}"], args=[holder]))
 
-    async def _swapped(self, kind: str, owner: Owner, key: str, args: Sequence[str | bytes | int]) -> bool:
+    async def _swap_record(self, kind: str, owner: Owner, key: str, args: Sequence[str | bytes | int]) -> bool:
         keys = [self._record(kind, owner, key), self._key(owner, "records")]
-        return bool(await self._bounded(self._swap(keys=keys, args=args)))
+        return bool(await self._call_within_timeout(self._swap(keys=keys, args=args)))
 
-    async def _bounded(self, call: Awaitable[Any]) -> Any:
+    async def _call_within_timeout(self, call: Awaitable[Any]) -> Any:
         return await self._link.bounded(call)
 
     def _key(self, owner: Owner, what: str) -> str:
@@ -251,14 +251,14 @@ class RedisLedger:
     ) -> None:
         self._check()
         for start in range(0, len(items) or 1, _AT_ONCE):
-            written = self._written(job, cut or b"", items[start : start + _AT_ONCE], at)
+            written = self._script_arguments(job, cut or b"", items[start : start + _AT_ONCE], at)
             await self._link.bounded(self._write(*written))
         if self._recovery is not None:
             await self._recovery.advance()
             cuts = [Copied(Kind.CUT, job.subject, cut)] if cut else []
             await self._recovery.keep([Copied.of_job(job), *cuts, *of_items(job.subject, items, at)])
 
-    def _written(
+    def _script_arguments(
         self, job: LedgerJob, cut: bytes, items: Sequence[bytes], at: float, *, copy: bool = False
     ) -> tuple[list[str], list[str | bytes | int]]:
         """Script arguments for the items of a single call."""
@@ -302,11 +302,13 @@ class RedisLedger:
                 case Kind.KEY:
                     pipeline.set(f"{self._base}:key", await self._key_in(copy))
                 case Kind.JOB:
-                    await self._write(*self._written(job, b"", (), 0.0, copy=True), client=pipeline)
+                    await self._write(*self._script_arguments(job, b"", (), 0.0, copy=True), client=pipeline)
                 case Kind.CUT:
-                    await self._write(*self._written(none, copy.body, (), 0.0, copy=True), client=pipeline)
+                    await self._write(*self._script_arguments(none, copy.body, (), 0.0, copy=True), client=pipeline)
                 case Kind.ITEMS:
-                    await self._write(*self._written(none, b"", copy.items, copy.at, copy=True), client=pipeline)
+                    await self._write(
+                        *self._script_arguments(none, b"", copy.items, copy.at, copy=True), client=pipeline
+                    )
         await self._link.bounded(pipeline.execute())
 
     async def _key_in(self, copy: Copied) -> bytes:

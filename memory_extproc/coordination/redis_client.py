@@ -222,13 +222,13 @@ class RedisLink:
             except BaseException:  # cancelled, too
                 _never_made(call)
                 raise
-        return await self._asked(
+        return await self._await_call(
             call, self._timeout if within is None else min(self._timeout, within.total_seconds())
         )
 
     async def _claim(self) -> None:
         """Check the schema each time the server comes up: it may have another's keys by then."""
-        there = await self._asked(self.client.get(self._schema_key), self._timeout)
+        there = await self._await_call(self.client.get(self._schema_key), self._timeout)
         try:
             schema, readable_from = (int(number) for number in (there or b"0 0").split())
         except ValueError:
@@ -239,10 +239,10 @@ class RedisLink:
                 f" {SCHEMA}, and {readable_from} would be needed: run the newer program, or set coordination.prefix"
             )
         if schema < SCHEMA:
-            await self._asked(self.client.set(self._schema_key, f"{SCHEMA} {READABLE_FROM}"), self._timeout)
+            await self._await_call(self.client.set(self._schema_key, f"{SCHEMA} {READABLE_FROM}"), self._timeout)
         self._ours = True
 
-    async def _asked(self, call: Awaitable[Any], limit: float) -> Any:
+    async def _await_call(self, call: Awaitable[Any], limit: float) -> Any:
         began = time.monotonic()
         try:
             with cancellation_kept():

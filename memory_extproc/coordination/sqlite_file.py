@@ -213,7 +213,7 @@ class SqliteFile:
     def _commit(self, batch: Sequence[_Operation[Any]]) -> list[_Done]:
         try:
             self._refuse_taken_away()
-            connection = self._opened()
+            connection = self._open_writer()
             before = connection.total_changes
             results = self._transaction(connection, batch)
             self._refused = False
@@ -259,7 +259,7 @@ class SqliteFile:
         connection.execute("RELEASE one")
         return done
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open_writer(self) -> sqlite3.Connection:
         if self._writer is not None:
             return self._writer
         try:
@@ -327,7 +327,7 @@ class SqliteFile:
             with closing(self._connect(_GLANCE)) as glance:
                 _, version = _stamps(glance)
             if 0 < version < self._schema.version:
-                self._opened()
+                self._open_writer()
 
     @staticmethod
     def _take(connection: sqlite3.Connection, script: str) -> None:

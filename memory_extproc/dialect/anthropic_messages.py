@@ -38,7 +38,7 @@ class Anthropic:
         if parsed.get("messages") is None:
             raise json_spans.wrong("messages", "list", None)
         messages = json_spans.items(parsed, "messages")
-        talk = survey([_said(message, index) for index, message in enumerate(messages)])
+        talk = survey([_parse_message(message, index) for index, message in enumerate(messages)])
         system = text_of(parsed.get("system"), "system", _TEXT_PARTS)
         max_tokens = json_spans.whole(parsed, "max_tokens")
         return ChatRequest(
@@ -77,7 +77,7 @@ class Anthropic:
         return answer_reader.reader(content_type, AnthropicAnswer())
 
 
-def _said(message: Any, index: int) -> Said:
+def _parse_message(message: Any, index: int) -> Said:
     path = f"messages[{index}]"
     if not isinstance(message, dict):
         raise json_spans.wrong(path, "object", message)

@@ -222,7 +222,7 @@ def _whole(items: Sequence[Any], cut: int) -> bool:
     """Whether all items before *cut* are known, and no tool call is separated from its result."""
     if not all(isinstance(item, dict) for item in items):
         return False
-    if not all(_known(item) for item in items[:cut]):
+    if not all(_is_known_item(item) for item in items[:cut]):
         return False
     before, dropped = _pending(items[:cut]), {call for item in items[:cut] for call in _calls(item)}
     # Some clients reuse call ids in every turn, so results are matched to calls by order.
@@ -247,7 +247,7 @@ def _pending(items: Sequence[Mapping[str, Any]]) -> _Pending:
     return _Pending(frozenset(+waiting), frozenset(unasked))
 
 
-def _known(item: Mapping[str, Any]) -> bool:
+def _is_known_item(item: Mapping[str, Any]) -> bool:
     kind = item.get("type")
     if isinstance(kind, str) and kind:
         return kind.endswith(_ITEM_ENDS)

@@ -41,7 +41,7 @@ class ChatCompletions:
         if parsed.get("messages") is None:
             raise json_spans.wrong("messages", "list", None)
         messages = json_spans.items(parsed, "messages")
-        talk = survey([_said(message, index) for index, message in enumerate(messages)])
+        talk = survey([_parse_message(message, index) for index, message in enumerate(messages)])
         return ChatRequest(
             body=body,
             model=json_spans.string(parsed, "model"),
@@ -80,7 +80,7 @@ def _insert_edits(request: ChatRequest, at: Span | None, one: Placing) -> Sequen
     return after_message(at, b'{"role":"' + role + b'","content":' + json_spans.quote_json(one.block) + b"}")
 
 
-def _said(message: Any, index: int) -> Said:
+def _parse_message(message: Any, index: int) -> Said:
     if not isinstance(message, dict):
         raise json_spans.wrong(f"messages[{index}]", "object", message)
     role = message.get("role")

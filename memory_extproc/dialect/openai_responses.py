@@ -44,7 +44,7 @@ class Responses:
     def read(self, body: bytes) -> ChatRequest:
         parsed = json_spans.parse(body)
         items = _items(parsed)
-        talk = survey([_said(item, index) for index, item in enumerate(items)])
+        talk = survey([_parse_item(item, index) for index, item in enumerate(items)])
         max_tokens = json_spans.whole(parsed, "max_output_tokens")
         return ChatRequest(
             body=body,
@@ -115,7 +115,7 @@ def _items(parsed: json_spans.Fields) -> list[Any]:
     return given or []
 
 
-def _said(item: Any, index: int) -> Said:
+def _parse_item(item: Any, index: int) -> Said:
     path = f"input[{index}]"
     kind = kind_of(item, path)
     if kind.endswith(_TOOL_ANSWERS):

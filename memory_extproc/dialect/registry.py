@@ -57,11 +57,11 @@ _VENDOR = re.compile(
 
 def profile_for(model: str) -> Profile:
     """The profile for the client's model name; UNKNOWN if none matches."""
-    return _known(model) if len(model) <= _LONGEST_NAME else UNKNOWN
+    return _find_profile(model) if len(model) <= _LONGEST_NAME else UNKNOWN
 
 
 @lru_cache(maxsize=1024)
-def _known(model: str) -> Profile:
+def _find_profile(model: str) -> Profile:
     name = _bare(model)
     return next((profile for pattern, profile in _profiles() if pattern.match(name)), UNKNOWN)
 

@@ -33,31 +33,31 @@ def the_order(chains: Sequence[Chain]) -> Finding:
         if late:
             return fail(
                 check,
-                f"{_drawn(chain)}: {', '.join(late)} says who asks only after memory",
+                f"{_draw(chain)}: {', '.join(late)} says who asks only after memory",
                 "move it before memory",
             )
         rebuilding = [one.name for one in before if one.ext_proc and _rebuilds(one)]
         if rebuilding:
             return fail(
                 check,
-                f"{_drawn(chain)}: {rebuilding[0]} stands before memory and sends the model the body that it saw",
+                f"{_draw(chain)}: {rebuilding[0]} stands before memory and sends the model the body that it saw",
                 "memory must stand before it: the chart's gateway.type=envoy-ai-gateway writes it so",
             )
         others = [one.name for one in behind if one.ext_proc and not one.watches and not _rebuilds(one)]
         if others:
             return warn(
                 check,
-                f"{_drawn(chain)}: {', '.join(others)} works after memory: its signals come too late, and it may "
+                f"{_draw(chain)}: {', '.join(others)} works after memory: its signals come too late, and it may "
                 "replace the body",
                 "let a router's ext_proc stand before memory",
             )
         if any(one.kind == "Decompressor" for one in before):
             return warn(
                 check,
-                f"{_drawn(chain)}: a decompressor on answers and ext_proc hang together",
+                f"{_draw(chain)}: a decompressor on answers and ext_proc hang together",
                 "let it work on requests alone, or remove it: memory reads packed bodies itself",
             )
-    return ok(check, "; ".join(_drawn(chain) for chain in chains))
+    return ok(check, "; ".join(_draw(chain) for chain in chains))
 
 
 def the_modes(chains: Sequence[Chain]) -> Finding:
@@ -176,7 +176,7 @@ def _rebuilds(one: HttpFilter) -> bool:
     )
 
 
-def _drawn(chain: Chain) -> str:
+def _draw(chain: Chain) -> str:
     return " → ".join(
         f"[{one.name}]" if place == chain.memory else one.name for place, one in enumerate(chain.filters)
     )
@@ -211,7 +211,7 @@ class HttpFilter:
 
     @property
     def watches(self) -> bool:
-        """Whether it only observes, and may be anywhere: the first of two memory filters, or an unrelated filter."""
+        """Whether it only observes, and may be anywhere: a memory filter for responses, or an unrelated filter."""
         return self.ext_proc and self.config.get("observability_mode") is True
 
 

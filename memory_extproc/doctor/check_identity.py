@@ -71,7 +71,7 @@ async def cannot_be_forged(visit: Visit) -> Finding:
     options = visit.options
     forged = visit.forged(**{options.user_header: f"{visit.name}-forged"})
     answer = await visit.ask(forged, _HELLO)
-    if _known(answer):
+    if _is_known_caller(answer):
         seen = f"whoever sends {options.user_header} is believed ({answer.outcome})"
         if options.trusted_edge:
             return ok(check, f"{seen}, and only your own edge reaches this URL, as you said")
@@ -85,7 +85,7 @@ async def body_cannot_name(visit: Visit) -> Finding:
     check = "forged-identity-in-body"
     body = visit.gateway.said(_HELLO, memory_context={"user_id": f"{visit.name}-forged"})
     answer = await visit.send(visit.nobody, body)
-    if _known(answer):
+    if _is_known_caller(answer):
         return fail(
             check,
             f"memory_context.user_id of a request body is believed ({answer.outcome})",
@@ -134,7 +134,7 @@ async def roles_cannot_be_forged(visit: Visit) -> Finding:
     return ok(check, f"a client's {options.roles_header} gives it no role (HTTP {forged.status})")
 
 
-def _known(answer: Answer) -> bool:
+def _is_known_caller(answer: Answer) -> bool:
     return answer.good and bool(answer.memory) and answer.outcome != "no_caller"
 
 

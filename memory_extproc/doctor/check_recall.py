@@ -62,7 +62,7 @@ async def two_people(visit: Visit) -> Finding:
     shown = visit.canary.lower()
     if not (same.good and other.good):
         return unknown(check, f"{same}; {other}")
-    if _cached(anns, same, other) or _same_answer(visit, anns, same):
+    if _is_cached(anns, same, other) or _same_answer(visit, anns, same):
         return fail(
             check,
             "a second person who asks the same words is given the first one's answer: a cache that does not "
@@ -165,7 +165,7 @@ def _ours(name: str) -> bool:
     return name.startswith("x-memory-") or name == "x-disable-router-memory"
 
 
-def _cached(anns: Answer, same: Answer, other: Answer) -> bool:
+def _is_cached(anns: Answer, same: Answer, other: Answer) -> bool:
     """A cache in front of memory gives bob ann's status, or none, for ann's words, and his own for others."""
     return (same.memory == anns.memory or not same.memory) and other.memory not in {"", same.memory}
 

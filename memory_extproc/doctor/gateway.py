@@ -195,7 +195,7 @@ class Visit:
     @property
     def question(self) -> str:
         """A question for the canary, always in new words, so that no response cache answers."""
-        return self._varied("What is my boat called?")
+        return self._vary("What is my boat called?")
 
     def word(self) -> str:
         """A meaningless word that occurs nowhere else."""
@@ -226,12 +226,12 @@ class Visit:
         """Ask until memory is used or *learned_within* is over: learning follows the response."""
         until = time.monotonic() + self.options.learned_within
         while True:
-            answer = await self.ask(person, self._varied(words))
+            answer = await self.ask(person, self._vary(words))
             if answer.outcome not in {"empty", "nothing_relevant", "unavailable"} or time.monotonic() > until:
                 return answer
             await asyncio.sleep(0.25)
 
-    def _varied(self, words: str) -> str:
+    def _vary(self, words: str) -> str:
         self._asked += 1
         return f"{words} ({self._asked})"
 

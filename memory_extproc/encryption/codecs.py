@@ -76,7 +76,7 @@ class EncryptedStore:
             raise PermanentError("a memory of another owner")
         key = await self._keys.of(owner)
         for _ in range(_TRIES):
-            await self._store.put(owner, [Embedded(self._sealed(key, row.memory), row.vector) for row in rows])
+            await self._store.put(owner, [Embedded(self._seal(key, row.memory), row.vector) for row in rows])
             # A forget may have destroyed the key in the meantime; later data must stay readable.
             latest = await self._keys.of(owner)
             if latest == key:
@@ -88,11 +88,11 @@ class EncryptedStore:
         return await self._opened(owner, await self._store.get(owner, ids), _memory)
 
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
-        return await self._opened(owner, await self._store.fetch(owner, ids), _embedded)
+        return await self._opened(owner, await self._store.fetch(owner, ids), _unseal_embedded)
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         searched = await self._store.nearest(owner, to, limit, scope)
-        return replace(searched, found=tuple(await self._opened(owner, searched.found, _found)))
+        return replace(searched, found=tuple(await self._opened(owner, searched.found, _unseal_hit)))
 
     async def search_text(
         self,
@@ -105,7 +105,7 @@ class EncryptedStore:
 
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         async for page in self._store.pages(owner, size, fresh=fresh):
-            yield await self._opened(owner, page, _embedded)
+            yield await self._opened(owner, page, _unseal_embedded)
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         await self._store.delete(owner, ids)
@@ -116,7 +116,7 @@ class EncryptedStore:
     async def count(self, owner: Owner) -> int:
         return await self._store.count(owner)
 
-    def _sealed(self, key: DataKey, memory: Memory) -> Memory:
+    def _seal(self, key: DataKey, memory: Memory) -> Memory:
         content = memory.content.encode("utf-8", "replace")[: self._room].decode("utf-8", "ignore")
         try:
             metadata = json.dumps(dict(memory.metadata), separators=(",", ":"), allow_nan=False)
@@ -172,11 +172,11 @@ def _memory(one: Memory, unsealed: Callable[[Memory], Memory]) -> Memory:
     return unsealed(one)
 
 
-def _embedded(one: Embedded, unsealed: Callable[[Memory], Memory]) -> Embedded:
+def _unseal_embedded(one: Embedded, unsealed: Callable[[Memory], Memory]) -> Embedded:
     return Embedded(unsealed(one.memory), one.vector)
 
 
-def _found(one: Hit, unsealed: Callable[[Memory], Memory]) -> Hit:
+def _unseal_hit(one: Hit, unsealed: Callable[[Memory], Memory]) -> Hit:
     return Hit(unsealed(one.memory), one.cosine)
 
 
@@ -367,7 +367,7 @@ class EncryptedCoordination:
         return await self._opened(kind, owner, key, await self._coordination.get_record(kind, owner, key))
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
-        await self._coordination.put_record(kind, owner, key, await self._sealed(kind, owner, key, value), ttl)
+        await self._coordination.put_record(kind, owner, key, await self._seal(kind, owner, key, value), ttl)
 
     async def replace_record(
         self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
@@ -375,7 +375,7 @@ class EncryptedCoordination:
         there = await self._coordination.get_record(kind, owner, key)
         if await self._opened(kind, owner, key, there) != old:
             return False
-        sealed = await self._sealed(kind, owner, key, new)
+        sealed = await self._seal(kind, owner, key, new)
         return await self._coordination.replace_record(kind, owner, key, there, sealed, ttl)
 
     async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
@@ -387,7 +387,7 @@ class EncryptedCoordination:
     async def release(self, name: str, holder: str) -> None:
         await self._coordination.release(name, holder)
 
-    async def _sealed(self, kind: str, owner: Owner, key: str, value: bytes) -> bytes:
+    async def _seal(self, kind: str, owner: Owner, key: str, value: bytes) -> bytes:
         return seal(await self._keys.of(owner), _record_context(kind, owner, key), value)
 
     async def _opened(self, kind: str, owner: Owner, key: str, value: bytes | None) -> bytes | None:

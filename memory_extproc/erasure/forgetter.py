@@ -145,7 +145,7 @@ class Forgetter:
 
     async def forget(self, owner: Owner, scope: ForgetScope, *, token: str = "") -> ForgetReceipt:
         try:
-            job = await self._accepted(owner, scope, token)
+            job = await self._accept(owner, scope, token)
         except MemoryExtprocError:
             self._metrics.forgets.labels(scope.name, "refused").inc()
             raise
@@ -156,14 +156,14 @@ class Forgetter:
                 await clean.wait()
         except TimeoutError:
             log.warning("forget.takes_long", scope=scope.name)
-        return await self.receipt(owner, job.id) or self._signed(job)
+        return await self.receipt(owner, job.id) or self._sign_receipt(job)
 
     async def receipt(self, owner: Owner, receipt_id: str) -> ForgetReceipt | None:
         kept = await self._ledger.job(receipt_id)
         blind = await self._forgotten.blind()
         if kept is None or kept.subject != blind.subject(owner):
             return None
-        return self._signed(Job.read(kept))
+        return self._sign_receipt(Job.read(kept))
 
     def sweep(self, owner: Owner) -> None:
         """Erase data that a backup restored after its forget, in the background."""
@@ -176,7 +176,7 @@ class Forgetter:
         late = [since for job_id, since in self._pending.items() if job_id not in self._left_to_server]
         return max(0.0, (self._now() - min(late)).total_seconds()) if late else 0.0
 
-    async def _accepted(self, owner: Owner, scope: ForgetScope, token: str) -> Job:
+    async def _accept(self, owner: Owner, scope: ForgetScope, token: str) -> Job:
         if token:
             named = await self._plans.confirmed(owner, scope, token)
         elif scope.query and not scope.ids:
@@ -210,7 +210,7 @@ class Forgetter:
         found = await self._seeks.about(owner, scope.query, scope)
         return without_words(scope, tuple(memory.id for memory in found) or ("",))
 
-    def _signed(self, job: Job) -> ForgetReceipt:
+    def _sign_receipt(self, job: Job) -> ForgetReceipt:
         receipt = job.receipt()
         return unsigned(receipt) if self._signer is None else self._signer.signed(receipt)
 
@@ -288,7 +288,7 @@ class Forgetter:
     async def _carry_out(self, job: Job, clean: asyncio.Event) -> None:
         lock = self._one_at_a_time.setdefault(job.subject, asyncio.Lock())
         if job.state is ForgetState.ACCEPTED:
-            job = await self._cleaned(job, lock)
+            job = await self._clean(job, lock)
             clean.set()
         # Other replicas may show the remaining data; after a crash they are notified again too.
         await self._insist(lambda: self._replicas.tell(job.subject))
@@ -303,7 +303,7 @@ class Forgetter:
             await self._wait(until, self._limits.server_purge)
         await self._insist(lambda: self._eraser.completed(job))
 
-    async def _cleaned(self, job: Job, lock: asyncio.Lock) -> Job:
+    async def _clean(self, job: Job, lock: asyncio.Lock) -> Job:
         """Repeat step 3 until no turn of *job* is waiting. Other forgets of the owner proceed in between."""
         looks = 0
         before: Waiting | None = None

@@ -163,7 +163,7 @@ class Eraser:
             taken = await compute_cascade(
                 [*known.rows.values(), *known.coming.values()], _scope(job), job.until, self._now().timestamp()
             )
-            job, left = await self._erased(job, known, taken, alone)
+            job, left = await self._erase(job, known, taken, alone)
         job = await self._records_gone(job)
         # An unknown id may belong to a turn still waiting to be learned.
         turns = waiting.turns & left if job.steps["memories"].note else frozenset()
@@ -203,7 +203,7 @@ class Eraser:
         missing -= coming.keys()
         return _Known(rows, coming, [entry.turn for entry in entries], frozenset(missing))
 
-    async def _erased(
+    async def _erase(
         self, job: Job, known: _Known, taken: Cascade, alone: ExclusivePartition
     ) -> tuple[Job, frozenset[str]]:
         """Erase the data and return the ids of the turns left.
@@ -214,10 +214,10 @@ class Eraser:
         late = job.waits_for_turns  # others read and write meanwhile, and their new data must stay
         blind = await self._forgotten.blind()
         items = await _run_off_loop(len(taken.memories), taken.items, blind)
-        await self._noted(job, items | await self.collect_items(owner, scope, job.until))
+        await self._add_items(job, items | await self.collect_items(owner, scope, job.until))
         if taken.misdated:
             named = {blind.item(Kind.MEMORY, owner, one) for one in taken.misdated}
-            await self._noted(job, named, max(taken.misdated.values()))
+            await self._add_items(job, named, max(taken.misdated.values()))
         marks = await self._forgotten.of(owner)
         now = self._now().timestamp()
 
@@ -231,7 +231,7 @@ class Eraser:
             10 * len(known.turns), lambda: [turn for turn in known.turns if is_forgotten(turn)]
         )
         job = _note_missing(job, known, anything=bool(turns or taken.memories))
-        await self._noted(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
+        await self._add_items(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
         if turns:
             job = job.removed("journal", await journal.erase(owner, [turn.id for turn in turns]))
         if scope.everything:
@@ -251,7 +251,7 @@ class Eraser:
         left = frozenset(turn.id for turn in known.turns) - {turn.id for turn in turns}
         return job.pends("files", "deleted rows are being purged from the store's files"), left
 
-    async def _noted(self, job: Job, items: set[bytes], at: float | None = None) -> None:
+    async def _add_items(self, job: Job, items: set[bytes], at: float | None = None) -> None:
         await self._ledger.write(job.kept(), items=sorted(items), at=job.until if at is None else at)
         self._forgotten.renew(job.subject)
 

@@ -505,7 +505,10 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A forget in progress. *owner* and *scope* are erased on completion; then only the hash identifies the owner."""
+    """A forget in progress.
+
+    *owner* and *scope* are erased on completion; then only the hash identifies the owner.
+    """
 
     id: str
     subject: str

@@ -243,12 +243,14 @@ class RedisJournal:
             if not rows:
                 break
             for row in rows:
-                self._arrived(parts, row[0].decode(), *map(int, row[1:]))
+                self._note_arrival(parts, row[0].decode(), *map(int, row[1:]))
         entries = await self.get(self._ready[:limit])
         del self._ready[:limit]
         return entries
 
-    def _arrived(self, parts: Mapping[int, _Part], id_: str, place: int, part: int, stage: int, age: int) -> None:
+    def _note_arrival(
+        self, parts: Mapping[int, _Part], id_: str, place: int, part: int, stage: int, age: int
+    ) -> None:
         parts[part].given = place
         if parts[part] is not self._parts.get(part):  # lost in the meantime: the new holder processes it
             return

@@ -60,11 +60,11 @@ class FolderSync:
 
     def edited(self) -> bool:
         """Whether any page differs from the last round. Makes no remote call."""
-        return self._edits(self._listed()).there
+        return self._edits(self._read_list()).there
 
     def round(self) -> Synced:
         """Apply edits, then write the store's memories. Rejected edits stay in their pages as written."""
-        listed = self._listed()
+        listed = self._read_list()
         edits = self._edits(listed)
         problems = {PurePosixPath(one.place): one.reason for one in edits.refused}
         applied = forgotten = 0
@@ -72,7 +72,7 @@ class FolderSync:
         if edits.records or edits.removed:
             conflicting = self._conflicting(edits, listed)
             brought = [place for place in edits.records if place not in conflicting]
-            refused = self._refused(brought, edits.records)
+            refused = self._import_places(brought, edits.records)
             problems |= refused
             taken = [place for place in brought if place not in refused]
             applied = len(taken)
@@ -83,7 +83,7 @@ class FolderSync:
             for place in conflicting:
                 problems[place] = f"changed in the store too; what you wrote is in {self._put_aside(place)}"
         unfinished = {str(place) for place in problems if (self._root / place).exists()}
-        mirrored = self._mirrored(unfinished, taken)
+        mirrored = self._mirror(unfinished, taken)
         return Synced(applied, forgotten, mirrored, tuple((str(place), why) for place, why in problems.items()))
 
     def _edits(self, listed: dict[str, str]) -> _Edits:
@@ -107,7 +107,7 @@ class FolderSync:
             and listed.get(str(place), "") not in {"", _digest(page_of(record))}
         }
 
-    def _refused(
+    def _import_places(
         self, places: Sequence[PurePosixPath], records: dict[PurePosixPath, Record]
     ) -> dict[PurePosixPath, str]:
         """Import the pages at *places*; returns the rejected places with the reasons."""
@@ -116,7 +116,7 @@ class FolderSync:
         report = self._remote.bring([records[place] for place in places])
         return {places[one.index]: one.message for one in report.problems}
 
-    def _mirrored(self, unfinished: Collection[str], taken: Collection[PurePosixPath]) -> Mirrored:
+    def _mirror(self, unfinished: Collection[str], taken: Collection[PurePosixPath]) -> Mirrored:
         listed: dict[str, str] = {}
         with Folder(self._root) as folder:
             for record in self._remote.records():
@@ -138,7 +138,7 @@ class FolderSync:
             (self._root / place).rename(self._root / aside)
         return str(aside)
 
-    def _listed(self) -> dict[str, str]:
+    def _read_list(self) -> dict[str, str]:
         try:
             listed = json.loads((self._root / LIST).read_bytes())
         except FileNotFoundError:
@@ -305,7 +305,10 @@ class Repository:
 
     def commit(self, mirrored: Mirrored) -> bool:
         """Commit the current pages; False without changes. The message contains only numbers."""
-        ours = [".gitattributes", *(folder for folder in sorted(set(FOLDERS.values())) if self._known(folder))]
+        ours = [
+            ".gitattributes",
+            *(folder for folder in sorted(set(FOLDERS.values())) if self._is_known_to_git(folder)),
+        ]
         self._git("add", "--all", "--", *ours)
         if self._run("diff", "--cached", "--quiet").returncode == 0:
             return False
@@ -313,7 +316,7 @@ class Repository:
         self._git("commit", "--quiet", "--no-verify", "--no-gpg-sign", "-m", message)
         return True
 
-    def _known(self, folder: str) -> bool:
+    def _is_known_to_git(self, folder: str) -> bool:
         """Whether *folder* exists or is tracked; git rejects any other path."""
         return (self._root / folder).is_dir() or bool(self._git("ls-files", "--", folder))
 
@@ -326,7 +329,7 @@ class Repository:
         gone = {id_ for id_ in self._ever() if id_ not in there}
         if not gone:
             return 0
-        self._filtered(lambda path: id_at(PurePosixPath(path)) in gone)
+        self._rewrite_history(lambda path: id_at(PurePosixPath(path)) in gone)
         self._git("reset", "--quiet", "--mixed")
         self._git("reflog", "expire", "--expire=now", "--expire-unreachable=now", "--all")
         # References left by `fetch` or an unfinished merge would keep old commits alive.
@@ -342,7 +345,7 @@ class Repository:
         )
         return {id_at(PurePosixPath(name)) for name in set(names.splitlines()) if name} - {""}
 
-    def _filtered(self, drop: Callable[[str], bool]) -> None:
+    def _rewrite_history(self, drop: Callable[[str], bool]) -> None:
         """Rewrite history without the paths to *drop*, streamed from git fast-export to git fast-import."""
         export = ["fast-export", "--all", "--signed-tags=strip", "--tag-of-filtered-object=rewrite", "--no-data"]
         with (
@@ -489,7 +492,7 @@ def read_page(page: bytes) -> Record:
     """Parse *page*. RefusedError states the fault for the page's author."""
     if len(page) > PAGE_BYTES:
         raise RefusedError(f"longer than {PAGE_BYTES} bytes")
-    front, content = _parted(page.removeprefix(b"\xef\xbb\xbf"))
+    front, content = _split_page(page.removeprefix(b"\xef\xbb\xbf"))
     try:
         plain = yaml.load(front, Loader=_Loader)  # noqa: S506 - a safe loader, in C or not
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -503,7 +506,7 @@ def read_page(page: bytes) -> Record:
     return read_record({**plain, "content": content})
 
 
-def _parted(page: bytes) -> tuple[str, str]:
+def _split_page(page: bytes) -> tuple[str, str]:
     try:
         text = page.decode()
     except UnicodeDecodeError:

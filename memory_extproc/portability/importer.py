@@ -173,7 +173,7 @@ class Import:
                     taken.index, taken.record.id, Reason.NO_CONSENT, "nothing new may be kept of this user"
                 )
             return
-        known = await self._known(waiting)
+        known = await self._find_known(waiting)
         changes = []
         for key, taken in waiting.items():
             memory = self._as_ours(key, taken.record, known)
@@ -189,7 +189,7 @@ class Import:
         if changes:
             await self._keep(changes)
 
-    async def _known(self, waiting: Mapping[str, _Taken]) -> dict[str, Memory]:
+    async def _find_known(self, waiting: Mapping[str, _Taken]) -> dict[str, Memory]:
         """The owner's memories by id, for all ids involved."""
         sent = {
             id_
@@ -225,7 +225,7 @@ class Import:
             for change, row in zip(changes, rows, strict=True)
             if change.taken.record.id
         ]
-        allowed = await self._patiently(lambda: self._admitted([*rows, *as_sent]))
+        allowed = await self._patiently(lambda: self._filter_forgotten([*rows, *as_sent]))
         admitted = {row.memory.id for row in allowed}
         kept = []
         for change, row in zip(changes, rows, strict=True):
@@ -240,7 +240,7 @@ class Import:
         self._counted.added += sum(change.there is None for change, _ in kept)
         self._counted.replaced += sum(change.there is not None for change, _ in kept)
 
-    async def _admitted(self, rows: Sequence[Embedded]) -> Sequence[Embedded]:
+    async def _filter_forgotten(self, rows: Sequence[Embedded]) -> Sequence[Embedded]:
         """The rows that no forget covers; none after a forget since the import began, which may cover them."""
         if await self._parts.coordination.epoch(self._owner) != self._epoch:
             return ()

@@ -118,11 +118,11 @@ def memory_of(record: Record, owner: Owner, id: str, now: datetime) -> Memory:  
         valid_to=_whole_or_none(record.valid_to),
         expires_at=_whole_or_none(record.expires_at),
         superseded_by=record.superseded_by,
-        metadata=_dated(record.metadata, now),
+        metadata=_limit_dates(record.metadata, now),
     )
 
 
-def _dated(metadata: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+def _limit_dates(metadata: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     said = metadata.get(SAID)
     late = isinstance(said, int | float) and not said <= now.timestamp()  # not a number is late, too
     return {**metadata, SAID: round(now.timestamp(), 3)} if late else dict(metadata)

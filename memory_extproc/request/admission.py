@@ -134,7 +134,7 @@ def controls_of(headers: Headers) -> HeaderControls:
         retrieve=Switch.SKIP if off else _switch(headers, "x-memory-retrieve"),
         store=Switch.SKIP if unkept else _switch(headers, "x-memory-store"),
         compress=Switch.SKIP if off else _switch(headers, "x-memory-compress"),
-        ends_session="end" in (value.lower() for value in _listed(headers, "x-memory-session")),
+        ends_session="end" in (value.lower() for value in _list_values(headers, "x-memory-session")),
         internal=INTERNAL in headers,
         redirected=REDIRECTED in headers,
         unkept=unkept,
@@ -143,17 +143,17 @@ def controls_of(headers: Headers) -> HeaderControls:
     )
 
 
-def _listed(headers: Headers, name: str) -> Iterator[str]:
+def _list_values(headers: Headers, name: str) -> Iterator[str]:
     """Each value of *name*. Intermediaries may have joined several with commas (RFC 9110, 5.3)."""
     return (value.strip() for line in headers.all(name) for value in line.split(","))
 
 
 def _any_true(headers: Headers, name: str) -> bool:
-    return any(truth(value) for value in _listed(headers, name))
+    return any(truth(value) for value in _list_values(headers, name))
 
 
 def _switch(headers: Headers, name: str) -> Switch:
-    said = {value.lower() for value in _listed(headers, name)}
+    said = {value.lower() for value in _list_values(headers, name)}
     if Switch.SKIP in said or not said.isdisjoint(_FALSE):
         return Switch.SKIP
     return Switch.FORCE if Switch.FORCE in said else Switch.DEFAULT
@@ -177,7 +177,7 @@ def signals_of(headers: Headers, metadata: Mapping[str, Any], sources: SignalSou
     known = said if isinstance(said, Mapping) else {}
 
     def signal(key: str, names: tuple[str, ...]) -> bool | None:
-        values = (known.get(key), *(value for name in names for value in _listed(headers, name)))
+        values = (known.get(key), *(value for name in names for value in _list_values(headers, name)))
         return next((found for found in map(truth, values) if found is not None), None)
 
     return Signals(

@@ -112,7 +112,7 @@ class Compression:
         asked = forced or self._limits.enabled
         if request.continues:
             if asked:
-                self._told("elsewhere")
+                self._count_outcome("elsewhere")
             return False
         if len(request.user_at) <= max(self._limits.keep_turns, _OPENED_BY):
             return False
@@ -130,16 +130,16 @@ class Compression:
                 record = await self._read(caller.owner, key, said)
         except (MemoryExtprocError, TimeoutError) as error:
             log.warning("compress.unread", kind=type(error).__name__)
-            self._told("unavailable")
+            self._count_outcome("unavailable")
             return None
         if record is None:
             made = await self._make(dialect, caller, key, request, said, None)
-            self._told("not_ready" if made else "not_possible")
+            self._count_outcome("not_ready" if made else "not_possible")
             return None
         body = await off_loop(len(request.body), _apply_record, dialect.name, request, record)
         if body is None:
             await self._make(dialect, caller, key, request, said, None)
-            self._told("not_possible")
+            self._count_outcome("not_possible")
             return None
         # Update after about as many tokens as were saved, and never before the kept turns have passed.
         left = request.prompt_tokens * len(body) // max(1, len(request.body))
@@ -149,10 +149,10 @@ class Compression:
             await self._make(dialect, caller, key, request, said, record)
         self._metrics.compressed_tokens.labels("before").inc(request.prompt_tokens)
         self._metrics.compressed_tokens.labels("after").inc(left)
-        self._told("compressed")
+        self._count_outcome("compressed")
         return body
 
-    def _told(self, outcome: str) -> None:
+    def _count_outcome(self, outcome: str) -> None:
         self._metrics.compressions.labels(outcome).inc()
 
     async def _read(self, owner: Owner, key: str, said: Sequence[str]) -> Record | None:
@@ -184,11 +184,11 @@ class Compression:
         if key in self._making or len(self._making) >= _WAITING:
             return True
         self._making.add(key)
-        if self._background.start(self._made(caller, key, request, said, cut, before)) is None:
+        if self._background.start(self._make_state(caller, key, request, said, cut, before)) is None:
             self._making.discard(key)
         return True
 
-    async def _made(
+    async def _make_state(
         self,
         caller: Caller,
         key: str,
@@ -223,10 +223,10 @@ class Compression:
                 # A forget in the meantime advances the epoch, so a record written too late is never read.
                 await self._records.put_record(KIND, owner, key, msgspec.json.encode(record), self._limits.keep)
                 await self._records.release(f"compress:{key}", self._holder)
-                self._told("condensed")
+                self._count_outcome("condensed")
         except MemoryExtprocError as error:
             log.warning("compress.not_made", kind=type(error).__name__)
-            self._told("not_made")
+            self._count_outcome("not_made")
         finally:
             self._making.discard(key)
 

@@ -126,7 +126,7 @@ class Enricher:
         shadowed = watching or self._options.mode is Mode.SHADOW
         short = request
         if caller is not None and leave.keeps and not shadowed:
-            short = await self._shortened(circumstances, caller)
+            short = await self._shorten(circumstances, caller)
             circumstances = replace(circumstances, request=short)
         if leave.refused is not None or caller is None:
             plan = InjectionPlan(Decision(leave.refused or Outcome.NO_CALLER))
@@ -139,7 +139,7 @@ class Enricher:
             # A forget during the work invalidates both the recalled and the replayed memories.
             plan = InjectionPlan(Decision(Outcome.UNAVAILABLE))
             enriched = await self._placer.insert(admitted, request, plan, shadowed=shadowed)
-        heard = await self._heard(admitted, request, caller, leave)
+        heard = await self._pending_turn(admitted, request, caller, leave)
         if plan.thread is not None and not shadowed:
             heard = self._placer.with_view(heard, enriched, plan, plan.thread, admitted)
             heard = replace(heard, reach=(caller.owner, *self._options.sharing.owners(caller)))
@@ -164,13 +164,15 @@ class Enricher:
         caller = circumstances.caller
         allowed: Consent | None = Consent.ON
         if caller is not None and (no is None or store):
-            allowed = await self._allowed(caller.owner)
+            allowed = await self._check_consent(caller.owner)
         if no is None and allowed not in {Consent.ON, Consent.RECALL_ONLY}:
             # Unreachable consent records are an outage for the operator; for the caller the effect is the same.
             no = Outcome.UNAVAILABLE if allowed is None else Outcome.NO_CONSENT
         return _Leave(no, store, allowed)
 
-    async def _heard(self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave) -> PendingTurn:
+    async def _pending_turn(
+        self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave
+    ) -> PendingTurn:
         learned_as = _in_session(self._options.sharing.learned_as(caller), request)
         incognito = admitted.controls.incognito and self._incognito is not None
         if admitted.controls.incognito and self._incognito is not None:
@@ -193,7 +195,7 @@ class Enricher:
             ends_session=admitted.controls.ends_session,
         )
 
-    async def _shortened(self, circumstances: Circumstances, caller: Caller) -> ChatRequest:
+    async def _shorten(self, circumstances: Circumstances, caller: Caller) -> ChatRequest:
         """The request with its older messages condensed if compression is enabled and possible; else unchanged."""
         request, admitted, wish = circumstances.request, circumstances.admitted, compresses(circumstances)
         if self.compression is None or wish is Switch.SKIP or admitted.controls.unkept:
@@ -211,7 +213,7 @@ class Enricher:
         gradual = self._options.mode is Mode.GRADUAL
         return Arm.CONTROL if gradual and in_control_group(owner, self._options.percent) else Arm.MEMORY
 
-    async def _allowed(self, owner: Owner) -> Consent | None:
+    async def _check_consent(self, owner: Owner) -> Consent | None:
         return Consent.ON if self._consent is None else await self._consent.allowed(owner)
 
     def _caller(self, admitted: Admitted, request: ChatRequest) -> Caller | None:
@@ -481,9 +483,9 @@ class BlockInserter:
         if outcome is Outcome.USED:
             count, tokens = len(decision.contents), estimate_tokens(decision.block)
             enriched = replace(enriched, count=count, tokens=tokens)
-        return enriched if shadowed else self._replayed(enriched, blocks, placed)
+        return enriched if shadowed else self._mark_replayed(enriched, blocks, placed)
 
-    def _replayed(self, enriched: Enriched, blocks: Blocks, placed: Sequence[Sequence[Edit]]) -> Enriched:
+    def _mark_replayed(self, enriched: Enriched, blocks: Blocks, placed: Sequence[Sequence[Edit]]) -> Enriched:
         back = [one for one, edits in zip(blocks, placed, strict=False) if edits]
         if not back:
             return enriched

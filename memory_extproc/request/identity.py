@@ -108,7 +108,7 @@ class Identity:
 
         None if the identity is absent, repeated, comma-joined, too long, not printable or not verified.
         """
-        named = self._named(headers, metadata)
+        named = self._identify(headers, metadata)
         return None if named is None else self._caller(*named, headers, metadata)
 
     def caller_of_body(self, headers: Headers, metadata: Mapping[str, Any], user: str) -> Caller | None:
@@ -125,7 +125,7 @@ class Identity:
         trusted = accept_name(user)
         return None if tenant is None or not trusted else self._caller(tenant, trusted, headers, metadata)
 
-    def _named(self, headers: Headers, metadata: Mapping[str, Any]) -> tuple[str, str] | None:
+    def _identify(self, headers: Headers, metadata: Mapping[str, Any]) -> tuple[str, str] | None:
         """(tenant, user) from the configured source; None if either is invalid."""
         options = self._options
         if options.claims is not None:
@@ -139,13 +139,13 @@ class Identity:
             tenant = self._tenant_of(headers)
         return None if not user or tenant is None else (tenant, user)
 
-    def _verified(self, claims: ClaimNames, headers: Headers) -> Mapping[str, Any] | None:
+    def _verify_claims(self, claims: ClaimNames, headers: Headers) -> Mapping[str, Any] | None:
         # A list of credentials is ambiguous, like a list of users; a compact JWT contains no comma.
         token = bearer(single(headers, claims.header) or "")
         return self._tokens.claims(token) if self._tokens and token else None
 
     def _of_token(self, claims: ClaimNames, headers: Headers) -> tuple[str, str] | None:
-        verified = self._verified(claims, headers)
+        verified = self._verify_claims(claims, headers)
         if verified is None:
             return None
         user = accept_name(look_up(verified, claims.user))
@@ -181,7 +181,7 @@ class Identity:
         if options.metadata_projects is not None:
             return names_in(options.metadata_projects.look_up(metadata))
         if options.claims is not None and options.claims.projects:
-            return names_in(look_up(self._verified(options.claims, headers), options.claims.projects))
+            return names_in(look_up(self._verify_claims(options.claims, headers), options.claims.projects))
         return ()
 
     def _project(self, headers: Headers) -> str:

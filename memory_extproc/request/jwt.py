@@ -135,14 +135,14 @@ class Tokens:
             self._believed.move_to_end(name)
             return believed
         self._believed.pop(name, None)
-        claims = self._verified(token)
+        claims = self._verify(token)
         if claims is not None:
             self._believed[name] = (claims["exp"] + self._options.leeway.total_seconds(), claims)
             if len(self._believed) > MAX_BELIEVED:
                 self._believed.popitem(last=False)
         return claims
 
-    def _verified(self, token: str) -> Mapping[str, Any] | None:
+    def _verify(self, token: str) -> Mapping[str, Any] | None:
         try:
             key = self._key(jwt.get_unverified_header(token))
             if key is None:

@@ -280,7 +280,7 @@ class BlockReplay:
                 keys = await off_loop(len(request.body), keys_of, caller, request, LOOKBACK, circle)
                 mine = keys.pop() if request.asked else ""
                 same = bool(mine) and self._said_again(caller.owner, mine)
-                return await self._found(caller.owner, request, mine, keys[::-1], same=same)
+                return await self._find_state(caller.owner, request, mine, keys[::-1], same=same)
         except TimeoutError:
             self._metrics.replays.labels("out_of_time").inc()
             log.warning("replay.out_of_time")
@@ -343,7 +343,7 @@ class BlockReplay:
         for place in [place for place in self._unshared if place[0] == owner.key]:
             self._drop(place)
 
-    async def _found(
+    async def _find_state(
         self, owner: Owner, request: ChatRequest, mine: str, earlier: Sequence[str], *, same: bool
     ) -> ConversationState:
         """*mine*: the key of this turn, empty without user text;

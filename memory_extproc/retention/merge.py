@@ -171,7 +171,7 @@ def histories(
         return []
     things: defaultdict[Hashable, list[Memory]] = defaultdict(list)
     for memory in rows:
-        named = _named(memory)
+        named = _attribute_of(memory)
         if named is not None:
             key = (memory.project, memory.type, about(named["subject"]), about(named["attribute"]))
             things[key].append(memory)
@@ -179,7 +179,7 @@ def histories(
     return sorted((one for one in made if one is not None), key=lambda one: one.derived.id)
 
 
-def _named(memory: Memory) -> Mapping[str, str] | None:
+def _attribute_of(memory: Memory) -> Mapping[str, str] | None:
     """Subject, attribute and value; None if any is missing, or if the memory states that something ended."""
     metadata = memory.metadata
     named = {name: metadata.get(name) for name in ("subject", "attribute", "value")}

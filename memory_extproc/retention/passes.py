@@ -292,11 +292,13 @@ class RetentionPass:
             if dry_run:
                 kept.merged += len(merging.others)
             else:
-                kept.merged += await self._merged(owner, known, merging, now)
+                kept.merged += await self._merge_group(owner, known, merging, now)
             for one in merging.others:
                 known[one] = Embedded(merge_memory(known[one].memory, merging.canonical, now), known[one].vector)
 
-    async def _merged(self, owner: Owner, known: Mapping[str, Embedded], merging: Merging, now: datetime) -> int:
+    async def _merge_group(
+        self, owner: Owner, known: Mapping[str, Embedded], merging: Merging, now: datetime
+    ) -> int:
         best = known[merging.canonical].memory
         if not await self._written.change(owner, known, {best.id: speaking(best, merging)}):
             return 0  # it is no longer as it was read: another pass will look again

@@ -70,7 +70,7 @@ class Reembedding:
 
     async def backfill(self) -> Checked:
         """Embed memories without a vector, or with a vector of another model."""
-        return await self._everybody("embedding", self._backfilled)
+        return await self._everybody("embedding", self._backfill_owner)
 
     async def take_over(self, source: MemoryStore) -> Checked:
         """Copy the memories of *source*, embedded with the current model.
@@ -81,7 +81,7 @@ class Reembedding:
         async def taken(owner: Owner, report: Checked) -> None:
             async for page in source.pages(owner, self._pace.page, fresh=True):
                 self._count(page, report)
-                report.embedded += await self._taken(owner, page)
+                report.embedded += await self._take_page(owner, page)
                 await self._rest()
 
         return await self._everybody("taking over", taken)
@@ -104,7 +104,7 @@ class Reembedding:
         async for page in self._store.pages(owner, self._pace.page, fresh=True):
             self._count(page, report)
 
-    async def _backfilled(self, owner: Owner, report: Checked) -> None:
+    async def _backfill_owner(self, owner: Owner, report: Checked) -> None:
         async for page in self._store.pages(owner, self._pace.page, fresh=True):
             self._count(page, report)
             due = [row.memory for row in page if self._is_due(row)]
@@ -123,7 +123,7 @@ class Reembedding:
 
         return await self._rows.change_all(owner, list(anew), change)
 
-    async def _taken(self, owner: Owner, page: Sequence[Embedded]) -> int:
+    async def _take_page(self, owner: Owner, page: Sequence[Embedded]) -> int:
         there = {memory.id: memory for memory in await self._keeps.get(owner, [row.memory.id for row in page])}
         new = [row.memory for row in page if row.memory.id not in there]
         newer = [

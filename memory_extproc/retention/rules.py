@@ -224,7 +224,7 @@ def _holds(memory: Memory, name: str, known: Mapping[str, Memory], above: frozen
     match source.state:
         case MemoryState.ACTIVE:
             # A merged memory may be newer than the derived memory; its content was stated earlier.
-            said = _said(source) if source.id == name else _began(source)
+            said = _stated_at(source) if source.id == name else _began(source)
             return said <= made_at(memory)
         case MemoryState.SUPERSEDED:
             return source.superseded_by == memory.id or _was_past(memory, name, source)
@@ -271,10 +271,10 @@ def read_at(now: float, sources: Iterable[Memory]) -> float:
 
     At least the time of the latest source, because another replica's clock may run ahead.
     """
-    return max([now, *map(_said, sources)])
+    return max([now, *map(_stated_at, sources)])
 
 
-def _said(memory: Memory) -> float:
+def _stated_at(memory: Memory) -> float:
     return max(_began(memory), moment(memory, MADE))
 
 

@@ -152,7 +152,7 @@ class RetentionJob:
         self, owner: Owner, report: Round, work: Work, *, dry_run: bool = False, anew: bool = True
     ) -> bool:
         try:
-            kept = await self._kept(owner, work, dry_run=dry_run, anew=anew)
+            kept = await self._keep_owner(owner, work, dry_run=dry_run, anew=anew)
         except MemoryExtprocError as error:
             report.failed += 1
             self._metrics.retention_owners.labels("failed").inc()
@@ -169,7 +169,7 @@ class RetentionJob:
                 self._metrics.retention_owners.labels("kept").inc()
         return True
 
-    async def _kept(self, owner: Owner, work: Work, *, dry_run: bool, anew: bool) -> PassReport | None:
+    async def _keep_owner(self, owner: Owner, work: Work, *, dry_run: bool, anew: bool) -> PassReport | None:
         """Run a pass under the owner's lease. None: done already, or another runner holds the lease."""
         coordination, limits = self._coordination, self._limits
         if dry_run:
