@@ -18,11 +18,16 @@ log = logger(__name__)
 
 
 class Background:
-    """Holds the tasks of exchanges that are ending. A finished exchange often ends with its handler
-    cancelled, so nothing that must come to its end runs in the handler itself."""
+    """Owns the tasks of ending exchanges.
+
+    A finished exchange's handler is often cancelled, so final work must not run in it.
+    """
 
     def __init__(self, metrics: Metrics, *, grace: timedelta, most: int = 10_000) -> None:
-        """*grace*: how long leaving waits for what still runs. *most*: tasks at once; more are refused."""
+        """*grace*: how long leaving waits for running tasks.
+
+        *most*: concurrent tasks; further tasks are rejected.
+        """
         self._metrics, self._grace, self._most = metrics, grace, most
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -40,7 +45,7 @@ class Background:
         await asyncio.gather(*late, return_exceptions=True)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-        """Runs *work* to its end, whoever is cancelled meanwhile; None when there is no place for it."""
+        """Run *work* to its end, independent of the caller's cancellation; None if there are too many tasks."""
         if len(self._tasks) >= self._most:
             work.close()
             self._metrics.stream_faults.labels("background_full").inc()
@@ -51,7 +56,7 @@ class Background:
         return task
 
     async def see_to_its_end(self, work: Coroutine[Any, Any, None], patience: timedelta) -> None:
-        """Waits for *work*, at most *patience*; it goes on alone when that is over or we are cancelled."""
+        """Wait for *work*, at most *patience*; it continues after a timeout or our cancellation."""
         task = self.start(work)
         if task is not None:
             await asyncio.wait({task}, timeout=patience.total_seconds())
@@ -64,7 +69,7 @@ class Background:
 
 
 def whereabouts(error: BaseException) -> str:
-    """The innermost frames of *error* as file:line, without its text, which may quote a person's words."""
+    """The innermost frames of *error* as file:line, without its text, which may quote user text."""
     frames = []
     trace = error.__traceback__
     while trace is not None:
@@ -73,39 +78,40 @@ def whereabouts(error: BaseException) -> str:
     return " ".join(frames[-4:])
 
 
-# --- large -------------------------------------------------------------------------------------------
-# Work that grows with a body: of a small one done at once, of a large one beside the event loop.
+# Work proportional to a body: inline for small bodies, in a thread for large ones.
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Characters or bytes. Up to here the dearest of it, finding the messages behind ten thousand tools, takes less than
-# ten milliseconds; from here on the hundred microseconds that a thread costs do not show.
+# Characters or bytes. Below it the most expensive work, finding the messages behind ten thousand tools, takes less
+# than ten milliseconds; above it the hundred microseconds of a thread do not matter.
 LARGE = 64 * 1024
-# Requests have threads of their own: learning uses the threads of asyncio, and a request never queues behind it.
+# Requests have a thread pool of their own, so that they never queue behind learning, which uses asyncio's.
 _REQUESTS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="request")
 
 
 async def off_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What *work* returns or raises; *size* is that of what it reads. Other streams go on meanwhile, so *work*
-    must not touch what they may change. When the caller is cancelled a thread's work ends by itself."""
+    """Run *work* on input of *size*, in a thread if it is large.
+
+    Other streams run meanwhile, so *work* must not touch shared state. If the caller is cancelled, the thread
+    completes by itself.
+    """
     if size < LARGE:
         return work(*args, **kwargs)
     context = copy_context()
     return await asyncio.get_running_loop().run_in_executor(_REQUESTS, partial(context.run, work, *args, **kwargs))
 
 
-# --- cancellation ------------------------------------------------------------------------------------
-# A task that was told to end ends, though a client library forgot to tell it.
+# Cancellation that survives client libraries which swallow it.
 
 
 @contextmanager
 def cancellation_kept() -> Iterator[Callable[[], bool]]:
-    """Raises CancelledError at its end if the task was cancelled inside. Gives a question: whether it was, by now.
+    """Raise CancelledError at the end if the task was cancelled inside. Yields a predicate for it.
 
-    Client libraries, Milvus' and Redis' among them, wait with asyncio.wait_for, which until Python 3.12 forgets a
-    cancellation that comes together with the answer (python/cpython#86296). A task of ours that was told to end
-    would then go on, and whoever waits for its end would wait for ever.
+    Client libraries, among them Milvus' and Redis', use asyncio.wait_for, which before Python 3.12 swallows a
+    cancellation that coincides with the result (python/cpython#86296). The task would continue, and its owner would
+    wait forever.
     """
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()

@@ -1,4 +1,4 @@
-"""Kinds of error, sorted by what the caller can do about them."""
+"""Error types, by the caller's possible reaction."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ from collections.abc import Sequence
 
 
 class MemoryExtprocError(Exception):
-    """What every error of ours is. Its text names the fault and never a person's words."""
+    """The base of our errors. The text names the fault and never contains user text."""
 
 
 class TransientError(MemoryExtprocError):
-    """It may work later: the same call can be made again."""
+    """A retry of the same call may succeed."""
 
 
 class NotReadyError(TransientError):
-    """The other side is up but not ready yet (loading, electing): a breaker does not count it as down."""
+    """The other side is starting (loading, electing): a circuit breaker does not count it as down."""
 
 
 class UnknownFaultError(NotReadyError):
-    """An error that is not known to be permanent. It is transient until the same call succeeds for others."""
+    """An error of unknown kind. Treated as transient until the same call succeeds for others."""
 
 
 class PermanentError(MemoryExtprocError):
-    """It will fail again in the same way: a fault of the data, the schema or the configuration."""
+    """A retry fails again: a fault of the data, the schema or the configuration."""
 
 
 class TruncatedAnswerError(PermanentError):
-    """A model's answer did not fit into what it may have; less asked at a time may."""
+    """A model's answer was truncated; a smaller request may succeed."""
 
 
 class ModelStoppedError(PermanentError):
-    """A language model is not asked for a while, because its answers were unusable several times in a row."""
+    """A language model is paused after several consecutive unusable answers."""
 
 
 class NotConfirmedError(PermanentError):
-    """What cannot be undone was asked for without the confirmation it needs, or with one that does not hold."""
+    """An irreversible operation lacks a confirmation, or the confirmation is invalid."""
 
 
 class BadBodyError(PermanentError):
-    """A request or answer that is not what its dialect says it must be."""
+    """A request or response that is invalid in its dialect."""
 
 
 class ConfigurationError(MemoryExtprocError):
-    """The configuration cannot be used. Carries every fault found, each with its path."""
+    """The configuration is invalid. Contains every fault with its path."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))

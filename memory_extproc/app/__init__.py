@@ -1,4 +1,4 @@
-"""The composition root: the one package that knows which adapter stands behind which port."""
+"""The composition root: the only package that constructs adapters."""
 
 from memory_extproc.app.context import milvus_options, partition_limits, piece_limits, wire_options
 from memory_extproc.app.coordination import open_link

@@ -91,11 +91,11 @@ _VECTOR_BYTES = 4  # of each of its numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiParts:
-    """What the memory API is made of."""
+    """The parts of the memory API."""
 
-    store: MemoryStore  # as people may see it
+    store: MemoryStore  # as visible to users
     partitions: Partitions
-    noticing: ChangeNotifier  # the same, where corrections are heard of
+    noticing: ChangeNotifier  # the partitions with change notification
     embedder: EmbeddingModel
     coordination: Coordination
     journal: Journal
@@ -115,8 +115,10 @@ class ApiParts:
 
 @asynccontextmanager
 async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIterator[ApiServers]:
-    """The servers, to be entered by who looks after the order of leaving; what the service needs is open while this
-    is entered, and changes that were begun are finished when it is left."""
+    """Open the memory API's service and yield its servers, which the caller enters in shutdown order.
+
+    Changes in progress are completed on exit.
+    """
     async with AsyncExitStack() as stack:
         rates = Rates(_rates(settings), time.monotonic)
         parts.live.subscribe(lambda now: rates.reconfigure(_rates(now)))
@@ -190,7 +192,7 @@ def _page_of(
 
 @dataclass(frozen=True, slots=True)
 class ApiServers:
-    """The two faces of the memory API, over the same service."""
+    """The gRPC and HTTP servers of the memory API, over the same service."""
 
     grpc: GrpcServer
     console: ConsoleServer
@@ -219,7 +221,7 @@ def audit_options(settings: Settings, data: Path, secret: bytes) -> AuditOptions
 
 
 def operator_audit(settings: Settings) -> AuditOptions:
-    """Of what commands decide, beside the sidecar's."""
+    """The audit log of administrative commands, separate from the sidecar's."""
     data = Path(settings.data_dir).absolute()
     given = settings.api.secret.get_secret_value()
     options = audit_options(settings, data, given.encode() if given else secret_in(data))
@@ -300,15 +302,14 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Proofs:
-    """What outlasts a change of the configuration: the keys of tokens, and of callers."""
+    """The credentials that outlive a configuration change: token keys and API keys."""
 
     tokens: Tokens | None = None
     keys: ApiKeys | None = None
-    session: SessionVerifier | None = None  # of browsers, where the page is on
+    session: SessionVerifier | None = None  # of browsers, if the console is enabled
 
     def ways(self, settings: Settings) -> list[CredentialVerifier]:
-        """The ways in effect, in the order in which they are asked: what was shown for this call first, what the
-        connection shows next, nothing at all last."""
+        """The active credential verifiers in order: per call, per connection, anonymous."""
         api, identity = settings.api, settings.identity
         wanted = ways_of(api, identity)
         proxy = ProxyOptions(
@@ -362,8 +363,7 @@ def _names_user(settings: Settings) -> NamesUser:
     return named
 
 
-# --- curating ----------------------------------------------------------------------------------------
-# What people write themselves, understood as the write path understands what they say.
+# Curation: texts written by users are interpreted as on the write path.
 
 _STANDING = {
     FactRelation.OTHER: Standing.OTHER,
@@ -375,14 +375,14 @@ _STANDING = {
 
 
 class Understanding:
-    """Implements curate.Understands with an extractor and the rules of reconciling."""
+    """Implements curation's Understands with an extractor and the reconciliation rules."""
 
     def __init__(self, extractor: FactExtractor, now: Now) -> None:
         self._extractor = extractor
         self._now = now
 
     async def meaning(self, owner: Owner, content: str) -> Meaning:
-        """Of a text that states one fact that holds; what states several, or an end, is kept as it stands."""
+        """The meaning of a text with a single current fact; empty for several facts, or for an ending."""
         facts = await self._extractor.extract([_as_said(owner, content, self._now())])
         if len(facts) != 1 or facts[0].ends:
             return Meaning()

@@ -1,4 +1,4 @@
-"""What every part of one sidecar is made with."""
+"""Shared context for the construction of a sidecar's parts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from memory_extproc.store.partition import PartitionLimits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
-    """Who opens a part puts it on *stack*: the order of opening is the order of closing reversed."""
+    """The shared context. Parts are put on *stack* when opened, and closed in reverse order."""
 
     live: Live
     data: Path  # the data directory, held by this process alone
@@ -44,18 +44,17 @@ class AppContext:
 
     @property
     def settings(self) -> Settings:
-        """As in effect at the time: to be asked while parts are made."""
+        """The current settings, for use during construction."""
         return self.live.settings
 
 
-# --- live --------------------------------------------------------------------------------------------
-# The configuration in effect, and who is told when it changes.
+# The live configuration and its subscribers.
 
-Applies = Callable[[Settings], None]  # swaps frozen values, and so neither fails nor waits
+Applies = Callable[[Settings], None]  # swaps frozen values; must not fail or wait
 
 
 class Live:
-    """Changed on the event loop, between two events: nobody sees half a change."""
+    """The configuration in effect. Changed between two events, so that no reader sees a partial change."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -68,7 +67,7 @@ class Live:
         self._follow.append(applies)
 
     def merged(self, wanted: Settings) -> Change:
-        """ConfigurationError when *wanted* does not go together with what cannot change before a restart."""
+        """Merge a new configuration. ConfigurationError if it conflicts with settings that need a restart."""
         return merge_reload(self.settings, wanted, self._fixed)
 
     def reconfigure(self, change: Change) -> None:
@@ -77,25 +76,23 @@ class Live:
             applies(change.settings)
 
 
-# --- passing -----------------------------------------------------------------------------------------
-# Time as it passes, whatever the wall clock is set to.
+# Monotonic time, independent of the wall clock.
 
-# Goes on while the machine sleeps, where there is such a one.
+# Includes suspension where the platform supports it.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def steady_seconds() -> float:
-    """Since some moment before this process began."""
+    """Seconds since an arbitrary time before the process began."""
     return time.clock_gettime(_STEADY)
 
 
 def steady_now() -> datetime:
-    """To be compared with others of this process alone."""
+    """Monotonic time as a datetime, comparable only within this process."""
     return datetime.fromtimestamp(steady_seconds(), UTC)
 
 
-# --- tracing -----------------------------------------------------------------------------------------
-# Traces and tags as configured.
+# Tracing and caller tags as configured.
 
 
 async def open_traces(settings: Settings, stack: AsyncExitStack) -> Traces:
@@ -114,16 +111,15 @@ async def open_traces(settings: Settings, stack: AsyncExitStack) -> Traces:
 
 
 def caller_tag(settings: Settings) -> CallerTag:
-    """With the key that an operator holds, where there is one; else with one that ends with the process."""
+    """The caller tag with the operator's key, or else with a random key per process."""
     return CallerTag(settings.privacy.hash_key.get_secret_value().encode() or secrets.token_bytes(32))
 
 
-# --- options -----------------------------------------------------------------------------------------
-# What each part is told: the one mapping of the settings to the options of the parts.
+# Options: the mapping from the settings to the options of the parts.
 
 
 def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOptions:
-    """How the store is reached; the one mapping of the settings that concern it."""
+    """The store's connection options."""
     milvus = settings.memory.milvus
     return MilvusOptions(
         collection=milvus.collection,
@@ -142,7 +138,7 @@ def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOp
         tls_cert=milvus.tls.cert,
         tls_key=milvus.tls.key,
         tls_server_name=milvus.tls.server_name,
-        # An index of sealed words would find nothing.
+        # A full-text index of encrypted texts would be useless.
         full_text=milvus.full_text and not settings.privacy.encrypt_content,
         timeout=milvus.timeout,
         content_bytes=settings.limits.content_bytes,
@@ -150,18 +146,22 @@ def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOp
 
 
 def piece_limits(settings: Settings, embedder: EmbeddingModel) -> ChunkLimits:
-    """Pieces that fit the window with room for what an estimate is off by; never longer than they would be for
-    the default model, because what is injected should be to the point."""
+    """Chunk limits that fit the embedding window with a margin for estimation errors.
+
+    Never longer than for the default model, because injected chunks should be specific.
+    """
     tokens = min(PIECE_TOKENS, embedder.max_tokens * 4 // 5)
     content = settings.limits.content_bytes
     return ChunkLimits(tokens=tokens, bytes=sealable(content) if settings.privacy.encrypt_content else content)
 
 
 def partition_limits(settings: Settings) -> PartitionLimits:
-    """Milvus Lite works in this process and takes the interpreter from the streams: while a partition is filled
-    from it, chunks of answers wait. So it is read in small pages, for one owner at a time; a server, where every
-    page is a journey, in large ones. A request of an owner met for the first time waits for the reading as long
-    as leaves its deadline time for the store's own search."""
+    """Partition limits for Milvus Lite or a server.
+
+    Milvus Lite runs in this process and blocks the interpreter: while a partition loads, response chunks wait. So
+    it is read in small pages, for a single owner at a time; a server, with a round trip per page, in large pages.
+    The first request of an owner waits for the load as long as its deadline leaves time for the store's own search.
+    """
     limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=settings.deadline / 4)
     return limits if settings.memory.milvus.address else replace(limits, page=32, fills=1)
 
@@ -202,7 +202,8 @@ def learn_limits(settings: Settings) -> LearnLimits:
     learn = settings.learn
     return LearnLimits(
         journal_wait=learn.journal.wait,
-        settle=LearnLimits().settle if settings.coordination.url else timedelta(),  # one replica has all marks
+        # a single replica has all tombstones
+        settle=LearnLimits().settle if settings.coordination.url else timedelta(),
         batch=settings.memory.extraction_batch_size if settings.extracts_by_model else 1,
         idle=learn.session_idle,
         gather=timedelta(seconds=1),
@@ -215,7 +216,7 @@ def learn_limits(settings: Settings) -> LearnLimits:
 
 
 def wire_options(settings: Settings) -> RequestOptions:
-    """What the wire is told; the one mapping of the settings that concern it."""
+    """The options of the request path."""
     signals, inject = settings.signals, settings.inject
     return RequestOptions(
         enabled=settings.memory.enabled,
@@ -267,8 +268,8 @@ def server_options(settings: Settings) -> ServerOptions:
         channel=(
             *message_options(settings.limits.request_body),
             ("grpc.max_concurrent_streams", settings.limits.streams),
-            # Bounds on the cost of a peer without requests: a handshake that stays open, and streams that are reset
-            # as soon as they are opened (CVE-2023-44487), each of which costs memory until it is gone.
+            # Limits against idle or hostile peers: unfinished handshakes, and streams reset as soon as they are
+            # opened (CVE-2023-44487), each of which holds memory until it is gone.
             ("grpc.server_handshake_timeout_ms", 5_000),
             ("grpc.http2.max_requests_per_read", 32),
             ("grpc.http2.max_deallocating_streams", settings.limits.streams),
@@ -286,7 +287,7 @@ def console_options(settings: Settings) -> ConsoleOptions:
 
 
 def api_options(settings: Settings) -> ServerOptions:
-    """The memory API's port leaves at once: its clients are told to try elsewhere."""
+    """Options of the memory API's port. It closes at once on shutdown: clients are told to retry elsewhere."""
     own, tls = settings.api.tls, None
     if own.given:
         tls = ServerTls(Path(own.cert), Path(own.key), Path(own.client_ca) if own.client_ca else None)

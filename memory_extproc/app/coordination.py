@@ -1,4 +1,4 @@
-"""What replicas share, as configured: a file of this one alone, or a Redis."""
+"""Shared state as configured: a local file, or Redis."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ JOURNAL, COORDINATION = "journal.db", "coordination.db"  # in the data directory
 async def open_link(
     settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
 ) -> RedisLink | None:
-    """The way to Redis that all who keep something there use; None where none is configured."""
+    """The shared Redis connection; None if not configured."""
     section = settings.coordination
     metrics.coordination_up.set(1)
     if not section.url:
         return None
-    # Imported where it is configured: Redis's client takes 0.2 s.
+    # Imported only if configured: Redis's client takes 0.2 s.
     from memory_extproc.coordination.redis_client import LinkLimits, RedisLink  # noqa: PLC0415
 
     link = RedisLink(
@@ -91,7 +91,7 @@ async def open_coordination(
     try:
         await coordination.open()
     except MemoryExtprocError as error:
-        # Not a reason to stay away: requests pass, turns are journalled, and it is asked again each time.
+        # Not fatal: requests pass, turns are journalled, and the next call retries.
         log.warning("coordination.not_open", at=settings.coordination.url or str(data), detail=str(error))
     return coordination
 
@@ -106,8 +106,10 @@ async def open_journal(
     store_failing_for: Callable[[], timedelta] = timedelta,
     reports_held: Callable[[int], object] = lambda _held: None,
 ) -> tuple[Journal, Check, OldestWaiting]:
-    """With what tells whether a turn could be written now, and when the oldest was asked that waits here alone. In
-    Redis where replicas share one, with a file beside it for the time Redis is away."""
+    """Open the journal, with its write check and the time of its oldest local turn.
+
+    In Redis for several replicas, with a local file for outages.
+    """
     file = await stack.enter_async_context(file_journal(settings, data / JOURNAL, now))
     if link is None:
         return file, file.check, nothing_waits
@@ -147,7 +149,7 @@ def file_journal(settings: Settings, path: Path, now: Now) -> SqliteJournal:
 
 @dataclass(frozen=True, slots=True)
 class Journals:
-    """The journals of a sidecar, running or not, as a command finds them. *file* is None where there is none."""
+    """A sidecar's journals, for a command, whether or not the sidecar runs. *file* is None if absent."""
 
     path: Path
     file: SqliteJournal | None
@@ -155,12 +157,12 @@ class Journals:
 
     @property
     def main(self) -> SqliteJournal | RedisJournal | None:
-        """Where turns are learned from."""
+        """The journal from which turns are learned."""
         return self.shared or self.file
 
 
 async def find_journals(settings: Settings, now: Now, stack: AsyncExitStack, *, making: bool = False) -> Journals:
-    """Beside a running sidecar, too: nothing is held. Where there is no file none is made, unless *making* it."""
+    """Open the journals without claiming turns, also beside a running sidecar. *making*: create a missing file."""
     path = journal_path(settings)
     there = (making and not settings.coordination.url) or await asyncio.to_thread(path.exists)
     file = await stack.enter_async_context(file_journal(settings, path, now)) if there else None
@@ -176,8 +178,10 @@ def journal_path(settings: Settings) -> Path:
 
 
 async def refuse_volatile(settings: Settings, link: RedisLink) -> None:
-    """ConfigurationError for a Redis that would lose accepted turns, or that holds what we must not touch; one that
-    cannot be asked now is asked when it answers, and then the log says so."""
+    """ConfigurationError for a Redis that may lose accepted turns, or whose keys belong to a newer version.
+
+    An unreachable Redis is checked when it answers, and the result is logged.
+    """
     from memory_extproc.coordination.redis_client import NewerKeysError  # noqa: PLC0415 - Redis takes 0.2 s to import
 
     try:
@@ -191,16 +195,15 @@ async def refuse_volatile(settings: Settings, link: RedisLink) -> None:
         raise ConfigurationError([f"coordination.url: {fault}, {mend}" for fault in keeping.faults])
 
 
-# --- erasing -----------------------------------------------------------------------------------------
-# Forgetting as configured: the ledger, what knows of it, and who carries it out.
+# Erasure as configured: the ledger, the tombstone index and the forgetter.
 
 LEDGER = "erasure.db"
-MIRROR = "mirror.db"  # in the data directory: copies of what replicas share in Redis
+MIRROR = "mirror.db"  # in the data directory: copies of shared Redis data
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The parts that exist only where replicas share a Redis."""
+    """The parts that exist only with several replicas."""
 
     ledger: RedisLedger
     consent: RedisConsent
@@ -213,12 +216,12 @@ def ledger_file(settings: Settings, data: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ErasureParts:
-    """The ledger and its readers, opened before anything that keeps memories."""
+    """The ledger and its readers, opened before any part that stores memories."""
 
     ledger: Ledger
     replicas: Replicas
     forgotten: TombstoneIndex
-    fleet: Fleet | None = None  # None: one replica
+    fleet: Fleet | None = None  # None: a single replica
     holder: str = "alone"  # of leases: the same at every start from a data directory, and no other's
 
     def hiding(self, store: MemoryStore) -> TombstoneFilteringStore:
@@ -227,14 +230,14 @@ class ErasureParts:
 
 @dataclass(frozen=True, slots=True)
 class FleetAdmin:
-    """Decisions of an operator about the replicas that share a Redis."""
+    """Administrative operations on the replicas that share a Redis."""
 
     replicas: RedisReplicas
     accept_loss: Callable[[], Awaitable[None]]
 
 
 async def open_fleet(settings: Settings, stack: AsyncExitStack) -> FleetAdmin:
-    """Raises where Redis does not answer. A command is no replica that serves: it holds no lease."""
+    """Connect for a command, without a lease: it does not serve. Raises if Redis does not answer."""
     from memory_extproc.coordination.recovery import accept_loss  # noqa: PLC0415 - Redis takes 0.2 s to import
 
     link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
@@ -257,7 +260,7 @@ async def open_erasing(
     shared: Mirror | None,
     wraps: KeyWrapper | None,
 ) -> ErasureParts:
-    """*shared*: where replicas keep copies of what they share in Redis. *wraps* the key of the ledger there."""
+    """Open the ledger. *shared*: the mirror of shared Redis data. *wraps*: wraps the ledger's key there."""
     key = settings.privacy.key or b""
     if link is None:
         file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
@@ -302,8 +305,10 @@ def _not_known_yet() -> datetime | None:
 
 
 async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncExitStack) -> None:
-    """From here on other replicas' forgets are heard of, and what we hold may be served. To be left before the
-    journals are: the register is told what they hold at the end."""
+    """Join the replicas: from here on their forgets are applied and cached data may be served.
+
+    Must be left before the journals close, because the register records their remaining turns.
+    """
     replicas, forgotten, fleet = erasing.replicas, erasing.forgotten, erasing.fleet
     if not isinstance(replicas, RedisReplicas) or fleet is None:
         return
@@ -330,7 +335,7 @@ async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncE
 
 
 def make_news_handler(forgotten: TombstoneIndex, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
-    """Make the handler for news that memories of a subject, or of any subject, were forgotten."""
+    """Make the handler for forgets of a subject, or of any subject, by another replica."""
 
     async def heard(subject: str) -> None:
         if subject:
@@ -341,7 +346,7 @@ def make_news_handler(forgotten: TombstoneIndex, partitions: Partitions) -> Call
         for owner in partitions.owners():
             if blind is None or blind.subject(owner) == subject:
                 partitions.drop(owner)
-                # Writes that were under way have ended: whoever forgets will find them, and is told of the rest.
+                # Pending writes have ended: the forget finds their rows, and the others are reported.
                 async with partitions.alone(owner) as alone:
                     alone.withdraw(await forgotten.recognise(owner, alone.unstored()))
 
@@ -388,7 +393,7 @@ def _signer(settings: Settings) -> Signer | None:
 
 
 class AsRecalled:
-    """Finds what is known about something as the read path would, whether or not it would be injected."""
+    """Finds memories about a query like the read path, regardless of injection."""
 
     def __init__(self, recaller: Recaller, threshold: float, most: int = 100) -> None:
         self._recaller, self._threshold, self._most = recaller, threshold, most

@@ -1,4 +1,4 @@
-"""The data directory: held by one process, by a lock on a file in it, and watched while that runs."""
+"""The data directory: locked by a single process, and monitored while it runs."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LITE_LOCK = "LOCK"  # of Milvus Lite, in its own directory; open as long as that
 
 
 class DataDirectory:
-    """Made readable by its owner alone, and held by this process alone while entered."""
+    """Makes the directory private to its owner, and locks it while entered."""
 
     def __init__(self, settings: Settings) -> None:
         self.path = Path(settings.data_dir).absolute()
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        """ConfigurationError where it cannot be made or another process holds it."""
+        """Create and lock the directory. ConfigurationError if that fails or another process holds it."""
         try:
             self._lock = self._locked()
         except BlockingIOError as error:
@@ -65,18 +65,21 @@ class DataDirectory:
 
 
 class OpenFiles:
-    """Finds files that were deleted or replaced while this process has them open: what is written to them would be
-    gone at the next start, and is refused where it is written. Nothing is repaired. Some twenty stats each time."""
+    """Detects open files that were deleted or replaced.
+
+    Writes to them would be lost at the next start, and are rejected by the files themselves; nothing is repaired
+    here. Some twenty stat calls per check.
+    """
 
     def __init__(self, paths: Sequence[Path], metrics: Metrics) -> None:
         beside = [path.with_name(path.name + name) for path in paths for name in (LOG, INDEX)]
         self._harms = {**dict.fromkeys(paths, Harm.REPLACED), **dict.fromkeys(beside, Harm.LOG_GONE)}
         self._metrics = metrics
-        self._known: dict[Path, FileId] = {}  # as they were opened
+        self._known: dict[Path, FileId] = {}  # as opened
         self._taken: dict[Path, Harm] = {}
 
     def check(self) -> None:
-        """TransientError names the files that were taken away."""
+        """TransientError with the names of the missing files."""
         ours = _open_files()
         taken = {path: harm for path in self._harms if (harm := self._harm(path, ours)) is not None}
         for path, harm in taken.items():
@@ -109,7 +112,7 @@ class OpenFiles:
 
 
 def watched_files(settings: Settings, data: Path) -> list[Path]:
-    """That a sidecar may have open, and no other process replaces."""
+    """The files that only the sidecar replaces."""
     lite = milvus_options(settings, data, "").path / LITE_LOCK
     own = [data / name for name in (LOCK, JOURNAL, COORDINATION, CONSENT)]
     return [*own, ledger_file(settings, data), keys_file(settings, data), lite]
@@ -121,13 +124,15 @@ def _open_files() -> set[FileId]:
 
 
 def hold_data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
-    """Until *stack* ends."""
+    """Lock the data directory until *stack* closes."""
     return stack.enter_context(DataDirectory(settings)).path
 
 
 def hold_lite(settings: Settings, data: Path, stack: AsyncExitStack) -> None:
-    """For a command that opens the store. ConfigurationError where nothing was remembered yet, or while a sidecar
-    holds the Lite file, which lets one process in. With a Milvus server nothing is held."""
+    """Lock the Milvus Lite file for a command. ConfigurationError if it does not exist or a sidecar holds it.
+
+    Milvus Lite admits a single process. With a Milvus server nothing is locked.
+    """
     if settings.memory.milvus.address:
         return
     path = milvus_options(settings, data, "").path

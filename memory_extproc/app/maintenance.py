@@ -83,7 +83,7 @@ def make_reflector(
     *,
     always: bool = False,
 ) -> ThemeReflector | None:
-    """None where it is not switched on, unless *always*, or where there is no model."""
+    """The reflector; None if disabled, unless *always*, or without a model."""
     model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
     if not (settings.retention.reflect.enabled or always) or model is None or budget is None:
         return None
@@ -115,7 +115,7 @@ def make_retention(
     consolidates: SubjectConsolidator | None = None,
     live: Live | None = None,
 ) -> RetentionJob:
-    """*store*: as the partitions see it, without what was forgotten. *lists*: the one behind it."""
+    """*store*: without forgotten memories, like the partitions; *lists*: the store behind it."""
     reflections = subjects = None
     if reflects is not None:
         limits = reflection_limits(settings)
@@ -168,7 +168,7 @@ def subject_rules(settings: Settings) -> SubjectRules:
 def make_consolidator(
     settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget | None, live: Live | None = None
 ) -> SubjectConsolidator | None:
-    """None where there is no model."""
+    """The consolidator; None without a model."""
     model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
     if model is None or budget is None:
         return None
@@ -180,7 +180,6 @@ def reflection_limits(settings: Settings) -> ReflectionLimits:
     return ReflectionLimits(themes=ThemeRules(above=given.above, grown=given.grown, most=given.themes))
 
 
-# --- topics ------------------------------------------------------------------------------------------
 # Topics and summaries as configured.
 
 
@@ -194,7 +193,7 @@ def make_summing(
     *,
     now: Now,
 ) -> tuple[Summaries, Rebuilding]:
-    """What sums up, and what does it again. Also where topics are switched off: there may be some from before."""
+    """Build summarisation and rebuilding. Also with topics disabled: earlier summaries may exist."""
     prompts = _prompts(settings, budget, metrics, stack, live)
     summaries = Summaries(metrics, prompts=prompts, trusted=lambda text: suspicion(text) is None)
     least, most = shift_limits(settings).least, _content_bytes(settings)
@@ -235,7 +234,7 @@ def make_topics(
     *,
     now: Now,
 ) -> Topics:
-    """To be entered, whether or not they are switched on."""
+    """Build the topics part, to be entered whether or not it is enabled."""
     limits = topic_limits(settings)
     sayings = Sayings(keeps, message_id_of)
     closing = Closing(

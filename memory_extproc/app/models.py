@@ -34,7 +34,7 @@ _NO_MODEL = (
 async def open_embedder(
     settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
 ) -> EmbeddingModel:
-    """The configured embedder, open until *stack* is left."""
+    """Open the configured embedding model until *stack* closes."""
     embedding = settings.memory.embedding
     limits = EmbedderLimits(
         threads=embedding.threads, cached_queries=embedding.cache, word_bytes=embedding.word_bytes
@@ -56,8 +56,10 @@ async def open_embedder(
 
 
 async def _local_embedder(embedding: Embedding, limits: EmbedderLimits, stack: AsyncExitStack) -> EmbeddingModel:
-    """The model's files, or words alone where no model was ever asked for: neither named in the configuration nor
-    installed. A model that is configured and missing is a ModelDirectoryError."""
+    """The local model, or words alone if none is configured or installed.
+
+    ModelDirectoryError if a configured model is missing.
+    """
     directory = find_directory(Path(embedding.models_dir), embedding.model, Precision(embedding.precision))
     usual = Embedding()
     unnamed = all(getattr(embedding, key) == getattr(usual, key) for key in ("models_dir", "model", "precision"))
@@ -71,7 +73,7 @@ def _remote_embedder(
     settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None
 ) -> EmbeddingModel:
     embedding = settings.memory.embedding
-    # Imported where it is configured, here and below: OpenAI's client takes 0.4 s and 30 MB, Redis's 0.2 s.
+    # Imported only if configured, here and below: OpenAI's client takes 0.4 s and 30 MB, Redis's 0.2 s.
     from memory_extproc.inference.openai_client import Endpoint, EndpointLimits  # noqa: PLC0415
     from memory_extproc.inference.openai_models import OpenAIEmbedder, RemoteEmbedderLimits, longest_answer  # noqa: PLC0415
 
@@ -81,8 +83,8 @@ def _remote_embedder(
             model=embedding.model,
             access_key=embedding.access_key.get_secret_value(),
             timeout=embedding.timeout,
-            # A request that waits has no time for a second attempt, and one given up in between would
-            # tell the breaker nothing; the learner comes back by itself.
+            # A waiting request has no time for a second attempt, and an attempt cancelled in between would tell the
+            # breaker nothing; the learner retries by itself.
             attempts=1,
             longest_answer=longest_answer(embedding.dimension),
         ),
@@ -104,7 +106,7 @@ def _remote_embedder(
 async def open_reranks(
     settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
 ) -> RerankModel | None:
-    """ModelDirectoryError when a cross-encoder is asked for that was not prepared."""
+    """Open the reranker. ModelDirectoryError if the configured cross-encoder was not prepared."""
     recall, embedding = settings.recall, settings.memory.embedding
     if recall.rerank == "cross_encoder":
         directory = find_directory(Path(embedding.models_dir), recall.rerank_model, Precision(embedding.precision))
@@ -119,8 +121,10 @@ async def open_reranks(
 def completions_for(
     model: ExternalModel, role: ModelRole, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
 ) -> CompletionModel:
-    """The model in one role, open until *stack* is left; *live* tells it of a new access key, and has one for all
-    that ask it in this role. A configured model is probed once, beside the start."""
+    """Open the language model for a role until *stack* closes; probed once in the background.
+
+    *live* rotates its access key, and shares the client among all users of the role.
+    """
     if live is not None and (known := live.models.get((role, model.model_role))) is not None:
         return known
     from memory_extproc.inference.openai_client import Endpoint, EndpointLimits  # noqa: PLC0415
@@ -132,7 +136,7 @@ def completions_for(
             model=model.llm_model_name,
             access_key=model.llm_endpoint.access_key.get_secret_value(),
             timeout=timedelta(seconds=model.llm_timeout_seconds),
-            # In the read path there is no time for a second attempt: it does without.
+            # The read path has no time for a second attempt, and continues without the model.
             attempts=1 if role in {ModelRole.MEMORY_REWRITE, ModelRole.MEMORY_RERANK} else 3,
         ),
         role=role.value,

@@ -1,4 +1,4 @@
-"""Everybody's memories as configured, for commands: without a sidecar around them."""
+"""Access to all memories for commands, without a sidecar."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ if TYPE_CHECKING:
     from memory_extproc.coordination.redis_client import RedisLink
 
 
-_SMALL = 1 << 20  # bytes of memories held: a command reads everybody's once
+_SMALL = 1 << 20  # bytes of cached memories: a command reads every owner once
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineContext:
-    """Everybody's memories as configured, without a sidecar around them: what is changed shows in running ones."""
+    """Access to all memories; running sidecars see changes."""
 
     store: MilvusStore
-    unsealed: MemoryStore  # the same rows, with what was forgotten and is not erased yet
-    shown: MemoryStore  # without that
+    unsealed: MemoryStore  # unencrypted view, including forgotten rows not erased yet
+    shown: MemoryStore  # without forgotten rows
     forgotten: TombstoneIndex
     partitions: Partitions
     embedder: EmbeddingModel
@@ -86,9 +86,11 @@ class OfflineContext:
 async def tending(
     settings: Settings, data: Path, *, now: Now, reflecting: bool = False
 ) -> AsyncIterator[OfflineContext]:
-    """Whoever asks holds *data*, where that is needed (`hold_lite`). Of what the ledger of forgets names nothing
-    comes back, as in a sidecar. *reflecting*: a model draws conclusions whether or not that is switched on;
-    ConfigurationError without one."""
+    """Open the memories. The caller holds *data* if needed (`hold_lite`).
+
+    The ledger's forgotten memories stay hidden, as in a sidecar. *reflecting*: enable reflection regardless of the
+    settings; ConfigurationError without a model.
+    """
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         embedder = await open_embedder(settings, metrics, stack)
@@ -133,7 +135,7 @@ async def tending(
 async def read_forgotten(
     settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
 ) -> TombstoneIndex:
-    """A command is no replica that serves: it needs no lease."""
+    """Read the ledger for a command: without a lease, because it does not serve."""
     key = settings.privacy.key or b""
     if link is None:
         ledger = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
@@ -163,13 +165,13 @@ def job_of(settings: Settings, tended: OfflineContext, *, now: Now) -> Retention
 async def reembedding(
     settings: Settings, data: Path, tended: OfflineContext, *, source: str = "", says: Says, now: Now
 ) -> AsyncIterator[tuple[Reembedding, MemoryStore | None]]:
-    """With *source*, the name of another collection of the same Milvus, also that one: as it is."""
+    """Open re-embedding. *source*: another collection of the same Milvus, opened read-only."""
     lists: MilvusStore = tended.store
     async with AsyncExitStack() as stack:
         kept: MemoryStore | None = None
         if source:
             options = milvus_options(settings, data, tended.embedder.fingerprint)
-            # A Lite file lets one in: through the socket of who has it open.
+            # Milvus Lite admits a single process: use the socket of the process that has it open.
             other = replace(
                 options,
                 collection=source,
@@ -190,7 +192,7 @@ async def reembedding(
 
 @asynccontextmanager
 async def reviewing(settings: Settings, data: Path, *, now: Now) -> AsyncIterator[Quarantine]:
-    """What was put aside, to be looked at: what is changed shows in running sidecars."""
+    """Open the quarantine for review; running sidecars see changes."""
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         hold_lite(settings, data, stack)
@@ -206,12 +208,11 @@ async def reviewing(settings: Settings, data: Path, *, now: Now) -> AsyncIterato
         yield Quarantine(kept, partitions)
 
 
-# --- verifying ---------------------------------------------------------------------------------------
-# What a check of a forget's receipt looks through, beside a running sidecar or without.
+# Verification of a forget receipt, beside a running sidecar or without.
 
 
 async def verify_gone(settings: Settings, proof: Proof, owner: Owner, stack: AsyncExitStack) -> Sequence[Look]:
-    """PermanentError where the receipt is about somebody else."""
+    """Search all stores. PermanentError if the receipt belongs to another owner."""
     metrics = Metrics(CollectorRegistry(), __version__)
     link = await open_link(settings, metrics, stack)
     forgotten = await read_forgotten(settings, Path(settings.data_dir), link, stack)
@@ -221,7 +222,7 @@ async def verify_gone(settings: Settings, proof: Proof, owner: Owner, stack: Asy
 
 
 async def _store(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> MemoryStore | None:
-    """None where a running sidecar has the file, or a server cannot be reached."""
+    """The store; None if a running sidecar holds the file, or the server is unreachable."""
     try:
         lite = not settings.memory.milvus.address
         data = hold_data_directory(settings, stack) if lite else Path(settings.data_dir)
@@ -234,21 +235,20 @@ async def _store(settings: Settings, metrics: Metrics, stack: AsyncExitStack) ->
     return store
 
 
-# --- backing -----------------------------------------------------------------------------------------
-# Backups of everything that one installation keeps: its memories as they rest, and the files beside them.
+# Backups of an installation: its memories as stored, and the files beside them.
 
 MEMORIES = "memories.jsonl.gz"
 _PAGE = 200
-Says = Callable[[str, int, int], None]  # what, how many are done, of how many
+Says = Callable[[str, int, int], None]  # the step, items done, items in total
 
 
 def _files(settings: Settings, data: Path) -> dict[str, Path]:
-    """What is kept in files, by its name in a backup. Not the keys: who destroys one means it for backups, too."""
+    """The files in a backup, by name. Not the keys: destroying a key must affect backups too."""
     return {JOURNAL: data / JOURNAL, CONSENT: data / CONSENT, LEDGER: ledger_file(settings, data)}
 
 
 def back_up_files(settings: Settings, data: Path, to: Path) -> list[str]:
-    """A copy of each file that is there, as it is at one moment, beside a sidecar that writes to it."""
+    """Copy each existing file consistently, beside a sidecar that writes to it."""
     copied = []
     for name, path in _files(settings, data).items():
         if path.exists():
@@ -268,7 +268,7 @@ def _copy_database(path: Path, to: Path) -> None:
 
 
 async def back_up_memories(tended: OfflineContext, to: Path, says: Says) -> int:
-    """Says how many rows there are."""
+    """Back up all rows and return their number."""
     head = Head(model=tended.embedder.fingerprint, dimension=tended.embedder.dimension)
     owners = [owner async for page in tended.store.owners() for owner in page]
     with writing(to / MEMORIES, head) as file:
@@ -280,8 +280,10 @@ async def back_up_memories(tended: OfflineContext, to: Path, says: Says) -> int:
 
 
 def restore_files(settings: Settings, data: Path, source: Path) -> dict[str, list[str]]:
-    """Where one is missing it is put back; one that is there stays: what was forgotten since would be lost with it,
-    and what was accepted. *data* must be held."""
+    """Restore missing files; *data* must be locked.
+
+    Existing files stay: replacing them would lose later forgets and accepted turns.
+    """
     done: dict[str, list[str]] = {"restored": [], "kept": []}
     for name, path in _files(settings, data).items():
         if path.exists():
@@ -340,9 +342,11 @@ async def _refuse_other_key(ledger: RedisLedger, ours: Copied) -> None:
 
 
 async def restore_memories(tended: OfflineContext, source: Path, says: Says) -> Counter[str]:
-    """Counts rows: restored; newer, which were there as new already and stay; forgotten, which were not taken in;
-    unreadable, of a newer version. Can be broken off and run again. PermanentError before anything is changed where
-    the backup is damaged or of another model."""
+    """Restore rows and count them by result. Idempotent.
+
+    Results: restored; newer, which stay; forgotten, which are skipped; unreadable, of a newer version.
+    PermanentError before any change if the backup is damaged or of another model.
+    """
     path = source / MEMORIES
     head, rows = read_head(path)
     embedder = tended.embedder
@@ -377,8 +381,8 @@ async def _restore_rows(tended: OfflineContext, owner: Owner, page: list[Row]) -
     ids = [row.memory.id for row in older]
     out: set[str] = set()
     if older:
-        # Sealed texts rest sealed: what they are made of is known only once they are in their place, and until then
-        # whoever reads asks the ledger, too.
+        # The sources of encrypted rows are known only after they are stored; until then readers also check the
+        # ledger.
         await tended.store.put(owner, older)
         out = await _forgotten_among(tended, owner, ids)
         await tended.store.delete(owner, sorted(out))
@@ -392,7 +396,7 @@ async def _restore_rows(tended: OfflineContext, owner: Owner, page: list[Row]) -
 
 
 async def _forgotten_among(tended: OfflineContext, owner: Owner, ids: Sequence[str]) -> set[str]:
-    """Those of *ids* that are in the store and are not to be seen any more."""
+    """The stored rows among *ids* that are forgotten."""
     marks = await tended.forgotten.of(owner)
     if not marks:
         return set()

@@ -1,4 +1,4 @@
-"""What exchanges are handled with, as configured; made anew when the configuration changes."""
+"""The exchange handlers as configured; rebuilt when the configuration changes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPathParts:
-    """The parts that outlast a change of the configuration."""
+    """The parts that outlive a configuration change."""
 
     identifies: IdentityFactory
     recalls: Recaller
@@ -148,7 +148,7 @@ class ReadPathParts:
         return processor
 
     def reconfigure(self, settings: Settings) -> None:
-        """New limits for those parts."""
+        """Apply new limits to these parts."""
         self.metrics.recall_deadline.set(settings.deadline.total_seconds())
         self.recalls.reconfigure(recall_limits(settings), about_caller_of(settings))
         self.replays.reconfigure(wire_options(settings))
@@ -190,7 +190,6 @@ async def open_wire(
     )
 
 
-# --- recalling ---------------------------------------------------------------------------------------
 # The read path as configured.
 
 MEASURED_WITHIN = timedelta(seconds=5)  # of the start, for what a model is measured in usually
@@ -204,7 +203,7 @@ class ReadPath:
 
 
 async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) -> ReadPath:
-    """The read path of a sidecar, with what watches over it."""
+    """Open a sidecar's read path with its canary."""
     settings, metrics, stack, now = frame.settings, frame.metrics, frame.stack, frame.now
     matcher = await open_matcher(settings, kept.embedder, metrics, stack, MEASURED_WITHIN)
     classifier = FactClassifier(classifier_limits(settings), metrics, time.monotonic)
@@ -316,8 +315,10 @@ async def open_canary(
     *,
     now: Now,
 ) -> Canary | None:
-    """Asks with the read path as configured but for language models, which would cost; its recalls are in the
-    metrics of nobody."""
+    """Open the canary: it uses the configured read path without language models, which would cost.
+
+    Its recalls are excluded from the metrics.
+    """
     settings = live.settings
     if settings.telemetry.canary == "off":
         return None
@@ -385,8 +386,7 @@ def _rewriter(settings: Settings, metrics: Metrics, stack: AsyncExitStack, live:
     return Rewriter(completions, Rewrite(recall.query_rewrite), hyde=recall.hyde, take_apart=recall.split_questions)
 
 
-# --- compressing -------------------------------------------------------------------------------------
-# Long chats condensed, as configured.
+# Context compression as configured.
 
 
 def make_compression(
@@ -401,7 +401,7 @@ def make_compression(
     *,
     now: Now,
 ) -> Compression:
-    """Also where it is not enabled: a rule or a client may ask for it."""
+    """Build compression. Also if disabled: a rule or a client may request it."""
     made = Compression(
         compression_limits(settings),
         coordination,
@@ -438,13 +438,12 @@ def compression_limits(settings: Settings) -> CompressionLimits:
     )
 
 
-# --- identifying -------------------------------------------------------------------------------------
-# Who asks, as configured: identities from requests, and which gateways may speak for them.
+# Identity as configured: the caller's identity, and the gateways that may assert it.
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityFactory:
-    """What outlasts a change of the configuration: the keys of tokens."""
+    """The parts that outlive a configuration change: the token keys."""
 
     tokens: Tokens | None
 
@@ -462,7 +461,7 @@ async def open_identities(live: Live, stack: AsyncExitStack) -> IdentityFactory:
 
 
 async def open_tokens(jwt: Jwt | ApiJwt, stack: AsyncExitStack) -> Tokens:
-    # PyJWT and the algorithms behind it are imported where tokens are configured.
+    # PyJWT and its algorithms are imported only if tokens are configured.
     from memory_extproc.request.jwt import Tokens, keys_at_url, keys_in_file  # noqa: PLC0415
 
     keys = keys_in_file(Path(jwt.jwks_file)) if jwt.jwks_file else keys_at_url(jwt.jwks_url)

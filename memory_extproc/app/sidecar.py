@@ -1,7 +1,7 @@
-"""The composition root: the one module that knows which adapter stands behind which port.
+"""The composition root: constructs every adapter behind its port.
 
-Lifetimes are one exit stack, so what was opened last is closed first: the server drains, what exchanges left
-behind is finished, accepted turns are learned, and then journal, store and model close.
+Lifetimes are an exit stack in reverse order: the server drains, background work completes, accepted turns are
+learned, and then journal, store and model close.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
-    """What runs, and where."""
+    """The addresses of a running sidecar."""
 
     ext_proc: str  # the address with the port in use, here and below
     api: str
@@ -90,15 +90,17 @@ class Sidecar:
     forgets: Forgetter
     canary: Canary | None
     live: Live
-    reloading: ConfigurationReloader | None  # None: nobody said where the configuration came from
+    reloading: ConfigurationReloader | None  # None: the source of the configuration is unknown
 
 
 @asynccontextmanager
 async def sidecar(
     settings: Settings, *, now: Now = utc_now, source: Source | None = None
 ) -> AsyncIterator[Sidecar]:
-    """The whole sidecar, serving while entered. Raises only what an operator can mend before it serves. *source*:
-    where *settings* came from, to be watched and read again."""
+    """Run the whole sidecar while entered. Raises only faults that an operator can fix.
+
+    *source*: the origin of *settings*, watched and reloaded.
+    """
     live = Live(settings)
     metrics = Metrics(_registry(), __version__)
     for notice in settings.notices():
@@ -140,7 +142,7 @@ async def sidecar(
 async def _open_forgetter(
     frame: AppContext, kept: Storage, writing: WritePath, recaller: Recaller, replays: BlockReplay
 ) -> Forgetter:
-    """Everything that holds a person's words stands in here."""
+    """Open the forgetter with every part that stores user text."""
     topics = writing.topics
     forgetter = await open_forgetter(
         frame.settings,
@@ -182,7 +184,7 @@ async def _open_serving(
     forgetter: Forgetter,
     decisions: DecisionLog,
 ) -> _Serving:
-    """The ports, opened last and so closed first."""
+    """Open the ports, last, so that they close first."""
     settings, metrics, stack = frame.settings, frame.metrics, frame.stack
     server = GrpcServer(server_options(settings), [SERVICE], wire.processor(frame.live).register)
     parts = _api_parts(frame, kept, writing, reading.recaller, forgetter, decisions, reading.canary)
@@ -212,8 +214,10 @@ async def _open_serving(
 
 
 async def _open_console(settings: Settings, server: ConsoleServer, stack: AsyncExitStack) -> str:
-    """Return its address. If the configuration names no address and the default is taken, as beside another sidecar
-    on the machine, the sidecar serves without it."""
+    """Open the console and return its address.
+
+    Without a configured address, an occupied default port (as beside another sidecar) disables the console.
+    """
     try:
         return (await stack.enter_async_context(server)).address
     except ConfigurationError as error:
@@ -294,7 +298,7 @@ async def _reloading(
 
 
 def _logs_as(settings: Settings) -> Applies:
-    """Only where it changed: how a program that holds a sidecar logs is its own affair."""
+    """Reconfigure logging only on a change: a program that embeds a sidecar has its own logging."""
     current = settings.telemetry
 
     def apply(new: Settings) -> None:
@@ -307,7 +311,7 @@ def _logs_as(settings: Settings) -> Applies:
 
 
 def _documents() -> dict[str, bytes]:
-    """What the HTTP port shows beside its own: how the memory API is spoken to over HTTP."""
+    """Documents served by the HTTP port: the OpenAPI description of the memory API."""
     return {"/openapi.json": files("memory_extproc.api.gen").joinpath("openapi.json").read_bytes()}
 
 
@@ -318,29 +322,31 @@ def _registry() -> CollectorRegistry:
     return registry
 
 
-# --- reloading ---------------------------------------------------------------------------------------
-# Takes up a changed configuration without a restart: what may change does, the rest is said in the log.
+# Configuration reload without a restart; changes that need a restart are logged.
 
-Changes = Callable[[Sequence[Path]], AsyncGenerator[object]]  # something each time a file there may have changed
+# yields whenever a file in the directories may have changed
+Changes = Callable[[Sequence[Path]], AsyncGenerator[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the configuration comes from."""
+    """The origin of the configuration."""
 
     path: Path
-    environ: Mapping[str, str]  # as it was at the start: no process is told of changes in it
+    environ: Mapping[str, str]  # as of the start: a process does not see later changes
 
     def load(self) -> Settings:
-        """ConfigurationError with every fault; an empty file is one too. It would give every default, and is what
-        a file looks like while an editor writes it."""
+        """Load the settings. ConfigurationError with all faults.
+
+        An empty file is a fault: it would mean all defaults, and editors create it while they write.
+        """
         if not _contents(self.path).strip():
             raise ConfigurationError([f"{self.path}: is empty"])
         return load(self.path, self.environ)
 
 
 async def changes_in(directories: Sequence[Path]) -> AsyncGenerator[object]:
-    """Directories, because a file is often replaced by another of its name, in Kubernetes by way of a link."""
+    """Watch directories, because files are often replaced by name, in Kubernetes through a symlink."""
     from watchfiles import awatch  # noqa: PLC0415 - only where a configuration is watched
 
     async for _ in awatch(*directories, recursive=False, watch_filter=None):
@@ -348,17 +354,17 @@ async def changes_in(directories: Sequence[Path]) -> AsyncGenerator[object]:
 
 
 class ConfigurationReloader:
-    """Reads again when a file changes or somebody asks; while what it reads has a fault, all stays as it was.
+    """Reloads the configuration when a file changes or on request; a faulty configuration changes nothing.
 
-    Entering it watches the file's directory and those of files that hold secrets. Where that cannot be done (a
-    file system without notices, none left to give), `ask` still works.
+    Entering watches the directories of the file and of secret files. Where that fails (a file system without
+    notifications, or the limit reached), `ask` still works.
     """
 
     def __init__(self, live: Live, source: Source, metrics: Metrics, *, changes: Changes = changes_in) -> None:
         self._live, self._source, self._metrics = live, source, metrics
         self._changes = changes
         self._asked = asyncio.Event()
-        self._watched: Settings = live.settings  # as last read, whether or not it was taken up
+        self._watched: Settings = live.settings  # as last read, applied or not
         self._seen = ""
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -377,7 +383,7 @@ class ConfigurationReloader:
             await asyncio.wait(self._tasks)
 
     def ask(self) -> None:
-        """Reads again soon, whether or not a file seems to have changed. To be called on the event loop."""
+        """Request a reload, whether or not a file has changed. Call it on the event loop."""
         self._asked.set()
 
     async def _follow(self) -> None:
@@ -427,7 +433,7 @@ class ConfigurationReloader:
                 log.info("configuration.unchanged")
             self._metrics.reloads.labels("applied" if change else "unchanged").inc()
         self._seen = before
-        # Written while it was read: what was read may be half of it.
+        # Changed during the read: the content may be incomplete.
         if await asyncio.to_thread(self._digest) != before:
             self._asked.set()
 
@@ -441,12 +447,12 @@ class ConfigurationReloader:
         return [self._source.path, *secret_files(self._live.settings), *secret_files(self._watched)]
 
     def _directories(self) -> list[Path]:
-        """Of files and links alike: what a link points to may be replaced as well as the link."""
+        """The directories of files and symlinks: a link's target may be replaced like the link."""
         parents = {parent for file in self._files() for parent in (file.parent, file.resolve().parent)}
         return sorted(parent for parent in parents if parent.is_dir())
 
     def _digest(self) -> str:
-        """Of all that the configuration is read from: other files of these directories change for nothing."""
+        """The digest of all configuration files; other files in these directories do not count."""
         digest = hashlib.sha256()
         for file in dict.fromkeys(self._files()):
             contents = _contents(file)
@@ -455,14 +461,13 @@ class ConfigurationReloader:
 
 
 def _contents(path: Path) -> bytes:
-    """Nothing where it cannot be read: reading it as a configuration says why."""
+    """The contents; empty if unreadable: loading the configuration reports the reason."""
     try:
         return path.read_bytes()
     except OSError:
         return b""
 
 
-# --- transferring ------------------------------------------------------------------------------------
 # Exports and imports as configured.
 
 

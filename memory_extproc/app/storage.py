@@ -1,4 +1,4 @@
-"""What memories, turns and records are kept in, as configured."""
+"""Storage as configured: store, journal, coordination and their encryption."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """What both paths stand on; it outlasts whatever writes to it."""
+    """The storage shared by read path and write path; it outlives both."""
 
     embedder: EmbeddingModel
-    link: RedisLink | None  # None: no Redis is configured
-    keys: WrappedKeys | None  # None: texts rest as they are
+    link: RedisLink | None  # None: Redis is not configured
+    keys: WrappedKeys | None  # None: encryption is off
     coordination: Coordination
     store: MilvusStore
-    unsealed: MemoryStore  # the same rows, with what was forgotten and is not erased yet
+    unsealed: MemoryStore  # decrypted rows, including forgotten rows not erased yet
     shown: TombstoneFilteringStore  # without that
     erasing: ErasureParts
     partitions: Partitions
@@ -150,8 +150,7 @@ def _check_all(*checks: Check) -> Check:
     return check
 
 
-# --- sealing -----------------------------------------------------------------------------------------
-# Texts at rest as configured: sealed, or as they are.
+# Encryption at rest as configured.
 
 log = logger(__name__)
 
@@ -163,8 +162,11 @@ SEALED = "sealed.txt"  # beside what is sealed: keys that rest elsewhere may be 
 async def open_keys(
     settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
 ) -> WrappedKeys | None:
-    """None where texts rest as they are. ConfigurationError for a master key that does not open what is there,
-    where the keys of what was sealed are missing, and where texts were sealed and are to be read as they are."""
+    """Open the data keys; None without encryption.
+
+    ConfigurationError if the master key does not match, if the keys of encrypted texts are missing, or if texts
+    were encrypted and encryption is now off.
+    """
     if not settings.privacy.encrypt_content:
         await _refuse_sealed(settings, data, link)
         return None
@@ -181,20 +183,23 @@ async def open_keys(
     except (UnknownMasterKeyError, PermanentError) as error:
         raise ConfigurationError([f"privacy.master_key_file: {error}"]) from error
     except TransientError as error:
-        # Not a reason to stay away: it is asked again each time.
+        # Not fatal: the next call retries.
         log.warning("keys.not_checked", kind=type(error).__name__)
     return keys
 
 
 def make_master_key(settings: Settings) -> MasterKeyFile | None:
-    """None where texts rest as they are."""
+    """The master key; None without encryption."""
     privacy = settings.privacy
     return MasterKeyFile(Path(privacy.master_key_file)) if privacy.encrypt_content else None
 
 
 async def _look_for_keys(settings: Settings, data: Path, keys: WrappedKeys) -> None:
-    """ConfigurationError where *data* says that texts were sealed, and there is not one key: new ones in their
-    place would go unnoticed until the old ones are put back, and what the new ones sealed is lost then."""
+    """ConfigurationError if *data* was encrypted and no key exists.
+
+    New keys would hide the fault until the old keys are restored, and then texts sealed with the new keys would be
+    lost.
+    """
     note, place = data / SEALED, keys_file(settings, data)
     if not await keys.begun() and await asyncio.to_thread(note.exists):
         fault = f"privacy.keys_file: {place} holds no keys, but texts in {data} were sealed"
@@ -227,13 +232,13 @@ def sealed_coordination(coordination: Coordination, keys: WrappedKeys | None) ->
 
 
 def renewed_keys(keys: WrappedKeys | None, store: MemoryStore, journal: Journal) -> KeyStore | None:
-    """What a forget destroys keys with."""
+    """The key store with which a forget destroys keys."""
     return None if keys is None else RenewedKeys(keys, store, journal)
 
 
 @asynccontextmanager
 async def keys_alone(settings: Settings) -> AsyncIterator[tuple[WrappedKeys, MasterKeyFile]]:
-    """For the commands, beside a sidecar that runs or without one. ConfigurationError where nothing is sealed."""
+    """Open the keys for a command, beside a running sidecar or without. ConfigurationError without encryption."""
     if not settings.privacy.encrypt_content:
         raise ConfigurationError(["privacy.encrypt_content: is off, so there are no keys"])
     async with AsyncExitStack() as stack:
@@ -246,8 +251,10 @@ async def keys_alone(settings: Settings) -> AsyncIterator[tuple[WrappedKeys, Mas
 async def journals_to_join(
     settings: Settings, source: Journal, directory: Path, target: Journal, stack: AsyncExitStack
 ) -> tuple[Journal, Journal]:
-    """*source*, left behind in *directory*, and *target*, ours, as they are read and written: sealed by the keys
-    beside *source*, or by ours where there are none. Raises where what is sealed could not be read."""
+    """Open *source*, left behind in *directory*, and *target*, ours, with decryption.
+
+    Uses the keys beside *source*, or ours if there are none. Raises if encrypted turns would be unreadable.
+    """
     beside = directory / KEYS
     left_keys = await asyncio.to_thread(beside.exists)
     if not settings.privacy.encrypt_content:
@@ -286,7 +293,7 @@ def keys_file(settings: Settings, data: Path) -> Path:
 
 
 async def _refuse_sealed(settings: Settings, data: Path, link: RedisLink | None) -> None:
-    """Read as they are, sealed texts would be put before a model as they rest."""
+    """ConfigurationError if texts were encrypted: without encryption their ciphertext would reach the model."""
     fault = "privacy.encrypt_content: is off, but texts were sealed"
     mend = "switch it on, or delete their keys to give them up"
     if traces := [str(trace) for trace in (data / KEYS, data / SEALED) if trace.exists()]:

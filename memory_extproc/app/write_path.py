@@ -1,4 +1,4 @@
-"""The write path as configured, with what becomes of memories once they are written."""
+"""The write path as configured, with retention."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class WritePath:
     sessions: Sessions
     extraction: Extraction
     topics: Topics | None  # None: they are switched off
-    retention: RetentionJob  # to be entered by who looks after the order of leaving
-    noticing: ChangeNotifier  # the partitions, where retention hears of what is written
+    retention: RetentionJob  # entered by the caller, in shutdown order
+    noticing: ChangeNotifier  # the partitions, with change notification for retention
     foresees: ComingMemories
     learner: Learner
 
@@ -95,7 +95,7 @@ async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts 
     )
     replicas = kept.erasing.replicas
     if isinstance(replicas, RedisReplicas):
-        # What the register of data directories says of ours, to replicas that forget.
+        # Our entry in the register of data directories, read by replicas that forget.
         replicas.oldest_waiting = lambda: min(
             filter(None, (learner.oldest_waiting(), kept.oldest_aside())), default=None
         )
@@ -191,20 +191,22 @@ def _use(partitions: Partitions, learner: Learner, new: Settings) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """Who finds facts, who stands in while they cannot be reached, and who says what a fact changes where no rule
-    does; each may be nobody."""
+    """The extraction parts, each of which may be None.
+
+    *fallback* stands in for an unreachable extractor; *judges* decides conflicts that no rule decides.
+    """
 
     extractor: FactExtractor | None = None
     fallback: FactExtractor | None = None
     judges: ConflictJudge | None = None
-    budget: Budget | None = None  # what models may cost, whatever they are asked
-    by_rules_alone: bool = True  # or not at all
+    budget: Budget | None = None  # the token budget of all model calls
+    by_rules_alone: bool = True  # False: no extraction
 
 
 def make_extraction(
     settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget, live: Live | None = None
 ) -> Extraction:
-    """By a model, with the rules for the batches it cannot do; by the rules; or not at all."""
+    """Build extraction: by a model with the rules as fallback, by the rules, or none."""
     wanted = settings.learn.extractor
     if wanted == "off":
         return Extraction(budget=budget)
@@ -238,8 +240,7 @@ def budget_limits(settings: Settings) -> BudgetLimits:
     )
 
 
-# --- commanding --------------------------------------------------------------------------------------
-# What people tell the assistant to keep or to forget, as configured.
+# Chat commands as configured: requests to remember or forget.
 
 
 def make_commands(
@@ -280,7 +281,7 @@ def command_options(settings: Settings) -> CommandOptions:
 
 
 def _doubts(extraction: Extraction, metrics: Metrics, stack: AsyncExitStack, live: Live) -> LlmCommands | None:
-    """None where facts are not found by a model either."""
+    """The command model; None if facts are not extracted by a model either."""
     settings, role = live.settings, ModelRole.MEMORY_EXTRACTION
     model = settings.model_for(role)
     if model is None or extraction.budget is None or settings.learn.extractor not in {"auto", "llm"}:
@@ -289,12 +290,12 @@ def _doubts(extraction: Extraction, metrics: Metrics, stack: AsyncExitStack, liv
 
 
 def unsaid(live: Live, judges: Judging) -> Judging:
-    """*judges* without turns that ask for something to be forgotten, where that is obeyed."""
+    """Wrap *judges* to skip turns that request a forget, if such requests are obeyed."""
     return Unsaid(judges, obeys=lambda: _forgets(live.settings))
 
 
 def read_by(live: Live, extractor: FactExtractor | None) -> FactExtractor | None:
-    """*extractor* without turns that ask for something to be forgotten, and without what is to be put aside."""
+    """Wrap *extractor* to skip turns that request a forget, and quarantined text."""
     if extractor is None:
         return None
     return Unextracted(trusting(live, extractor), obeys=lambda: _forgets(live.settings))
@@ -304,8 +305,7 @@ def _forgets(settings: Settings) -> bool:
     return Act.FORGET in CommandMode(settings.chat_commands).acts
 
 
-# --- screening ---------------------------------------------------------------------------------------
-# What may be kept of whom, as configured.
+# Screening as configured: consent, incognito, quotas and quarantine.
 
 log = logger(__name__)
 
@@ -316,7 +316,7 @@ CONSENT = "consent.db"  # in the data directory
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What stands before the write path, and what the wire and the memory API share of it."""
+    """The admission to the write path, shared with the request path and the memory API."""
 
     consent: Consents
     incognito: Incognito
@@ -335,7 +335,7 @@ async def open_door(
     now: Now,
     intake_log: IntakeLog,
 ) -> Door:
-    """*fleet*: None where there is one replica."""
+    """Open the admission. *fleet*: None with a single replica."""
     consent = Consents(
         await _records(data, stack) if fleet is None else fleet.consent,
         consent_terms(settings),
@@ -369,7 +369,7 @@ def consent_terms(settings: Settings) -> ConsentTerms:
 
 
 def consent_limits(settings: Settings) -> ConsentLimits:
-    """The patience of a request is a part of what recall has in all."""
+    """Consent limits. Their timeout is a part of recall's deadline."""
     privacy = settings.privacy
     return ConsentLimits(fresh=privacy.consent_fresh, grace=privacy.consent_grace, patience=settings.deadline / 3)
 
@@ -402,7 +402,7 @@ async def _records(data: Path, stack: AsyncExitStack) -> ConsentRecords:
     try:
         await records.open()
     except MemoryExtprocError as error:
-        # Nothing is recalled or kept until it can be asked: who said no must not be overheard.
+        # Nothing is recalled or stored while consent is unknown: a denial must not be missed.
         log.warning("consent.not_open", detail=str(error))
     return records
 
@@ -412,7 +412,7 @@ async def _records(data: Path, stack: AsyncExitStack) -> ConsentRecords:
 
 
 async def open_intake_log(settings: Settings, data: Path, metrics: Metrics, stack: AsyncExitStack) -> IntakeLog:
-    """Where texts rest sealed, the keys of its segments are wrapped with the master key, too."""
+    """Open the intake log. With encryption, the keys of its segments are wrapped with the master key too."""
     section = settings.learn.journal
     return await stack.enter_async_context(
         IntakeLog(

@@ -1,2 +1,4 @@
-"""What replicas agree on: versions, epochs, leases, records, consent, the ledger of forgets. SQLite for one,
-Redis for several."""
+"""Shared state of replicas: versions, epochs, leases, records, consent and the ledger of forgets.
+
+SQLite serves a single replica, Redis several.
+"""

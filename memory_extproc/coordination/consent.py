@@ -1,7 +1,7 @@
-"""Who allows what: people's choices, tenants' defaults, and a short memory of both in this process.
+"""Consent: users' choices, tenants' defaults, and a local cache of both.
 
-An `off` is never overridden. What was last known to be off stays so while the records cannot be asked; what was
-known to be allowed counts for a short grace only, and then nothing is allowed until they can be asked again.
+An `off` is never overridden. While the records are unreachable a cached `off` stays in force; a cached permission
+holds only for a short grace period, after which nothing is allowed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOBODY = Owner("", f"{SHARED}nobody")  # whose choice is asked for to see wheth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsentTerms:
-    """*default* holds for who never chose, *tenants* has exceptions by the tenant's name."""
+    """*default* applies to users without a choice; *tenants* holds exceptions by tenant name."""
 
     default: Consent = Consent.ON
     tenants: Mapping[str, Consent] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class ConsentLimits:
     fresh: timedelta = timedelta(seconds=5)  # how long a change made elsewhere may go unnoticed here
     grace: timedelta = timedelta(seconds=60)  # how long a yes counts while the records cannot be asked
     patience: timedelta = timedelta(milliseconds=50)  # for the records, of a request that waits
-    pause: timedelta = timedelta(seconds=1)  # after a failure, in which nobody asks again
+    pause: timedelta = timedelta(seconds=1)  # after a failure, during which the records are not queried
     owners: int = 100_000  # whose consent is held in process; the least recently asked go first
 
 
@@ -61,7 +61,7 @@ class _Known:
 
 
 class Consents:
-    """Implements ports.ConsentRegistry over *records*. One event loop owns it."""
+    """Implements ports.ConsentRegistry over *records*. Owned by a single event loop."""
 
     def __init__(
         self,
@@ -72,17 +72,17 @@ class Consents:
         now: Now,
         monotonic_now: Steady | None = None,
     ) -> None:
-        """*monotonic_now*: by what it is told how long ago something was; *now* unless it is given."""
+        """*monotonic_now*: measures the age of cached answers; defaults to *now*."""
         self._records, self._terms, self._limits, self._now = records, terms, limits, now
         self._monotonic_now = monotonic_now or now
         self._known: OrderedDict[Owner, _Known] = OrderedDict()
-        self._not_before: datetime | None = None  # after a failure: when the records are asked again
-        self._changes = 0  # made through us, so that no answer from before one is kept after it
+        self._not_before: datetime | None = None  # after a failure: the time of the next query
+        self._changes = 0  # made through us; an answer read before a change must not be cached after it
 
     def reconfigure(self, terms: ConsentTerms, limits: ConsentLimits) -> None:
-        """Other terms hold at once for everybody who never chose; what somebody chose is known as before."""
+        """Apply new terms at once to all users without a choice; cached choices stay."""
         if terms != self._terms:
-            self._changes += 1  # no answer from before is kept after it
+            self._changes += 1  # answers from before must not be cached
             self._known = OrderedDict((owner, known) for owner, known in self._known.items() if known.chosen)
         self._terms, self._limits = terms, limits
 
@@ -127,7 +127,7 @@ class Consents:
                 after = [change.consent for change in changes if change.at > since]
                 return {*then, *after} == {Consent.ON}
         except MemoryExtprocError:
-            # Who is known to have said no is not asked again; a yes has no grace here.
+            # A cached denial needs no query; a cached permission has no grace period here.
             return False if known is not None and known.consent is not Consent.ON else None
         return known.consent is Consent.ON
 
@@ -156,7 +156,7 @@ class Consents:
     async def set(self, owner: Owner, consent: Consent, *, by: str) -> ConsentChange:
         change = ConsentChange(consent, self._now(), by)
         if consent is Consent.OFF:
-            # Before the records have it: whatever becomes of the write, who said no is not asked again here.
+            # Cache the denial before the write: even if the write fails, it holds in this process.
             self._changes += 1
             self._hold(owner, _Known(consent, self._monotonic_now(), chosen=change.at))
         await self._records.add(owner, change)
@@ -174,10 +174,9 @@ class Consents:
             self._known.popitem(last=False)
 
 
-# --- consent -----------------------------------------------------------------------------------------
-# Consent where it rests: in memory, in a SQLite file, in Redis. Never expires, and no forget takes it away.
+# Consent storage: in memory, SQLite or Redis. Choices never expire, and a forget does not erase them.
 
-# Owners stand here by key, never by name.
+# Owners are stored by key, never by name.
 _SCHEMA = Schema(
     application=0x6D657873,  # "mexs"
     version=1,
@@ -196,7 +195,7 @@ CREATE INDEX changes_by_owner ON changes (owner, number)
 
 
 class InMemoryConsent:
-    """ConsentRecords in a dictionary. Several users of one object see one another's changes, as replicas do."""
+    """ConsentRecords in a dictionary. Objects that share an instance see common changes, as replicas do."""
 
     def __init__(self) -> None:
         self._changes: dict[Owner, list[ConsentChange]] = {}
@@ -213,8 +212,10 @@ class InMemoryConsent:
 
 
 class SqliteConsent:
-    """ConsentRecords in a file of its own, which backups can take apart from everything else. A change survives
-    power loss: it is seldom, and a person relies on it."""
+    """ConsentRecords in a separate file, so that backups can exclude everything else.
+
+    A change survives power loss: changes are rare, and users rely on them.
+    """
 
     def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
         self._file = SqliteFile(path, _SCHEMA, fsync=True, patience=patience)
@@ -227,7 +228,7 @@ class SqliteConsent:
         await self._file.__aexit__()
 
     async def open(self) -> None:
-        """Raises what is wrong with the file."""
+        """Open the file; raises its faults."""
         await self._file.open()
 
     async def add(self, owner: Owner, change: ConsentChange) -> None:
@@ -263,14 +264,14 @@ _CHANGES = "SELECT consent, at, by FROM changes WHERE owner = ? ORDER BY number"
 
 
 class _Written(msgspec.Struct, frozen=True, array_like=True):
-    """A change as Redis holds it."""
+    """A change as stored in Redis."""
 
     consent: Consent
     at: float
     by: str
 
 
-# KEYS: changes of one owner. ARGV: a copy of one, which takes its place by the moment that it was made.
+# KEYS: an owner's changes. ARGV: a copy of a change, inserted in the order of time.
 _MERGE = """
 local at = cjson.decode(ARGV[1])[2]
 local later = false
@@ -284,8 +285,11 @@ return redis.call('RPUSH', KEYS[1], ARGV[1])
 
 
 class RedisConsent:
-    """ConsentRecords as one list for each owner. The link bounds each call. Also a Restorable: with a *recovery*,
-    nothing is read from a Redis that lost what it was given, and each change has a copy when `add` returns."""
+    """ConsentRecords as a Redis list per owner, with the link's timeout on each call.
+
+    Also a Restorable: with a *recovery*, nothing is read from a Redis that lost data, and each change has a copy
+    when `add` returns.
+    """
 
     def __init__(
         self, link: RedisLink, *, prefix: str = "memory-extproc", recovery: Recovery | None = None
@@ -311,7 +315,7 @@ class RedisConsent:
 
     async def _range(self, owner: Owner, first: int) -> Sequence[ConsentChange]:
         floor = 0 if self._recovery is None else self._recovery.sequence
-        # Both in one message, not in one step: a Redis is not wiped and filled again in between.
+        # A pipeline without a transaction suffices: Redis cannot be wiped and refilled in between.
         pipeline = self._link.client.pipeline(transaction=False)
         pipeline.lrange(self._key(owner.key), first, -1)
         if self._recovery is not None:
@@ -357,7 +361,7 @@ def _of_bytes(raw: bytes) -> ConsentChange:
 
 
 def _change(consent: str, at: float, by: str) -> ConsentChange:
-    """PermanentError for what is no consent: what cannot be read allows nothing."""
+    """Build a change. PermanentError for an invalid value: unreadable consent allows nothing."""
     try:
         return ConsentChange(Consent(consent), datetime.fromtimestamp(at, UTC), by)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Copies of what Redis must not lose: forget marks, unfinished forgets, changes of consent.
+"""Copies of the Redis data that must survive its loss: forget marks, unfinished forgets, consent changes.
 
-In memory and in a SQLite file of a data directory; store/meta.py keeps them in Milvus. To be kept out of backups,
+In memory and in a SQLite file of the data directory; store/meta.py keeps them in Milvus. Exclude them from backups,
 like the ledger.
 """
 
@@ -35,7 +35,7 @@ CREATE INDEX records_waiting ON records (id) WHERE waits = 1
 """,
 )
 _PAGE = 500
-_ITEMS = 1_000  # in one record
+_ITEMS = 1_000  # per record
 _PUT = """
 INSERT INTO records VALUES (?1, ?2, ?3)
 ON CONFLICT (id) DO UPDATE SET waits = max(?3, waits * (body = ?2)), body = ?2
@@ -43,9 +43,9 @@ ON CONFLICT (id) DO UPDATE SET waits = max(?3, waits * (body = ?2)), body = ?2
 
 
 class Kind(StrEnum):
-    """The kind of record that a copy was made of. Also what is stored, so a value is never renamed."""
+    """The kind of the copied record. Stored, so values are never renamed."""
 
-    KEY = "key"  # that hashes in the ledger are made with
+    KEY = "key"  # the HMAC key of the ledger's hashes
     JOB = "job"
     CUT = "cut"
     ITEMS = "items"
@@ -53,7 +53,7 @@ class Kind(StrEnum):
 
 
 class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One record. *subject*: of the ledger, or the owner's key where it is about consent."""
+    """A copied record. *subject*: of the ledger, or the owner's key for consent."""
 
     kind: Kind
     subject: str
@@ -70,7 +70,7 @@ class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encode_copies(copies: Sequence[Copied]) -> dict[str, bytes]:
-    """As a Mirror keeps them: the same thing has the same id at every replica."""
+    """Encode copies for a Mirror. Equal records have equal ids on every replica."""
     bodies = [msgspec.json.encode(copy) for copy in copies]
     return {
         f"{copy.kind}:{copy.id or hashlib.blake2b(body, digest_size=16).hexdigest()}": body
@@ -79,7 +79,7 @@ def encode_copies(copies: Sequence[Copied]) -> dict[str, bytes]:
 
 
 def decode_copies(records: Mapping[str, bytes]) -> list[Copied]:
-    """Without those that this version cannot read."""
+    """Decode copies; records of a newer version are skipped."""
     found = []
     for body in records.values():
         try:
@@ -100,7 +100,7 @@ def of_items(subject: str, items: Sequence[bytes], at: float) -> list[Copied]:
 
 
 class InMemoryMirror:
-    """For tests. Several users of one object share it. *fault*, when set, is raised by every call."""
+    """For tests. Instances may be shared. *fault*, if set, is raised by every call."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
@@ -118,7 +118,10 @@ class InMemoryMirror:
 
 
 class SqliteMirror:
-    """Also remembers which records wait to be copied on. A commit survives power loss."""
+    """A mirror in a SQLite file that also marks records not yet in the shared mirror.
+
+    Commits survive power loss.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = SqliteFile(path, _SCHEMA, fsync=True)
@@ -131,16 +134,16 @@ class SqliteMirror:
         await self._file.__aexit__()
 
     async def put(self, records: Mapping[str, bytes], *, waits: bool = False) -> None:
-        """*waits*: until `sent` says that they were copied on."""
+        """Store records. *waits*: mark them as not yet copied, until `sent`."""
 
         def put(connection: sqlite3.Connection) -> None:
             connection.executemany(_PUT, [(id_, body, waits) for id_, body in records.items()])
 
-        # What is overwritten named an owner.
+        # Overwritten rows contained owner names.
         await self._file.run(put, scrub=True)
 
     async def waiting(self) -> Mapping[str, bytes]:
-        """Some of those that wait."""
+        """A page of records not yet copied."""
         return await self._rows("SELECT id, body FROM records WHERE waits = 1 ORDER BY id LIMIT ?", _PAGE)
 
     async def sent(self, records: Mapping[str, bytes]) -> None:
@@ -165,7 +168,7 @@ class SqliteMirror:
 
 
 def set_aside_unusable(path: Path) -> bool:
-    """Whether *path* was a file that this version cannot use; it is kept beside the new one."""
+    """Whether *path* was unusable for this version; if so it is renamed and kept."""
     if not path.exists():
         return False
     try:

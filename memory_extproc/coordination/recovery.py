@@ -1,10 +1,10 @@
-"""A Redis that lost what it was given is recognised, and forget marks and consent are put back into it.
+"""Detects data loss in Redis, and restores forget marks and consent from copies.
 
-A generation, a random id, stands in Redis, in every data directory and in the mirror that replicas share; beside it
-in Redis a number for each data directory, which grows with its writes and with every renewal of its lease. Redis
-was wiped where it has no generation or another one, and rolled back where a directory's number is lower than that
-directory knows. From then on a replica answers nothing that depends on forgets and consent, until it has merged the
-copies of its own directory and of the shared mirror into Redis. Merging can be repeated, by several at once.
+A random generation id is kept in Redis, in every data directory and in the shared mirror; Redis also keeps a number
+per data directory that grows with its writes and lease renewals. Redis was wiped if its generation is missing or
+different, and rolled back if a directory's number is lower than the directory remembers. A replica then answers
+nothing that depends on forgets or consent until it has merged the copies of its own directory and of the shared
+mirror into Redis. Merging is idempotent and may run on several replicas at once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-# KEYS: generation. ARGV: id, directory, the highest number seen. Advances what is as it was seen, and nothing else.
+# KEYS: generation. ARGV: id, directory, the highest number seen. Advances the number only if the generation is
+# unchanged.
 _ADVANCE = """
 local id = redis.call('HGET', KEYS[1], 'id') or ''
 local number = tonumber(redis.call('HGET', KEYS[1], ARGV[2]) or 0)
@@ -47,7 +48,7 @@ if id ~= '' and id == ARGV[1] and number >= tonumber(ARGV[3]) then
 end
 return {id, number}
 """
-# KEYS: generation. ARGV: the one that was lost, a new one, directory. Whoever comes first begins the new one.
+# KEYS: generation. ARGV: the lost generation, a new id, directory. The first caller begins the new generation.
 _BEGIN = """
 local id = redis.call('HGET', KEYS[1], 'id') or ''
 if id == '' or id == ARGV[1] then
@@ -57,7 +58,7 @@ end
 return redis.call('HMGET', KEYS[1], 'id', ARGV[3])
 """
 _GENERATION = "generation"  # the record of a mirror that names it
-_AT_ONCE = 50  # copies in one message
+_AT_ONCE = 50  # copies per message
 _KEPT_MERGED = timedelta(hours=1)
 _ACCEPTED_FOR = timedelta(minutes=2)
 
@@ -66,7 +67,7 @@ Register = Mapping[str, tuple[str, str, bool]]  # holder → directory, entry, w
 
 
 class Loss(StrEnum):
-    """How Redis lost it. Also the metric label, so a value is never renamed."""
+    """How Redis lost data. Used as metric label, so values are never renamed."""
 
     WIPED = "wiped"
     ROLLED_BACK = "rolled_back"
@@ -74,8 +75,8 @@ class Loss(StrEnum):
 
 
 async def accept_loss(link: RedisLink, prefix: str) -> None:
-    """For a while replicas do without copies that they cannot read."""
-    await link.bounded(link.client.set(_accepted(prefix), "1", ex=_ACCEPTED_FOR))
+    """Let replicas start for a limited time without copies that they cannot read."""
+    await link.bounded(link.client.set(_acceptance_key(prefix), "1", ex=_ACCEPTED_FOR))
 
 
 def generation_key(prefix: str) -> str:
@@ -83,7 +84,7 @@ def generation_key(prefix: str) -> str:
     return f"{prefix}:{{ledger}}:generation"
 
 
-def _accepted(prefix: str) -> str:
+def _acceptance_key(prefix: str) -> str:
     return f"{prefix}:{{ledger}}:accepted"
 
 
@@ -91,10 +92,10 @@ class Restorable(Protocol):
     """A part of Redis that has copies."""
 
     async def merge(self, copies: Sequence[Copied]) -> None:
-        """Adds what is missing, and passes over copies of other kinds."""
+        """Add missing records; copies of other kinds are ignored."""
 
     def copies(self) -> AsyncIterator[Sequence[Copied]]:
-        """Everything that stands in Redis."""
+        """All records in Redis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,16 +107,16 @@ class RecoveryLimits:
 
 @dataclass(slots=True)
 class Hooks:
-    """What follows the recovery."""
+    """Callbacks of the recovery."""
 
-    register: Callable[[], Register] = dict  # of data directories, as it was last seen
-    put_back: Callable[[Register], Awaitable[object]] | None = None  # what is missing in the register
+    register: Callable[[], Register] = dict  # the last known register of data directories
+    put_back: Callable[[Register], Awaitable[object]] | None = None  # restores missing register entries
     lost: Callable[[str], object] = lambda _kind: None
     restored: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
 
 
 class Recovery:
-    """Enter it once the parts are named. One event loop owns it."""
+    """Enter it after the parts are registered. Owned by a single event loop."""
 
     def __init__(
         self,
@@ -127,16 +128,20 @@ class Recovery:
         shared: Mirror | None,
         limits: RecoveryLimits = RecoveryLimits(),
     ) -> None:
-        """*shared*: None where no server keeps memories."""
+        """*shared*: None if the memory store is not a server."""
         self._link, self._directory, self._own, self._shared, self._limits = link, directory, own, shared, limits
         base = f"{prefix}:{{ledger}}"
-        self.key, self._accepted, self._merged = generation_key(prefix), _accepted(prefix), f"{base}:merged"
+        self.key, self._acceptance_key = generation_key(prefix), _acceptance_key(prefix)
+        self._merged = f"{base}:merged"
         self._advance = link.client.register_script(_ADVANCE)
         self._begin = link.client.register_script(_BEGIN)
         self.parts: list[Restorable] = []
         self.hooks = Hooks()
         self.loss: Loss | None = None
-        self.fields = ["id", directory.now.name]  # of the generation, to be read together with what depends on it
+        self.fields = [
+            "id",
+            directory.now.name,
+        ]  # of the generation, read together with the data that depends on it
         self.sequence = directory.now.sequence  # the highest number that was seen
         self._open = False
         self._register: Register = {one: (*entry, False) for one, entry in directory.now.register.items()}
@@ -156,17 +161,19 @@ class Recovery:
             await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.to_thread(self._remember)
 
-    # --- asked by what reads and writes ---------------------------------------------------------------
     def is_whole(self) -> bool:
         return self._open
 
     def check(self) -> None:
-        """TransientError while Redis may lack forgets or choices."""
+        """TransientError while Redis may lack forgets or consent changes."""
         if not self._open:
             raise TransientError(self._why)
 
     def compare(self, generation: bytes | None, number: bytes | int | None, floor: int) -> None:
-        """What Redis answered together with what was read. *floor*: `sequence` before it was asked."""
+        """Compare the generation and number that Redis returned with a read.
+
+        *floor*: `sequence` before the read.
+        """
         self.check()
         standing, seen = (generation or b"").decode(), int(number or 0)
         loss = self._loss_of(standing, seen, floor)
@@ -176,7 +183,7 @@ class Recovery:
         self.sequence = max(self.sequence, seen)
 
     async def advance(self) -> None:
-        """With every write, and with every renewal of a lease."""
+        """Advance the number, with every write and lease renewal."""
         self.check()
         floor = self.sequence
         args: list[str | int] = [self._directory.now.generation, self._directory.now.name, floor]
@@ -184,7 +191,7 @@ class Recovery:
         self.compare(generation, number, floor)
 
     async def watch(self) -> None:
-        """With every renewal: as advance, but that it is closed is no error."""
+        """Advance with a lease renewal; a closed recovery is no error here."""
         if self._open:
             try:
                 await self.advance()
@@ -193,7 +200,7 @@ class Recovery:
                     raise
 
     async def keep(self, copies: Sequence[Copied]) -> None:
-        """Returns once there is a copy in our directory, or in the shared mirror where ours cannot be written."""
+        """Store copies in our directory, or in the shared mirror if ours is not writable. Returns once stored."""
         records = encode_copies(copies)
         try:
             await self._own.put(records, waits=self._shared is not None)
@@ -213,11 +220,10 @@ class Recovery:
             self._soon.set()  # behind the caller, until it is done
 
     async def copy(self, copies: Sequence[Copied]) -> None:
-        """What others wrote, into our directory alone."""
+        """Copy records of other replicas into our directory only."""
         if copies:
             await self._own.put(encode_copies(copies))
 
-    # --- what goes on behind --------------------------------------------------------------------------
     async def _keep_trying(self) -> None:
         while True:
             self._soon.clear()
@@ -269,7 +275,7 @@ class Recovery:
         await self._restore()
 
     async def _is_first(self) -> bool:
-        """Whether there never was a generation: Redis is new, or of a version that had none."""
+        """Whether there never was a generation: Redis is new, or was written by an older version."""
         async for page in self._own.all():
             if page:
                 return False
@@ -290,7 +296,7 @@ class Recovery:
         ours = f"{self._merged}:{self._directory.now.generation}"
         client, bounded = self._link.client, self._link.bounded
         merged = dict[str, bytes]()
-        accepted = await bounded(client.get(self._accepted)) is not None
+        accepted = await bounded(client.get(self._acceptance_key)) is not None
         for mirror in (self._own, self._shared):
             if mirror is None:
                 continue
@@ -316,7 +322,7 @@ class Recovery:
         log.warning("coordination.restored", kind=loss.value, records=len(merged))
 
     async def _merge(self, mirror: Mirror, merged: dict[str, bytes]) -> None:
-        """What is in *merged* (hashes of bodies by id) already is passed over, and what is merged added."""
+        """Merge a mirror. *merged*, hashes of bodies by id, lists the records to skip and is extended."""
         async for page in mirror.all():
             hashes = {id_: hashlib.blake2b(body, digest_size=16).digest() for id_, body in page.items()}
             fresh = {one: page[one] for one in page if merged.get(one) != hashes[one] and one != _GENERATION}
@@ -329,7 +335,7 @@ class Recovery:
             merged.update((one, hashes[one]) for one in fresh)
 
     async def _wait_for_others(self, merged: str) -> None:
-        """Until every replica that served before has merged what it alone may have, or is taken for dead."""
+        """Wait until every formerly active replica has merged its copies, or is considered dead."""
         late = {directory for directory, _, serves in self._register.values() if serves}
         try:
             async with asyncio.timeout(self._limits.others.total_seconds()):
@@ -378,27 +384,28 @@ class Recovery:
             self._directory.update(sequence=self.sequence, register=register)
 
 
-# --- directory file ----------------------------------------------------------------------------------
-# `replica.json` in the data directory: its name in the register, the generation of Redis that was last seen.
+# `replica.json` in the data directory: its name in the register and the last known generation of Redis.
 
 FILE = "replica.json"
 _VERSION = 1
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """The memory that a data directory has of its fleet."""
+    """The persistent state of a data directory."""
 
     name: str
     version: int = _VERSION
     generation: str = ""  # empty: none was seen yet
     sequence: int = 0  # the highest number that was seen of this directory there
-    copied: bool = False  # whether the mirror has what stood in Redis before this directory came
+    copied: bool = False  # whether the mirror holds all Redis data from before this directory existed
     register: dict[str, tuple[str, str]] = {}  # of data directories: holder → directory, entry
 
 
 class DirectoryFile:
-    """Replaced as a whole, so it is there whole or not at all. One that cannot be read is kept aside, and *unsure*
-    says that something may have stood there."""
+    """The file, replaced atomically.
+
+    An unreadable file is renamed and kept, and *unsure* reports that it may have held a state.
+    """
 
     def __init__(self, data: Path) -> None:
         self._path = data / FILE
@@ -408,7 +415,10 @@ class DirectoryFile:
         self.update()
 
     def update(self, **changes: object) -> None:
-        """On any thread. A disk that refuses it keeps nobody from serving: the next change writes all of it."""
+        """Write changes, from any thread.
+
+        A failed write does not stop serving: the next write includes the changes.
+        """
         with self._writing:
             self.now = msgspec.structs.replace(self.now, **changes)
             made = self._path.with_suffix(".new")

@@ -1,7 +1,7 @@
 """Coordination in Redis, for several replicas. Needs Redis 6 or newer with `maxmemory-policy noeviction`.
 
-Versions and epochs must not be evicted: a forgotten epoch would let a write from before a forget through.
-All keys of one owner carry the same hash tag and so lie on one node of a cluster.
+Versions and epochs must not be evicted: without its epoch, a write from before a forget would be accepted. All keys
+of an owner share a hash tag and so lie on the same cluster node.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.model import LedgerJob, LedgerMarks, Owner
 from memory_extproc.ports import KeyWrapper, OwnerEntry
 
-_GLANCE = timedelta(milliseconds=60)  # a request waits so long for the version of what is known
-# An owner's record keys stand in a sorted set with their expiry, so that they can be found and deleted.
-# The server's own clock is used throughout: replicas may disagree about the time. KEYS: record, index.
+_GLANCE = timedelta(milliseconds=60)  # how long a request waits for the version of cached data
+# A sorted set holds each owner's record keys with their expiry, so that they can be found and deleted. The server's
+# clock is used throughout: replicas may disagree about the time. KEYS: record, index.
 _SWAP = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -40,8 +40,8 @@ redis.call('ZADD', KEYS[2], now + ttl, KEYS[1])
 if redis.call('PTTL', KEYS[2]) < ttl then redis.call('PEXPIRE', KEYS[2], ttl) end
 return 1
 """
-# KEYS: index. ARGV: beginnings of the keys that go; none: all of them. In slices, because unpack has a limit of
-# some thousands.
+# KEYS: index. ARGV: prefixes of the keys to delete; none: all keys. In slices, because unpack is limited to some
+# thousands.
 _DELETE = """
 local keys = redis.call('ZRANGE', KEYS[1], 0, -1)
 if #ARGV > 0 then
@@ -78,8 +78,10 @@ def _milliseconds(ttl: timedelta) -> int:
 
 
 class RedisCoordination:
-    """At *server*: an address, for a link of its own, or a link that others use too, which keeps its own limits.
-    Use within `async with`."""
+    """Coordination at *server*: an address, for a link of its own, or a shared link with its own limits.
+
+    Use within `async with`.
+    """
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class RedisCoordination:
             await self._link.__aexit__()
 
     async def open(self) -> None:
-        """Asks the server whether it is there and takes us; raises what is wrong."""
+        """Ping the server; raises connection and authentication errors."""
         await self._link.open()
 
     async def version(self, owner: Owner) -> int:
@@ -116,45 +118,45 @@ class RedisCoordination:
         return int(await self._link.bounded(call, within=_GLANCE) or 0)
 
     async def bump(self, owner: Owner) -> int:
-        return int(await self._bounded(self._client.incr(self._key(owner, "version"))))
+        return int(await self._call_within_timeout(self._client.incr(self._key(owner, "version"))))
 
     async def epoch(self, owner: Owner) -> int:
-        return int(await self._bounded(self._client.get(self._key(owner, "epoch"))) or 0)
+        return int(await self._call_within_timeout(self._client.get(self._key(owner, "epoch"))) or 0)
 
     async def advance_epoch(self, owner: Owner) -> int:
-        return int(await self._bounded(self._client.incr(self._key(owner, "epoch"))))
+        return int(await self._call_within_timeout(self._client.incr(self._key(owner, "epoch"))))
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
-        value = await self._bounded(self._client.get(self._record(kind, owner, key)))
+        value = await self._call_within_timeout(self._client.get(self._record(kind, owner, key)))
         return None if value is None else bytes(value)
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
-        await self._swapped(kind, owner, key, ("put", b"", value, _milliseconds(ttl)))
+        await self._swap_record(kind, owner, key, ("put", b"", value, _milliseconds(ttl)))
 
     async def replace_record(
         self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
     ) -> bool:
         expected = ("absent", b"") if old is None else ("same", old)
-        return await self._swapped(kind, owner, key, (*expected, new, _milliseconds(ttl)))
+        return await self._swap_record(kind, owner, key, (*expected, new, _milliseconds(ttl)))
 
     async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
         if kinds is not None and not kinds:
             return
         starts = [self._record(kind, owner, "") for kind in kinds or ()]
-        await self._bounded(self._delete(keys=[self._key(owner, "records")], args=starts))
+        await self._call_within_timeout(self._delete(keys=[self._key(owner, "records")], args=starts))
 
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
         lease = f"{self._prefix}:lease:{name}"
-        return bool(await self._bounded(self._acquire(keys=[lease], args=[holder, _milliseconds(ttl)])))
+        return bool(await self._call_within_timeout(self._acquire(keys=[lease], args=[holder, _milliseconds(ttl)])))
 
     async def release(self, name: str, holder: str) -> None:
-        await self._bounded(self._release(keys=[f"{self._prefix}:lease:{name}"], args=[holder]))
+        await self._call_within_timeout(self._release(keys=[f"{self._prefix}:lease:{name}"], args=[holder]))
 
-    async def _swapped(self, kind: str, owner: Owner, key: str, args: Sequence[str | bytes | int]) -> bool:
+    async def _swap_record(self, kind: str, owner: Owner, key: str, args: Sequence[str | bytes | int]) -> bool:
         keys = [self._record(kind, owner, key), self._key(owner, "records")]
-        return bool(await self._bounded(self._swap(keys=keys, args=args)))
+        return bool(await self._call_within_timeout(self._swap(keys=keys, args=args)))
 
-    async def _bounded(self, call: Awaitable[Any]) -> Any:
+    async def _call_within_timeout(self, call: Awaitable[Any]) -> Any:
         return await self._link.bounded(call)
 
     def _key(self, owner: Owner, what: str) -> str:
@@ -162,7 +164,7 @@ class RedisCoordination:
 
     def _record(self, kind: str, owner: Owner, key: str) -> str:
         check_registered([kind])
-        # The kind's length goes first, so that no two pairs of kind and key share a name.
+        # The kind's length is a prefix, so that no two pairs of kind and key collide.
         return self._key(owner, f"record:{len(kind)}:{kind}:{key}")
 
 
@@ -225,9 +227,9 @@ def _owner_name(owner: Owner) -> str:
 # --- ledger redis ------------------------------------------------------------------------------------
 # The ledger of forgets in Redis, for several replicas. To be kept out of backups.
 
-# All keys carry one hash tag: a job and its marks are written in one step.
-# KEYS: jobs, order, counter, shut ones of the subject, cuts, items. ARGV: id, job, shut, open, cut, at, whether it
-# is a copy, items... A copy has no job (an empty id), or one that takes the place of one that has come less far.
+# All keys share a hash tag: a job and its marks are written atomically. KEYS: jobs, order, counter, shut jobs of
+# the subject, cuts, items. ARGV: id, job, shut, open, cut, at, whether it is a copy, items... A copy has no job (an
+# empty id), or a job that replaces a less advanced job.
 _WRITE = """
 local writes = ARGV[1] ~= ''
 if writes and ARGV[7] == '1' then
@@ -256,14 +258,14 @@ for n = 8, #ARGV do
 end
 return 1
 """
-# KEYS: shut ones, cuts, items, generation. ARGV: fields of the generation.
+# KEYS: shut jobs, cuts, items, generation. ARGV: fields of the generation.
 _MARKS = """
 return {redis.call('SMEMBERS', KEYS[1]), redis.call('SMEMBERS', KEYS[2]), redis.call('HGETALL', KEYS[3]),
   redis.call('HMGET', KEYS[4], unpack(ARGV))}
 """
 _CONTEXT = b"key of the ledger of forgets"
 _WRAPPED = "wrapped"  # in the place of a subject
-_AT_ONCE = 2_000  # items in one step; the job stays shut until all of them are written
+_AT_ONCE = 2_000  # items per call; the job stays shut until all are written
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
@@ -274,8 +276,11 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RedisLedger:
-    """Also a Restorable. With a *recovery*, nothing is read from a Redis that lost what it was given, and what is
-    written has a copy when the call returns; the key's is wrapped by *wraps*, where there is one."""
+    """The ledger in Redis; also a Restorable.
+
+    With a *recovery*, nothing is read from a Redis that lost data, and each write has a copy when the call returns.
+    The copy of the key is wrapped by *wraps*, if given.
+    """
 
     def __init__(
         self, link: RedisLink, *, prefix: str, recovery: Recovery | None = None, wraps: KeyWrapper | None = None
@@ -303,17 +308,17 @@ class RedisLedger:
     ) -> None:
         self._check()
         for start in range(0, len(items) or 1, _AT_ONCE):
-            written = self._written(job, cut or b"", items[start : start + _AT_ONCE], at)
+            written = self._script_arguments(job, cut or b"", items[start : start + _AT_ONCE], at)
             await self._link.bounded(self._write(*written))
         if self._recovery is not None:
             await self._recovery.advance()
             cuts = [Copied(Kind.CUT, job.subject, cut)] if cut else []
             await self._recovery.keep([Copied.of_job(job), *cuts, *of_items(job.subject, items, at)])
 
-    def _written(
+    def _script_arguments(
         self, job: LedgerJob, cut: bytes, items: Sequence[bytes], at: float, *, copy: bool = False
     ) -> tuple[list[str], list[str | bytes | int]]:
-        """Of the script: for as many items as go into one step."""
+        """Script arguments for the items of a single call."""
         kept = msgspec.json.encode(_Kept(job.subject, job.body, job.shut, job.open))
         keys = [f"{self._base}:{name}" for name in ("jobs", "order", "counter")] + self._of(job.subject)
         return keys, [job.id, kept, int(job.shut), int(job.open), cut, repr(at), int(copy), *items]
@@ -332,7 +337,7 @@ class RedisLedger:
         return (await self._marks_of(subject))[0]
 
     async def _marks_of(self, subject: str) -> tuple[LedgerMarks, list[str]]:
-        """With the ids of the jobs that shut it."""
+        """The marks, with the ids of the jobs that shut the subject."""
         floor = 0 if self._recovery is None else self._recovery.sequence
         keys = [*self._of(subject), f"{self._base}:generation"]
         fields = ["id"] if self._recovery is None else self._recovery.fields
@@ -345,7 +350,6 @@ class RedisLedger:
         )
         return marks, [one.decode() for one in shut]
 
-    # --- copies ---------------------------------------------------------------------------------------
     async def merge(self, copies: Sequence[Copied]) -> None:
         pipeline = self._link.client.pipeline(transaction=False)
         for copy in copies:
@@ -355,11 +359,13 @@ class RedisLedger:
                 case Kind.KEY:
                     pipeline.set(f"{self._base}:key", await self._key_in(copy))
                 case Kind.JOB:
-                    await self._write(*self._written(job, b"", (), 0.0, copy=True), client=pipeline)
+                    await self._write(*self._script_arguments(job, b"", (), 0.0, copy=True), client=pipeline)
                 case Kind.CUT:
-                    await self._write(*self._written(none, copy.body, (), 0.0, copy=True), client=pipeline)
+                    await self._write(*self._script_arguments(none, copy.body, (), 0.0, copy=True), client=pipeline)
                 case Kind.ITEMS:
-                    await self._write(*self._written(none, b"", copy.items, copy.at, copy=True), client=pipeline)
+                    await self._write(
+                        *self._script_arguments(none, b"", copy.items, copy.at, copy=True), client=pipeline
+                    )
         await self._link.bounded(pipeline.execute())
 
     async def _key_in(self, copy: Copied) -> bytes:
@@ -370,7 +376,7 @@ class RedisLedger:
         return await self._wraps.unwrap(copy.body, _CONTEXT)
 
     async def copies_of(self, subject: str) -> Sequence[Copied]:
-        """What stands in Redis of one subject; of its jobs those that shut it."""
+        """Copies of a subject's records, including only jobs that shut it."""
         marks, shut = await self._marks_of(subject)
         by_moment = defaultdict[float, list[bytes]](list)
         for item, at in marks.items.items():

@@ -1,7 +1,6 @@
-"""The way to one Redis: its connections, a bound of time for each call, and nobody waiting while it hangs.
+"""The Redis connection: pool, timeout per call, and a circuit breaker.
 
-Whoever keeps something in Redis (coordination, the journal) goes through one link, so that what one of them
-finds out about the server holds for all.
+All users of Redis (coordination, the journal) share a link, so that a failure seen by any of them protects all.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ from memory_extproc.observe.log import logger
 
 log = logger(__name__)
 
-# Of everything that we keep in Redis, together: the number that this program writes, and the lowest of a program
-# that still reads and writes it without loss. Both stand in one key, so that an older program stays away.
+# The schema version of all our Redis keys, and the oldest program version that can read and write them without
+# loss. Both are in the same key, so that an older program refuses to start using them.
 SCHEMA, READABLE_FROM = 1, 1
 
 _NOT_READY = (faults.BusyLoadingError, faults.ClusterDownError, faults.TryAgainError)
@@ -56,51 +55,51 @@ _PASSING = (
     faults.WatchError,
     faults.InvalidResponse,
 )
-# Refusals of a server that an operator is about to mend, which the client has no class for: its disk takes no more,
-# it has fewer replicas than it must, a script runs on. Of a script older servers say so in mid sentence.
+# Server errors that an operator will fix and the client has no class for: disk full, too few replicas, a running
+# script. Older servers report script errors in mid-sentence.
 # https://redis.io/docs/latest/develop/reference/protocol-spec/#simple-errors
 _FOR_NOW = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|BUSY|OOM|READONLY|LOADING|MASTERDOWN) ")
 _ASKED = (faults.RedisError, faults.RedisClusterException, OSError, TimeoutError)
 
 
 def translate_error(error: Exception) -> MemoryExtprocError:
-    """Our kind of error for the client library's. Its text may repeat what was sent, so ours does not."""
+    """Translate a client error. The original text may repeat sent data, so it is not included."""
     kind = type(error).__name__
     if isinstance(error, _NOT_READY):
         return NotReadyError(f"Redis is not ready ({kind})")
     if isinstance(error, _REFUSED):
-        # An operator mends that, and then the same call works: no turn is given up for it.
+        # Transient: an operator fixes it and the call then works, so no turn is discarded.
         return TransientError(f"Redis refuses our credentials ({kind})")
     if isinstance(error, _PASSING) or _FOR_NOW.search(str(error)):
         return TransientError(f"Redis does not answer as it should ({kind})")
-    if isinstance(error, faults.DataError):  # what was to be sent cannot be
+    if isinstance(error, faults.DataError):  # the value cannot be encoded
         return PermanentError(f"Redis refuses the command ({kind})")
     return UnknownFaultError(f"Redis refuses the command ({kind})")
 
 
 class NewerKeysError(TransientError):
-    """What stands in Redis is a newer program's, and this one must leave it alone."""
+    """The Redis keys belong to a newer program version and must not be touched."""
 
 
 class Persistence(StrEnum):
-    """What is left when the server dies."""
+    """The data that survives a crash of the server."""
 
-    APPENDED = "appended"  # every write but the last second's or none, as its appendfsync says
-    SNAPSHOTS = "snapshots"  # what was written before the last snapshot
+    APPENDED = "appended"  # all writes except the last second's, or all, by its appendfsync
+    SNAPSHOTS = "snapshots"  # writes up to the last snapshot
     NONE = "none"
-    UNKNOWN = "unknown"  # the server does not tell us
+    UNKNOWN = "unknown"  # the server does not report it
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How a server keeps what it is given. *evicts*: it drops keys of its choice when memory is short."""
+    """The durability of a server. *evicts*: it deletes keys when memory is short."""
 
     persistence: Persistence
     evicts: bool
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """Why what is given to it may be lost; no word of it where it does not tell."""
+        """Why data may be lost; empty if the server does not report it."""
         faults_found = []
         if self.persistence is Persistence.NONE:
             faults_found.append("this Redis keeps nothing when it dies; set appendonly yes")
@@ -112,21 +111,21 @@ class Keeping:
 
     @property
     def loses(self) -> bool:
-        """Whether it cannot be trusted with what was accepted."""
+        """Whether the server is unsafe for accepted turns."""
         return self.evicts or self.persistence is Persistence.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
-    timeout: timedelta = timedelta(milliseconds=500)  # of every call, connecting included
-    connections: int = 64  # at most; who comes when all are in use waits for one
-    failures: int = 3  # in a row, before nobody waits for the server any more
-    slow: timedelta = timedelta(milliseconds=25)  # a call given up by who asked counts as failed from here on
+    timeout: timedelta = timedelta(milliseconds=500)  # per call, connecting included
+    connections: int = 64  # at most; callers wait for a free connection
+    failures: int = 3  # consecutive failures before the circuit opens
+    slow: timedelta = timedelta(milliseconds=25)  # a call cancelled by its caller counts as failed after this time
     pause: timedelta = timedelta(milliseconds=250)  # between two looks at a server that failed
 
 
 class _Credentials(CredentialProvider):
-    """Asked each time a connection is made."""
+    """Supplies credentials for each new connection."""
 
     def __init__(self, user: str, password: str | None) -> None:
         self.user, self.password = user, password
@@ -141,7 +140,7 @@ class _Credentials(CredentialProvider):
 
 
 def _without_user(url: str) -> tuple[str, str]:
-    """The client takes a user from its URL or from who gives credentials, not from both."""
+    """Split the user from a URL: the client accepts a user from its URL or from a credential provider, not both."""
     parts = urlsplit(url)
     if not parts.username:
         return url, ""
@@ -149,10 +148,12 @@ def _without_user(url: str) -> tuple[str, str]:
 
 
 class RedisLink:
-    """Nothing is asked of the server until the first call, so it may come up later than we do. After some
-    failures in a row calls are refused at once, and the server is looked after behind until it answers. With a
-    *prefix* of keys nothing is asked where those are a newer program's (NewerKeysError). Use within `async with`;
-    one event loop owns it."""
+    """A connection to Redis with a circuit breaker. Use within `async with`; owned by a single event loop.
+
+    Connects on first use, so the server may start later than this process. After consecutive failures calls fail
+    immediately, and a background task probes the server until it answers. With a key *prefix*, no call is made if
+    the keys belong to a newer program version (NewerKeysError).
+    """
 
     def __init__(
         self,
@@ -161,27 +162,27 @@ class RedisLink:
         *,
         password: str | None = None,
         prefix: str = "",
-        answers: Callable[[bool], None] = lambda _answers: None,  # told when that changes
+        answers: Callable[[bool], None] = lambda _answers: None,  # called when availability changes
     ) -> None:
         self._limits = limits
         self._timeout = limits.timeout.total_seconds()
         url, user = _without_user(url)
         self._credentials = _Credentials(user, password)
-        # A pool that waits for a free connection: a burst of calls is not a fault.
+        # A blocking pool: a burst of calls is not a failure.
         pool = aioredis.BlockingConnectionPool.from_url(
             url,
             timeout=self._timeout,
             max_connections=limits.connections,
             socket_timeout=self._timeout,
             socket_connect_timeout=self._timeout,
-            retry=Retry(NoBackoff(), 1),  # one more try, on a new connection, when a kept one was cut
+            retry=Retry(NoBackoff(), 1),  # a single retry on a new connection, when a pooled connection was closed
             protocol=2,
             credential_provider=self._credentials,  # apart from the URL, which gets printed
         )
         self.client = aioredis.Redis.from_pool(pool)
         self._answers = answers
         self._schema_key = f"{prefix}:schema" if prefix else ""
-        self._ours = not prefix  # whether we may use what is there
+        self._ours = not prefix  # whether the schema check passed
         self._failed = 0
         self._looking: asyncio.Task[None] | None = None  # while calls are refused
 
@@ -195,21 +196,23 @@ class RedisLink:
         await self.client.aclose()
 
     def use_password(self, password: str | None) -> None:
-        """For connections made from now on; those that are open were let in already."""
+        """Use *password* for new connections; open connections are authenticated already."""
         self._credentials.password = password
 
     @property
     def answering(self) -> bool:
-        """Whether calls reach the server; else they are refused at once."""
+        """Whether the circuit is closed; else calls fail immediately."""
         return self._looking is None
 
     async def open(self) -> None:
-        """Asks the server whether it is there and takes us; raises what is wrong."""
+        """Ping the server; raises connection and authentication errors."""
         await self.bounded(self.client.ping())
 
     async def bounded(self, call: Awaitable[Any], *, within: timedelta | None = None) -> Any:
-        """What *call* to the server gives, within our timeout or the shorter *within*. TransientError at once
-        while the server is not answering."""
+        """Await *call* within our timeout or the shorter *within*.
+
+        TransientError immediately while the circuit is open.
+        """
         if not self.answering:
             _never_made(call)
             raise TransientError("Redis did not answer a moment ago")
@@ -219,13 +222,13 @@ class RedisLink:
             except BaseException:  # cancelled, too
                 _never_made(call)
                 raise
-        return await self._asked(
+        return await self._await_call(
             call, self._timeout if within is None else min(self._timeout, within.total_seconds())
         )
 
     async def _claim(self) -> None:
-        """Once for each time that the server comes up: it may have been given another's keys meanwhile."""
-        there = await self._asked(self.client.get(self._schema_key), self._timeout)
+        """Check the schema each time the server comes up: it may have another's keys by then."""
+        there = await self._await_call(self.client.get(self._schema_key), self._timeout)
         try:
             schema, readable_from = (int(number) for number in (there or b"0 0").split())
         except ValueError:
@@ -236,17 +239,17 @@ class RedisLink:
                 f" {SCHEMA}, and {readable_from} would be needed: run the newer program, or set coordination.prefix"
             )
         if schema < SCHEMA:
-            await self._asked(self.client.set(self._schema_key, f"{SCHEMA} {READABLE_FROM}"), self._timeout)
+            await self._await_call(self.client.set(self._schema_key, f"{SCHEMA} {READABLE_FROM}"), self._timeout)
         self._ours = True
 
-    async def _asked(self, call: Awaitable[Any], limit: float) -> Any:
+    async def _await_call(self, call: Awaitable[Any], limit: float) -> Any:
         began = time.monotonic()
         try:
             with cancellation_kept():
                 async with asyncio.timeout(limit):
                     result = await call
         except asyncio.CancelledError:
-            # Who asked had no more time. A server that hangs would never be found out otherwise.
+            # The caller's deadline passed. Without counting this, a hanging server would never be detected.
             if time.monotonic() - began >= self._limits.slow.total_seconds():
                 self._count_failure()
             raise
@@ -260,7 +263,7 @@ class RedisLink:
         return result
 
     async def keeping(self) -> Keeping:
-        """How the server keeps what we give it, as far as it tells."""
+        """The server's durability settings, as far as it reports them."""
         memory = await self.bounded(self.client.info("memory"))
         evicts = memory.get("maxmemory_policy", "noeviction") != "noeviction"
         persistence = await self.bounded(self.client.info("persistence"))
@@ -280,7 +283,7 @@ class RedisLink:
             self._looking = asyncio.create_task(self._look_after(), name="redis look")
 
     async def _look_after(self) -> None:
-        """Until the server answers: no request pays for finding out."""
+        """Probe the server until it answers, so that no request waits for it."""
         while True:
             await asyncio.sleep(self._limits.pause.total_seconds())
             try:
@@ -299,6 +302,6 @@ class RedisLink:
 
 
 def _never_made(call: Awaitable[Any]) -> None:
-    """Closes what nobody will await: Python would warn of it."""
+    """Close a coroutine that is never awaited, which Python would warn about."""
     if inspect.iscoroutine(call):
         call.close()

@@ -1,9 +1,8 @@
-"""Other replicas, as far as a forget concerns them: leases, the news of what was forgotten, the register of their
-data directories.
+"""Replica membership for forgets: leases, invalidation messages, and the register of data directories.
 
-A replica may serve what it holds of anybody only while its lease runs. With every renewal it first drops what
-the news tell, then says how far it has read them. So whoever forgets knows when all have heard: each has said
-so, or its lease has run out and it serves nothing.
+A replica may serve cached data only while its lease runs. With every renewal it first applies the invalidation
+messages, then reports the last message read. A forget is therefore complete once every replica has reported it, or
+its lease has expired and it serves nothing.
 """
 
 from __future__ import annotations
@@ -23,17 +22,18 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-# News stand in a sorted set by number, each for a day: a replica that missed more has lost its lease long before.
-# KEYS: counter, news. ARGV: subject, seconds that news are kept. The number goes first, so that no two are one.
+# Messages are a sorted set by number, kept for a day: a replica that missed more has lost its lease long before.
+# KEYS: counter, messages. ARGV: subject, seconds to keep messages. The number is a prefix, so that members are
+# unique.
 _TELL = """
 local number = redis.call('INCR', KEYS[1])
 redis.call('ZADD', KEYS[2], number, number .. ':' .. ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', number - 100000)
 return number
 """
-# KEYS: counter, leases (holder → how far it has read), expiries (holder → when its lease ends), register (holder →
-# since when turns wait, whether it left, directory). ARGV: holder, milliseconds, how far it has read, directory,
-# since when turns wait. The server's clock alone counts. Returns the number of the latest news.
+# KEYS: counter, leases (holder → last message read), expiries (holder → end of its lease), register (holder → age
+# of its oldest waiting turn, whether it left, directory). ARGV: holder, milliseconds, last message read, directory,
+# time of the oldest waiting turn. Only the server's clock counts. Returns the number of the latest message.
 _RENEW = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -49,8 +49,8 @@ end
 redis.call('HSET', KEYS[4], ARGV[1], ARGV[5] .. '|serves|' .. ARGV[4])
 return tonumber(redis.call('GET', KEYS[1]) or 0)
 """
-# KEYS: expiries, register. Returns holder, entry and whether its lease runs of each; a holder without an entry is a
-# replica of an older version.
+# KEYS: expiries, register. Returns holder, entry and lease state of each replica; a holder without an entry has an
+# older version.
 _REGISTER = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -66,7 +66,7 @@ for _, holder in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf')) do
 end
 return found
 """
-# KEYS: leases, expiries. ARGV: number. How many replicas whose lease runs have not read so far.
+# KEYS: leases, expiries. ARGV: number. Returns how many replicas with a lease have not read that message.
 _BEHIND = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -80,7 +80,7 @@ for _, holder in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
 end
 return behind
 """
-# KEYS: leases, expiries, register. ARGV: holder, directory, since when turns wait.
+# KEYS: leases, expiries, register. ARGV: holder, directory, time of the oldest waiting turn.
 _LEAVE = """
 redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('ZREM', KEYS[2], ARGV[1])
@@ -99,13 +99,16 @@ def nothing_waits() -> datetime | None:
 
 
 class SoleReplica:
-    """There are no others."""
+    """Membership of a single replica."""
 
     def __init__(
         self, name: str = "data", *, oldest_waiting: Callable[[Owner | None], datetime | None] = lambda _: None
     ) -> None:
-        """*name*: of the data directory. *oldest_waiting*: when the oldest turn, of one owner or of anybody, was
-        asked that is accepted and not in the journal yet; None: there is none."""
+        """*name*: of the data directory.
+
+        *oldest_waiting*: the time of the oldest accepted turn that is not in the journal yet, of a given owner or
+        of all; None: there is none.
+        """
         self._name, self.oldest_waiting = name, oldest_waiting
 
     def holds(self) -> bool:
@@ -120,9 +123,12 @@ class SoleReplica:
 
 
 class RedisReplicas:
-    """One of several replicas. Enter it to hold a lease. `heard` is called with each subject that another replica,
-    or we, had forgotten (empty: it may have been anybody); once it returns nothing of that subject is served from
-    what was held. `oldest_waiting` says when the oldest turn was asked that waits in our data directory."""
+    """Membership among several replicas. Enter it to hold a lease.
+
+    `heard` is called with each subject forgotten by any replica, this replica included (empty: any subject). Once
+    it returns, no cached data of that subject is served. `oldest_waiting` returns the time of the oldest turn
+    waiting in our data directory.
+    """
 
     def __init__(
         self,
@@ -134,7 +140,7 @@ class RedisReplicas:
         directory: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """*directory*: the name of our data directory, the same at every start; *holder* unless it is given."""
+        """*directory*: the name of our data directory, stable across restarts; defaults to *holder*."""
         self._link, self._holder, self._directory = link, holder, directory or holder
         self._lease = lease
         self.oldest_waiting: OldestWaiting = nothing_waits
@@ -143,7 +149,7 @@ class RedisReplicas:
         self.register: dict[str, tuple[str, str, bool]] = {}  # holder → directory, entry, lives; as last seen
         self.heard: Callable[[str], Awaitable[None]] = _by_nobody
         self._clock = clock
-        # One hash tag: the scripts touch these keys together.
+        # A common hash tag: the scripts use these keys together.
         base = f"{prefix}:{{forgets}}"
         self._counter, self._news = f"{base}:counter", f"{base}:news"
         self._leases, self._expiries = f"{base}:leases", f"{base}:expiries"
@@ -198,14 +204,13 @@ class RedisReplicas:
             if holder == self._holder:
                 since = _since(self.oldest_waiting)
             elif not lives and ended == "serves":
-                since = _UNKNOWN  # what it accepted after it said so, nobody knows
+                since = _UNKNOWN  # turns it accepted after its last report are unknown
             if since != _NOTHING:
                 places.append(WaitingPlace(name, _moment(since), live=lives))
         return sorted(places, key=lambda place: place.name)
 
     async def strike(self, name: str) -> bool:
-        """Takes the directory *name*, which will never come back, off the register. False where none of that name
-        is dead."""
+        """Remove the lost directory *name* from the register. False if there is no dead replica with that name."""
         found = await self._look_up()
         gone = [holder for holder, (directory, _, lives) in found.items() if not lives and directory == name]
         if gone:
@@ -213,7 +218,10 @@ class RedisReplicas:
         return bool(gone)
 
     async def put_back(self, register: Mapping[str, tuple[str, str, bool]]) -> None:
-        """Into a Redis that lost its register: who serves says so again by itself, the others are dead."""
+        """Restore entries into a Redis that lost its register.
+
+        Active replicas renew theirs; the others are dead.
+        """
         for holder, (_, entry, _) in register.items():
             await self._link.bounded(self._link.client.hsetnx(self._entries, holder, entry))
 
@@ -228,7 +236,7 @@ class RedisReplicas:
         return self.register
 
     async def renew(self) -> None:
-        """Acts on the news, then renews. May be called at any time; raises what Redis does."""
+        """Apply the messages, then renew the lease. May be called at any time; raises Redis errors."""
         asked = self._clock()
         await self.watch()
         if self._read < 0:
@@ -244,10 +252,10 @@ class RedisReplicas:
         args: list[str | int] = [self._holder, ttl, self._read, self._directory, _since(self.oldest_waiting)]
         latest = int(await self._link.bounded(self._renew(keys=keys, args=args)))
         if latest < self._read:
-            await self.heard("")  # the server lost what it knew, news too: it may have been anybody
+            await self.heard("")  # the server lost its data, messages included: drop everything
             self._read = latest
         await self._look_up()
-        # From before we asked: the server's lease ends later than ours, never earlier.
+        # Measured from before the call: the server's lease ends later than ours, never earlier.
         self._until = asked + self._lease.total_seconds()
 
     async def _try_to_renew(self) -> None:
@@ -263,15 +271,15 @@ class RedisReplicas:
 
 
 async def _nothing() -> None:
-    """There is nothing to look at."""
+    """Default of `watch`: no check."""
 
 
 async def _by_nobody(_subject: str) -> None:
-    """Nothing is held that it could concern."""
+    """Default of `heard`: no cached data."""
 
 
 def _since(oldest: OldestWaiting) -> str:
-    """As it stands in the register."""
+    """Encode for the register."""
     try:
         moment = oldest()
     except MemoryExtprocError:

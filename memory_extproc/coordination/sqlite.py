@@ -1,4 +1,4 @@
-"""Coordination in a SQLite file: one replica, or several processes on one machine that share the file."""
+"""Coordination in a SQLite file: for a single replica, or several processes on a machine that share the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner
 from memory_extproc.ports import Now, OwnerEntry
 
-# Statements are parted by a semicolon and an empty line. Owners stand here by key, never by name.
+# Statements are separated by a semicolon and an empty line. Owners are stored by key, never by name.
 _SCHEMA = Schema(
     application=0x6D657863,  # "mexc"
     version=1,
@@ -45,8 +45,11 @@ _SWEEP = 16  # expired records that each write clears away, so that none is left
 
 
 class SqliteCoordination:
-    """Reads are answered on the event loop from the file itself, some ten microseconds each; writes wait for
-    their commit. Times are the machine's, as *now* tells them, in seconds since 1970."""
+    """Coordination in SQLite.
+
+    Reads run on the event loop, some ten microseconds each; writes wait for their commit. Times come from *now*, in
+    seconds since 1970.
+    """
 
     def __init__(self, path: Path, *, now: Now, patience: timedelta = timedelta(seconds=2)) -> None:
         self._file = SqliteFile(path, _SCHEMA, patience=patience)
@@ -60,7 +63,7 @@ class SqliteCoordination:
         await self._file.__aexit__()
 
     async def open(self) -> None:
-        """Raises what is wrong with the file."""
+        """Open the file; raises its faults."""
         await self._file.open()
 
     async def version(self, owner: Owner) -> int:
@@ -122,7 +125,7 @@ class SqliteCoordination:
         def take(connection: sqlite3.Connection) -> bool:
             now = self._time()
             ends = now + ttl.total_seconds()
-            # One that ends later than it could was taken before the clock was set back.
+            # A lease with an impossibly late end was taken before the clock was set back.
             connection.execute("UPDATE leases SET expires = ? WHERE name = ? AND expires > ?", (ends, name, ends))
             taken = connection.execute(
                 "INSERT INTO leases (name, holder, expires) VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE"
@@ -172,8 +175,7 @@ class SqliteCoordination:
 _LIVE = "SELECT value FROM records WHERE owner = ? AND kind = ? AND key = ? AND expires > ?"
 
 
-# --- ledger sqlite -----------------------------------------------------------------------------------
-# The ledger of forgets in a SQLite file of its own, to be kept out of backups.
+# The ledger of forgets in a separate SQLite file. Exclude it from backups.
 
 _LEDGER_SCHEMA = Schema(
     application=0x6D65786C,  # "mexl"
@@ -220,7 +222,7 @@ OR EXISTS (SELECT 1 FROM cuts WHERE subject = ?1) OR EXISTS (SELECT 1 FROM items
 
 
 class SqliteLedger:
-    """Every commit outlives power loss: what was promised to be forgotten is not forgotten itself."""
+    """The ledger in SQLite. Every commit survives power loss, so that no accepted forget is lost."""
 
     def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
         self._file = SqliteFile(path, _LEDGER_SCHEMA, fsync=True, patience=patience)
@@ -248,7 +250,7 @@ class SqliteLedger:
                 connection.execute("INSERT OR IGNORE INTO cuts VALUES (?, ?)", (job.subject, cut))
             connection.executemany(_ITEM, [(job.subject, item, at) for item in items])
 
-        # What is overwritten named an owner.
+        # Overwritten rows contained owner names.
         await self._file.run(write, scrub=not job.open)
 
     async def job(self, job_id: str) -> LedgerJob | None:
@@ -259,7 +261,7 @@ class SqliteLedger:
         return await self._jobs("open = 1 ORDER BY number", ())
 
     async def marks(self, subject: str) -> LedgerMarks:
-        # Asked of everybody, and most never had anything forgotten: that is found out without a transaction.
+        # Asked for every owner, and most have no forgets: a read without a transaction answers these.
         known = self._file.read(_KNOWN, (subject,))
         if known is None or not known[0]:
             return LedgerMarks()

@@ -1,10 +1,8 @@
-"""One SQLite file used off the event loop, with group commit.
+"""A SQLite file used off the event loop, with group commit.
 
-All that is asked for while one transaction is being committed goes into the next one together, so a
-thousand waiting callers cost one commit and not a thousand. Operations run in the order they were asked for.
-
-One that is deleted, replaced or cut short while it is open takes nothing more: what is written to it would be
-gone at the next start. What was read before is still read.
+Operations requested during a commit share the next transaction, so a thousand waiting callers cost a single commit.
+Operations run in order. A file that is deleted, replaced or truncated while open accepts no more writes, which
+would be lost at the next start; it can still be read.
 """
 
 from __future__ import annotations
@@ -28,17 +26,20 @@ from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientE
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
-# Readers of a write-ahead log wait for nobody, but for a moment while another process takes it up or leaves it.
+# Readers of a write-ahead log do not block, except briefly while another process opens or closes it.
 _GLANCE = timedelta(milliseconds=50)
-_MOST_AT_ONCE = 256  # pieces of work in one commit
+_MOST_AT_ONCE = 256  # operations per commit
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What the file must hold. *script* creates it; *version* is kept in the file. One of an older version is
-    brought up to date by *upgrades*, each from its version to the next, with statements parted as in *script*."""
+    """The schema of the file.
 
-    application: int  # PRAGMA application_id: tells our files from any other, 32 bits
+    *script* creates it; the file stores *version*. *upgrades* maps each older version to statements for the next
+    version, separated as in *script*.
+    """
+
+    application: int  # PRAGMA application_id: 32 bits that identify our files
     version: int  # PRAGMA user_version, from 1
     script: str
     upgrades: Mapping[int, str] = field(default_factory=dict)
@@ -57,18 +58,18 @@ class _Operation(Generic[T]):
 
 @dataclass(slots=True)
 class _Done:
-    """What became of one operation."""
+    """The result of an operation."""
 
     value: Any = None
     error: MemoryExtprocError | None = field(default=None)
 
 
 class SqliteFile:
-    """Opened when first used, and again after a fault, so a file that was mended is taken up by itself.
+    """A SQLite file with a writer thread. Use within `async with`; leaving completes pending operations.
 
-    *fsync*: a commit survives power loss, not only the death of the process (PRAGMA synchronous FULL, else
-    NORMAL). *patience*: how long a lock of another process is waited for. Use within `async with`; leaving it
-    finishes what was asked for.
+    Opened on first use and again after a fault, so a repaired file is picked up without a restart. *fsync*: a
+    commit survives power loss (PRAGMA synchronous FULL), not only a crash of the process (NORMAL). *patience*: how
+    long to wait for another process's lock.
     """
 
     def __init__(
@@ -110,13 +111,15 @@ class SqliteFile:
             self._thread.shutdown()
 
     async def open(self) -> None:
-        """Makes or checks the file now instead of at the first write; raises what is wrong with it."""
+        """Create or check the file now instead of at the first write; raises its faults."""
         await self.run(lambda connection: connection.execute("SELECT 1").fetchone())
 
     async def run(self, work: Work[T], *, scrub: bool = False) -> T:
-        """What *work* returns, once it is committed. *work* runs in a transaction that it shares with its
-        neighbours and is undone alone if it fails. It may run twice, so it changes nothing but the file.
-        *scrub*: afterwards no trace of what was deleted is left in the write-ahead log."""
+        """Run *work* in a transaction and return its result after the commit.
+
+        Operations share a transaction; a failing operation is rolled back alone. *work* may run twice, so its only
+        side effect must be on the file. *scrub*: afterwards the write-ahead log contains no deleted data.
+        """
         if self._closed or self._thread is None:
             raise TransientError(f"{self._path.name} is closed")
         waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -131,8 +134,10 @@ class SqliteFile:
         return rows[0] if rows else None
 
     def read_all(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """Read rows at once on the event loop, by key and in small numbers: each takes some ten microseconds. Sees
-        every commit of any process; empty while the file was never written."""
+        """Read a few rows by key on the event loop; each read takes some ten microseconds.
+
+        Sees all commits of all processes; empty if the file was never written.
+        """
         try:
             reader = self._opened_reader()
             if reader is None:
@@ -148,12 +153,12 @@ class SqliteFile:
         return rows
 
     def _opened_reader(self) -> sqlite3.Connection | None:
-        """None where there is nothing to read yet."""
+        """The open reader; None if there is no file yet."""
         place = self._place
         if self._reader is not None and self._read_from is place:
             return self._reader
         self._close_reader()
-        # What stands there by now, if anything, may know less than what was written.
+        # A replaced file may lack committed data.
         self._refuse_taken_away()
         if not self._path.exists():
             return None
@@ -168,7 +173,7 @@ class SqliteFile:
             self._reader = None
 
     def _readable(self, reader: sqlite3.Connection) -> bool:
-        """False while another process is making it this moment: all of it is there at once, or nothing."""
+        """Whether the schema exists. False while another process creates it, which is atomic."""
         application, version = _stamps(reader)
         if not version:
             return False
@@ -177,7 +182,6 @@ class SqliteFile:
             raise TransientError(f"{self._path.name} is not brought up to date yet")
         return True
 
-    # --- on the event loop ---------------------------------------------------------------------------
     def _commit_next(self) -> None:
         if self._committing is not None:
             return
@@ -192,14 +196,14 @@ class SqliteFile:
     def _resolve(self, batch: Sequence[_Operation[Any]], committed: asyncio.Future[list[_Done]]) -> None:
         self._committing = None
         if self._refused:
-            # One that was opened while nothing could be written has the index of the log read-only, and SQLite
-            # gives that index to the whole process: no writer could write again for as long as the reader is open.
+            # A reader opened while the disk was read-only holds a read-only log index, which SQLite shares within
+            # the process: no writer could write until that reader is closed.
             self._close_reader()
         self._commit_next()
-        fault = committed.exception()  # a bug in some *work*: everybody who took part hears of it
+        fault = committed.exception()  # a bug in some *work*: it fails the whole batch
         results = [_Done()] * len(batch) if fault else committed.result()
         for operation, done in zip(batch, results, strict=True):
-            if operation.waiter.done():  # whoever asked was cancelled; the work is done all the same
+            if operation.waiter.done():  # the caller was cancelled; the operation was executed nevertheless
                 continue
             error = fault or done.error
             if error is not None:
@@ -207,16 +211,15 @@ class SqliteFile:
             else:
                 operation.waiter.set_result(done.value)
 
-    # --- on the thread -------------------------------------------------------------------------------
     def _commit(self, batch: Sequence[_Operation[Any]]) -> list[_Done]:
         try:
             self._refuse_taken_away()
-            connection = self._opened()
+            connection = self._open_writer()
             before = connection.total_changes
             results = self._transaction(connection, batch)
             self._refused = False
             if connection.total_changes > before and any(operation.scrub for operation in batch):
-                # The log keeps old pages until it is written back; busy readers only put that off.
+                # The log keeps old pages until a checkpoint; busy readers only delay it.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
             code = code_of(error)
@@ -224,7 +227,7 @@ class SqliteFile:
                 self._close_writer()
                 self._refused = True
             if len(batch) > 1 and code not in LOCKED:
-                # One by one, so that what cannot be done does not take its neighbours with it.
+                # Retry separately, so that a failing operation does not affect the others.
                 return [self._commit([operation])[0] for operation in batch]
             return [_Done(error=translate_error(error, self._path.name)) for _ in batch]
         except MemoryExtprocError as error:
@@ -246,9 +249,9 @@ class SqliteFile:
         try:
             done = _Done(operation.work(connection))
         except (sqlite3.Error, MemoryExtprocError) as error:
-            # Some faults (a full disk among them) end the whole transaction:
-            # https://www.sqlite.org/lang_transaction.html#response_to_errors_within_a_transaction
-            # One that was opened while the file could only be read stays so, and begins transactions all the same.
+            # Some faults (e.g. disk full) end the whole transaction:
+            # https://www.sqlite.org/lang_transaction.html#response_to_errors_within_a_transaction A connection
+            # opened on a read-only file stays read-only but still begins transactions.
             if not connection.in_transaction or code_of(error) == sqlite3.SQLITE_READONLY:
                 raise
             connection.execute("ROLLBACK TO one")
@@ -257,13 +260,13 @@ class SqliteFile:
         connection.execute("RELEASE one")
         return done
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open_writer(self) -> sqlite3.Connection:
         if self._writer is not None:
             return self._writer
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Made before SQLite opens it: the log and its index take over the file's mode. One that is there is not
-            # opened beside SQLite, since closing it would let go of the locks that our reader has on it.
+            # Create the file before SQLite does: the log and its index inherit its mode. An existing file must not
+            # be opened besides SQLite, because closing it would release the locks of our reader.
             with suppress(FileExistsError):
                 os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         except OSError as error:
@@ -271,7 +274,7 @@ class SqliteFile:
         connection = self._connect(self._patience)
         try:
             self._prepare(connection)
-        except BaseException:  # whatever it was: nobody else would close it
+        except BaseException:  # any error: the connection has no other owner
             connection.close()
             raise
         self._writer, self._place = connection, Place(self._path)
@@ -279,13 +282,13 @@ class SqliteFile:
 
     def _leave(self) -> None:
         if self._writer is not None and self._place is not None and self._place.harm is not None:
-            # SQLite leaves the log of a file that was moved as it is, to damage the one that stands there now.
+            # SQLite leaves the log of a moved file in place, which would damage the new file at that path.
             with suppress(sqlite3.Error):
                 self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         self._close_writer()
 
     def _refuse_taken_away(self) -> None:
-        """TransientError where the next start would not find what is written now. On either thread."""
+        """TransientError if the next start would not find data written now. On either thread."""
         if (place := self._place) is not None and (harm := place.harm) is not None:
             name = self._path.name
             raise TransientError(f"{name} was taken away while in use ({harm.value}): put it back, or restart")
@@ -318,14 +321,14 @@ class SqliteFile:
                 connection.rollback()
 
     def _upgrade(self) -> None:
-        """Before the first read of an older file. A fault shows again, and is told, where the file is used."""
+        """Upgrade an older file before its first read. Faults are ignored here: the next use reports them."""
         with suppress(sqlite3.Error, MemoryExtprocError):
             if not self._path.exists():
                 return
             with closing(self._connect(_GLANCE)) as glance:
                 _, version = _stamps(glance)
             if 0 < version < self._schema.version:
-                self._opened()
+                self._open_writer()
 
     @staticmethod
     def _take(connection: sqlite3.Connection, script: str) -> None:
@@ -333,7 +336,7 @@ class SqliteFile:
             connection.execute(statement)
 
     def _check(self, application: int, version: int) -> None:
-        """TransientError for a file that we cannot use: later, with the program that can, or with another file."""
+        """TransientError for an unusable file: a retry works with a suitable program or another file."""
         if application != self._schema.application:
             raise TransientError(f"{self._path.name} is a database of something else; move it aside")
         if version > self._schema.version:
@@ -349,17 +352,16 @@ class SqliteFile:
 
 
 def _stamps(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Whose file it is, and the version of its schema; zeros for a new one."""
-    # In this order: both are committed at once, and whoever sees a version then sees whose it is, too.
+    """The application id and schema version; zeros for a new file."""
+    # Order matters: both are committed together, so a reader that sees a version also sees the application id.
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     return application, version
 
 
-# --- sqlite faults -----------------------------------------------------------------------------------
-# What goes wrong in a SQLite file, sorted by what we can do about it.
+# SQLite errors, sorted into transient and permanent.
 
-# https://www.sqlite.org/rescode.html, primary codes. What is in none of these lists is not known to be permanent.
+# https://www.sqlite.org/rescode.html, primary codes. Codes in none of these lists are treated as transient.
 _PASSING = {
     sqlite3.SQLITE_BUSY: "locked by another process",
     sqlite3.SQLITE_LOCKED: "locked by another process",
@@ -373,62 +375,63 @@ _PASSING = {
     sqlite3.SQLITE_INTERRUPT: "interrupted",
 }
 _DAMAGED = {sqlite3.SQLITE_CORRUPT: "damaged", sqlite3.SQLITE_NOTADB: "damaged: not a SQLite database"}
-# What accuses the values of one statement: it would fail again in the same way.
+# Caused by the values of a statement: a retry fails again.
 _PERMANENT = {sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE}
 LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 
 
 def code_of(error: BaseException) -> int:
-    """The primary code; 0 where SQLite gave none."""
+    """The primary code; 0 if SQLite gave none."""
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
 def translate_error(error: sqlite3.Error, name: str) -> MemoryExtprocError:
-    """Our kind of error for SQLite's; *name* is the file's, without its directory."""
+    """Translate a SQLite error; *name* is the file's name without its directory."""
     code = code_of(error)
     if code in _PASSING:
         return TransientError(f"{name} is {_PASSING[code]}")
     if code in _DAMAGED:
-        # Later: an operator moves the file aside, and we take up the next. No turn is given up for the file.
+        # Transient: an operator moves the file aside and we open the next, so no turn is discarded.
         return TransientError(f"{name} is {_DAMAGED[code]}; move it aside to begin anew")
     kind = PermanentError if code in _PERMANENT else UnknownFaultError
     return kind(f"{name} refused an operation ({getattr(error, 'sqlite_errorname', 'no code')})")
 
 
-# --- sqlite place ------------------------------------------------------------------------------------
-# Whether a SQLite file that is held open still stands at its path.
+# Whether an open SQLite file is still at its path.
 #
-# A file that is deleted or replaced under us goes on working for whoever has it open, and all that is committed
-# to it is gone at the next start: SQLite says nothing of it (https://www.sqlite.org/howtocorrupt.html, 2.4).
+# An open file that was deleted or replaced keeps working, but its commits are lost at the next start: SQLite does
+# not report it (https://www.sqlite.org/howtocorrupt.html, 2.4).
 
 LOG, INDEX = "-wal", "-shm"
 
-FileId = tuple[int, int]  # device and node: which file it is, whatever its name
+FileId = tuple[int, int]  # device and inode, which identify a file regardless of its name
 
 
 class Harm(StrEnum):
-    """Also the label of files_taken_away."""
+    """What happened to the file. Also the label of files_taken_away."""
 
     GONE = "gone"
     REPLACED = "replaced"  # another file stands at the path
-    LOG_GONE = "log_gone"  # the write-ahead log or its index, with what is not in the file itself yet
+    LOG_GONE = "log_gone"  # the write-ahead log or its index is gone, with commits not yet in the file
     CUT_SHORT = "cut_short"
 
 
 class Place:
-    """Of the file at *path*, with its log, as they stand now: to be made right after they were opened. A few
-    microseconds for each question."""
+    """The identity of the file at *path* and of its log, taken right after opening.
+
+    Checks take a few microseconds.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._id, self._size = _stat(path)
-        # Made once: a path costs more than the question about it.
+        # Built once: building a path costs more than the check.
         beside = [path.with_name(path.name + name) for name in (LOG, INDEX)]
         self._beside = tuple((one, found) for one in beside if (found := file_id(one)))
 
     @property
     def harm(self) -> Harm | None:
-        """What happened to it since; None while all is well."""
+        """The damage since opening; None if intact."""
         found, size = _stat(self._path)
         if found is None:
             return Harm.GONE
@@ -443,12 +446,12 @@ class Place:
 
 
 def file_id(file: Path | str | int) -> FileId | None:
-    """Of the file at a path, or of an open one by its descriptor; None where there is none."""
+    """The identity of a file by path or descriptor; None if it does not exist."""
     return _stat(file)[0]
 
 
 def _stat(file: Path | str | int) -> tuple[FileId | None, int]:
-    """With its size in bytes."""
+    """Identity and size in bytes."""
     try:
         found = os.stat(file)  # noqa: PTH116 - a descriptor has no Path
     except OSError:

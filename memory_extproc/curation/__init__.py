@@ -1,1 +1,1 @@
-"""Memories that people write and look through themselves, over the memory API: what it does, without gRPC."""
+"""Memories that users write and browse through the memory API, independent of gRPC."""

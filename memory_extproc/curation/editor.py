@@ -1,7 +1,7 @@
-"""Memories that people write themselves: what is stored and corrected over the memory API.
+"""Memories written by users through the memory API: storing and correcting.
 
-What is stored takes the place of what it contradicts, and confirms what it repeats, as facts from chats do. What
-is corrected keeps its id; what it said before stays as a superseded row of its own.
+A stored text supersedes contradicting memories and confirms equal memories, like a fact from a chat. A corrected
+memory keeps its id; its previous content is kept as a superseded row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from memory_extproc.ports import EmbeddingModel, Journal, MemoryLister, MemoryWr
 from memory_extproc.safety.operator_rules import MASK_SECRETS
 from memory_extproc.text.words import fold
 
-# Of a memory's metadata, what the product itself goes by; nobody else sets it.
+# Metadata keys that only the product may set.
 RESERVED = frozenset(
     {
         "turn", "piece", "whole", "heard", "ordinal", "said", "revision", "confirmations", "version", "confidence",
@@ -52,17 +52,17 @@ RESERVED = frozenset(
         RATING,
     }
 )  # fmt: skip
-# What stands in metadata of a soft deletion, and of its undoing (seconds since 1970).
+# Metadata keys of a soft deletion and of its reversal (seconds since 1970).
 _RETIRED_FROM, _UNRETIRED = "retired_from", "unretired"
 _RETIREMENT = frozenset({"retired", "retired_at", _RETIRED_FROM})
-_MAKING = frozenset({"derived", "sources", "past", "made"})  # what it was made of, when, and how
-_NEIGHBOURS = 32  # looked at for one text
+_MAKING = frozenset({"derived", "sources", "past", "made"})  # the sources of a derived memory, with time and kind
+_NEIGHBOURS = 32  # candidates compared with a text
 _ATTEMPTS = 3  # at a correction, while others write the same row
 _FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
 
 
 class OnDuplicate(StrEnum):
-    """What happens when the same is remembered already."""
+    """The action on a duplicate."""
 
     UPDATE = "update"
     KEEP_BOTH = "keep_both"
@@ -70,7 +70,7 @@ class OnDuplicate(StrEnum):
 
 
 class Decision(StrEnum):
-    """What became of a text. Told to clients, so a value is never renamed."""
+    """The result for a text. Part of the API, so values are never renamed."""
 
     ADDED = "added"
     CONFIRMED = "confirmed"
@@ -81,7 +81,7 @@ _NO_TEXT = frozenset({"project", "type"})
 
 
 class Standing(StrEnum):
-    """How a memory stands to a new text."""
+    """The relation of an existing memory to a new text."""
 
     OTHER = "other"  # it speaks of something else
     SAME = "same"  # it says the same
@@ -90,22 +90,22 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a text says of what, as far as it is understood: then later facts of the same can take its place."""
+    """The interpretation of a text as subject, attribute and value, which lets later facts supersede it."""
 
     subject: str = field(default="", repr=False)
     attribute: str = field(default="", repr=False)
     value: str = field(default="", repr=False)
-    exclusive: bool = False  # only one value can hold at a time
+    exclusive: bool = False  # only a single value can hold at a time
 
     def __bool__(self) -> bool:
         return bool(self.subject and self.attribute and self.value)
 
 
 class MemoryInterpreter(Protocol):
-    """What the write path knows of facts."""
+    """The write path's interpretation of facts."""
 
     async def meaning(self, owner: Owner, content: str) -> Meaning:
-        """False where *content* is not understood."""
+        """The meaning of *content*; false if it is not understood."""
 
     def standing(self, content: str, meaning: Meaning, found: Hit) -> Standing: ...
 
@@ -114,11 +114,11 @@ class TextReader(Protocol):
     """Learns from a text that a caller stores, as from a message of a chat."""
 
     async def learn(self, memory: Memory) -> Sequence[str]:
-        """Ids of the memories that say the facts stated in *memory*. Learning it again changes nothing more."""
+        """Extract the facts in *memory* and return their ids. Idempotent."""
 
 
 class DuplicateError(MemoryExtprocError):
-    """The same is remembered already, and the caller wants no second one."""
+    """An equal memory exists, and the caller asked to reject duplicates."""
 
     def __init__(self, memory_id: str) -> None:
         super().__init__("the same is remembered already")
@@ -126,7 +126,7 @@ class DuplicateError(MemoryExtprocError):
 
 
 class StaleError(MemoryExtprocError):
-    """A correction of a memory that was changed since its caller read it."""
+    """The memory was changed since the caller read it."""
 
     def __init__(self, current: Memory, proposed: Memory) -> None:
         super().__init__("the memory was changed meanwhile")
@@ -134,11 +134,11 @@ class StaleError(MemoryExtprocError):
 
 
 class AmbiguousIdError(MemoryExtprocError):
-    """Several of the owner's memories have ids that begin so."""
+    """The id prefix matches several of the owner's memories."""
 
 
 class NotActiveError(MemoryExtprocError):
-    """What was superseded, forgotten or put aside is not corrected: it is history."""
+    """The memory is superseded, forgotten or quarantined, and cannot be corrected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,7 @@ class Correction:
 
 
 class MemoryEditor:
-    """Writes one owner's memories at their own word."""
+    """Stores and corrects an owner's memories."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class MemoryEditor:
         self._keeps, self._lists, self._embedder = keeps, lists, embedder
         self._understands = understands
         self._now = now
-        # One write of an owner's at a time in this process: two equal texts at once become one memory.
+        # Serialises an owner's writes in this process: two equal texts at once become a single memory.
         self._turns: WeakValueDictionary[Owner, asyncio.Lock] = WeakValueDictionary()
 
     async def store(self, owner: Owner, told: NewMemory, key: str) -> tuple[Memory, Decision]:
@@ -196,7 +196,7 @@ class MemoryEditor:
         row = self._row(owner, told, meaning, key)
         there = await self._keeps.get(owner, [row.id])
         if there:
-            return there[0], Decision.ADDED  # an earlier attempt came so far
+            return there[0], Decision.ADDED  # an earlier attempt stored it
         vector = (await self._embedder.embed([row.content]))[0]
         async with self._turn(owner):
             decision = Decision.ADDED
@@ -211,14 +211,16 @@ class MemoryEditor:
                     return confirmed, Decision.CONFIRMED
                 decision = Decision.REPLACED if older else Decision.ADDED
             await self._keeps.put(owner, [Embedded(row, vector)])
-            # After the put: a crash between the two leaves both, never none.
+            # After the put: a crash between the two leaves both, never neither.
             for old in older:
                 await self._keeps.supersede(owner, old.id, row.id, row.created_at)
             return row, decision
 
     async def correct(self, owner: Owner, memory_id: str, correction: Correction) -> Memory | None:
-        """The memory with the new values; None where there is none. NotActiveError for history, TransientError
-        while others keep changing it, StaleError for an etag of before."""
+        """Correct a memory and return it; None if it does not exist.
+
+        NotActiveError for history, TransientError under concurrent changes, StaleError for an outdated etag.
+        """
         async with self._turn(owner):
             for _ in range(_ATTEMPTS):
                 there = await self._keeps.get(owner, [memory_id])
@@ -226,7 +228,7 @@ class MemoryEditor:
                     return None
                 if there[0].state is not MemoryState.ACTIVE:
                     raise NotActiveError("only an active memory can be corrected")
-                corrected = await self._corrected(there[0], correction)
+                corrected = await self._correct(there[0], correction)
                 if correction.etag and correction.etag != etag_of(there[0]):
                     raise StaleError(there[0], corrected)
                 if corrected == there[0]:
@@ -240,8 +242,10 @@ class MemoryEditor:
         raise TransientError("the memory keeps changing")
 
     async def _told_sources(self, memory: Memory) -> tuple[list[str], list[str]]:
-        """The sources of what was made of facts: those whose values it still tells, and the others. What it is made
-        of no more does not take it along when it is forgotten."""
+        """Split the sources of a derived memory into those with values still in its text, and the others.
+
+        A forget of a former source must not take the memory along.
+        """
         named = _texts(memory.metadata.get("sources"))
         if "derived" not in memory.metadata or not named:
             return [], []
@@ -251,8 +255,10 @@ class MemoryEditor:
         return [one for one in named if one in told], [one for one in named if one not in told]
 
     async def _part(self, owner: Owner, corrected: Memory, others: Sequence[str]) -> None:
-        """*others* were merged into *corrected* and are history like any now: were it forgotten, they would come
-        back, and what they say was corrected."""
+        """Detach *others*, which were merged into *corrected*.
+
+        Otherwise a forget of *corrected* would make their outdated content active again.
+        """
 
         def parted(row: Embedded) -> Sequence[Embedded]:
             if row.memory.metadata.get("merged") != corrected.id:
@@ -282,8 +288,7 @@ class MemoryEditor:
         return rated
 
     async def restore(self, owner: Owner, memory_id: str) -> Memory | None:
-        """The memory as it is now, in the state it had before it was deleted softly, if it was; None where there is
-        none, or none any more."""
+        """Undo a soft deletion and return the memory; None if it does not exist or was erased."""
         restored: Memory | None = None
         now = self._now().replace(microsecond=0)
 
@@ -309,8 +314,7 @@ class MemoryEditor:
     def _sorted_out(
         self, row: Memory, meaning: Meaning, found: Sequence[Hit]
     ) -> tuple[Memory | None, Sequence[Memory]]:
-        """The memory that says the same, if the newest of those that speak of the same does; and else those whose
-        place *row* takes."""
+        """The equal memory, if it is the newest about the attribute; else the memories that *row* supersedes."""
         standing: dict[Standing, list[Memory]] = {each: [] for each in Standing}
         for one in found:
             if one.memory.project == row.project and one.memory.id != row.id:
@@ -322,7 +326,7 @@ class MemoryEditor:
         return None, sorted(spoken, key=lambda memory: memory.id)
 
     async def _confirm(self, owner: Owner, same: Memory, told: NewMemory) -> Memory | None:
-        """None: it is gone meanwhile."""
+        """Confirm *same*; None if it is gone."""
         now = self._now().replace(microsecond=0)
         confirmed: Memory | None = None
 
@@ -345,7 +349,7 @@ class MemoryEditor:
         await self._lists.change(owner, same.id, confirm)
         return confirmed
 
-    async def _corrected(self, memory: Memory, correction: Correction) -> Memory:
+    async def _correct(self, memory: Memory, correction: Correction) -> Memory:
         now = self._now().replace(microsecond=0)
         values = _mask_texts(correction.values, self._masks)
         kept = {name: value for name, value in memory.metadata.items() if name in RESERVED}
@@ -368,7 +372,7 @@ class MemoryEditor:
         return replace(changed, metadata=metadata, updated_at=max(now, memory.updated_at))
 
     async def _replace(self, owner: Owner, before: Memory, after: Memory) -> bool:
-        """False: the row is no longer as it was read."""
+        """Replace the row; False if it has changed since it was read."""
         anew = before.content != after.content
         vector = (await self._embedder.embed([after.content]))[0] if anew else None
         moved = False
@@ -420,14 +424,14 @@ class MemoryEditor:
 
 
 def etag_of(memory: Memory) -> str:
-    """Changes with every correction, and with nothing else: recall counts and confirmations leave it."""
+    """A tag that changes with every correction, but not with access counts or confirmations."""
     own = {name: value for name, value in memory.metadata.items() if name not in RESERVED}
     parts = (memory.content, memory.type, memory.project, memory.importance, memory.expires_at, memory.state, own)
     return digest("etag", json.dumps(parts, sort_keys=True, default=str))[:16]
 
 
 def _made_of(metadata: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-    """*metadata* of what is made of *sources* alone."""
+    """*metadata* limited to the given *sources*."""
     kept = {name: value for name, value in metadata.items() if name not in _MAKING}
     if not sources:
         return kept
@@ -437,7 +441,7 @@ def _made_of(metadata: Mapping[str, Any], sources: Sequence[str]) -> dict[str, A
 
 
 def _texts(value: object) -> list[str]:
-    """What came from a file may say anything of itself."""
+    """The strings in *value*; imported metadata may have any type."""
     return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
 
 
@@ -460,15 +464,13 @@ def _given_meaning(metadata: Mapping[str, Any]) -> Meaning:
 
 
 def _meaning_of_correction(meaning: Meaning, before: Memory, content: str) -> Mapping[str, Any]:
-    """What a corrected fact is about. Where its new words are not understood it still is about what it was about,
-    and says something else of it."""
+    """The meaning of a corrected fact. If the new words are not understood, subject and attribute stay."""
     if meaning:
         return {"subject": meaning.subject, "attribute": meaning.attribute, "value": meaning.value}
     return {"value": content} if "value" in before.metadata else {}
 
 
-# --- catalogue ---------------------------------------------------------------------------------------
-# Looking through one owner's memories: pages, one with its history, counts.
+# The catalogue: pages of memories, a memory with its history, counts.
 
 MOST_HISTORY = 100
 _PREFIX = re.compile(r"[0-9a-f]{8,63}")  # of an id
@@ -483,7 +485,7 @@ _AGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """What narrows a list: each condition that is given must hold; of several values of one, any."""
+    """Conditions of a list. All given conditions must hold; a condition with several values accepts any of them."""
 
     project: str = ""
     session: str = field(default="", repr=False)
@@ -514,14 +516,14 @@ class Filter:
 
 
 class Order(StrEnum):
-    """In which order pages come. Clients name it, so a value is never renamed."""
+    """The order of pages. Part of the API, so values are never renamed."""
 
     NEWEST = "newest"
     FACTS = "facts"  # messages of chats come after all else; each group the newest first
 
 
 class Cursor(NamedTuple):
-    """Where a page ended: a memory's place among all, by group, the newest first, then by id."""
+    """The end of a page: a memory's position by group, newest first, then by id."""
 
     group: int
     newest_first: int  # seconds since 1970, negative
@@ -542,7 +544,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stats:
-    """Counts of one owner's memories; by type, source and age of the active ones alone."""
+    """Counts of an owner's memories; by type, source and age of the active memories only."""
 
     total: int
     recallable: int
@@ -558,7 +560,7 @@ class Stats:
 
 
 class MemoryCatalog:
-    """Reads; changes nothing."""
+    """Read-only access to an owner's memories."""
 
     def __init__(
         self, lists: MemoryLister, keeps: MemoryWriter, journal: Journal, *, vector_bytes: int, now: Now
@@ -575,8 +577,7 @@ class MemoryCatalog:
         after: Cursor | None = None,
         order: Order = Order.NEWEST,
     ) -> Page:
-        """At most *limit* memories behind *after*. Looks through all that *owner* has and holds
-        no more of it than a page."""
+        """At most *limit* memories after *after*. Scans all memories of *owner* but holds only a page."""
         total = 0
         best: list[tuple[Cursor, Memory]] = []
         async for rows in self._lists.rows(owner):
@@ -591,8 +592,7 @@ class MemoryCatalog:
         return next((one for one in found if one.state is not MemoryState.DELETED), None)
 
     async def whole_id(self, owner: Owner, given: str) -> str:
-        """The id that *given* stands for: itself, or *owner*'s only id that begins with it. AmbiguousIdError where
-        there are several."""
+        """Resolve *given*, an id or a unique prefix of *owner*'s ids. AmbiguousIdError for several matches."""
         if not _PREFIX.fullmatch(given):
             return given
         found = {
@@ -603,7 +603,7 @@ class MemoryCatalog:
         return found.pop() if len(found) == 1 else given
 
     async def history(self, owner: Owner, memory: Memory) -> tuple[Memory, ...]:
-        """What *memory* took the place of, and what that did, the newest first."""
+        """The memories superseded by *memory*, transitively, newest first."""
         before: dict[str, list[Memory]] = {}
         async for rows in self._lists.rows(owner):
             for row in rows:

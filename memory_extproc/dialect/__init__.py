@@ -1,6 +1,6 @@
-"""The JSON and SSE of LLM APIs. Pure. Edits are byte spans: every other byte stays the client's.
+"""JSON and SSE formats of the LLM APIs. Pure functions; edits are byte spans and leave all other bytes unchanged.
 
-`registry` names the dialects and the models. A dialect (`openai_chat`, `openai_responses`, `anthropic_messages`)
-implements `base`; `json_spans` reads bodies, `messages` and `memory_fields` edit them, `answer_reader` reads what
-comes back.
+`registry` lists the dialects and model profiles. A dialect (`openai_chat`, `openai_responses`,
+`anthropic_messages`) implements `base`; `json_spans` parses bodies, `messages` and `memory_fields` edit them,
+`answer_reader` reads responses.
 """

@@ -1,7 +1,7 @@
-"""Reading an answer as it passes: what JSON and SSE have in common, whatever the dialect.
+"""Streaming response readers for JSON and SSE, independent of the dialect.
 
-A dialect brings an *account*: a small mutable value that takes in whole documents or single events and
-says what they came to. Nothing here raises for what a provider sends; what cannot be read is not complete.
+A dialect supplies a format that updates an *account* from documents or events. No provider input raises here; an
+unreadable response counts as incomplete.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from memory_extproc.dialect.base import Answer, AnswerReader
 from memory_extproc.dialect.json_spans import Fields
 from memory_extproc.errors import BadBodyError
 
-# The wire bounds what it keeps of an answer; this bounds us when nobody does.
+# A bound for callers that set none.
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
 _THOUGHT = re.compile(r"\s*+<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
@@ -25,8 +25,7 @@ _THOUGHT = re.compile(r"\s*+<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
 
 @dataclass(slots=True)
 class Account:
-    """What an answer has come to so far. *parts* holds its text by position: pieces of one part are one
-    text, and parts are joined by what the dialect says."""
+    """The state of a response. *parts* holds its text by (message, part); pieces of a part are concatenated."""
 
     parts: dict[tuple[int, int], list[str]] = field(default_factory=dict, repr=False)
     ended: bool = False  # the dialect's last event
@@ -44,11 +43,11 @@ class Account:
             self.parts.setdefault(at, []).append(text)
 
     def fail(self) -> None:
-        """An error body or event: nothing comes after it."""
+        """Mark an error body or event: it ends the response."""
         self.failed = self.ended = True
 
     def text(self) -> str:
-        """The parts in order: those of one message run on, messages stand on lines of their own."""
+        """The text in order: the parts of a message are concatenated, messages are separated by newlines."""
         messages: dict[int, list[str]] = {}
         for message, part in sorted(self.parts):
             messages.setdefault(message, []).extend(self.parts[message, part])
@@ -56,17 +55,19 @@ class Account:
 
 
 class AnswerFormat(Protocol):
-    """What a dialect brings: how its documents and events change the account."""
+    """A dialect's response format: updates the account from documents and events."""
 
     def document(self, account: Account, document: Fields) -> None: ...
 
     def event(self, account: Account, name: str, document: Fields) -> None:
-        """*name* is the event's own, "" without one. Events with data of [DONE] never come here."""
+        """*name*: the SSE event's name, "" without one. [DONE] events are filtered out."""
 
 
 def reader(content_type: str, dialect: AnswerFormat, limit: int = MAX_ANSWER_BYTES) -> AnswerReader | None:
-    """A reader for this content type; None unless it is JSON or an event stream. An answer of more than
-    *limit* bytes is not complete."""
+    """A reader for this content type; None unless it is JSON or an event stream.
+
+    A response longer than *limit* bytes counts as incomplete.
+    """
     media = content_type.partition(";")[0].strip().lower()
     if media == "text/event-stream":
         return EventReader(dialect, limit)
@@ -76,9 +77,9 @@ def reader(content_type: str, dialect: AnswerFormat, limit: int = MAX_ANSWER_BYT
 
 
 def _answer(account: Account, whole: str | None = None) -> Answer:
-    """*whole*: the text that may be learned, where not all of it was readable."""
+    """*whole*: the text for learning, if part of the response was unreadable."""
     text = account.text() if whole is None else whole
-    # Servers without a reasoning parser leave the model's thoughts in front of its answer.
+    # Servers without a reasoning parser put the model's reasoning in front of its answer.
     thought = _THOUGHT.match(text)
     return Answer(
         text=text[thought.end() :] if thought else text,
@@ -94,7 +95,7 @@ def _answer(account: Account, whole: str | None = None) -> Answer:
 
 
 class EventReader:
-    """An answer that comes as server-sent events."""
+    """A response as server-sent events."""
 
     def __init__(self, dialect: AnswerFormat, limit: int) -> None:
         self._dialect = dialect
@@ -126,7 +127,7 @@ class EventReader:
             self._take(self._account, event)
         except BadBodyError:
             self._damaged += 1
-            # A piece of the answer may be lost with a damaged document. A line such as "ping" holds none.
+            # A damaged document may have contained text. A line such as "ping" contains none.
             if self._whole is None and event.data.lstrip().startswith(b"{"):
                 self._whole = self._account.text()
 
@@ -156,7 +157,7 @@ class EventReader:
 
 
 class DocumentReader:
-    """An answer that comes as one JSON document."""
+    """A response as a single JSON document."""
 
     def __init__(self, dialect: AnswerFormat, limit: int) -> None:
         self._dialect = dialect
@@ -191,7 +192,7 @@ class DocumentReader:
 
 
 class _DocumentEnd:
-    """Sees the bracket that closes a JSON document go by, a chunk at a time."""
+    """Detects the closing bracket of a JSON document, chunk by chunk."""
 
     _MARKS = re.compile(rb'\\.?|["\[\]{}]', re.DOTALL)
 
@@ -217,15 +218,14 @@ class _DocumentEnd:
             self._escaping = whole_tail % 2 == 1
 
 
-# --- usage -------------------------------------------------------------------------------------------
-# What a provider counted: the tokens of the request, and how many of them came from its prompt cache.
+# Token usage reported by the provider: prompt tokens, and cached prompt tokens.
 
-# Tokens of one request. What is above it is no count, and added to a counter would spoil it for good.
+# Tokens per request. A larger value is invalid and would corrupt the counter permanently.
 _MOST = 10**9
 
 
 def note(account: Account, usage: Any) -> None:
-    """Takes in a usage object of /v1/chat/completions or /v1/responses. Streams may repeat it; the last counts."""
+    """Record the usage of /v1/chat/completions or /v1/responses. Streams may repeat it; the last counts."""
     if not isinstance(usage, dict):
         return
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
@@ -237,7 +237,7 @@ def note(account: Account, usage: Any) -> None:
 
 
 def note_parted(account: Account, usage: Any) -> None:
-    """As `note`, for /v1/messages, whose `input_tokens` leave out what was read from the cache or written to it."""
+    """Record the usage of /v1/messages, whose `input_tokens` exclude cache reads and writes."""
     read, written = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
     fresh = _count(usage, "input_tokens")
     _take(account, None if fresh is None else fresh + (read or 0) + (written or 0), read)
@@ -263,32 +263,34 @@ def _count(of: Any, name: str) -> int | None:
 _BOM = b"\xef\xbb\xbf"
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
-# The most one event or one unfinished line may hold before the stream is given up.
+# The limit for an event or an unfinished line; beyond it the stream is not read further.
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 
 
 class Event(NamedTuple):
-    """One event: its name ("" if it has none) and its data lines joined by newlines, as UTF-8 bytes."""
+    """An event: its name ("" if it has none) and its data lines joined by newlines, as UTF-8 bytes."""
 
     name: str
     data: bytes
 
 
 class EventStream:
-    """Turns chunks into events. Holds at most one unfinished event."""
+    """Splits chunks into events. Holds at most a single unfinished event."""
 
     def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
         self._limit = limit
         self._line: list[bytes] = []  # pieces of the line that has not ended yet
-        self._after_cr = False  # a LF that comes now belongs to the CR that ended the last chunk
-        self._begun = False  # the place where a byte order mark may stand is behind us
+        self._after_cr = False  # a LF that follows belongs to the CR that ended the last chunk
+        self._begun = False  # the position of a byte order mark is past
         self._name = b""
         self._data: list[bytes] = []
         self._held = 0
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
-        """The events that *chunk* completes; it is all read once they are all taken. BadBodyError when an
-        event exceeds the limit."""
+        """Yield the events that *chunk* completes; the caller must consume them all.
+
+        BadBodyError if an event exceeds the limit.
+        """
         if self._after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
@@ -305,8 +307,10 @@ class EventStream:
             self._hold(line)
 
     def remainder(self) -> Event | None:
-        """The event that the stream's end cut off, as far as it came. The standard discards it; some servers
-        leave out the last empty line. Nothing more may be fed."""
+        """The incomplete last event; nothing may be fed after it.
+
+        The standard discards it, but some servers omit the last empty line.
+        """
         self._take(self._whole_line())
         return self._take(b"")
 
@@ -326,7 +330,7 @@ class EventStream:
         return line
 
     def _take(self, line: bytes) -> Event | None:
-        """Takes one line in; an empty one ends the event."""
+        """Process a line; an empty line ends the event."""
         if not line:
             event = Event(self._name.decode("utf-8", "replace"), b"\n".join(self._data)) if self._data else None
             self._name, self._data, self._held = b"", [], 0

@@ -26,7 +26,7 @@ from memory_extproc.text.words import estimate_tokens
 
 _AUTHORS = {"user": Author.USER, "assistant": Author.ASSISTANT, "system": Author.SYSTEM}
 _TEXT_PARTS = frozenset({"text"})
-# Coding agents put reminders of their own into the user's message, each as a text block of this shape.
+# Coding agents insert reminders into the user's message, each as a text block of this shape.
 _REMINDER = ("<system-reminder>", "</system-reminder>")
 
 
@@ -38,7 +38,7 @@ class Anthropic:
         if parsed.get("messages") is None:
             raise json_spans.wrong("messages", "list", None)
         messages = json_spans.items(parsed, "messages")
-        talk = survey([_said(message, index) for index, message in enumerate(messages)])
+        talk = survey([_parse_message(message, index) for index, message in enumerate(messages)])
         system = text_of(parsed.get("system"), "system", _TEXT_PARTS)
         max_tokens = json_spans.whole(parsed, "max_tokens")
         return ChatRequest(
@@ -59,9 +59,11 @@ class Anthropic:
         )
 
     def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> Sequence[Sequence[Edit]]:
-        """Always at the end of the user's message, behind tool results and behind the client's last part, so
-        that no cache_control marker of theirs moves; ours carries none (at most four are allowed). There are
-        no late system messages here."""
+        """Place blocks at the end of the user's message, after tool results and the client's last part.
+
+        So no cache_control marker of the client moves; ours has none (at most four are allowed). This API has no
+        late system messages.
+        """
         messages = member_span(request.body, "messages")
         if messages is None:
             return [()] * len(blocks)
@@ -75,7 +77,7 @@ class Anthropic:
         return answer_reader.reader(content_type, AnthropicAnswer())
 
 
-def _said(message: Any, index: int) -> Said:
+def _parse_message(message: Any, index: int) -> Said:
     path = f"messages[{index}]"
     if not isinstance(message, dict):
         raise json_spans.wrong(path, "object", message)
@@ -89,7 +91,7 @@ def _said(message: Any, index: int) -> Said:
 
 
 def _said_in_blocks(content: list[Any], path: str) -> Said:
-    """A user message of blocks. Tool results without words beside them are the tool's message, not a person's."""
+    """A user message of blocks. Tool results without text count as the tool's message."""
     kinds = [kind_of(part, f"{path}[{index}]") for index, part in enumerate(content)]
     own = [part for part in content if not _is_reminder(part)]
     text = text_of(own, path, _TEXT_PARTS)
@@ -103,12 +105,11 @@ def _is_reminder(part: Any) -> bool:
     return isinstance(text, str) and text.startswith(_REMINDER[0]) and text.rstrip().endswith(_REMINDER[1])
 
 
-# --- anthropic answer --------------------------------------------------------------------------------
-# Answers of /v1/messages.
+# Responses of /v1/messages.
 
 
 class AnthropicAnswer:
-    """The text blocks run on: citations cut one sentence into several. Thinking is not read."""
+    """Text blocks are concatenated, because citations split sentences. Thinking is not read."""
 
     def document(self, account: Account, document: Fields) -> None:
         _identify(account, document)

@@ -1,7 +1,7 @@
-"""What every LLM API's dialect gives: the request read, the block's place as byte edits, the answer read.
+"""The dialect interface: parse the request, place a block as byte edits, read the response.
 
-Pure: bytes in, values out. All edits are spans of the client's own bytes, so every byte outside of them
-stays as the client wrote it: large integers, key order, escapes, duplicate keys, whitespace.
+Pure: bytes in, values out. Edits are spans of the client's bytes, so all other bytes stay as sent: large integers,
+key order, escapes, duplicate keys, whitespace.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ class Edit(NamedTuple):
 
 
 def apply(body: bytes, edits: Sequence[Edit]) -> bytes:
-    """The body with *edits* made. They may come in any order and must not overlap; edits at the same
-    empty span are made in the order given. All other bytes are kept."""
+    """Apply *edits*, in any order and without overlap; edits at the same empty span apply in the given order."""
     kept = bytearray()
     at = 0
     for edit in sorted(edits, key=lambda e: (e.start, e.end)):
@@ -38,15 +37,14 @@ def apply(body: bytes, edits: Sequence[Edit]) -> bytes:
 
 
 class Form(StrEnum):
-    """Where the block goes."""
+    """The position of the block."""
 
-    SYSTEM_MESSAGE = "system_message"  # a message of its own right after the last user-authored one
+    SYSTEM_MESSAGE = "system_message"  # a message of its own after the last user message
     USER_SUFFIX = "user_suffix"  # appended to the last user-authored message
 
 
 class Placing(NamedTuple):
-    """A block and its place: the last user-authored message, or *back* user messages before it, as history
-    counts them."""
+    """A block and its position: the last user message, or *back* user messages before it in the history."""
 
     block: str
     form: Form
@@ -55,7 +53,7 @@ class Placing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BodyControls:
-    """memory_config, memory_context and auto_store as the client wrote them; None where it said nothing."""
+    """The client's memory_config, memory_context and auto_store; None if absent."""
 
     enabled: bool | None = None
     types: frozenset[MemoryType] | None = None
@@ -68,13 +66,13 @@ class BodyControls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A request body as its dialect reads it. *history* and *asked* hold text that people wrote."""
+    """A parsed request body. *history* and *asked* contain people's text."""
 
     body: bytes = field(repr=False)  # as the client sent it, content-encoding undone
     model: str
     history: tuple[Message, ...] = field(repr=False)  # user and assistant texts before *asked*, oldest first
     asked: str = field(repr=False)  # text of the last user-authored message; "" if there is none in reach
-    user_at: tuple[int, ...] = ()  # positions of the user messages in *history*, then of the one that asked
+    user_at: tuple[int, ...] = ()  # indexes of user messages in *history*, then of the current message
     ends_in_tool_result: bool = False  # the last message answers a tool call: we are inside a tool loop
     tools: bool = False  # the request offers tools
     system: str = field(default="", repr=False)  # beginning of the client's own instructions to the model
@@ -83,25 +81,25 @@ class ChatRequest:
     stream: bool = False
     max_tokens: int | None = None
     previous_response_id: str = ""
-    conversation: str = ""  # id of the one that the provider keeps, to which this request adds
+    conversation: str = ""  # id of the provider's stored conversation that this request extends
     prompt_tokens: int = 0  # estimated, of everything the model will be shown
     controls: BodyControls = BodyControls()
     removals: tuple[Edit, ...] = ()  # take our own body fields out before the upstream sees them
 
     @property
     def kept_conversation(self) -> str:
-        """The name of *conversation* among ids of responses; "" without one."""
+        """The key of *conversation*, distinct from response ids; "" without a conversation."""
         return f"conversation {self.conversation}" if self.conversation else ""
 
     @property
     def continues(self) -> str:
-        """What the provider goes on from: a response, or a conversation; "" for neither."""
+        """The response or conversation that the request continues at the provider; "" for neither."""
         return self.previous_response_id or self.kept_conversation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer as its dialect reads it once it has ended."""
+    """A response after its end."""
 
     text: str = field(default="", repr=False)
     complete: bool = False  # the dialect's own end was seen: [DONE], message_stop, response.completed, whole JSON
@@ -112,36 +110,37 @@ class Answer:
     truncated: bool = False  # the model stopped at its token limit
     damaged: int = 0  # events that were no JSON; *text* ends where the first of them may have held a piece of it
     prompt_tokens: int | None = None  # of the request, as the provider counted them; None where it did not say
-    cached_tokens: int | None = None  # those of them that came from its prompt cache
+    cached_tokens: int | None = None  # the cached part of the prompt tokens
 
 
 class AnswerReader(Protocol):
-    """Reads one answer from chunks cut anywhere, in the middle of a UTF-8 character or event included."""
+    """Reads a response from chunks that may be split anywhere, even within a UTF-8 character."""
 
     def feed(self, chunk: bytes) -> None: ...
 
     @property
     def ended(self) -> bool:
-        """The dialect's own end has been seen; cheap to ask after each chunk."""
+        """Whether the dialect's end marker was seen; cheap, asked after each chunk."""
 
     def answer(self) -> Answer:
-        """What has been read so far; never raises, whatever the bytes were."""
+        """The response read so far. Never raises."""
 
 
 class Dialect(Protocol):
-    """One LLM API. Stateless."""
+    """An LLM API. Stateless."""
 
     @property
     def name(self) -> str:
         """Metric label: chat_completions, responses or messages."""
 
     def read(self, body: bytes) -> ChatRequest:
-        """Raises BadBodyError, naming what was wrong and where, when it is not such a request."""
+        """Parse a request. BadBodyError names the fault and its path."""
 
     def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> Sequence[Sequence[Edit]]:
-        """For each of *blocks* the edits that put it in its place, none where there is no lawful one; at most
-        one block for each message. A dialect or message that cannot take SYSTEM_MESSAGE gets the block as
-        USER_SUFFIX. Reads the body once, however many they are."""
+        """The edits for each of *blocks*; empty if a block has no valid position. At most a block per message.
+
+        A dialect or message without SYSTEM_MESSAGE support gets the block as USER_SUFFIX. Reads the body once.
+        """
 
     def reader(self, content_type: str) -> AnswerReader | None:
-        """A reader for an answer of this content type (JSON or SSE); None for any other."""
+        """A reader for a response of this content type (JSON or SSE); None for any other."""

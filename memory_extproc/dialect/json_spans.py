@@ -1,7 +1,7 @@
-"""Where things stand in a JSON body: byte offsets of members and elements, and the edits made from them.
+"""Byte offsets of members and elements in a JSON body, and edits at these offsets.
 
-Every function here expects a body that `fields.parse` accepted: what is scanned is known to be JSON, so a
-few possessive patterns find the ends of values, mostly without building them. Offsets count bytes of the body.
+All functions expect a body accepted by `parse`. Because it is valid JSON, possessive patterns find the ends of
+values, mostly without decoding them. Offsets count bytes of the body.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _SPACES = re.compile(_SPACE)
 _KEY = re.compile(rb"(" + _STRING + rb")" + _SPACE + rb":" + _SPACE, re.DOTALL)
 _COMMA = re.compile(_SPACE + rb"," + _SPACE)
-# A string, or a number or literal up to what may follow one.
+# A string, number or literal, up to a delimiter.
 _SCALAR = re.compile(_STRING + rb'|[^\s,\[\]{}":]++', re.DOTALL)
-# Everything up to and with the next bracket that is not inside a string; and the same past objects that hold
-# no other, such as nearly every message of a long conversation: one match instead of thousands.
+# Everything up to and including the next bracket outside strings; and the same skipping flat objects, such as most
+# messages of a long conversation: a single match instead of thousands.
 _FLAT = rb'[^\[\]{}"]++|' + _STRING
 _BRACKET = re.compile(rb"(?:" + _FLAT + rb")*+([\[\]{}])", re.DOTALL)
 _DEEP_BRACKET = re.compile(rb"(?:" + _FLAT + rb"|\{(?:" + _FLAT + rb")*+\})*+([\[\]{}])", re.DOTALL)
 _OPENING = frozenset((b"[", b"{"))
-# Escapes one by one, so that the second half of an escaped backslash never starts one. Pairs first: what is
-# left over is a lone surrogate.
+# Matches every escape, so that the second half of an escaped backslash never starts another. Pairs come first; the
+# rest are lone surrogates.
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
     re.DOTALL,
 )
-_MANY = 512  # brackets; where there are more, building the value is quicker than stepping from one to the next
+_MANY = 512  # brackets; beyond it, decoding the value is faster than stepping through them
 _VALUE = json.JSONDecoder(parse_int=len, parse_float=len, strict=False)  # numbers may be of any length
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -50,7 +50,7 @@ class Span(NamedTuple):
 
 
 class Member(NamedTuple):
-    """One member of an object: from the quote that opens its name to the end of its value."""
+    """A member of an object, from the opening quote of its name to the end of its value."""
 
     name: str
     start: int
@@ -59,12 +59,12 @@ class Member(NamedTuple):
 
 
 def root(body: bytes) -> int:
-    """Where the body's one value begins: after a byte order mark and whitespace."""
+    """The offset of the top-level value, after a byte order mark and white space."""
     return _skip(body, len(BOM) if body.startswith(BOM) else 0)
 
 
 def value_end(body: bytes, at: int) -> int:
-    """Where the value that begins at *at* ends."""
+    """The end of the value that begins at *at*."""
     if body[at : at + 1] not in _OPENING:
         return _SCALAR.match(body, at).end()  # type: ignore[union-attr]  # valid JSON has a value here
     level = 1
@@ -73,13 +73,13 @@ def value_end(body: bytes, at: int) -> int:
         if level == 0:
             return end
         if count == _MANY:
-            # One character for each byte, so that what it counts are bytes.
+            # A character per byte, so that its count is in bytes.
             return at + int(_VALUE.raw_decode(body[at:].decode("latin-1"))[1])
     raise ValueError("the value has no end: the body was not checked to be JSON")
 
 
 def deeper_than(body: bytes, levels: int) -> bool:
-    """Whether lists and objects nest deeper than so many levels, for any bytes; exact when they are JSON."""
+    """Whether lists and objects nest deeper than *levels*, for any bytes; exact for valid JSON."""
     return _depth(_DEEP_BRACKET, body) + 1 > levels and _depth(_BRACKET, body) > levels
 
 
@@ -98,12 +98,12 @@ def members(body: bytes, at: int) -> list[Member]:
 
 
 def effective(of: Sequence[Member], name: str) -> Member | None:
-    """The member that counts: of several with one name, servers take the last."""
+    """The effective member: among duplicates, servers use the last."""
     return next((member for member in reversed(of) if member.name == name), None)
 
 
 def elements(body: bytes, array: Span, indexes: Collection[int]) -> dict[int, Span]:
-    """The spans of a list's elements *indexes*, in one walk back from its end, where conversations grow."""
+    """The spans of the elements *indexes*, in a single pass from the end, where conversations grow."""
     section = body[array.start : array.end]
     try:
         raws = _RAWS.decode(section)
@@ -133,9 +133,9 @@ def append_text(string: Span, text: str) -> Edit:
 
 
 def removal(of: Sequence[Member], names: Collection[str]) -> tuple[Edit, ...]:
-    """The edits that take all members called one of *names* out of an object, each with one comma."""
+    """The edits that remove all members named in *names*, each with a comma."""
     edits: list[Edit] = []
-    kept = False  # a member that stays stands before this one, and its comma goes with the one removed
+    kept = False  # a kept member precedes: remove the comma before this member
     for index, member in enumerate(of):
         if member.name not in names:
             kept = True
@@ -148,7 +148,7 @@ def removal(of: Sequence[Member], names: Collection[str]) -> tuple[Edit, ...]:
 
 
 def quote_json(text: str) -> bytes:
-    """*text* as a JSON string in UTF-8. Half a surrogate pair, which UTF-8 cannot hold, becomes "?"."""
+    """*text* as a JSON string in UTF-8. A lone surrogate, not valid in UTF-8, becomes "?"."""
     return msgspec.json.encode(text.encode("utf-8", "replace").decode())
 
 
@@ -170,10 +170,10 @@ def _depth(pattern: re.Pattern[bytes], body: bytes) -> int:
 
 
 def _brackets(pattern: re.Pattern[bytes], body: bytes, at: int) -> Iterator[tuple[int, int]]:
-    """The brackets *pattern* stops at from *at* on: where each ends, and 1 for an opening one, else -1.
+    """Yield the end of each bracket that *pattern* finds from *at*, with 1 for opening and -1 for closing brackets.
 
-    Matches are chained and never searched for: a search would start anew at every byte of what has no
-    bracket any more, and a client could make it quadratic with spaces.
+    Matches are chained, never searched: after the last bracket a search would restart at every byte, and a client
+    could make it quadratic with spaces.
     """
     match = pattern.match
     while bracket := match(body, at):
@@ -198,19 +198,18 @@ def _back(body: bytes, at: int) -> int:
     return at
 
 
-# --- fields ------------------------------------------------------------------------------------------
-# A JSON body as checked Python values. What is not of the type it must be is named with its path.
+# A JSON body as validated Python values. Type errors name the path.
 
 Fields = Mapping[str, Any]
 
-# Far beyond what JSON Schemas of tools need, far below where a recursive reader fails.
+# Far beyond the needs of tool schemas, far below the recursion limit.
 MAX_DEPTH = 200
 
 _NAMES = {dict: "object", list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
 
 
 def parse(body: bytes) -> dict[str, Any]:
-    """The body's object; of duplicate keys the last counts. BadBodyError says what it is instead."""
+    """Parse the body's object; the last of duplicate keys counts. BadBodyError if it is invalid."""
     start = len(BOM) if body.startswith(BOM) else 0
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and deeper_than(body, MAX_DEPTH):
         raise BadBodyError(f"nested deeper than {MAX_DEPTH} levels")

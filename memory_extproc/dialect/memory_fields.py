@@ -1,4 +1,4 @@
-"""Our own fields in a client's body: what they ask for, and the edits that take them out again."""
+"""Our own fields in the request body: parsing, and the edits that remove them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = frozenset({"memory_config", "memory_context", "auto_store"})
 
 
 def read(body: Fields) -> BodyControls:
-    """What the client asks of us. BadBodyError names the path of what is not of its type or range."""
+    """Parse the client's controls. BadBodyError names the path of an invalid value."""
     if NAMES.isdisjoint(body):
         return BodyControls()
     config = json_spans.section(body, "memory_config")
@@ -32,8 +32,10 @@ def read(body: Fields) -> BodyControls:
 
 
 def removals(body: bytes) -> tuple[Edit, ...]:
-    """The edits that take our fields out of a body, duplicates included; none if it holds none or is no
-    JSON object. Also for a body whose controls could not be read: the upstream knows none of them."""
+    """The edits that remove our fields, duplicates included; none if there are none or the body is no JSON object.
+
+    Also for a body with invalid controls: no upstream knows them.
+    """
     try:
         parsed = json_spans.parse(body)
     except BadBodyError:
@@ -42,7 +44,7 @@ def removals(body: bytes) -> tuple[Edit, ...]:
 
 
 def removals_from(body: bytes, parsed: Fields) -> tuple[Edit, ...]:
-    """As removals, for a body already parsed; costs nothing when none of our fields is there."""
+    """As `removals`, for a parsed body; free if none of our fields is present."""
     if NAMES.isdisjoint(parsed):
         return ()
     return json_spans.removal(json_spans.members(body, json_spans.root(body)), NAMES)
@@ -80,7 +82,7 @@ def _threshold(config: Fields) -> float | None:
 
 
 def _store(*said: bool | None) -> bool | None:
-    """A "no" anywhere is a no: what a client sets can only narrow."""
+    """Combine settings: any "no" wins, because clients can only narrow."""
     if False in said:
         return False
     return True if True in said else None

@@ -1,4 +1,4 @@
-"""A list of messages as every dialect sees it: who said what, what was asked last, what came before."""
+"""Message lists, common to all dialects: authors, the last user message, and the history."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Author(Enum):
 
 
 class Said(NamedTuple):
-    """One message: its author and its text, "" where it has none."""
+    """A message: its author and its text, "" if it has none."""
 
     author: Author
     text: str
@@ -36,7 +36,7 @@ class Conversation:
     asked: str = field(repr=False)
     user_at: tuple[int, ...]  # positions of the user messages of history, then of *asked*
     ends_in_tool_result: bool
-    system: str = field(repr=False)  # beginning of what system messages say, one per line
+    system: str = field(repr=False)  # beginnings of the system messages, newline-separated
     has_system: bool
 
 
@@ -45,11 +45,11 @@ _HISTORY = {Author.USER: Role.USER, Author.ASSISTANT: Role.ASSISTANT}
 
 
 def survey(said: Sequence[Said]) -> Conversation:
-    """Finds the last user-authored message and what stands before it, in one pass each way."""
+    """Find the last user message and the history before it, in a pass each way."""
     last = next((at for at in range(len(said) - 1, -1, -1) if said[at].author is Author.USER), -1)
     before = said[:last] if last >= 0 else ()
     earlier = [at for at, message in enumerate(before) if message.author is Author.USER and message.text]
-    # Clients add reminders of role system behind a tool's result; the loop is still running.
+    # Clients append system reminders to a tool result; the tool loop is still running.
     ending = next((m.author for m in reversed(said) if m.author is not Author.SYSTEM), None)
     return Conversation(
         history=tuple(Message(_HISTORY[m.author], m.text) for m in before if m.text and m.author in _HISTORY),
@@ -62,8 +62,7 @@ def survey(said: Sequence[Said]) -> Conversation:
 
 
 def beginning_of(instructions: Iterable[str]) -> str:
-    """What is kept of the client's instructions to the model, given in parts: enough to tell what kind of call
-    it is."""
+    """The beginning of the client's instructions, enough to recognise the kind of call."""
     beginning = ""
     for text in instructions:
         if len(beginning) >= LONGEST_SYSTEM:
@@ -74,8 +73,10 @@ def beginning_of(instructions: Iterable[str]) -> str:
 
 
 def text_of(content: Any, path: str, kinds: Collection[str]) -> str:
-    """The text of a message's content: the string itself, or its parts of *kinds* one per line; "" for null
-    and for pictures and the like."""
+    """The text of a message's content: the string, or its parts of *kinds* joined by newlines.
+
+    "" for null and for images and the like.
+    """
     if isinstance(content, str):
         return content
     if content is None:
@@ -98,7 +99,7 @@ def kind_of(part: Any, path: str) -> str:
 
 
 def tokens_of(messages: Sequence[Any]) -> int:
-    """Estimated tokens of a list of messages or items, whatever they hold."""
+    """Estimated tokens of a list of messages or items of any kind."""
     total = PER_MESSAGE * len(messages)
     for message in messages:
         content = message.get("content") if len(message) == 2 else None  # noqa: PLR2004  # role and content
@@ -106,10 +107,9 @@ def tokens_of(messages: Sequence[Any]) -> int:
     return total
 
 
-# --- placing -----------------------------------------------------------------------------------------
-# The block's place in a list of messages, as edits. What stands before it is never touched.
+# Placement of the block in a message list, as edits. Earlier bytes never change.
 
-_GAP = "\n\n"  # between the client's words and the block in one string
+_GAP = "\n\n"  # between the client's text and the block in a string
 
 
 def member_span(body: bytes, name: str) -> Span | None:
@@ -119,7 +119,7 @@ def member_span(body: bytes, name: str) -> Span | None:
 
 
 def user_messages(request: ChatRequest, messages: Span, blocks: Sequence[Placing]) -> list[Span | None]:
-    """The user message of each of *blocks*; None where the conversation does not reach back so far."""
+    """The user message of each block; None if the conversation is shorter."""
     last = len(request.user_at) - 1
     indexes = [request.user_at[last - one.back] if 0 <= one.back <= last else None for one in blocks]
     found = json_spans.elements(request.body, messages, {index for index in indexes if index is not None})
@@ -127,13 +127,15 @@ def user_messages(request: ChatRequest, messages: Span, blocks: Sequence[Placing
 
 
 def after_message(message: Span, new: bytes) -> Sequence[Edit]:
-    """*new* as a message of its own, right after *message*."""
+    """Insert *new* as a separate message after *message*."""
     return (Edit(message.end, message.end, b"," + new),)
 
 
 def in_message(body: bytes, message: Span, block: str, part: str) -> Sequence[Edit]:
-    """The block at the end of *message*: in its string, or as one more part of type *part* after the client's
-    last. Empty when the message's content is neither string nor list."""
+    """Insert the block at the end of *message*: within its string, or as a last part of type *part*.
+
+    Empty if the content is neither string nor list.
+    """
     content = json_spans.effective(json_spans.members(body, message.start), "content")
     if content is None:
         return ()
@@ -148,20 +150,19 @@ def in_message(body: bytes, message: Span, block: str, part: str) -> Sequence[Ed
 
 
 def in_string(string: Span, block: str) -> Edit:
-    """The block at the end of a JSON string, apart from the words before it."""
+    """Append the block to a JSON string, separated from the text before it."""
     empty = string.end - string.start == len(b'""')
     return json_spans.append_text(string, block if empty else _GAP + block)
 
 
-# --- shortening --------------------------------------------------------------------------------------
-# The beginning of a conversation replaced by what stands for it, as edits. Pure.
+# Truncation: replaces the beginning of a conversation by a condensed state, as edits. Pure functions.
 #
-# The cut is always in front of a user's message. System messages stay where they are, tool definitions stand
-# elsewhere in the body; a tool's result is never kept without the call it answers, nor a call dropped whose
-# result is kept or still to come. What stays, stays byte for byte; what comes in its place is a user's message
-# and the assistant's word that it read it, so that roles go on alternating, as many chat templates insist.
+# The cut is always before a user message. System messages stay, and tool definitions are elsewhere in the body. A
+# tool result is never kept without its call, nor a call dropped whose result is kept or still to come. Kept bytes
+# are unchanged. The replacement is a user message and a short assistant message, because many chat templates
+# require alternating roles.
 
-READ = "Understood."  # the assistant's word
+READ = "Understood."  # the assistant message
 _LISTS = {"chat_completions": "messages", "messages": "messages", "responses": "input"}
 _SYSTEM = frozenset({"system", "developer"})
 _CHAT = frozenset({"user", "assistant", "tool", "function"})
@@ -172,8 +173,7 @@ _TRIES = 64  # places looked at for a cut, from the latest on
 
 
 def latest_cut(dialect: str, request: ChatRequest, keep_from: int) -> int:
-    """The user message, *keep_from* or the last one before it, in front of which nothing is torn apart; 0: there is
-    none."""
+    """The user message at or before *keep_from* at which the conversation can be cut; 0: none."""
     items = json_spans.parse(request.body).get(_LISTS[dialect])
     if not isinstance(items, list):
         return 0
@@ -182,8 +182,10 @@ def latest_cut(dialect: str, request: ChatRequest, keep_from: int) -> int:
 
 
 def condense_edits(dialect: str, request: ChatRequest, keep_from: int, instead: str) -> Sequence[Edit]:
-    """The edits that put *instead* in the place of all but system messages before the user message *keep_from*
-    (counted as `user_at` does); none where that cannot be done without tearing something apart."""
+    """The edits that replace all non-system messages before user message *keep_from* by *instead*.
+
+    *keep_from* counts as in `user_at`. Empty if a cut there would separate a call from its result.
+    """
     body = request.body
     found = member_span(body, _LISTS[dialect])
     if found is None or body[found.start : found.start + 1] != b"[" or not 0 < keep_from < len(request.user_at):
@@ -205,7 +207,7 @@ def condense_edits(dialect: str, request: ChatRequest, keep_from: int, instead: 
 
 
 def _runs(items: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    """First and last place of each run of items that are no system messages."""
+    """First and last index of each run of items that are no system messages."""
     begin = None
     for place, item in enumerate([*items, None]):
         goes = item is not None and item.get("role") not in _SYSTEM
@@ -217,13 +219,13 @@ def _runs(items: Sequence[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _whole(items: Sequence[Any], cut: int) -> bool:
-    """Whether all before *cut* is known to us, and no call stands on one side with its result on the other."""
+    """Whether all items before *cut* are known, and no tool call is separated from its result."""
     if not all(isinstance(item, dict) for item in items):
         return False
-    if not all(_known(item) for item in items[:cut]):
+    if not all(_is_known_item(item) for item in items[:cut]):
         return False
     before, dropped = _pending(items[:cut]), {call for item in items[:cut] for call in _calls(item)}
-    # Some clients give the calls of every turn the same ids, so which call a result answers is a matter of order.
+    # Some clients reuse call ids in every turn, so results are matched to calls by order.
     return not before.open and not _pending(items[cut:]).unasked & dropped
 
 
@@ -245,7 +247,7 @@ def _pending(items: Sequence[Mapping[str, Any]]) -> _Pending:
     return _Pending(frozenset(+waiting), frozenset(unasked))
 
 
-def _known(item: Mapping[str, Any]) -> bool:
+def _is_known_item(item: Mapping[str, Any]) -> bool:
     kind = item.get("type")
     if isinstance(kind, str) and kind:
         return kind.endswith(_ITEM_ENDS)
@@ -282,21 +284,20 @@ def _list(value: Any) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-# --- tokens ------------------------------------------------------------------------------------------
-# What a JSON value of a request weighs in tokens, text and all else, by the estimate of language.tokens.
+# Token estimates of JSON values, by text.words.
 
 PER_MESSAGE = 4  # role and delimiters of a chat template
 
-# A picture, a file or a signature is not read as text; providers bill a picture at 85 to about 1,600 tokens.
+# Images, files and signatures are not read as text; providers bill an image at 85 to about 1,600 tokens.
 _BLOB = 1_000
 _BLOB_FIELDS = frozenset(
     {"data", "url", "image_url", "file_data", "b64_json", "signature", "encrypted_content", "result"}
 )
-_LONG = 4_000  # characters without a space: what is shorter or has one is a link or words and counts as it is
+_LONG = 4_000  # characters without a space: anything shorter or with a space is a link or text
 
 
 def weigh(value: Any) -> int:
-    """Tokens of a JSON value with its keys, for messages of parts, tool calls, tool schemas."""
+    """Tokens of a JSON value with its keys: message parts, tool calls, tool schemas."""
     if isinstance(value, str):
         return estimate_tokens(value)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""OpenAI's /v1/chat/completions, which most other servers speak too: requests."""
+"""Requests and responses of OpenAI's /v1/chat/completions, which most other servers implement too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AUTHORS = {
     "user": Author.USER,
     "assistant": Author.ASSISTANT,
     "tool": Author.TOOL,
-    "function": Author.TOOL,  # what tools were called before tool_calls
+    "function": Author.TOOL,  # the role of tool results before tool_calls existed
     "system": Author.SYSTEM,
     "developer": Author.SYSTEM,
 }
@@ -41,7 +41,7 @@ class ChatCompletions:
         if parsed.get("messages") is None:
             raise json_spans.wrong("messages", "list", None)
         messages = json_spans.items(parsed, "messages")
-        talk = survey([_said(message, index) for index, message in enumerate(messages)])
+        talk = survey([_parse_message(message, index) for index, message in enumerate(messages)])
         return ChatRequest(
             body=body,
             model=json_spans.string(parsed, "model"),
@@ -80,7 +80,7 @@ def _insert_edits(request: ChatRequest, at: Span | None, one: Placing) -> Sequen
     return after_message(at, b'{"role":"' + role + b'","content":' + json_spans.quote_json(one.block) + b"}")
 
 
-def _said(message: Any, index: int) -> Said:
+def _parse_message(message: Any, index: int) -> Said:
     if not isinstance(message, dict):
         raise json_spans.wrong(f"messages[{index}]", "object", message)
     role = message.get("role")
@@ -97,19 +97,18 @@ def _said(message: Any, index: int) -> Said:
 
 
 def _max_tokens(parsed: Mapping[str, Any]) -> int | None:
-    """What the answer may take. Some servers write -1 for "no limit"."""
+    """The limit of the response. Some servers accept -1 for "no limit"."""
     limit = json_spans.whole(parsed, "max_completion_tokens")
     if limit is None:
         limit = json_spans.whole(parsed, "max_tokens")
     return limit if limit is None or limit >= 0 else None
 
 
-# --- chat answer -------------------------------------------------------------------------------------
-# Answers of /v1/chat/completions, from OpenAI and the many servers that speak like it.
+# Responses of /v1/chat/completions, from OpenAI and compatible servers.
 
 
 class ChatAnswer:
-    """The answer is the choice of index 0; the others, and what a model thought, are not read."""
+    """The response is the choice with index 0; other choices and reasoning are not read."""
 
     def document(self, account: Account, document: Fields) -> None:
         if document.get("object") == "error":
@@ -129,7 +128,7 @@ class ChatAnswer:
         for choice in _first_choices(document):
             if isinstance(choice.get("delta"), dict):
                 _say(account, choice["delta"])
-            elif not account.parts:  # a few servers stream one whole message
+            elif not account.parts:  # a few servers stream a whole message
                 _say(account, choice.get("message"))
             _finish(account, choice.get("finish_reason"))
 
@@ -142,7 +141,7 @@ def _identify(account: Account, document: Fields) -> None:
 
 
 def _first_choices(document: Fields) -> Iterator[dict[str, Any]]:
-    """The choice of index 0, if this document has it: usage chunks have none, the index may be left out."""
+    """The choice with index 0, if present: usage chunks have none, and the index may be omitted."""
     choices = document.get("choices")
     for position, choice in enumerate(choices if isinstance(choices, list) else ()):
         if isinstance(choice, dict) and (choice.get("index") or (0 if "index" in choice else position)) == 0:
@@ -158,13 +157,13 @@ def _say(account: Account, message: Any) -> None:
         if isinstance(part, dict) and part.get("type") == "text":
             account.add(part.get("text"))
     if isinstance(audio := message.get("audio"), dict):
-        account.add(audio.get("transcript"))  # what a model that answers in sound has said
+        account.add(audio.get("transcript"))  # the transcript of an audio response
     account.refused = account.refused or bool(message.get("refusal"))
     account.called_tools = account.called_tools or bool(message.get("tool_calls") or message.get("function_call"))
 
 
 def _finish(account: Account, reason: Any) -> None:
-    """Any reason is an end, with or without [DONE] behind it; an empty one is how some say "not yet"."""
+    """Any reason ends the response, with or without [DONE]; some servers send an empty reason for "not yet"."""
     match reason:
         case None | "":
             return

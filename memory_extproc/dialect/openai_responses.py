@@ -1,5 +1,7 @@
-"""OpenAI's /v1/responses: requests. What was said before may live at the provider, by
-previous_response_id or as a conversation."""
+"""Requests and responses of OpenAI's /v1/responses.
+
+The provider may store the history, by previous_response_id or as a conversation.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ class Responses:
     def read(self, body: bytes) -> ChatRequest:
         parsed = json_spans.parse(body)
         items = _items(parsed)
-        talk = survey([_said(item, index) for index, item in enumerate(items)])
+        talk = survey([_parse_item(item, index) for index, item in enumerate(items)])
         max_tokens = json_spans.whole(parsed, "max_output_tokens")
         return ChatRequest(
             body=body,
@@ -91,20 +93,20 @@ def _insert_edits(request: ChatRequest, at: Span | None, one: Placing) -> Sequen
 
 
 def _conversation(parsed: json_spans.Fields) -> str:
-    """The id of a conversation that the provider keeps, which stands alone or in an object."""
+    """The id of a conversation stored by the provider, as a string or in an object."""
     if isinstance(parsed.get("conversation"), dict):
         return json_spans.string(json_spans.section(parsed, "conversation"), "id", "conversation.")
     return json_spans.string(parsed, "conversation")
 
 
 def _instructions(parsed: json_spans.Fields) -> str:
-    """Some servers take a list of items here, which says nothing about the kind of call."""
+    """The instructions as text. Some servers accept a list of items here, which is ignored."""
     given = parsed.get("instructions")
     return given if isinstance(given, str) else ""
 
 
 def _items(parsed: json_spans.Fields) -> list[Any]:
-    """The input as items. A string is one user message; with a stored prompt there may be no input at all."""
+    """The input as items. A string is a user message; with a stored prompt the input may be absent."""
     given = parsed.get("input")
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
@@ -113,7 +115,7 @@ def _items(parsed: json_spans.Fields) -> list[Any]:
     return given or []
 
 
-def _said(item: Any, index: int) -> Said:
+def _parse_item(item: Any, index: int) -> Said:
     path = f"input[{index}]"
     kind = kind_of(item, path)
     if kind.endswith(_TOOL_ANSWERS):
@@ -126,10 +128,9 @@ def _said(item: Any, index: int) -> Said:
     return Said(author, text_of(item.get("content"), f"{path}.content", _TEXT_PARTS))
 
 
-# --- responses answer --------------------------------------------------------------------------------
-# Answers of /v1/responses.
+# Responses of /v1/responses.
 
-# Calls that the client must answer; a provider's own tools (web search and the like) run within the answer.
+# Calls that the client must answer; a provider's own tools (web search and the like) run within the response.
 _CALLS = frozenset(
     {
         "function_call",
@@ -144,7 +145,7 @@ _CALLS = frozenset(
 
 
 class ResponsesAnswer:
-    """Every message of the output is part of the answer; reasoning items are not."""
+    """The response is every output message; reasoning items are not read."""
 
     def document(self, account: Account, document: Fields) -> None:
         _conclude(account, document)
@@ -169,7 +170,7 @@ class ResponsesAnswer:
 
 
 def _conclude(account: Account, response: Any) -> None:
-    """Takes the response object that ends a stream or is the whole answer."""
+    """Process the response object that ends a stream or is the whole response."""
     if not isinstance(response, dict):
         return
     _identify(account, response)
@@ -182,8 +183,8 @@ def _conclude(account: Account, response: Any) -> None:
             for at, part in enumerate(_parts(item)):
                 account.add(part.get("text") if part.get("type") == "output_text" else None, (index, at))
     match response.get("status"):
-        # In the background the answer is fetched later, by requests that are no chats. What was asked is known now,
-        # and the response can be continued from.
+        # A background response is fetched later, by requests that are no chats. The question is complete now, and
+        # the response can be continued from.
         case "completed" | "queued" | "in_progress":
             account.complete = True
         case "incomplete":
@@ -220,6 +221,6 @@ def _parts(item: Any) -> Iterable[dict[str, Any]]:
 
 
 def _position(document: Fields) -> tuple[int, int]:
-    """Which message of the output, which part of it; both are 0 where the server does not say."""
+    """Indexes of the output message and of its part; both 0 if absent."""
     output, content = document.get("output_index"), document.get("content_index")
     return (output if isinstance(output, int) else 0, content if isinstance(content, int) else 0)

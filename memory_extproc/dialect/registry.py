@@ -1,4 +1,4 @@
-"""Which path speaks which dialect."""
+"""Maps request paths to dialects, and models to profiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memory_extproc.dialect.openai_chat import ChatCompletions
 from memory_extproc.dialect.openai_responses import Responses
 
 # The API's own path, alone or behind a gateway's prefix (/openai/v1/..., /anthropic/v1/..., Azure's
-# /openai/deployments/{name}/chat/completions and /openai/responses). What follows it is another resource:
+# /openai/deployments/{name}/chat/completions and /openai/responses). Longer paths are other resources:
 # /v1/responses/{id}, /v1/messages/batches, /v1/messages/count_tokens.
 _ROUTES: tuple[tuple[re.Pattern[str], Dialect], ...] = (
     (re.compile(r"(?:/.*)?/chat/completions/?"), ChatCompletions()),
@@ -25,31 +25,30 @@ _ROUTES: tuple[tuple[re.Pattern[str], Dialect], ...] = (
 
 
 def dialect_for(path: str) -> Dialect | None:
-    """The dialect of a request path, query included or not; None when it is no chat request's."""
+    """The dialect of a request path, with or without query; None if it is no chat path."""
     resource = path.partition("?")[0].partition("#")[0]
     return next((dialect for pattern, dialect in _ROUTES if pattern.fullmatch(resource)), None)
 
 
-# --- profiles ----------------------------------------------------------------------------------------
-# What is known about models: which form the block takes with them, and how much room they have for it.
+# Model profiles: the block's form and the context window.
 
 InjectAs = Literal["auto", "system_message", "user_suffix"]
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One model family. *window*: tokens of prompt and answer together; None where not documented."""
+    """A model family. *window*: tokens of prompt and response; None if not documented."""
 
     form: Form
     window: int | None = None
-    source: str = ""  # where it is documented
-    needs_system: bool = False  # *form* holds only beside a system message of the client's own
+    source: str = ""  # URL of the documentation
+    needs_system: bool = False  # *form* requires a system message of the client
 
 
 UNKNOWN = Profile(Form.USER_SUFFIX)
 _LONGEST_NAME = 256  # characters; names come from clients and are kept to find their profile again
 
-# "us.anthropic.claude-...": vendors as Amazon Bedrock writes them before a model's name.
+# "us.anthropic.claude-...": vendor prefixes of Amazon Bedrock.
 _VENDOR = re.compile(
     r"(?:(?:us|us-gov|eu|apac|au|jp|global)\.)?"
     r"(?:ai21|amazon|anthropic|cohere|deepseek|google|meta|mistral|openai|qwen)\.(?=[a-z])"
@@ -57,18 +56,18 @@ _VENDOR = re.compile(
 
 
 def profile_for(model: str) -> Profile:
-    """The profile of a model by the name a client calls it; UNKNOWN when none is on record."""
-    return _known(model) if len(model) <= _LONGEST_NAME else UNKNOWN
+    """The profile for the client's model name; UNKNOWN if none matches."""
+    return _find_profile(model) if len(model) <= _LONGEST_NAME else UNKNOWN
 
 
 @lru_cache(maxsize=1024)
-def _known(model: str) -> Profile:
+def _find_profile(model: str) -> Profile:
     name = _bare(model)
     return next((profile for pattern, profile in _profiles() if pattern.match(name)), UNKNOWN)
 
 
 def choose_form(inject_as: InjectAs, profile: Profile, request: ChatRequest) -> Form:
-    """The form for one request: what the operator wrote, or with "auto" what the model is known to take."""
+    """The block's form for a request: the operator's setting, or with "auto" the model's form."""
     if inject_as != "auto":
         return Form(inject_as)
     if profile.needs_system and not request.has_system:
@@ -79,8 +78,10 @@ def choose_form(inject_as: InjectAs, profile: Profile, request: ChatRequest) -> 
 def room(
     request: ChatRequest, profile: Profile, *, configured_window: int | None, margin: int, unknown_cap: int
 ) -> int:
-    """Tokens left for a block, 0 or more: the window without prompt, longest answer and *margin*. What is
-    configured goes before the profile; a model of unknown window has *unknown_cap*."""
+    """Tokens left for a block, at least 0: the window minus prompt, longest response and *margin*.
+
+    The configured window precedes the profile's; a model with an unknown window gets *unknown_cap*.
+    """
     window = configured_window if configured_window is not None else profile.window
     if window is None:
         return unknown_cap

@@ -1,1 +1,1 @@
-"""What a live gateway does to memory, found out from where its clients stand."""
+"""Diagnostics for a live gateway, run from a client's position."""

@@ -1,4 +1,4 @@
-"""Bodies of every kind that a gateway may cut, hold back or refuse: large, packed, streamed, with tools."""
+"""Checks of bodies that a gateway may truncate, buffer or reject: large, compressed, streamed, with tools."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from memory_extproc.doctor.gateway import Answer, Finding, Visit, fail, ok, unkn
 _KIB = 1024
 _WORDS = "Please say hello."
 _TOO_LARGE = 413
-_HELD_BACK = 0.2  # seconds of one answer that came as if at once, above which it was held back
+_HELD_BACK = 0.2  # seconds of a response; above it, a response that arrives at once was buffered
 
 
 async def large_bodies(visit: Visit) -> Finding:
-    """Spaces between a body's members are JSON and cost no token, so that any model takes them."""
+    """Pad with white space between members: valid JSON, and free of tokens, so that any model accepts it."""
     check = "large-bodies"
     most = visit.options.body_bytes
     sizes = [size for size in (48 * _KIB, 512 * _KIB, 2048 * _KIB) if size < most * 0.9] + [int(most * 0.95)]
@@ -84,7 +84,7 @@ async def packed_answers(visit: Visit) -> Finding:
 
 
 async def streams(visit: Visit) -> Finding:
-    """A streamed answer passes piece by piece, and is learned from."""
+    """A streamed response passes incrementally, and is learned from."""
     check = "streams"
     answer = await visit.tell(visit.options.ann, f"My cat is called {visit.word()}.", stream=True)
     wrong = _wrong_with_stream(check, answer)
@@ -150,7 +150,7 @@ async def tool_loops(visit: Visit) -> Finding:
 
 
 def _at_once(answer: Answer) -> bool:
-    """Whether an answer of many pieces, made over some time, came within the last tenth of it."""
+    """Whether a response of many pieces over some time arrived within its last tenth."""
     many = answer.text.count("data:") > 3  # noqa: PLR2004 - a beginning, a word, an end
     took = answer.seconds - (answer.at[0] if answer.at else 0.0)
     return many and answer.seconds > _HELD_BACK and took < answer.seconds / 10

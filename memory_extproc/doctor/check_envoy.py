@@ -1,4 +1,4 @@
-"""What Envoy's own configuration and counters say, for whoever may read its admin page."""
+"""Checks of Envoy's configuration and counters, if its admin page is accessible."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from memory_extproc.doctor.gateway import Finding, fail, ok, unknown, warn
 
 _WHO_ASKS = frozenset({"JwtAuthentication", "ExtAuthz", "ApiKeyAuth", "BasicAuth", "OAuth2"})
 _GATEWAY_THAT_REBUILDS = "ai-gateway"  # Envoy AI Gateway's filter puts back the body that it saw
-_IN_PIECES = "FULL_DUPLEX_STREAMED"  # what comes goes on to the sidecar at once: no buffer has to hold it
+_IN_PIECES = "FULL_DUPLEX_STREAMED"  # chunks are forwarded to the sidecar at once: nothing is buffered
 _SHORT = timedelta(minutes=1)
 _BELOW = timedelta(milliseconds=160)  # the default recall.deadline, and a little
 
 
 def the_order(chains: Sequence[Chain]) -> Finding:
-    """Who asks must be known before memory; a router that sends signals before it, too."""
+    """Authentication must precede memory, and so must a router that sends signals."""
     check = "envoy-filter-order"
     if not chains:
         return fail(
@@ -33,31 +33,31 @@ def the_order(chains: Sequence[Chain]) -> Finding:
         if late:
             return fail(
                 check,
-                f"{_drawn(chain)}: {', '.join(late)} says who asks only after memory",
+                f"{_draw(chain)}: {', '.join(late)} says who asks only after memory",
                 "move it before memory",
             )
         rebuilding = [one.name for one in before if one.ext_proc and _rebuilds(one)]
         if rebuilding:
             return fail(
                 check,
-                f"{_drawn(chain)}: {rebuilding[0]} stands before memory and sends the model the body that it saw",
+                f"{_draw(chain)}: {rebuilding[0]} stands before memory and sends the model the body that it saw",
                 "memory must stand before it: the chart's gateway.type=envoy-ai-gateway writes it so",
             )
         others = [one.name for one in behind if one.ext_proc and not one.watches and not _rebuilds(one)]
         if others:
             return warn(
                 check,
-                f"{_drawn(chain)}: {', '.join(others)} works after memory: its signals come too late, and it may "
+                f"{_draw(chain)}: {', '.join(others)} works after memory: its signals come too late, and it may "
                 "replace the body",
                 "let a router's ext_proc stand before memory",
             )
         if any(one.kind == "Decompressor" for one in before):
             return warn(
                 check,
-                f"{_drawn(chain)}: a decompressor on answers and ext_proc hang together",
+                f"{_draw(chain)}: a decompressor on answers and ext_proc hang together",
                 "let it work on requests alone, or remove it: memory reads packed bodies itself",
             )
-    return ok(check, "; ".join(_drawn(chain) for chain in chains))
+    return ok(check, "; ".join(_draw(chain) for chain in chains))
 
 
 def the_modes(chains: Sequence[Chain]) -> Finding:
@@ -67,7 +67,7 @@ def the_modes(chains: Sequence[Chain]) -> Finding:
     in_pieces = False
     for chain in chains:
         mode = _mode(chain)
-        # With two filters the one that watches sees the answers.
+        # With two filters, the observing filter sees the responses.
         answers = mode if chain.observer is None else chain.observer.config.get("processing_mode", {})
         request, response = mode.get("request_body_mode", "NONE"), answers.get("response_body_mode", "NONE")
         if request not in {"BUFFERED", _IN_PIECES}:
@@ -194,7 +194,7 @@ def _read_statistic(host: Mapping[str, Any], name: str) -> int:
 
 
 def passed_by(before: Mapping[str, int], after: Mapping[str, int]) -> Finding:
-    """What Envoy counted during the visit."""
+    """Envoy's counters during the visit."""
     check = "envoy-passed-by"
     grown = {name: after[name] - before[name] for name in after}
     told = ", ".join(f"{name} +{count}" for name, count in grown.items() if count)
@@ -229,14 +229,13 @@ def _rebuilds(one: HttpFilter) -> bool:
     )
 
 
-def _drawn(chain: Chain) -> str:
+def _draw(chain: Chain) -> str:
     return " → ".join(
         f"[{one.name}]" if place == chain.memory else one.name for place, one in enumerate(chain.filters)
     )
 
 
-# --- envoy admin -------------------------------------------------------------------------------------
-# What Envoy's admin page tells: the filters in their order, limits, and what passed memory by.
+# Envoy's admin page: filters in order, limits, and requests that bypassed memory.
 
 _EXT_PROC = "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"
 _MANAGER = "HttpConnectionManager"
@@ -265,13 +264,13 @@ class HttpFilter:
 
     @property
     def watches(self) -> bool:
-        """It changes nothing, so it may stand anywhere: the first of two filters of memory, or somebody else's."""
+        """Whether it only observes, and may be anywhere: a memory filter for responses, or an unrelated filter."""
         return self.ext_proc and self.config.get("observability_mode") is True
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """One listener's chain that memory stands in. *memory* is its place in *filters*."""
+    """A listener's filter chain with memory. *memory*: its index in *filters*."""
 
     listener: str
     buffer_bytes: int
@@ -285,15 +284,15 @@ class Chain:
 
     @property
     def observer(self) -> HttpFilter | None:
-        """The filter that watches for memory, where there are two."""
+        """The observing memory filter, if there are two."""
         return next((one for one in self.filters if one.watches and "memory" in _words(one)), None)
 
 
 def read_chains(dump: Mapping[str, Any], named: str = "") -> list[Chain]:
-    """Every chain of a /config_dump that memory stands in: the ext_proc filter called *named*, or else the one
-    that
-    has memory in its name, its stat_prefix or its cluster. Parts that are not as Envoy writes them are passed
-    over."""
+    """All chains of a /config_dump with memory: the ext_proc filter *named*.
+
+    Without a name, the filter with "memory" in its name, stat_prefix or cluster. Unknown parts are skipped.
+    """
     chains = list[Chain]()
     routes = _routes(dump)
     for listener in _objects(dump, lambda found: "filter_chains" in found and "address" in found):
@@ -318,9 +317,11 @@ def read_chains(dump: Mapping[str, Any], named: str = "") -> list[Chain]:
 
 
 def read_counters(stats: Mapping[str, Any]) -> dict[str, int]:
-    """The counters of every ext_proc filter that has memory in its prefix, or of all if none has, by their
-    last word;
-    from /stats?format=json. Also `rq_overflow`, of every cluster that has memory in its name."""
+    """The counters of all ext_proc filters with "memory" in their prefix, or of all if none has, by their last
+    component.
+
+    From /stats?format=json. Includes `rq_overflow` of every cluster with "memory" in its name.
+    """
     pairs = [(str(one.get("name", "")), one.get("value")) for one in _list(stats.get("stats"))]
     ext_proc = [(name, value) for name, value in pairs if ".ext_proc." in name]
     ours = [pair for pair in ext_proc if "memory" in pair[0].partition(".ext_proc.")[2]] or ext_proc
@@ -338,7 +339,7 @@ def read_counters(stats: Mapping[str, Any]) -> dict[str, int]:
 
 
 def seconds(text: object, otherwise: timedelta) -> timedelta:
-    """A duration as protobuf's JSON writes it; *otherwise* for none."""
+    """Parse a duration of protobuf's JSON; *otherwise* if absent."""
     match = _DURATION.match(text) if isinstance(text, str) else None
     return timedelta(seconds=float(match[1])) if match else otherwise
 
@@ -383,7 +384,7 @@ def _timeout(route: Mapping[str, Any]) -> timedelta:
 
 
 def _objects(value: Any, wanted: Any) -> Iterator[Mapping[str, Any]]:
-    """Every object in *value* that is *wanted*, itself included; not what is inside of one."""
+    """Yield every *wanted* object in *value*, itself included, without descending into it."""
     if isinstance(value, Mapping):
         if wanted(value):
             yield value

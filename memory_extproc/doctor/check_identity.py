@@ -1,4 +1,4 @@
-"""Whether requests reach a model and memory, as whom, and whether a client can be somebody else."""
+"""Checks of authentication: requests reach a model and memory, with the right identity, and cannot be forged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def memory_is_there(visit: Visit) -> Finding:
 
 
 async def knows_who_asks(visit: Visit) -> Finding:
-    """Whether whoever is legitimately known to the gateway is known to memory too."""
+    """Whether a caller known to the gateway is known to memory too."""
     check = "knows-who-asks"
     answer = await visit.ask(visit.options.ann, _HELLO)
     header = visit.options.user_header
@@ -66,12 +66,12 @@ async def knows_who_asks(visit: Visit) -> Finding:
 
 
 async def cannot_be_forged(visit: Visit) -> Finding:
-    """A header that names a user, from a client that proved nothing."""
+    """A user header from an unauthenticated client."""
     check = "forged-identity"
     options = visit.options
     forged = visit.forged(**{options.user_header: f"{visit.name}-forged"})
     answer = await visit.ask(forged, _HELLO)
-    if _known(answer):
+    if _is_known_caller(answer):
         seen = f"whoever sends {options.user_header} is believed ({answer.outcome})"
         if options.trusted_edge:
             return ok(check, f"{seen}, and only your own edge reaches this URL, as you said")
@@ -85,7 +85,7 @@ async def body_cannot_name(visit: Visit) -> Finding:
     check = "forged-identity-in-body"
     body = visit.gateway.said(_HELLO, memory_context={"user_id": f"{visit.name}-forged"})
     answer = await visit.send(visit.nobody, body)
-    if _known(answer):
+    if _is_known_caller(answer):
         return fail(
             check,
             f"memory_context.user_id of a request body is believed ({answer.outcome})",
@@ -97,7 +97,7 @@ async def body_cannot_name(visit: Visit) -> Finding:
 
 
 async def credentials_outweigh_headers(visit: Visit) -> Finding:
-    """The headers of identity, forged beside a real credential: whose memory is it then?"""
+    """Forged identity headers with a real credential: the credential must win."""
     check = "forged-beside-credentials"
     options = visit.options
     if not options.proven:
@@ -118,7 +118,7 @@ async def credentials_outweigh_headers(visit: Visit) -> Finding:
 
 
 async def roles_cannot_be_forged(visit: Visit) -> Finding:
-    """The header that tells the memory API what a caller may do, from a client."""
+    """A client sends the header that grants roles in the memory API."""
     check = "forged-role"
     options = visit.options
     others = f"/v1/memory?user_id={visit.name}-other"
@@ -134,7 +134,7 @@ async def roles_cannot_be_forged(visit: Visit) -> Finding:
     return ok(check, f"a client's {options.roles_header} gives it no role (HTTP {forged.status})")
 
 
-def _known(answer: Answer) -> bool:
+def _is_known_caller(answer: Answer) -> bool:
     return answer.good and bool(answer.memory) and answer.outcome != "no_caller"
 
 

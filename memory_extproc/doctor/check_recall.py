@@ -1,4 +1,4 @@
-"""Whether what was told is found again, by whom, and whether it reaches the model."""
+"""Checks of recall: memories are found by their owner only, and reach the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONTROLS = {"x-memory-signal-fact": "true", "x-memory-project": "", "x-disable-
 
 
 async def remembers(visit: Visit) -> Finding:
-    """Tells something as ann, and asks for it in another conversation."""
+    """Tell a fact as ann, and ask for it in another conversation."""
     check = "remembers"
     ann = visit.options.ann
     before = await visit.ask(ann, visit.question)
@@ -52,7 +52,7 @@ async def remembers(visit: Visit) -> Finding:
 
 
 async def two_people(visit: Visit) -> Finding:
-    """Bob asks what ann told. The same words first, which a cache may answer; then others, which none does."""
+    """Bob asks for ann's fact: in the same words, which a cache may answer, then in others."""
     check = "two-people"
     if not visit.knows:
         return unknown(check, "needs a caller with a memory")
@@ -65,7 +65,7 @@ async def two_people(visit: Visit) -> Finding:
     if not (same.good and other.good):
         return unknown(check, f"{same}; {other}")
     from_cache = any(same.headers.get(name, "").lower() in {"true", "cache"} for name in _ROUTER_CACHE)
-    if from_cache or _cached(anns, same, other) or _same_answer(visit, anns, same):
+    if from_cache or _is_cached(anns, same, other) or _same_answer(visit, anns, same):
         return fail(
             check,
             "a second person who asks the same words is given the first one's answer: a cache that does not "
@@ -90,7 +90,7 @@ async def two_people(visit: Visit) -> Finding:
 
 
 async def reaches_the_model(visit: Visit) -> Finding:
-    """Memory says it injected; the model is the one to ask whether it came."""
+    """Memory reports an injection; check with the model that it arrived."""
     check = "block-reaches-the-model"
     if not visit.knows:
         return unknown(check, "needs a caller with a memory")
@@ -134,7 +134,7 @@ async def opting_out(visit: Visit) -> Finding:
 
 
 async def controls_stay(visit: Visit) -> Finding:
-    """What is meant for memory is no business of the model's provider."""
+    """Memory controls must not reach the model's provider."""
     check = "control-headers"
     body = visit.gateway.said("Please say hello.", memory_config={"auto_store": False}, memory_context={})
     answer = await visit.send(visit.options.ann, body, _CONTROLS)
@@ -168,13 +168,13 @@ def _ours(name: str) -> bool:
     return name.startswith("x-memory-") or name == "x-disable-router-memory"
 
 
-def _cached(anns: Answer, same: Answer, other: Answer) -> bool:
-    """A cache in front of memory gives bob ann's status for ann's words, or none, and his own for others."""
+def _is_cached(anns: Answer, same: Answer, other: Answer) -> bool:
+    """A cache in front of memory gives bob ann's status, or none, for ann's words, and his own for others."""
     return (same.memory == anns.memory or not same.memory) and other.memory not in {"", same.memory}
 
 
 def _same_answer(visit: Visit, one: Answer, other: Answer) -> bool:
-    """Whether a cache gave both. Ids say so where the model gives each answer its own, as most do."""
+    """Whether a cache gave both. Most models give each response its own id."""
     id_ = one.json.get("id")
     return bool(id_) and id_ == other.json.get("id") != visit.cold.json.get("id")
 

@@ -1,4 +1,4 @@
-"""The gateway as a client sees it: one chat sent through it, and what came back."""
+"""The gateway as a client sees it: sends a chat and returns the response."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ import aiohttp
 from aiohttp import web
 
 STATUS = "x-memory-status"
-ECHO = "memory_extproc_echo"  # the field of an answer in which the echo model shows what reached it
+ECHO = "memory_extproc_echo"  # the response field in which the echo model shows its input
 _OK = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody the gateway knows by these headers. Never shown: they may hold a token."""
+    """A person identified by these headers. Never shown: they may contain a token."""
 
     headers: Mapping[str, str] = field(repr=False)
 
     def also(self, headers: Mapping[str, str]) -> Person:
-        """The same somebody, who says more."""
+        """The same person with additional headers."""
         return Person({**self.headers, **headers})
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """*status* 0: none came; *fault* says why. *at*: when each piece of the body came, seconds after the
-    request."""
+    """A response. *status* 0: none; *fault* says why.
+
+    *at*: arrival of each piece of the body, in seconds after the request.
+    """
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -51,7 +53,7 @@ class Answer:
 
     @property
     def memory(self) -> str:
-        """The whole value of x-memory-status, empty where there is none."""
+        """The whole value of x-memory-status, empty if absent."""
         return self.headers.get(STATUS, "")
 
     @property
@@ -68,7 +70,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """The body unpacked; empty where it cannot be."""
+        """The decompressed body; empty if that fails."""
         try:
             body = gzip.decompress(self.body) if self.packed else self.body
         except (OSError, EOFError, zlib.error):
@@ -77,7 +79,7 @@ class Answer:
 
     @property
     def json(self) -> Mapping[str, Any]:
-        """The body's object; empty for whatever is none."""
+        """The body as an object; empty if it is invalid."""
         try:
             read = json.loads(self.text)
         except ValueError:
@@ -86,13 +88,13 @@ class Answer:
 
     @property
     def echo(self) -> Mapping[str, Any] | None:
-        """What the echo model was sent: `headers` with lower-case names and `body`; None from any other model."""
+        """The echo model's input: `headers` with lower-case names and `body`; None from any other model."""
         shown = self.json.get(ECHO)
         return shown if isinstance(shown, dict) else None
 
     @property
     def prompt_tokens(self) -> int | None:
-        """As the model counted them."""
+        """The prompt tokens counted by the model."""
         usage = self.json.get("usage")
         count = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         return count if isinstance(count, int) else None
@@ -104,11 +106,10 @@ class Answer:
 
 
 class Gateway:
-    """Sends chats to *url* + *path*. Each call ends within *patience* seconds. Keeps every answer, the newest
-    last."""
+    """Sends chats to *url* + *path* with a timeout of *patience* seconds. Keeps all responses, the newest last."""
 
     def __init__(self, session: aiohttp.ClientSession, *, url: str, path: str, model: str, patience: float) -> None:
-        """*session* must not unpack answers: the checks look at the encoding."""
+        """*session* must not decompress responses: the checks look at the encoding."""
         self._session, self._url, self._path = session, url.rstrip("/"), path
         self._timeout = aiohttp.ClientTimeout(total=patience)
         self.model = model
@@ -122,14 +123,14 @@ class Gateway:
         return self.chat({"role": "user", "content": words}, **more)
 
     async def ask(self, person: Person, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
-        """One chat request; never raises for what the gateway does."""
+        """Send a chat request; never raises for a fault of the gateway."""
         sent = {"content-type": "application/json", "accept-encoding": "identity"}
         answer = await self.call("POST", self._path, {**sent, **person.headers, **(headers or {})}, body)
         self.answers.append(answer)
         return answer
 
     async def first_model(self, person: Person) -> str:
-        """The first model that is listed at /v1/models; empty where no list is to be had."""
+        """The first model listed at /v1/models; empty if there is no list."""
         listed = (await self.call("GET", "/v1/models", person.headers)).json.get("data")
         first = listed[0] if isinstance(listed, list) and listed else None
         return str(first.get("id", "")) if isinstance(first, dict) else ""
@@ -152,8 +153,7 @@ class Gateway:
             return Answer(0, fault=f"the connection failed: {type(error).__name__}")
 
 
-# --- visit -------------------------------------------------------------------------------------------
-# One examination of one gateway: who asks, what it may do there, and the words it plants and looks for.
+# A visit: an examination of a gateway, with its persons, permissions and planted words.
 
 _CONSONANTS, _VOWELS = "bdfklmnprstvz", "aeiou"
 
@@ -172,21 +172,21 @@ class VisitOptions:
     session_header: str = "x-session-id"
     roles_header: str = ""  # api.trusted_proxy.roles_header; empty: callers have no roles
     body_bytes: int = 4 * 1024 * 1024  # limits.request_body of the sidecar
-    learned_within: float = 15.0  # seconds for what was told to be found
+    learned_within: float = 15.0  # seconds until a told fact must be found
 
 
 class Visit:
-    """*rng* makes the words, so that no two visits look for the same."""
+    """*rng* generates the words, so that visits never look for the same."""
 
     def __init__(self, gateway: Gateway, options: VisitOptions, rng: random.Random) -> None:
         self.gateway, self.options = gateway, options
         self.name = f"doctor-{rng.getrandbits(32):08x}"
         self._rng = rng
         self._sessions = self._asked = 0
-        self.canary = self.word()  # what ann tells, and nobody else knows
+        self.canary = self.word()  # ann's secret fact
         self.kept: list[tuple[Person, str]] = []  # sessions from which something may be remembered, and whose
-        self.cold = Answer(0)  # what nobody in particular got, without asking for memory
-        self.knows = False  # ann is remembered: what checks of recall stand on
+        self.cold = Answer(0)  # a response without recall
+        self.knows = False  # ann's fact was recalled: required by the recall checks
 
     @property
     def nobody(self) -> Person:
@@ -194,20 +194,20 @@ class Visit:
 
     @property
     def question(self) -> str:
-        """For the canary; never twice in the same words, so that a cache of answers does not answer."""
-        return self._varied("What is my boat called?")
+        """A question for the canary, always in new words, so that no response cache answers."""
+        return self._vary("What is my boat called?")
 
     def word(self) -> str:
-        """A word that means nothing and stands nowhere else."""
+        """A meaningless word that occurs nowhere else."""
         letters = (self._rng.choice(_CONSONANTS) + self._rng.choice(_VOWELS) for _ in range(4))
         return "".join(letters).capitalize()
 
     def forged(self, **headers: str) -> Person:
-        """Nobody, with headers that a client has no right to; names are written with _ for -."""
+        """An unauthenticated client with forged headers; names are written with _ for -."""
         return self.nobody.also({name.replace("_", "-"): value for name, value in headers.items()})
 
     async def tell(self, person: Person, words: str, *, stream: bool = False) -> Answer:
-        """In a conversation of its own, which is noted as one to be forgotten."""
+        """Send *words* in a new conversation, which is forgotten at the end."""
         session = self._session()
         self.kept.append((person, session))
         more = {"stream": True} if stream else {}
@@ -215,7 +215,7 @@ class Visit:
         return await self.gateway.ask(person, self.gateway.said(words, **more), headers)
 
     async def ask(self, person: Person, words: str, headers: Mapping[str, str] | None = None) -> Answer:
-        """In a conversation of its own, of which nothing is to be kept."""
+        """Ask in a new conversation that is not stored."""
         return await self.send(person, self.gateway.said(words), headers)
 
     async def send(self, person: Person, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
@@ -223,15 +223,15 @@ class Visit:
         return await self.gateway.ask(person, body, sent)
 
     async def asked_until_used(self, person: Person, words: str) -> Answer:
-        """Asks until memory is used or *learned_within* is over: what was told is learned behind the answer."""
+        """Ask until memory is used or *learned_within* is over: learning follows the response."""
         until = time.monotonic() + self.options.learned_within
         while True:
-            answer = await self.ask(person, self._varied(words))
+            answer = await self.ask(person, self._vary(words))
             if answer.outcome not in {"empty", "nothing_relevant", "unavailable"} or time.monotonic() > until:
                 return answer
             await asyncio.sleep(0.25)
 
-    def _varied(self, words: str) -> str:
+    def _vary(self, words: str) -> str:
         self._asked += 1
         return f"{words} ({self._asked})"
 
@@ -240,22 +240,21 @@ class Visit:
         return f"{self.name}-{self._sessions}"
 
 
-# --- finding -----------------------------------------------------------------------------------------
-# What a check says: a verdict, what was seen, and what to do about it.
+# Findings: a verdict, the observation, and the remedy.
 
 
 class Verdict(StrEnum):
-    """Also the word in the output for programs, so a value is never renamed."""
+    """The verdict. Also in the machine-readable output, so values are never renamed."""
 
     OK = "ok"
     WARN = "warn"  # works, and will hurt
-    FAIL = "fail"  # people lose memory, or see somebody else's
+    FAIL = "fail"  # users lose memory, or see another user's memories
     UNKNOWN = "unknown"  # could not be looked at; `seen` says why
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """*seen* and *mend* are sentences for an operator; *mend* is empty where nothing is to be done."""
+    """*seen* and *mend* are sentences for an operator; *mend* is empty if nothing needs to be done."""
 
     check: str
     verdict: Verdict
@@ -279,8 +278,7 @@ def unknown(check: str, seen: str, mend: str = "") -> Finding:
     return Finding(check, Verdict.UNKNOWN, seen, mend)
 
 
-# --- echo --------------------------------------------------------------------------------------------
-# A model of no wit that shows what reached it: behind a gateway, the other end of what the doctor sends.
+# An echo model that returns its input, as the upstream behind the gateway.
 
 _MOST_BYTES = 64 * 1024 * 1024
 _WORDS = ("Noted", ",", " thank", " you", ".")
@@ -307,7 +305,7 @@ def echo_app() -> web.Application:
         if asked.get("stream") is True:
             return await _stream(request, answer)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        # A token proves who somebody is wherever it is shown.
+        # A token is a credential wherever it is shown.
         headers = {name: "…" if name in {"authorization", "cookie"} else value for name, value in headers.items()}
         message = {"role": "assistant", "content": "".join(_WORDS)}
         answer |= {

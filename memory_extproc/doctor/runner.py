@@ -1,4 +1,4 @@
-"""All checks in their order: what stands on what, and what is left clean behind."""
+"""Runs all checks in order, respects their dependencies, and cleans up afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memory_extproc.doctor.gateway import Finding, Verdict, Visit, ok, unknown, 
 Check = Callable[[Visit], Awaitable[Finding]]
 Report = Callable[[Finding], None]
 
-# Without these the rest would say the same once more, each in words of its own.
+# If these fail, the remaining checks would repeat the same fault.
 _FIRST: tuple[Check, ...] = (check_identity.reaches_a_model, check_identity.memory_is_there)
 _ANYBODY: tuple[Check, ...] = (
     check_identity.cannot_be_forged,
@@ -36,9 +36,9 @@ _FORGOTTEN = 200
 
 
 async def examine(visit: Visit, admin: Admin | None, report: Report) -> list[Finding]:
-    """Every finding, in the order in which they were *report*ed. What was planted is forgotten at the end,
-    whatever
-    happens before."""
+    """Run all checks and return the findings in the order of *report*. Planted facts are always forgotten at the
+    end.
+    """
     findings = list[Finding]()
 
     def found(finding: Finding) -> None:
@@ -76,7 +76,7 @@ async def _ask(visit: Visit, found: Report) -> None:
 
 
 def stayed_in_the_path(visit: Visit) -> Finding:
-    """Over all that was asked: one answer without the header is one that passed memory by in silence."""
+    """All responses of the visit: a response without the header bypassed memory silently."""
     check = "stays-in-the-path"
     good = [answer for answer in visit.gateway.answers if answer.good]
     silent = sum(not answer.memory for answer in good)
@@ -102,7 +102,7 @@ def stayed_in_the_path(visit: Visit) -> Finding:
 
 
 async def leave_nothing(visit: Visit) -> Finding:
-    """Forgets the conversations in which something was told, over the memory API beside the chats."""
+    """Forget the conversations with planted facts, through the memory API."""
     check = "leaves-nothing-behind"
     left = list[str]()
     for person, session in visit.kept:

@@ -1,1 +1,1 @@
-"""Texts at rest: sealed on their way to store and journal, opened on their way back."""
+"""Encryption at rest: texts are sealed before they reach store and journal, and unsealed when read."""

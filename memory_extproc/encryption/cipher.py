@@ -1,8 +1,7 @@
-"""Sealing one text: AES-256-GCM under its owner's data key, bound to where it belongs.
+"""Authenticated encryption of a text: AES-256-GCM under its owner's data key, bound to its context.
 
-The nonce is made from the key and all that is sealed (a synthetic one, as in RFC 8452, but by HMAC): the same text
-in the same place gives the same bytes, so that a retry is known as one, and a nonce comes twice only with the same
-message.
+The nonce is an HMAC of key, context and text (synthetic, as in RFC 8452): equal texts in the same context give
+equal bytes, so that a retry is recognised, and a nonce repeats only with the same message.
 """
 
 from __future__ import annotations
@@ -24,18 +23,20 @@ OVERHEAD = len(_VERSION) + _ID_BYTES + _NONCE_BYTES + _TAG_BYTES
 
 
 class KeyDestroyedError(PermanentError):
-    """Sealed with a key that is no more: nobody can read it again."""
+    """The text was sealed with a destroyed key and can never be read."""
 
 
 def seal(key: DataKey, context: bytes, plain: bytes) -> bytes:
-    """*plain* for who has *key* and names the same *context*; OVERHEAD bytes longer."""
+    """Encrypt *plain* for *key* and *context*; the result is OVERHEAD bytes longer."""
     nonce = _nonce(key, context, plain)
     return _VERSION + key.id + nonce + AESGCM(key.secret).encrypt(nonce, plain, context)
 
 
 def unseal(key: DataKey | None, context: bytes, sealed: bytes) -> bytes:
-    """What was sealed. KeyDestroyedError where another key than *key* sealed it; PermanentError if damaged or
-    belongs elsewhere."""
+    """Decrypt *sealed*.
+
+    KeyDestroyedError if it was sealed with another key; PermanentError if it is damaged or has another context.
+    """
     body = len(_VERSION) + _ID_BYTES
     if len(sealed) < OVERHEAD or sealed[:1] != _VERSION:
         raise PermanentError("a sealed text that is damaged or of a newer version")
@@ -49,12 +50,12 @@ def unseal(key: DataKey | None, context: bytes, sealed: bytes) -> bytes:
 
 
 def is_sealed(value: bytes) -> bool:
-    """Whether *value* looks like what `seal` made; no JSON does."""
+    """Whether *value* looks sealed; no JSON does."""
     return value[:1] == _VERSION
 
 
 def seal_text(key: DataKey, context: bytes, text: str) -> str:
-    """As seal, in ASCII. Lone surrogates, which no store takes, become question marks."""
+    """As `seal`, in ASCII. Lone surrogates, which no store accepts, become question marks."""
     return base64.b64encode(seal(key, context, text.encode("utf-8", "replace"))).decode()
 
 
@@ -67,12 +68,12 @@ def unseal_text(key: DataKey | None, context: bytes, sealed: str) -> str:
 
 
 def sealable(room: int) -> int:
-    """Bytes of UTF-8 that, sealed, fit into *room* bytes of ASCII."""
+    """The bytes of UTF-8 that fit, sealed, into *room* bytes of ASCII."""
     return max(0, room // 4 * 3 - OVERHEAD)
 
 
 def context_of(*parts: str) -> bytes:
-    """Names a place, no two alike: lengths are part of it."""
+    """An injective encoding of *parts*: lengths are included."""
     encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
     return b"".join(len(one).to_bytes(4, "big") + one for one in encoded)
 

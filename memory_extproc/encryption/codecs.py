@@ -1,5 +1,7 @@
-"""A store whose rows hold what people said only as it was sealed. Vectors, ids, times and kinds stay as they are:
-they are what rows are found by."""
+"""Store, journal and coordination wrappers that encrypt user text.
+
+Vectors, ids, times and kinds stay in plain form, because rows are searched by them.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +42,16 @@ from memory_extproc.ports import Coordination, Journal, JournalDepth, JournalEnt
 
 log = logger(__name__)
 T = TypeVar("T")
-_ROW_MARK = "sealed"  # the one key of a sealed row's metadata; behind it, sealed, what they were
+_ROW_MARK = "sealed"  # the only key of a sealed row's metadata; its value is the sealed metadata
 _TRIES = 4
 
 
 class EncryptedStore:
-    """A MemoryStore over another, with keys by owner. Rows from before it was sealed are read as they are and
-    sealed when they are next written. *content_bytes*: what the other keeps of a content,
-    about three quarters of which are left for what is sealed."""
+    """A MemoryStore that encrypts the rows of another with keys per owner.
+
+    Rows from before encryption are read as they are and sealed on their next write. *content_bytes*: the other
+    store's limit for a content, of which about three quarters remain.
+    """
 
     def __init__(self, store: MemoryStore, keys: KeyStore, metrics: Metrics, *, content_bytes: int) -> None:
         self._store, self._keys, self._metrics = store, keys, metrics
@@ -72,8 +76,8 @@ class EncryptedStore:
             raise PermanentError("a memory of another owner")
         key = await self._keys.of(owner)
         for _ in range(_TRIES):
-            await self._store.put(owner, [Embedded(self._sealed(key, row.memory), row.vector) for row in rows])
-            # A forget may have destroyed the key meanwhile, and what came after it is to stay readable.
+            await self._store.put(owner, [Embedded(self._seal(key, row.memory), row.vector) for row in rows])
+            # A forget may have destroyed the key in the meantime; later data must stay readable.
             latest = await self._keys.of(owner)
             if latest == key:
                 return
@@ -84,11 +88,11 @@ class EncryptedStore:
         return await self._opened(owner, await self._store.get(owner, ids), _memory)
 
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
-        return await self._opened(owner, await self._store.fetch(owner, ids), _embedded)
+        return await self._opened(owner, await self._store.fetch(owner, ids), _unseal_embedded)
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         searched = await self._store.nearest(owner, to, limit, scope)
-        return replace(searched, found=tuple(await self._opened(owner, searched.found, _found)))
+        return replace(searched, found=tuple(await self._opened(owner, searched.found, _unseal_hit)))
 
     async def search_text(
         self,
@@ -101,7 +105,7 @@ class EncryptedStore:
 
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         async for page in self._store.pages(owner, size, fresh=fresh):
-            yield await self._opened(owner, page, _embedded)
+            yield await self._opened(owner, page, _unseal_embedded)
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         await self._store.delete(owner, ids)
@@ -112,7 +116,7 @@ class EncryptedStore:
     async def count(self, owner: Owner) -> int:
         return await self._store.count(owner)
 
-    def _sealed(self, key: DataKey, memory: Memory) -> Memory:
+    def _seal(self, key: DataKey, memory: Memory) -> Memory:
         content = memory.content.encode("utf-8", "replace")[: self._room].decode("utf-8", "ignore")
         try:
             metadata = json.dumps(dict(memory.metadata), separators=(",", ":"), allow_nan=False)
@@ -127,7 +131,7 @@ class EncryptedStore:
     async def _opened(
         self, owner: Owner, sealed: Sequence[T], opened: Callable[[T, Callable[[Memory], Memory]], T]
     ) -> list[T]:
-        """Those of *sealed* that can be read: what was sealed with a key that is gone is gone."""
+        """Unseal the readable rows; rows sealed with a destroyed key are dropped."""
         if not sealed:
             return []
         key = await self._keys.find(owner)
@@ -168,24 +172,23 @@ def _memory(one: Memory, unsealed: Callable[[Memory], Memory]) -> Memory:
     return unsealed(one)
 
 
-def _embedded(one: Embedded, unsealed: Callable[[Memory], Memory]) -> Embedded:
+def _unseal_embedded(one: Embedded, unsealed: Callable[[Memory], Memory]) -> Embedded:
     return Embedded(unsealed(one.memory), one.vector)
 
 
-def _found(one: Hit, unsealed: Callable[[Memory], Memory]) -> Hit:
+def _unseal_hit(one: Hit, unsealed: Callable[[Memory], Memory]) -> Hit:
     return Hit(unsealed(one.memory), one.cosine)
 
 
-# --- journal -----------------------------------------------------------------------------------------
-# A journal that holds what was asked and answered only as it was sealed.
+# The encrypted journal.
 
-_ENTRY_MARK = "sealed:"  # before each text of a turn; texts from before are without it
+_ENTRY_MARK = "sealed:"  # prefix of each sealed text of a turn; older texts have none
 _UNREADABLE = "sealed_away"  # why a turn whose key is gone became a dead letter
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedEntry:
-    """A JournalEntry with its turn as it was said. *sealed*: as the journal has it."""
+    """A JournalEntry with its turn unsealed. *sealed*: the stored entry."""
 
     turn: Turn
     sealed: JournalEntry
@@ -212,7 +215,7 @@ class OpenedEntry:
 
 
 class EncryptedJournal:
-    """A Journal over another, with keys by owner. Turns from before it was sealed are read as they are."""
+    """A Journal that encrypts the turns of another with keys per owner. Older turns are read as they are."""
 
     def __init__(self, journal: Journal, keys: KeyStore) -> None:
         self._journal, self._keys = journal, keys
@@ -221,7 +224,7 @@ class EncryptedJournal:
         key = await self._keys.of(turn.owner)
         for _ in range(_TRIES):
             stored = await self._journal.append(_encrypt_turn(key, turn))
-            # A forget may have destroyed the key meanwhile, and what came after it is to stay readable.
+            # A forget may have destroyed the key in the meantime; later data must stay readable.
             latest = await self._keys.of(turn.owner)
             if latest == key:
                 return stored
@@ -283,7 +286,9 @@ class EncryptedJournal:
         await self._journal.end(owner, session)
 
     async def _opened(self, entries: Sequence[JournalEntry], *, given_up: bool) -> list[JournalEntry]:
-        """Those that can be read. *given_up*: the others become dead letters, so that nobody waits for them."""
+        """Unseal the readable entries. *given_up*: unreadable entries become dead letters, so that they do not
+        block.
+        """
         opened: list[JournalEntry] = []
         for entry in entries:
             key = await self._keys.find(entry.turn.owner)
@@ -333,13 +338,15 @@ def _entry_context(turn: Turn, what: str) -> bytes:
     return context_of("turn", what, turn.owner.key, turn.id)
 
 
-# --- coordination ------------------------------------------------------------------------------------
-# Coordination whose records (blocks given, words kept with response ids) rest only as they were sealed.
+# Encrypted coordination records: injected blocks, and texts kept with response ids.
 
 
 class EncryptedCoordination:
-    """A Coordination over another, with keys by owner. A record that cannot be read was never there: every one of
-    them is made up for. Counters and leases hold no words and pass as they are."""
+    """A Coordination that encrypts the records of another with keys per owner.
+
+    An unreadable record counts as absent: every record can be recomputed. Counters and leases contain no user text
+    and stay in plain form.
+    """
 
     def __init__(self, coordination: Coordination, keys: KeyStore) -> None:
         self._coordination, self._keys = coordination, keys
@@ -360,7 +367,7 @@ class EncryptedCoordination:
         return await self._opened(kind, owner, key, await self._coordination.get_record(kind, owner, key))
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
-        await self._coordination.put_record(kind, owner, key, await self._sealed(kind, owner, key, value), ttl)
+        await self._coordination.put_record(kind, owner, key, await self._seal(kind, owner, key, value), ttl)
 
     async def replace_record(
         self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
@@ -368,7 +375,7 @@ class EncryptedCoordination:
         there = await self._coordination.get_record(kind, owner, key)
         if await self._opened(kind, owner, key, there) != old:
             return False
-        sealed = await self._sealed(kind, owner, key, new)
+        sealed = await self._seal(kind, owner, key, new)
         return await self._coordination.replace_record(kind, owner, key, there, sealed, ttl)
 
     async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
@@ -380,7 +387,7 @@ class EncryptedCoordination:
     async def release(self, name: str, holder: str) -> None:
         await self._coordination.release(name, holder)
 
-    async def _sealed(self, kind: str, owner: Owner, key: str, value: bytes) -> bytes:
+    async def _seal(self, kind: str, owner: Owner, key: str, value: bytes) -> bytes:
         return seal(await self._keys.of(owner), _record_context(kind, owner, key), value)
 
     async def _opened(self, kind: str, owner: Owner, key: str, value: bytes | None) -> bytes | None:

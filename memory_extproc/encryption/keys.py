@@ -1,4 +1,4 @@
-"""The data keys of owners: random, one each, kept only as the master key wrapped them."""
+"""Data keys per owner: random, and stored only wrapped by the master key."""
 
 from __future__ import annotations
 
@@ -30,42 +30,46 @@ if TYPE_CHECKING:
 
 _SECRET_BYTES, _ID_BYTES = 32, 8
 _UNWRAPPED = 4096  # keys in process, least recently used out
-_PROOF = "proof"  # in the place of an owner's key: what tells a wrong master key before anybody asks
+_PROOF = "proof"  # a reserved place: its value detects a wrong master key at start
 
 
 class KeyTable(Protocol):
-    """Where wrapped keys rest, by Owner.key. Durable when a call returns."""
+    """Storage of wrapped keys, by Owner.key. Durable on return."""
 
     async def get(self, place: str) -> bytes | None:
-        """What is there now, whichever replica put it. Cheap: every reading and writing asks."""
+        """The current value, as written by any replica. Cheap: asked for every read and write."""
 
     async def add(self, place: str, wrapped: bytes) -> bytes:
-        """Puts *wrapped* unless something is there; returns what is there then."""
+        """Store *wrapped* if the place is empty; returns the value stored then."""
 
     async def swap(self, place: str, old: bytes, new: bytes) -> bool:
-        """Puts *new* if *old* is still there; says whether it did."""
+        """Store *new* if *old* is still stored; returns whether it was."""
 
     async def remove(self, place: str) -> bool:
-        """Says whether there was one. No trace of it is left in the files."""
+        """Remove a key; returns whether there was any. No trace stays in the files."""
 
     def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
-        """Everything, in pages."""
+        """All keys, in pages."""
 
 
 class WrappedKeys:
-    """Implements ports.KeyStore. What was unwrapped is kept in process by what it was unwrapped from, and the table
-    is asked each time: a key that another replica destroyed is not used any more."""
+    """Implements ports.KeyStore.
+
+    Unwrapped keys are cached by their wrapped form, and the table is read each time: a key destroyed by another
+    replica is not used any more.
+    """
 
     def __init__(self, table: KeyTable, master: KeyWrapper) -> None:
         self._table, self.master = table, master
-        self._unwrapped: OrderedDict[str, tuple[bytes, DataKey]] = OrderedDict()  # by place, with what it came from
+        # by place: the wrapped form and the key
+        self._unwrapped: OrderedDict[str, tuple[bytes, DataKey]] = OrderedDict()
 
     async def begun(self) -> bool:
-        """Whether the table was ever used with a master key."""
+        """Whether the table has been used with a master key."""
         return await self._table.get(_PROOF) is not None
 
     async def check(self) -> None:
-        """Whether the master key is one that the table's keys were wrapped with. PermanentError says what to do."""
+        """Check that the master key matches the table's keys. PermanentError names the remedy."""
         wrapped = await self._table.get(_PROOF)
         if wrapped is None:
             wrapped = await self._table.add(_PROOF, await self.master.wrap(_PROOF.encode(), _context(_PROOF)))
@@ -90,8 +94,10 @@ class WrappedKeys:
         return removed
 
     async def rotate(self) -> tuple[int, int]:
-        """Wraps every key anew with the current master key: (wrapped anew, wrapped with it before). What was
-        destroyed meanwhile stays destroyed."""
+        """Rewrap all keys with the current master key; returns (rewrapped, already current).
+
+        Keys destroyed in the meantime stay destroyed.
+        """
         current = self.master.name
         anew = before = 0
         async for page in self._table.all():
@@ -104,7 +110,7 @@ class WrappedKeys:
         return anew, before
 
     async def masters(self) -> dict[str, int]:
-        """How many keys each master key has wrapped, by its name."""
+        """The number of keys per master key, by its name."""
         counted: dict[str, int] = {}
         async for page in self._table.all():
             for _, wrapped in page:
@@ -114,14 +120,14 @@ class WrappedKeys:
 
     @staticmethod
     def master_of(wrapped: bytes) -> str:
-        """The name of the master key that made *wrapped*."""
+        """The name of the master key of *wrapped*."""
         return wrapped[:8].hex()
 
     async def _there(self, place: str) -> bytes | None:
         try:
             return await self._table.get(place)
         except TransientError:
-            # Nobody can have destroyed it without the table either: turns are kept, and memories recalled.
+            # Without the table no replica can have destroyed the key: turns are stored, and memories recalled.
             known = self._unwrapped.get(place)
             if known is None:
                 raise
@@ -147,9 +153,8 @@ def _context(place: str) -> bytes:
     return context_of("data key", place)
 
 
-# --- master ------------------------------------------------------------------------------------------
-# Master keys out of a file: the first wraps, every one of them unwraps. Another place for them (a key management
-# service) is another KeyWrapper.
+# Master keys from a file: the first key wraps, all keys unwrap. A key management service would be another
+# KeyWrapper.
 
 log = logger(__name__)
 KEY_BYTES = 32
@@ -159,37 +164,39 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class Unusable(StrEnum):
-    """Why a changed file is not taken. Also the field of the log event."""
+    """Why a changed file is rejected. Also the field of the log event."""
 
     UNREADABLE = "unreadable"
     NO_KEYS = "no_keys"
-    OTHER_KEYS = "other_keys"  # none of those in use
+    OTHER_KEYS = "other_keys"  # contains none of the keys in use
 
 
 class UnknownMasterKeyError(TransientError):
-    """Data keys were wrapped with a master key that is not at hand; once it is, the same call works."""
+    """Data keys were wrapped with an unavailable master key; the call works once it is available."""
 
 
 def new_master_key() -> str:
-    """A line for the file."""
+    """Generate a line for the file."""
     return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
 def name_of(key: bytes) -> str:
-    """16 hex digits that tell keys apart and tell nothing of them."""
+    """The identity of a key: 16 hex digits that reveal nothing about it."""
     return hashlib.sha256(b"memory-extproc master key\0" + key).digest()[:_NAME_BYTES].hex()
 
 
 class MasterKeyFile:
-    """KeyWrapper over a file with a key of 32 bytes in Base64 on each line, `#` before a comment. It is read again
-    when it has changed, so that a rotation needs no restart. A changed file that cannot be used, or has none of the
-    keys in use, is not taken: what a mistaken key wrapped would be lost with it."""
+    """KeyWrapper over a file with a 32-byte key in Base64 on each line; `#` begins a comment.
+
+    The file is reread when it changes, so that a rotation needs no restart. A changed file is rejected if it is
+    invalid or lacks all keys in use: data wrapped with a mistaken key would be lost with it.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._changed = -1
         self._keys: Mapping[str, bytes] = {}
-        self._unusable: Unusable | None = None  # as it was last told
+        self._unusable: Unusable | None = None  # as last reported
         self._read()
 
     @property
@@ -199,13 +206,13 @@ class MasterKeyFile:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all keys, the one that wraps first."""
+        """The names of all keys, the wrapping key first."""
         self._read()
         return tuple(self._keys)
 
     @property
     def open_to_others(self) -> bool:
-        """Whether more than the file's owner may read it."""
+        """Whether other users than the file's owner may read it."""
         return bool(self._path.stat().st_mode & _OTHERS)
 
     async def wrap(self, key: bytes, context: bytes) -> bytes:
@@ -224,7 +231,9 @@ class MasterKeyFile:
         return _unwrapped(master, wrapped, context)
 
     def _read(self) -> None:
-        """ConfigurationError where the file cannot be used; once it was, what it held stays in use until then."""
+        """Reread a changed file. ConfigurationError if it is invalid; after a first success the old keys stay in
+        use instead.
+        """
         try:
             changed = self._path.stat().st_mtime_ns
             if changed == self._changed:
@@ -250,7 +259,7 @@ class MasterKeyFile:
 
 
 class InMemoryMasterKey:
-    """KeyWrapper with a key of its own that ends with the process. For tests and demonstrations."""
+    """KeyWrapper with a random key that ends with the process. For tests and demonstrations."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(KEY_BYTES)
@@ -303,17 +312,18 @@ def _keys_in(text: str) -> dict[str, bytes]:
     return keys
 
 
-# --- renewal -----------------------------------------------------------------------------------------
-# Destroying an owner's key without losing what is to stay: what was said after the forget, while it went on.
+# Key renewal: destroys an owner's key while keeping the data written after the forget.
 
 _PAGE = 100
 _TO_COME = frozenset({JournalState.WAITING, JournalState.STORED})
 
 
 class RenewedKeys:
-    """Implements ports.KeyStore over *keys*. *store* and *journal* are the sealed ones. Destroy once what was
-    forgotten is deleted: what is there then is read, and sealed anew with another key. Nothing else may write for
-    the owner to the store meanwhile; turns may arrive."""
+    """Implements ports.KeyStore over *keys*. *store* and *journal* are the encrypted wrappers.
+
+    Call `destroy` after the forgotten data is deleted: the remaining data is read and sealed with a new key. No
+    other writer may write to the owner's store meanwhile; turns may arrive.
+    """
 
     def __init__(self, keys: KeyStore, store: MemoryStore, journal: Journal) -> None:
         self._keys, self._store, self._journal = keys, store, journal
@@ -339,8 +349,7 @@ class RenewedKeys:
         return destroyed
 
 
-# --- tables ------------------------------------------------------------------------------------------
-# Where wrapped data keys rest: a SQLite file for one replica, a Redis for several, a dictionary for tests.
+# Tables of wrapped keys: SQLite for a single replica, Redis for several, a dictionary for tests.
 
 _SCHEMA = Schema(
     application=0x6D65786B,  # "mexk"
@@ -374,8 +383,7 @@ class InMemoryKeyTable:
 
 
 class SqliteKeyTable:
-    """Survives power loss: a key that is lost takes its owner's texts with it. Other processes may use the file at
-    the same time."""
+    """Survives power loss: a lost key makes its owner's texts unreadable. Other processes may use the file too."""
 
     def __init__(self, path: Path) -> None:
         self._file = SqliteFile(path, _SCHEMA, fsync=True)
@@ -423,7 +431,7 @@ class SqliteKeyTable:
 
 
 class RedisKeyTable:
-    """One hash in Redis. Which is to keep what it is given: appendonly, and no eviction."""
+    """A Redis hash. The server must be durable: appendonly, and no eviction."""
 
     def __init__(self, link: RedisLink, *, prefix: str) -> None:
         self._link, self._client, self._name = link, link.client, f"{prefix}:keys"

@@ -1,7 +1,7 @@
-"""The Envoy configuration that goes with this sidecar: a whole bootstrap, from Envoy's own typed messages.
+"""A complete Envoy bootstrap for this sidecar, built from Envoy's own typed messages.
 
-Why each value is what it is stands beside it; most were found by watching a real Envoy fail without them. This
-module is imported only by the command that writes the configuration: its messages take a third of a second.
+Comments give the reason for each value; most were found by watching a real Envoy fail without them. Imported only
+by the command that writes the configuration: the messages take a third of a second to import.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ from memory_extproc.extproc.codec import HANDED
 from memory_extproc.request.admission import METADATA
 
 _SECOND = timedelta(seconds=1)
-# Pings keep connections through firewalls that forget; the sidecar's gRPC server takes one every 5 s and answers
-# faster ones by hanging up, which would cut answers short.
+# Pings keep connections open through stateful firewalls. The sidecar's gRPC server accepts a ping every 5 s and
+# closes the connection on faster pings, which would truncate responses.
 _PING_EVERY = timedelta(seconds=30)
 
 
 def bootstrap(options: EnvoyOptions) -> dict[str, Any]:
-    """What `envoy -c` takes, as plain values."""
+    """The configuration for `envoy -c`, as plain values."""
     clusters = [sidecar_cluster(options), upstream_cluster(options.upstream, options)]
     if options.rest is not None:
         clusters.append(api_cluster(options, options.rest))
@@ -76,7 +76,7 @@ def bootstrap(options: EnvoyOptions) -> dict[str, Any]:
 
 
 def plain(message: betterproto2.Message) -> dict[str, Any]:
-    """With Envoy's own field names; what is at its default is left out."""
+    """Convert with Envoy's own field names; defaults are omitted."""
     return message.to_dict(casing=betterproto2.Casing.SNAKE)
 
 
@@ -86,8 +86,8 @@ def _listener(options: EnvoyOptions) -> listener_v3.Listener:
     return listener_v3.Listener(
         name="llm",
         address=_socket(host, port),
-        # A BUFFERED body above this is Envoy's own 413, which failure_mode_allow does not forgive. It stands
-        # well above what the sidecar looks at, so that larger bodies pass it untouched instead.
+        # A BUFFERED body above this limit gets Envoy's own 413, regardless of failure_mode_allow. The limit is well
+        # above the sidecar's, so that larger bodies pass the sidecar untouched instead.
         per_connection_buffer_limit_bytes=options.buffer_bytes,
         filter_chains=[
             listener_v3.FilterChain(
@@ -110,13 +110,13 @@ def sidecar_cluster(options: EnvoyOptions) -> cluster_v3.Cluster:
         SIDECAR,
         _address(options.sidecar),
         connect_timeout=_SECOND,
-        # A stream lives as long as an answer streams; with the default of 1024, the 1025th conversation would
-        # pass without memory and nobody would know.
+        # A stream lasts as long as its response; with the default of 1024, the 1025th conversation would bypass
+        # memory silently.
         circuit_breakers=_breaker(options.streams),
-        # A replaced body comes back whole, in one message.
+        # A modified body comes back whole, in a single message.
         per_connection_buffer_limit_bytes=options.buffer_bytes,
         health_checks=[_health_check(options.health_interval)],
-        # With no healthy sidecar requests pass at once; panic routing would wait for a dead one instead.
+        # Without a healthy sidecar requests pass at once; panic routing would wait for a dead sidecar instead.
         common_lb_config=cluster_v3.ClusterCommonLbConfig(healthy_panic_threshold=type_v3.Percent(value=0)),
         transport_socket=_sidecar_tls(options),
         typed_extension_protocol_options=_protocol(
@@ -128,7 +128,7 @@ def sidecar_cluster(options: EnvoyOptions) -> cluster_v3.Cluster:
 
 
 def api_cluster(options: EnvoyOptions, rest: RestApi) -> cluster_v3.Cluster:
-    """The memory API's HTTP port of the same sidecar: an upstream like any other."""
+    """The memory API's HTTP port of the same sidecar, as an ordinary upstream."""
     http1 = upstream_v3.HttpProtocolOptionsExplicitHttpConfig(http_protocol_options=core.Http1ProtocolOptions())
     return _cluster(
         API,
@@ -146,7 +146,7 @@ def _health_check(interval: timedelta) -> core.HealthCheck:
     return core.HealthCheck(
         timeout=_SECOND,
         interval=interval,
-        # Its default is a minute: a sidecar that leaves between two requests would be noticed too late.
+        # The default is a minute: a sidecar that stops between two requests would be detected too late.
         no_traffic_interval=interval,
         unhealthy_threshold=1,
         healthy_threshold=1,
@@ -185,7 +185,7 @@ def _jwks_cluster(url: str) -> cluster_v3.Cluster:
 
 def _cluster(name: str, address: core.Address, **more: Any) -> cluster_v3.Cluster:
     named = address.socket_address is not None and not _is_ip(address.socket_address.address)
-    # STRICT_DNS follows every address of a name, so a headless Service of several sidecars is spread over.
+    # STRICT_DNS uses every address of a name, so that a headless Service spreads the load over several sidecars.
     discovery = cluster_v3.ClusterDiscoveryType.STRICT_DNS if named else cluster_v3.ClusterDiscoveryType.STATIC
     endpoint = endpoint_v3.LbEndpoint(endpoint=endpoint_v3.Endpoint(address=address))
     return cluster_v3.Cluster(
@@ -228,7 +228,7 @@ def _tls(
     certificates: list[tls_v3.TlsCertificate] | None = None,
     alpn: list[str] | None = None,
 ) -> core.TransportSocket:
-    # Envoy checks no name unless told to; a certificate of anybody would do.
+    # By default Envoy verifies no name, and would accept any certificate of the CA.
     kind = (
         tls_v3.SubjectAltNameMatcherSanType.IP_ADDRESS if _is_ip(name) else tls_v3.SubjectAltNameMatcherSanType.DNS
     )
@@ -266,14 +266,13 @@ def _is_ip(host: str) -> bool:
     return True
 
 
-# --- envoy config rest -------------------------------------------------------------------------------
-# The memory API on the listener of the chats: its routes.
+# Routes of the memory API on the chat listener.
 
 PREFIX = "/v1/memory"
 
 
 def _connection_check(interval: timedelta) -> core.HealthCheck:
-    """Whether a connection can be made, TLS included."""
+    """Checks that a connection can be made, TLS included."""
     return core.HealthCheck(
         timeout=_SECOND,
         interval=interval,
@@ -284,7 +283,7 @@ def _connection_check(interval: timedelta) -> core.HealthCheck:
     )
 
 
-# Neither can have reached the service, so any call may be sent to another replica, a forget too.
+# Neither fault can follow a processed request, so any call, even a forget, may be retried on another replica.
 _UNSENT = route_v3.RetryPolicy(
     retry_on="connect-failure,refused-stream",
     num_retries=2,
@@ -299,16 +298,16 @@ _UNSENT = route_v3.RetryPolicy(
 
 
 def rest_routes(options: EnvoyOptions) -> list[route_v3.Route]:
-    """The routes that stand before the chats' own. ext_proc is off here: there is nothing to recall."""
+    """The API's routes, before the chat routes. ext_proc is off for them: there is nothing to recall."""
     per_filter = {FILTER: Packed.pack(ext_proc_v3.ExtProcPerRoute(disabled=True))}
-    # Not a plain prefix: /v1/memories, should an LLM's API ever have it, is none of ours.
+    # Not a plain prefix: /v1/memories, should an LLM API ever have it, is not ours.
     matches = {
         "memory_api": route_v3.RouteMatch(path_separated_prefix=PREFIX),
         "memory_api_verbs": route_v3.RouteMatch(prefix=f"{PREFIX}:"),
     }
     action = route_v3.RouteAction(
         cluster=API,
-        # The API answers to no name that it does not know (DNS rebinding). Envoy has checked the client's.
+        # The API rejects unknown host names (DNS rebinding). Envoy has checked the client's.
         host_rewrite_literal="localhost",
         append_x_forwarded_host=True,
         timeout=options.route_timeout,
@@ -321,8 +320,7 @@ def rest_routes(options: EnvoyOptions) -> list[route_v3.Route]:
     ]
 
 
-# --- envoy config filters ----------------------------------------------------------------------------
-# The HTTP filters around the sidecar: strip, verify, remember, route; and the access log that shows it.
+# HTTP filters around the sidecar: strip, verify, remember, route; and the access log.
 
 _SEND = ext_proc_v3.ProcessingModeHeaderSendMode.SEND
 _SKIP = ext_proc_v3.ProcessingModeHeaderSendMode.SKIP
@@ -331,7 +329,7 @@ _NONE = ext_proc_v3.ProcessingModeBodySendMode.NONE
 _DUPLEX = ext_proc_v3.ProcessingModeBodySendMode.FULL_DUPLEX_STREAMED
 _STREAMED = ext_proc_v3.ProcessingModeBodySendMode.STREAMED
 
-# One line of JSON for each exchange, with how memory left it and what it cost; no caller, no words.
+# A JSON line per exchange, with its memory outcome and cost; no caller, no user text.
 _LOGGED = {
     "time": "%START_TIME%",
     "method": "%REQ(:METHOD)%",
@@ -342,7 +340,7 @@ _LOGGED = {
     "request_id": "%REQ(X-REQUEST-ID)%",
     "memory": f"%DYNAMIC_METADATA({METADATA})%",
     "memory_status": "%RESP(X-MEMORY-STATUS)%",
-    # Microseconds for each message to the sidecar, as ext_proc's own filter state writes them.
+    # Microseconds per message to the sidecar, in the format of ext_proc's filter state.
     "memory_cost": f"%FILTER_STATE({FILTER}:PLAIN)%",
 }
 
@@ -352,9 +350,10 @@ def connection_manager(options: EnvoyOptions) -> hcm_v3.HttpConnectionManager:
         stat_prefix="llm",
         use_remote_address=True,
         normalize_path=True,
-        # A model may think for long between two pieces of an answer.
+        # A model may pause for long between two response chunks.
         stream_idle_timeout=options.idle_timeout,
-        # Realtime APIs. The sidecar lets go of an upgrade at its headers, so nothing waits for a body's end.
+        # Realtime APIs. The sidecar releases an upgrade at its headers, so that no side waits for the end of a
+        # body.
         upgrade_configs=[hcm_v3.HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
         access_log=[_access_log()],
         http_filters=[
@@ -368,8 +367,11 @@ def connection_manager(options: EnvoyOptions) -> hcm_v3.HttpConnectionManager:
 
 
 def identity_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
-    """What keeps clients from naming themselves. These stand before everything: request_headers_to_remove of
-    a route would act in the router filter, after the sidecar has believed the header."""
+    """The filters that prevent clients from asserting an identity.
+
+    They come first: a route's request_headers_to_remove takes effect in the router filter, after the sidecar has
+    read the header.
+    """
     filters: list[hcm_v3.HttpFilter] = []
     if options.identity is not IdentityMode.TRUST and options.identity_headers:
         removals = [mutation.HeaderMutation(remove=name) for name in options.identity_headers]
@@ -386,7 +388,7 @@ def _jwt(verified: Verified, options: EnvoyOptions) -> jwt_v3.JwtAuthentication:
         issuer=verified.issuer,
         audiences=[verified.audience],
         require_expiration=True,
-        # The sidecar and the LLM's gateway may want to see it too.
+        # The sidecar and the LLM's gateway may need the token too.
         forward=True,
         payload_in_metadata="jwt",
         claim_to_headers=[
@@ -396,7 +398,7 @@ def _jwt(verified: Verified, options: EnvoyOptions) -> jwt_v3.JwtAuthentication:
         ],
         **_keys(verified),
     )
-    # Every path, and no token is a 401: what needs no caller needs another listener.
+    # All paths require a token, else 401: anonymous endpoints need a separate listener.
     everything = jwt_v3.RequirementRule(
         match=route_v3.RouteMatch(prefix="/"), requires=jwt_v3.JwtRequirement(provider_name="caller")
     )
@@ -412,12 +414,12 @@ def _keys(verified: Verified) -> dict[str, Any]:
 
 
 def memory_filter(options: EnvoyOptions) -> hcm_v3.HttpFilter:
-    """The sidecar's filter. It must stand after what says who asks and before the router."""
+    """The sidecar's filter. It must be after authentication and before the router."""
     return _filter(FILTER, external_processor(options))
 
 
 def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
-    # Our own too: another memory filter of the same route tells by it that it has seen to the request.
+    # Includes our own namespace: another memory filter on the route uses it to mark the request as processed.
     namespaces = [*options.forwarded_namespaces, METADATA]
     forwarded = ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=namespaces)
     told = [METADATA, HANDED] if options.two_filters else [METADATA]
@@ -425,7 +427,7 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
     return ext_proc_v3.ExternalProcessor(
         grpc_service=core.GrpcService(
             envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=SIDECAR),
-            # A sidecar that is just leaving refuses the stream: another one, or the same a moment later, takes it.
+            # A sidecar that is shutting down rejects the stream: retry on another replica, or on its successor.
             retry_policy=core.RetryPolicy(retry_on="unavailable,reset,connect-failure", num_retries=1),
         ),
         # Memory is an enhancement: without the sidecar requests go on as they came. Alert on
@@ -437,7 +439,7 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
         message_timeout=options.message_timeout,
         request_attributes=["xds.route_name", "xds.cluster_name"],
         metadata_options=ext_proc_v3.MetadataOptions(forwarding_namespaces=forwarded, receiving_namespaces=written),
-        # The sidecar changes no route and answers nothing itself; so it is not let.
+        # The sidecar changes no route and sends no response of its own, so neither is allowed.
         route_cache_action=ext_proc_v3.ExternalProcessorRouteCacheAction.RETAIN,
         disable_immediate_response=True,
     )
@@ -447,21 +449,24 @@ def _processing_mode(options: EnvoyOptions) -> ext_proc_v3.ProcessingMode:
     duplex = options.bodies is Bodies.FULL_DUPLEX
     return ext_proc_v3.ProcessingMode(
         request_header_mode=_SEND,
-        # BUFFERED is the one mode in which a sidecar that dies in the middle cannot cut a request short.
+        # BUFFERED is the only mode in which a crash of the sidecar cannot truncate a request.
         request_body_mode=_DUPLEX if duplex else _BUFFERED,
-        # FULL_DUPLEX_STREAMED is refused without trailers: they may be what says that a body is whole.
+        # FULL_DUPLEX_STREAMED requires trailers, which may mark the end of a body.
         request_trailer_mode=_SEND if duplex else _SKIP,
         response_header_mode=_SEND,
-        # With two filters the other one watches the answer.
+        # With two filters, the observing filter sees the response.
         response_body_mode=_NONE if options.two_filters else _DUPLEX if duplex else _STREAMED,
-        # Where an upstream sends trailers, the body's last piece does not say that it is the last.
+        # If an upstream sends trailers, the last body chunk is not marked as the last.
         response_trailer_mode=_SKIP if options.two_filters else _SEND,
     )
 
 
 def observer_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
-    """With two filters: the one that watches. It stands before all others, so that it sees what the client sent
-    and, answers passing the filters backwards, what the client gets."""
+    """With two filters: the observing filter.
+
+    It comes before all others, and so sees the client's original request and, because responses pass the filters in
+    reverse, the final response.
+    """
     return [_filter(OBSERVER, _observer())] if options.two_filters else []
 
 
@@ -471,11 +476,12 @@ def _observer() -> ext_proc_v3.ExternalProcessor:
         failure_mode_allow=True,
         stat_prefix=OBSERVER,
         observability_mode=True,
-        # Its streams outlast the exchange by so much, for what was sent last to arrive.
+        # Keeps its streams open after the exchange, until the last messages have arrived.
         deferred_close_timeout=timedelta(seconds=1),
         processing_mode=ext_proc_v3.ProcessingMode(
             request_header_mode=_SEND,
-            # Copies come in pieces: this mode knows no BUFFERED. Trailers say that a body before them is whole.
+            # Copies arrive in chunks, because this mode has no BUFFERED. Trailers mark the end of a body before
+            # them.
             request_body_mode=_STREAMED,
             request_trailer_mode=_SEND,
             response_header_mode=_SEND,
@@ -483,7 +489,7 @@ def _observer() -> ext_proc_v3.ExternalProcessor:
             response_trailer_mode=_SEND,
         ),
         request_attributes=["xds.route_name"],
-        # Who asked and what became of it, from the filter that changes the request. No client can write this.
+        # Caller and outcome, from the filter that modifies the request. Clients cannot write this namespace.
         metadata_options=ext_proc_v3.MetadataOptions(
             forwarding_namespaces=ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=[HANDED])
         ),
@@ -498,7 +504,7 @@ def _routes(options: EnvoyOptions) -> route_v3.RouteConfiguration:
     action = route_v3.RouteAction(
         cluster=UPSTREAM,
         host_rewrite_literal=host,
-        # Zero is without end: an answer may stream for longer than Envoy's default of 15 s.
+        # Zero means no timeout: a response may stream for longer than Envoy's default of 15 s.
         timeout=options.route_timeout,
         idle_timeout=options.idle_timeout,
     )

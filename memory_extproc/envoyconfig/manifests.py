@@ -1,4 +1,4 @@
-"""The same filter for those who write no bootstraps: alone, for Envoy Gateway, for Istio; and all as YAML."""
+"""Manifests with the same filter: alone, for Envoy Gateway, for Istio; and their YAML."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ class Shape(StrEnum):
 
 
 def render(options: EnvoyOptions, shape: Shape, *, gateway: str = "llm", namespace: str = "default") -> str:
-    """YAML with a head that says what it rests on. *gateway* and *namespace* name the Gateway in the two
-    Kubernetes shapes, where the sidecar is `service.namespace:port`. Raises ConfigurationError for what a
-    shape cannot say."""
+    """Render YAML with a header that states its assumptions.
+
+    *gateway* and *namespace* name the Gateway in the Kubernetes shapes, where the sidecar is
+    `service.namespace:port`. ConfigurationError for options that a shape does not support.
+    """
     writers: Mapping[Shape, Callable[[], list[Tree]]] = {
         Shape.BOOTSTRAP: lambda: [bootstrap(options)],
         Shape.FILTER: lambda: [_filter(options)],
@@ -126,11 +128,10 @@ def _service(options: EnvoyOptions) -> tuple[str, str, int]:
     return name, rest.split(".")[0], int(port)
 
 
-def _named(kind: str, version: str, name: str, namespace: str, spec: Tree) -> Tree:
+def _manifest(kind: str, version: str, name: str, namespace: str, spec: Tree) -> Tree:
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec}
 
 
-# --- Envoy Gateway ---------------------------------------------------------------------------------
 _EG = "gateway.envoyproxy.io/v1alpha1"
 
 
@@ -150,11 +151,11 @@ def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[
         "http": {"requestTimeout": _go(options.route_timeout), "streamIdleTimeout": _go(options.idle_timeout)}
     }
     return [
-        _named(
+        _manifest(
             "EnvoyExtensionPolicy", _EG, "memory-extproc", namespace, {**target, "extProc": _eg_processors(options)}
         ),
-        _named("ClientTrafficPolicy", _EG, "memory-extproc", namespace, client),
-        _named(
+        _manifest("ClientTrafficPolicy", _EG, "memory-extproc", namespace, client),
+        _manifest(
             "BackendTrafficPolicy",
             _EG,
             "memory-extproc",
@@ -166,7 +167,7 @@ def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[
 
 
 def _eg_processors(options: EnvoyOptions) -> list[Tree]:
-    """The filters in their order: what watches stands before what changes."""
+    """The filters in order: the observing filter before the modifying filter."""
     name, where, port = _service(options)
     backend = {"name": name, "namespace": where, "port": port}
     processor: Tree = {
@@ -174,7 +175,7 @@ def _eg_processors(options: EnvoyOptions) -> list[Tree]:
         "failOpen": True,
         "messageTimeout": _go(options.message_timeout),
         "processingMode": {
-            # Not xds.cluster_name: its schema takes xds.route_… alone, and would skip the policy for it.
+            # Not xds.cluster_name: its schema accepts xds.route_… only, and would reject the policy.
             "request": {"body": "Buffered", "attributes": ["xds.route_name"]},
             "response": {"body": "Streamed"},
         },
@@ -224,14 +225,14 @@ def _eg_security(options: EnvoyOptions, target: Tree, namespace: str) -> list[Tr
         "issuer": verified.issuer,
         "audiences": [verified.audience],
         "remoteJWKS": {"uri": _remote_keys(options)},
-        "claimToHeaders": [{"header": header, "claim": claim} for header, claim in _claimed(options)],
+        "claimToHeaders": [{"header": header, "claim": claim} for header, claim in _claimed_headers(options)],
     }
     return [
-        _named("SecurityPolicy", _EG, "memory-extproc", namespace, {**target, "jwt": {"providers": [provider]}})
+        _manifest("SecurityPolicy", _EG, "memory-extproc", namespace, {**target, "jwt": {"providers": [provider]}})
     ]
 
 
-def _claimed(options: EnvoyOptions) -> list[tuple[str, str]]:
+def _claimed_headers(options: EnvoyOptions) -> list[tuple[str, str]]:
     if options.verified is None:
         return []
     pairs = (
@@ -248,12 +249,11 @@ def _remote_keys(options: EnvoyOptions) -> str:
 
 
 def _go(duration: timedelta) -> str:
-    """As Kubernetes' APIs write durations: whole milliseconds or seconds."""
+    """Format a duration for Kubernetes: whole milliseconds or seconds."""
     milliseconds = round(duration / timedelta(milliseconds=1))
     return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
 
 
-# --- Istio -----------------------------------------------------------------------------------------
 _ROUTER = {"filterChain": {"filter": {"name": "envoy.filters.network.http_connection_manager"}}}
 _BEFORE_ROUTER = {
     "filterChain": {
@@ -263,7 +263,7 @@ _BEFORE_ROUTER = {
         }
     }
 }
-# What Istio's own cluster for the Service lacks; the rest (addresses, TLS, HTTP/2) is Istio's to say.
+# Settings missing in Istio's own cluster for the Service; Istio manages the rest (addresses, TLS, HTTP/2).
 _CLUSTER_PATCHED = ("circuit_breakers", "health_checks", "common_lb_config", "per_connection_buffer_limit_bytes")
 
 
@@ -275,10 +275,10 @@ def _istio(options: EnvoyOptions, gateway: str, namespace: str) -> list[Tree]:
     for each in (memory, *watching):
         each["typed_config"]["grpc_service"]["envoy_grpc"]["cluster_name"] = f"outbound|{port}||{host}"
     cluster = {key: value for key, value in plain(sidecar_cluster(options)).items() if key in _CLUSTER_PATCHED}
-    # identity_filters' first is the strip; verifying is Istio's own RequestAuthentication.
+    # The first of identity_filters strips headers; Istio's RequestAuthentication verifies tokens.
     stripped = [plain(each) for each in identity_filters(options)[:1]]
     patches = [
-        # The later of two that are put first stands first: the observer before the stripping.
+        # Of two patches with INSERT_FIRST the later is first: the observer before the stripping.
         *(_patch("HTTP_FILTER", {"listener": _ROUTER}, "INSERT_FIRST", each) for each in (*stripped, *watching)),
         _patch("HTTP_FILTER", {"listener": _BEFORE_ROUTER}, "INSERT_BEFORE", memory),
         *_istio_rest(options, where=host),
@@ -287,18 +287,22 @@ def _istio(options: EnvoyOptions, gateway: str, namespace: str) -> list[Tree]:
     ]
     selected = {"labels": {"gateway.networking.k8s.io/gateway-name": gateway}}
     spec = {"workloadSelector": selected, "configPatches": patches}
-    documents = [_named("EnvoyFilter", "networking.istio.io/v1alpha3", SIDECAR.replace("_", "-"), namespace, spec)]
+    documents = [
+        _manifest("EnvoyFilter", "networking.istio.io/v1alpha3", SIDECAR.replace("_", "-"), namespace, spec)
+    ]
     if options.identity is IdentityMode.JWT and options.verified is not None:
         rule = {
             "issuer": options.verified.issuer,
             "audiences": [options.verified.audience],
             "jwksUri": _remote_keys(options),
             "forwardOriginalToken": True,
-            "outputClaimToHeaders": [{"header": header, "claim": claim} for header, claim in _claimed(options)],
+            "outputClaimToHeaders": [
+                {"header": header, "claim": claim} for header, claim in _claimed_headers(options)
+            ],
         }
         chosen = {"matchLabels": selected["labels"]}
         documents.append(
-            _named(
+            _manifest(
                 "RequestAuthentication",
                 "security.istio.io/v1",
                 "memory-extproc",
@@ -310,7 +314,7 @@ def _istio(options: EnvoyOptions, gateway: str, namespace: str) -> list[Tree]:
 
 
 def _istio_rest(options: EnvoyOptions, *, where: str) -> list[Tree]:
-    """The memory API's routes stand before all others of the gateway, of every host."""
+    """The memory API's routes, before all other routes of the gateway, on every host."""
     if options.rest is None:
         return []
     routes = [plain(route) for route in rest_routes(options)]

@@ -1,4 +1,4 @@
-"""Options of the Envoy configuration that is written, as frozen values that know no Envoy message."""
+"""Options of the generated Envoy configuration, as frozen values without Envoy messages."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-# Names of clusters, and of the filter: fixed, because dashboards and alert rules hold them.
+# Fixed names of clusters and filter: dashboards and alert rules refer to them.
 SIDECAR = "memory_extproc"
 UPSTREAM = "llm"
 JWKS = "jwks"
 API = "memory_extproc_api"
 FILTER = "memory"
-OBSERVER = "memory_observer"  # with two filters: the one that watches
+OBSERVER = "memory_observer"  # the observing filter, with two filters
 JWT_AUTHN = "envoy.filters.http.jwt_authn"
 
 
 class IdentityMode(StrEnum):
-    """Who puts the identity headers in."""
+    """The source of the identity headers."""
 
-    STRIP = "strip"  # nobody but a filter that is added after the stripping; clients cannot
-    TRUST = "trust"  # the client itself: only where every client is trusted
-    JWT = "jwt"  # Envoy, from a token it has verified
+    STRIP = "strip"  # only a filter added after the stripping; clients cannot set them
+    TRUST = "trust"  # the client itself: only if every client is trusted
+    JWT = "jwt"  # Envoy, from a verified token
 
 
 class Bodies(StrEnum):
-    """How Envoy hands a body over that is to be changed."""
+    """How Envoy sends a body that may be modified."""
 
-    BUFFERED = "buffered"  # whole, and it keeps a copy: the one way in which it can always go on without us
+    BUFFERED = "buffered"  # whole, with a copy: only so can Envoy always continue without the sidecar
     FULL_DUPLEX = "full-duplex"  # in pieces of which it keeps none: where a gateway offers nothing else
 
 
@@ -42,7 +42,7 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What Envoy demands of tokens. One of *jwks_url* and *jwks_file* is set."""
+    """Envoy's requirements on tokens. Either *jwks_url* or *jwks_file* is set."""
 
     issuer: str
     audience: str
@@ -78,7 +78,7 @@ class EnvoyOptions:
     identity: IdentityMode
     user_header: str
     tenant_header: str
-    roles_header: str = ""  # with which a gateway tells the memory API what a caller may do
+    roles_header: str = ""  # the header with which a gateway grants roles in the memory API
     message_timeout: timedelta  # above the sidecar's own deadline
     health_interval: timedelta
     route_timeout: timedelta  # of a whole exchange; zero: none
@@ -89,7 +89,7 @@ class EnvoyOptions:
     verified: Verified | None = None  # with IdentityMode.JWT
     client_tls: ClientTls | None = None
     bodies: Bodies = Bodies.BUFFERED
-    two_filters: bool = False  # one changes the request, another in front of all watches
+    two_filters: bool = False  # a modifying filter, and an observing filter in front of all others
     rest: RestApi | None = None  # None: the memory API has no HTTP routes
     router: tuple[str, int] | None = None  # the semantic router's ext_proc, in front of memory
 
@@ -104,5 +104,5 @@ class EnvoyOptions:
 
     @property
     def buffer_bytes(self) -> int:
-        """Envoy's limit on a body that waits for us: four times what the sidecar looks at."""
+        """Envoy's limit on a buffered body: four times the sidecar's limit."""
         return 4 * self.request_body

@@ -1,1 +1,1 @@
-"""Forgetting: what goes, in which order, what keeps it gone, and the proof of it."""
+"""Forgetting: the cascade, its steps, tombstones that keep data deleted, and signed receipts."""

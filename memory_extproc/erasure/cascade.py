@@ -1,13 +1,12 @@
-"""What goes when something is forgotten: it, what came from it, and what carries its words. Pure.
+"""The cascade of a forget: the named memories, their derivatives, and messages that repeat them. Pure functions.
 
-- A message goes with its whole turn: both sides, their pieces, the facts that were taken from it. So does one whose
-  words were corrected since: what was taken from it still says what it said first.
-- A fact goes with its older versions and with the messages of the turns they came from; other facts of these turns
-  stay, unless they say the same. Of a fact that was named (by id or by a query) also what carries its words goes,
-  wherever it was said; of a message too, but for what people and assistants say at every turn.
-- What was made out of something forgotten (its ids stand in `metadata.sources`) goes; what else it was made of
-  stays, and speaks for itself again. What was drawn from several turns together goes with any of them, and takes
-  none of the others along.
+- A message goes with its whole turn: both sides, their pieces, and the extracted facts. The same holds for a
+  message that was corrected since, because the facts still state its original words.
+- A fact goes with its older versions and the messages of their turns; other facts of these turns stay, unless they
+  state the same. For a fact named by id or query, all memories that repeat its words go too. So do repetitions of a
+  named message, except phrases that people and assistants use at every turn.
+- A memory derived from a forgotten memory (listed in `metadata.sources`) goes; its other sources stay and become
+  active again. A memory drawn from several turns goes with any of them, and takes none of the others along.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from memory_extproc.erasure.tombstones import (
 from memory_extproc.model import ForgetScope, Memory, Role
 from memory_extproc.text.words import normal, stems, word_set
 
-_LITTLE = 3  # characters; shorter words that are no numbers say too little to know a text by
+_LITTLE = 3  # characters; shorter words, except numbers, do not identify a text
 _EMPTY = frozenset(
     {"user", "user's", "the", "and", "for", "with", "that", "this", "has", "have", "was", "are", "you"}
 )
@@ -39,16 +38,16 @@ _EMPTY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """*turns* go whole; of *quoted* ones the messages do."""
+    """The memories and turns of a forget. *turns* go whole; of *quoted* turns only the messages go."""
 
     memories: Mapping[str, Memory] = field(repr=False)
     turns: frozenset[str] = frozenset()
     quoted: frozenset[str] = frozenset()
-    misdated: Mapping[str, float] = field(default_factory=dict)  # id → moment, of those dated behind the present
-    named: frozenset[str] = frozenset()  # ids of those that the scope names itself
+    misdated: Mapping[str, float] = field(default_factory=dict)  # id to moment, of memories dated in the future
+    named: frozenset[str] = frozenset()  # ids named by the scope itself
 
     def items(self, blind: KeyedHasher) -> set[bytes]:
-        """By what all of it is known again."""
+        """The tombstone items of all of it."""
         found: set[bytes] = set()
         for memory in self.memories.values():
             owner = memory.owner
@@ -76,14 +75,13 @@ def within(scope: ForgetScope, memory: Memory, at: float, now: float = inf) -> b
 
 
 def _moment(memory: Memory, at: float, now: float) -> float:
-    """What is dated behind *now* was there before it all the same: a clock was set back, or a file told a wrong
-    time."""
+    """The time of *memory*. A time after *now* counts as *at*: a clock was set back, or a file had a wrong time."""
     moment = moment_of(memory)
     return at if moment > now else moment
 
 
 def cascade(rows: Iterable[Memory], scope: ForgetScope, at: float, now: float = inf) -> Cascade:
-    """Of *rows*, all that one owner has at *now*, what goes with *scope*."""
+    """Compute the memories among all *rows* of an owner that go with *scope*."""
     known = {memory.id: memory for memory in rows}
     named = [memory for memory in known.values() if within(scope, memory, at, now)]
     growing = _Growing(known, frozenset(memory.id for memory in named))
@@ -91,7 +89,7 @@ def cascade(rows: Iterable[Memory], scope: ForgetScope, at: float, now: float = 
     if scope.ids:
         growing.take_what_carries_words()
     growing.take_alone(scope.listed)
-    # As said below `within`: what was said after the forget is not in it, whatever it repeats.
+    # As in `within`: statements made after the forget stay, even if they repeat it.
     taken = {one: memory for one, memory in growing.taken.items() if _moment(memory, at, now) <= at}
     return Cascade(
         taken,
@@ -107,7 +105,7 @@ class _Growing:
         self._known = known
         self._named = named
         self.taken: dict[str, Memory] = {}
-        self._alone: set[str] = set()  # of those taken, what may yet be meant itself, and then takes more along
+        self._alone: set[str] = set()  # taken alone; if named later, their derivatives are taken too
         self.whole: set[str] = set()
         self.quoted: set[str] = set()
         self._by_turn: defaultdict[str, list[Memory]] = defaultdict(list)
@@ -125,7 +123,7 @@ class _Growing:
                 self._drawn_from[turn].append(memory)
 
     def take(self, memories: Iterable[Memory]) -> None:
-        """*memories* and what follows from each."""
+        """Take *memories* and everything that follows from them."""
         waiting = list(memories)
         while waiting:
             memory = waiting.pop()
@@ -139,7 +137,7 @@ class _Growing:
             waiting += self._older_than(memory)
             turn = turn_of(memory)
             if not turn or drawn_from(memory):
-                continue  # what was drawn from several turns is in the words of none
+                continue  # drawn from several turns: quotes none of them
             if was_message(memory):
                 self.whole.add(turn)
                 waiting += self._by_turn[turn] + self._drawn_from[turn]
@@ -147,24 +145,26 @@ class _Growing:
                 self._quote(turn, waiting)
 
     def _older_than(self, memory: Memory) -> list[Memory]:
-        """Its older versions. What was merged into it goes with it only where it is meant itself: where it goes for
-        another of its sources, the rest of them was not named."""
+        """Its older versions.
+
+        Memories merged into it go only if it was named itself; if it goes because of another source, they stay.
+        """
         for_a_source = self._for_a_source(memory)
         return [
             one for one in self._older[memory.id] if not (for_a_source and one.metadata.get("merged") == memory.id)
         ]
 
     def _for_a_source(self, memory: Memory) -> bool:
-        """Whether it was not named itself, and goes because of what it was made of."""
+        """Whether it was not named, and goes because of a source."""
         of_taken = any(source in self.taken for source in sources_of(memory))
         return self._for_a_turn(memory) or (memory.id not in self._named and of_taken)
 
     def _for_a_turn(self, memory: Memory) -> bool:
-        """Whether it was not named itself, and goes because of one of the turns that it was drawn from."""
+        """Whether it was not named, and goes because of a turn that it was drawn from."""
         return memory.id not in self._named and not self.whole.union(self.quoted).isdisjoint(drawn_from(memory))
 
     def _quote(self, turn: str, waiting: list[Memory]) -> None:
-        """The messages of *turn* carry the words of a fact that goes; its other facts stay."""
+        """Take the messages of *turn*, which contain the words of a forgotten fact; its other facts stay."""
         self.quoted.add(turn)
         waiting += self._drawn_from[turn]
         for memory in self._by_turn[turn]:
@@ -173,7 +173,7 @@ class _Growing:
                 waiting += self._made_of[memory.id]
 
     def take_alone(self, ids: Iterable[str]) -> None:
-        """Those of *ids* that are there, and nothing of what follows from them."""
+        """Take the existing memories of *ids* without their derivatives."""
         for one in ids:
             if one in self._known and one not in self.taken:
                 self.taken[one] = self._known[one]
@@ -212,8 +212,10 @@ class _Growing:
             self.take(waiting)
 
     def _tells(self, message: Memory) -> bool:
-        """Whether *message*, where it stands once more, says again what was forgotten. "Tell me more." says
-        nothing, and an answer that went with its turn only says it where it takes up what the caller had told."""
+        """Whether a repetition of *message* repeats forgotten content.
+
+        "Tell me more." has none. An answer taken only with its turn counts if it repeats the caller's words.
+        """
         said = stems(message.content)
         if message.role is not Role.ASSISTANT:
             return bool(said)
@@ -224,8 +226,10 @@ class _Growing:
 
 
 def _carrying(fact: Memory, holding: Mapping[str, set[str]]) -> set[str]:
-    """Ids of what says what *fact* says: all words of its value, and one at least of what it is about. A fact that
-    does not say what it is about is known by nearly all of its words."""
+    """Ids of memories that repeat *fact*: all words of its value, and at least a word of its subject or attribute.
+
+    A fact without a subject is matched by nearly all of its words.
+    """
     value = telling(word_set(str(fact.metadata.get("value", ""))))
     about = telling(word_set(f"{fact.metadata.get('subject', '')} {fact.metadata.get('attribute', '')}"))
     if not value:
@@ -242,13 +246,13 @@ def _all_of(words: frozenset[str], holding: Mapping[str, set[str]]) -> set[str]:
 
 
 def telling(words: frozenset[str]) -> frozenset[str]:
-    """Those of *words* by which a text can be known."""
+    """The words that identify a text."""
     return frozenset(
         word for word in words if word not in _EMPTY and (len(word) >= _LITTLE or any(map(str.isdigit, word)))
     )
 
 
 def said_again_in(fact: Memory) -> Sequence[str]:
-    """Ids of the later turns that said *fact* once more."""
+    """Ids of later turns that repeated *fact*."""
     also = fact.metadata.get("also", {})
     return [turn for turn in also if isinstance(turn, str)] if isinstance(also, Mapping) else []

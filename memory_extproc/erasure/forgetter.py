@@ -1,17 +1,17 @@
-"""Forgets: what was accepted is written down first, then shut away, then erased, then looked for once more.
+"""Carries out forgets: record the job, block access, erase, verify.
 
-1. The job stands in the ledger, with the cut of its scope or the ids it names. From here it is done whatever
-   happens; until step 3 is, nothing of the owner is recalled or written, by any replica.
-2. Every replica drops what it holds of the owner and says so, or loses its lease. The epoch advances: blocks given
-   before are void, and what is being extracted is begun anew.
-3. What goes is worked out from all rows, and from what turns that wait will become, with nobody else writing; its
-   hashes go to the ledger, its turns from the journal, its rows from the store, the owner's records from
-   coordination. Recall cannot find it: the call returns. Where turns that were accepted before it are out of reach
-   (in the data directory of another replica) the owner is served again, and this step is taken once more for each
-   that came: the receipt says `clean` when none is left.
-4. Once more it is looked for, the files are rewritten or compacted, and the receipt is complete.
+1. The job is written to the ledger with its cut or ids. From here on it is completed even after a crash; until step
+   3 is done, no replica recalls or writes memories of the owner.
+2. Every replica drops its cached data of the owner and confirms, or loses its lease. The epoch advances, which
+   invalidates earlier blocks and restarts running extractions.
+3. With all other writers excluded, the cascade is computed from all rows and from the turns still waiting. Hashes
+   go to the ledger; turns are erased from the journal, rows from the store, records from coordination. Recall
+   cannot find the data, and the call returns. If earlier turns are unreachable (in the data directory of another
+   replica) the owner is served again, and this step is repeated as they arrive: the receipt says `clean` when none
+   is left.
+4. Verify once more, rewrite or compact the files, and complete the receipt.
 
-Each step can be taken again, so a crash anywhere costs nothing but the repetition.
+All steps are idempotent, so a crash costs only the repetition.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class MemoryFinder(Protocol):
-    """Finds what is known about something, as recall would."""
+    """Finds memories about a query, as recall would."""
 
     async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]: ...
 
@@ -59,8 +59,9 @@ class ForgetLimits:
     patience: timedelta = timedelta(seconds=10)  # how long a call waits for its forget to be clean
     first: timedelta = timedelta(milliseconds=200)  # before the second attempt; doubles
     longest: timedelta = timedelta(seconds=30)
-    settle: timedelta = timedelta()  # after which no write that began before can still arrive; 0: one replica
-    server_purge: timedelta = timedelta(days=4)  # what a server may take until deleted rows are gone from its files
+    settle: timedelta = timedelta()  # after which no earlier write can still arrive; 0: single replica
+    # the longest time until a server purges deleted rows from its files
+    server_purge: timedelta = timedelta(days=4)
     plan: timedelta = timedelta(minutes=10)  # how long a dry run can be confirmed
     lease: timedelta = timedelta(seconds=30)  # of a job: when its replica ends, another carries on after it
 
@@ -72,8 +73,7 @@ class _Running:
 
 
 class Forgetter:
-    """Implements ports.MemoryForgetter. Entering takes up what an earlier process left; leaving stops where it
-    stands."""
+    """Implements ports.MemoryForgetter. Entering resumes unfinished jobs; leaving stops without completing them."""
 
     def __init__(
         self,
@@ -90,8 +90,7 @@ class Forgetter:
         signer: Signer | None = None,
         seeks: MemoryFinder | None = None,
     ) -> None:
-        """*holder*: of the leases on jobs; a process and the one that takes its place have the same, two replicas
-        never."""
+        """*holder*: of the leases on jobs. A restarted process keeps it; two replicas never share it."""
         self._holder = holder
         self._ledger = ledger
         self._forgotten = forgotten
@@ -113,7 +112,7 @@ class Forgetter:
         )
         self._plans = Plans(holders.coordination, limits.plan, now)
         self._running: dict[str, _Running] = {}
-        self._one_at_a_time = WeakValueDictionary[str, asyncio.Lock]()  # by subject, while one of theirs runs
+        self._one_at_a_time = WeakValueDictionary[str, asyncio.Lock]()  # by subject, while a job runs
         self._pending: dict[str, datetime] = {}  # by job, since when
         self._left_to_server: set[str] = set()  # of them, until the time that their receipts name
         self._sweeping: dict[Owner, asyncio.Task[None]] = {}
@@ -134,7 +133,6 @@ class Forgetter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- what is asked ---------------------------------------------------------------------------------
     async def plan(self, owner: Owner, scope: ForgetScope) -> ForgetPlan:
         await self._forgotten.check(owner)
         at = self._now().timestamp()
@@ -147,7 +145,7 @@ class Forgetter:
 
     async def forget(self, owner: Owner, scope: ForgetScope, *, token: str = "") -> ForgetReceipt:
         try:
-            job = await self._accepted(owner, scope, token)
+            job = await self._accept(owner, scope, token)
         except MemoryExtprocError:
             self._metrics.forgets.labels(scope.name, "refused").inc()
             raise
@@ -158,27 +156,27 @@ class Forgetter:
                 await clean.wait()
         except TimeoutError:
             log.warning("forget.takes_long", scope=scope.name)
-        return await self.receipt(owner, job.id) or self._signed(job)
+        return await self.receipt(owner, job.id) or self._sign_receipt(job)
 
     async def receipt(self, owner: Owner, receipt_id: str) -> ForgetReceipt | None:
         kept = await self._ledger.job(receipt_id)
         blind = await self._forgotten.blind()
         if kept is None or kept.subject != blind.subject(owner):
             return None
-        return self._signed(Job.read(kept))
+        return self._sign_receipt(Job.read(kept))
 
     def sweep(self, owner: Owner) -> None:
-        """Something forgotten is in the store again, out of a backup: it goes, in the background."""
+        """Erase data that a backup restored after its forget, in the background."""
         if owner not in self._sweeping:
             task = self._sweeping[owner] = asyncio.create_task(self._swept(owner), name="forget again")
             task.add_done_callback(lambda _: self._sweeping.pop(owner, None))
 
     def _oldest(self) -> float:
-        """Age in seconds of the oldest forget that waits for nothing but us and our stores."""
+        """Age in seconds of the oldest forget that waits only for us and our stores."""
         late = [since for job_id, since in self._pending.items() if job_id not in self._left_to_server]
         return max(0.0, (self._now() - min(late)).total_seconds()) if late else 0.0
 
-    async def _accepted(self, owner: Owner, scope: ForgetScope, token: str) -> Job:
+    async def _accept(self, owner: Owner, scope: ForgetScope, token: str) -> Job:
         if token:
             named = await self._plans.confirmed(owner, scope, token)
         elif scope.query and not scope.ids:
@@ -200,7 +198,7 @@ class Forgetter:
         items = await self._eraser.collect_items(owner, named, job.until)
         encoded = None if cut is None else msgspec.json.encode(cut)
         await self._ledger.write(job.kept(), cut=encoded, items=sorted(items), at=job.until)
-        # From here on, in this process: nothing of the owner is shown or kept.
+        # From here on this process neither shows nor stores memories of the owner.
         self._forgotten.renew(job.subject)
         return job
 
@@ -212,13 +210,12 @@ class Forgetter:
         found = await self._seeks.about(owner, scope.query, scope)
         return without_words(scope, tuple(memory.id for memory in found) or ("",))
 
-    def _signed(self, job: Job) -> ForgetReceipt:
+    def _sign_receipt(self, job: Job) -> ForgetReceipt:
         receipt = job.receipt()
         return unsigned(receipt) if self._signer is None else self._signer.signed(receipt)
 
-    # --- doing it --------------------------------------------------------------------------------------
     def _start(self, job: Job) -> _Running:
-        """Once for each job: who takes up what the ledger holds may come upon one that is just being accepted."""
+        """Start a job, or return it if it runs: a resumed job may just have been accepted."""
         if (running := self._running.get(job.id)) is not None:
             return running
         clean = asyncio.Event()
@@ -239,7 +236,7 @@ class Forgetter:
         self._pending.pop(job_id, None)
 
     async def _take_up(self) -> None:
-        """Carry on with jobs that an earlier process left, and with those of replicas that ended since."""
+        """Resume jobs of an earlier process, and of replicas that ended."""
         unreadable = set[str]()
         while True:
             for kept in await self._insist(self._ledger.unfinished):
@@ -247,12 +244,12 @@ class Forgetter:
                     continue
                 if not await self._insist(partial(self._acquire, kept.id)):
                     continue
-                # Its replica may have come further, or to its end, before its lease ran out.
+                # Its replica may have advanced or completed it before its lease expired.
                 latest = await self._insist(partial(self._ledger.job, kept.id))
                 try:
                     job = Job.read(latest or kept)
                 except msgspec.MsgspecError:
-                    # Of a newer version beside us, which carries it out; what we do not know might narrow it.
+                    # Written by a newer version, which carries it out; unknown fields might narrow it.
                     log.warning("forget.unreadable")
                     unreadable.add(kept.id)
                     continue
@@ -264,8 +261,10 @@ class Forgetter:
         return await self._holders.coordination.acquire(f"forget:{job_id}", self._holder, self._limits.lease)
 
     async def _keep_lease(self, job_id: str) -> None:
-        """Renew the lease on a job that is carried out here. Returns once another replica has it: who comes second
-        finds nothing any more, and its receipt would say so."""
+        """Renew the job's lease, and return once another replica has it.
+
+        A second runner would find nothing to erase, and its receipt would say so.
+        """
         while True:
             try:
                 if not await self._acquire(job_id):
@@ -289,9 +288,9 @@ class Forgetter:
     async def _carry_out(self, job: Job, clean: asyncio.Event) -> None:
         lock = self._one_at_a_time.setdefault(job.subject, asyncio.Lock())
         if job.state is ForgetState.ACCEPTED:
-            job = await self._cleaned(job, lock)
+            job = await self._clean(job, lock)
             clean.set()
-        # The others may show what is left; they are told once more after a crash too.
+        # Other replicas may show the remaining data; after a crash they are notified again too.
         await self._insist(lambda: self._replicas.tell(job.subject))
         if self._limits.settle:
             await self._wait((job.clean_at or job.at) + self._limits.settle, self._limits.settle)
@@ -304,11 +303,11 @@ class Forgetter:
             await self._wait(until, self._limits.server_purge)
         await self._insist(lambda: self._eraser.completed(job))
 
-    async def _cleaned(self, job: Job, lock: asyncio.Lock) -> Job:
-        """Once nothing of *job* waits anywhere. Between two looks others' forgets of the same owner go on."""
+    async def _clean(self, job: Job, lock: asyncio.Lock) -> Job:
+        """Repeat step 3 until no turn of *job* is waiting. Other forgets of the owner proceed in between."""
         looks = 0
         before: Waiting | None = None
-        # Every replica says what waits in its directory as of a moment after it was told.
+        # After this notification every replica reports the turns waiting in its directory.
         await self._insist(partial(self._replicas.tell, job.subject))
         while True:
             waiting = await self._insist(partial(self._eraser.find_waiting, job))
@@ -322,7 +321,7 @@ class Forgetter:
             await asyncio.sleep(self._pause(looks))
 
     async def _wait(self, until: datetime, most: timedelta) -> None:
-        """*until* may lie behind *most*, where the clock was set back."""
+        """Wait until *until*, but at most *most*, in case the clock was set back."""
         await asyncio.sleep(max(timedelta(), min(most, until - self._now())).total_seconds())
 
     async def _swept(self, owner: Owner) -> None:
@@ -334,7 +333,7 @@ class Forgetter:
             log.warning("forget.again", memories=late, turns=turns)
 
     async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Takes *step* until it is done: what was promised is never given up."""
+        """Retry *step* until it succeeds: an accepted forget is never abandoned."""
         failures = 0
         while True:
             try:
@@ -351,17 +350,16 @@ class Forgetter:
         return pause.total_seconds() * (1 - self._rng() / 2)
 
 
-# --- plans -------------------------------------------------------------------------------------------
-# Dry runs that can be confirmed: what was listed is kept for a while, so that exactly that goes.
+# Plans: dry runs whose listed ids are kept for a while, so that a confirmation erases exactly these.
 
-RECORD = "forget_plan"  # kind of a record in Coordination; holds ids and no words
+RECORD = "forget_plan"  # kind of a record in Coordination; contains ids and no user text
 _SHOWN = 1_000
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
     scope: str
     ids: tuple[str, ...]
-    # Of them, what the scope named itself; None: an older version does not say.
+    # The ids named by the scope itself; None: written by an older version.
     named: tuple[str, ...] | None = None
 
 
@@ -372,7 +370,7 @@ class Plans:
     async def made(
         self, owner: Owner, scope: ForgetScope, memories: Sequence[Memory], named: frozenset[str]
     ) -> ForgetPlan:
-        """*memories*: the newest first; *named*: the ids of those that *scope* names itself."""
+        """Store a plan. *memories*: newest first; *named*: ids named by *scope* itself."""
         token = uuid.uuid4().hex
         kept = _Kept(_named(scope), tuple(memory.id for memory in memories), tuple(sorted(named)))
         expires = self._now() + self._keep
@@ -380,9 +378,11 @@ class Plans:
         return ForgetPlan(memories=tuple(memories[:_SHOWN]), total=len(memories), token=token, expires_at=expires)
 
     async def confirmed(self, owner: Owner, scope: ForgetScope, token: str) -> ForgetScope:
-        """What takes what was listed: the messages that were listed with a fact are not named themselves, or they
-        would bring its turn's other facts. NotConfirmedError for a token of another owner or scope, or an old
-        one."""
+        """The scope that erases exactly the listed memories.
+
+        Messages listed because of a fact are not named, or they would take the turn's other facts along.
+        NotConfirmedError for a token that has expired or belongs to another owner or scope.
+        """
         raw = await self._records.get_record(RECORD, owner, token)
         kept = None if raw is None else msgspec.json.decode(raw, type=_Kept)
         if kept is None or kept.scope != _named(scope):

@@ -1,4 +1,4 @@
-"""Receipts of forgets as canonical JSON, signed with Ed25519 (RFC 8032); whoever has the public key can check them.
+"""Forget receipts as canonical JSON, signed with Ed25519 (RFC 8032) and verifiable with the public key.
 
 Canonical: keys sorted, no spaces, ASCII, times in UTC as RFC 3339 with microseconds. These bytes are signed.
 """
@@ -47,7 +47,7 @@ class Signer:
 
 
 def read_signer(path: Path) -> Signer:
-    """From a PEM file with an unencrypted Ed25519 private key (PKCS 8). PermanentError if it is none."""
+    """Read a signer from a PEM file with an unencrypted Ed25519 private key (PKCS 8); else PermanentError."""
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
@@ -58,7 +58,7 @@ def read_signer(path: Path) -> Signer:
 
 
 def read_public(path: Path) -> Ed25519PublicKey:
-    """Of a PEM file with the public key, or with the private one. PermanentError if it is neither."""
+    """Read the public key from a PEM file with a public or private key; else PermanentError."""
     try:
         text = path.read_bytes()
     except OSError as error:
@@ -123,8 +123,7 @@ def _time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-# --- verifying ---------------------------------------------------------------------------------------
-# Looks again, long after a forget: is its receipt genuine, and is what it covers still nowhere?
+# Verification long after a forget: is the receipt genuine, and is the covered data still gone?
 
 _PAGE = 500
 
@@ -137,7 +136,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was found in one place. *found*: how many entries that the forgets of this owner cover."""
+    """The result for a store. *found*: entries covered by the owner's forgets."""
 
     store: str
     verdict: Verdict
@@ -155,8 +154,7 @@ class Proof:
 
 
 def read_proof(text: bytes) -> Proof:
-    """Of the JSON that the API or `memory forget --json` gives; or of the whole answer around it. PermanentError if
-    it is none."""
+    """Parse the JSON of the API or of `memory forget --json`, alone or within the response. Else PermanentError."""
     try:
         given = json.loads(text)
         given = given.get("receipt", given)
@@ -171,7 +169,7 @@ def read_proof(text: bytes) -> Proof:
 
 
 def check_signature(proof: Proof, key: Ed25519PublicKey) -> None:
-    """PermanentError where the receipt is not what that key signed."""
+    """PermanentError if the signature of the receipt does not match *key*."""
     if not proof.signature:
         raise PermanentError("the receipt is not signed")
     if not is_genuine(proof.signed, proof.signature, key):
@@ -186,8 +184,10 @@ async def look_again(
     store: MemoryStore | None,
     journal: Journal | None,
 ) -> Sequence[Look]:
-    """In the stores themselves, past everything that hides. None: it cannot be reached. PermanentError where the
-    receipt is about somebody else."""
+    """Search the stores directly, bypassing the tombstone filter. None: unreachable.
+
+    PermanentError if the receipt belongs to another owner.
+    """
     blind = await forgotten.blind()
     if blind.subject(owner) != proof.body["subject"]:
         raise PermanentError("the receipt is about somebody else, or another installation gave it")

@@ -1,4 +1,4 @@
-"""The steps of a forget, one at a time: each ends with the ledger saying so, and can be taken again."""
+"""The steps of a forget. Each ends with an entry in the ledger and is idempotent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_PURGED = "the server purges deleted rows by compaction, garbage collection 
 
 
 class ExclusivePartition(Protocol):
-    """An owner's partition with nobody else writing."""
+    """An owner's partition with all other writers excluded."""
 
     @property
     def unstored(self) -> Callable[[], Sequence[Memory]]: ...
@@ -56,11 +56,11 @@ class ForgettablePartitions(Protocol):
 
 
 class PendingMemorySource(Protocol):
-    """Knows what turns that wait to be learned will become, with the ids that it will have."""
+    """Predicts the memories of waiting turns, with their future ids."""
 
     @property
     def complete(self) -> bool:
-        """Whether `foresee_facts` finds every fact that there will be."""
+        """Whether `foresee_facts` predicts every fact."""
 
     async def foresee_messages(self, turns: Sequence[Turn]) -> Sequence[Memory]: ...
 
@@ -69,8 +69,10 @@ class PendingMemorySource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Turns that were accepted before a forget and are not learned: where they cannot be looked through, and ids of
-    those in the journal of which nobody can foresee every fact."""
+    """Turns accepted before a forget and not learned yet.
+
+    *places*: where they are unreachable; *turns*: ids of turns in the journal whose facts cannot all be predicted.
+    """
 
     places: tuple[WaitingPlace, ...] = ()
     turns: frozenset[str] = frozenset()
@@ -78,32 +80,32 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """All that one owner has, and what it is going to be: *coming* has no store yet."""
+    """All memories of an owner; *coming* are predicted and not stored yet."""
 
     rows: Mapping[str, Memory]
     coming: Mapping[str, Memory]
     turns: Sequence[Turn]
-    missing: frozenset[str]  # ids that were asked for and are nowhere
+    missing: frozenset[str]  # requested ids that do not exist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasable:
-    """Everything that holds something of people."""
+    """All parts that hold user data."""
 
-    store: MemoryStore  # the store itself, not what hides
+    store: MemoryStore  # the store itself, not the tombstone filter
     partitions: ForgettablePartitions
     journal: Journal
     coordination: Coordination
     purges: StorePurger
-    caches: Sequence[Callable[[Owner], None]] = ()  # of this process, each drops what it has of an owner
+    caches: Sequence[Callable[[Owner], None]] = ()  # of this process; each drops its entries of an owner
     keys: KeyStore | None = None
     foresees: PendingMemorySource | None = None
-    # Discards an owner's exchanges that were asked by a time and wait, in this process, for a place in the journal.
+    # Discards an owner's exchanges asked before a time that wait in this process for a place in the journal.
     discard_waiting: Callable[[Owner, datetime], int] = lambda _owner, _until: 0
 
 
 class Eraser:
-    """TransientError and PermanentError from any step: it is to be taken again, from its beginning."""
+    """The steps. On TransientError or PermanentError the step must be repeated from its beginning."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class Eraser:
         server_purge: timedelta,
         now: Now,
     ) -> None:
-        """*server_purge*: what a server may take until deleted rows are gone from its files."""
+        """*server_purge*: the longest time until a server purges deleted rows from its files."""
         self._ledger, self._forgotten, self._replicas, self._holders = ledger, forgotten, replicas, holders
         self._server_purge, self._now = server_purge, now
 
@@ -125,7 +127,7 @@ class Eraser:
                 yield row.memory
 
     async def collect_items(self, owner: Owner, scope: ForgetScope, until: float) -> set[bytes]:
-        """What is known of *scope* without a store: the ids that were asked for, and what only this process has."""
+        """The items of *scope* known without a store: requested ids, and memories held only in this process."""
         blind = await self._forgotten.blind()
         asked = {*scope.ids, *scope.listed} - {""} if scope.by_id_alone else set()
         items = {blind.item(Kind.MEMORY, owner, one) for one in asked}
@@ -133,7 +135,7 @@ class Eraser:
         return items | cascade(unstored, scope, until, self._now().timestamp()).items(blind)
 
     async def find_waiting(self, job: Job) -> Waiting:
-        """What keeps *job* from being clean once all that can be reached is erased."""
+        """Turns that keep *job* from being clean after all reachable data is erased."""
         places = await self._replicas.waiting(_owner(job))
         places = [one for one in places if one.since is None or one.since <= job.at]
         foresees = self._holders.foresees
@@ -146,22 +148,24 @@ class Eraser:
         return Waiting(tuple(places), frozenset(turns))
 
     async def cleaned(self, job: Job, waiting: Waiting) -> Job:
-        """Steps 2 and 3 of a forget (forgetter.py): recall cannot find it from here on. The job is clean then, or
-        says which turns it waits for; these may have come since it was last called."""
+        """Steps 2 and 3 of a forget (forgetter.py): recall cannot find the data from here on.
+
+        Returns the job as clean, or with the turns it waits for, which may have arrived since the last call.
+        """
         owner, holders = _owner(job), self._holders
         self._forgotten.renew(job.subject)
         self._drop(owner)
         await holders.coordination.advance_epoch(owner)
         await self._replicas.tell(job.subject)
-        self._forgotten.renew(job.subject)  # replicas have added what only they knew
+        self._forgotten.renew(job.subject)  # replicas have added items that only they knew
         async with holders.partitions.alone(owner) as alone:
             known = await self._gather(job, alone)
             taken = await compute_cascade(
                 [*known.rows.values(), *known.coming.values()], _scope(job), job.until, self._now().timestamp()
             )
-            job, left = await self._erased(job, known, taken, alone)
+            job, left = await self._erase(job, known, taken, alone)
         job = await self._records_gone(job)
-        # An id that is nowhere now may belong to a turn that waits to be learned.
+        # An unknown id may belong to a turn still waiting to be learned.
         turns = waiting.turns & left if job.steps["memories"].note else frozenset()
         job = self._settle(job, waiting.places, len(turns))
         await self._ledger.write(job.kept())
@@ -199,19 +203,21 @@ class Eraser:
         missing -= coming.keys()
         return _Known(rows, coming, [entry.turn for entry in entries], frozenset(missing))
 
-    async def _erased(
+    async def _erase(
         self, job: Job, known: _Known, taken: Cascade, alone: ExclusivePartition
     ) -> tuple[Job, frozenset[str]]:
-        """Hashes first: what is erased after them stays erased whatever happens in between. With the ids of the
-        turns that are left."""
+        """Erase the data and return the ids of the turns left.
+
+        Hashes are written first, so that a crash in between cannot undo the erasure.
+        """
         owner, scope, journal, rows = _owner(job), _scope(job), self._holders.journal, known.rows
-        late = job.waits_for_turns  # others read and write meanwhile, and what they write now is to stay
+        late = job.waits_for_turns  # others read and write meanwhile, and their new data must stay
         blind = await self._forgotten.blind()
         items = await _run_off_loop(len(taken.memories), taken.items, blind)
-        await self._noted(job, items | await self.collect_items(owner, scope, job.until))
+        await self._add_items(job, items | await self.collect_items(owner, scope, job.until))
         if taken.misdated:
             named = {blind.item(Kind.MEMORY, owner, one) for one in taken.misdated}
-            await self._noted(job, named, max(taken.misdated.values()))
+            await self._add_items(job, named, max(taken.misdated.values()))
         marks = await self._forgotten.of(owner)
         now = self._now().timestamp()
 
@@ -220,19 +226,20 @@ class Eraser:
             with_others = turn.id in taken.turns | taken.quoted and (at <= job.until or at > now)
             return with_others or (scope.everything and not late and at > now) or marks.covers_turn(turn)
 
-        # Each costs as much as ten memories: every piece that it may become is looked for.
+        # A turn costs as much as ten memories: every possible piece of it is looked up.
         turns = await _run_off_loop(
             10 * len(known.turns), lambda: [turn for turn in known.turns if is_forgotten(turn)]
         )
         job = _note_missing(job, known, anything=bool(turns or taken.memories))
-        await self._noted(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
+        await self._add_items(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
         if turns:
             job = job.removed("journal", await journal.erase(owner, [turn.id for turn in turns]))
         if scope.everything:
             job = job.removed("journal", self._holders.discard_waiting(owner, job.at))
-        # After a crash in here a part of it is gone, and with it what led to the rest: the marks know that.
+        # After a crash in here part of the data, and with it the links to the rest, is gone; the tombstones cover
+        # the rest.
         ids = (taken.memories.keys() & rows.keys()) | {one for one, memory in rows.items() if marks.covers(memory)}
-        # Unreadable rows are in no listing: they go with the others, even if there are no others.
+        # Unreadable rows are in no listing: they are erased with the others, even if there are no others.
         unread = not rows and scope.everything and await self._holders.store.count(owner) > 0
         if not late and (unread or (ids and len(ids) == len(rows))):
             await alone.delete_all()
@@ -244,20 +251,22 @@ class Eraser:
         left = frozenset(turn.id for turn in known.turns) - {turn.id for turn in turns}
         return job.pends("files", "deleted rows are being purged from the store's files"), left
 
-    async def _noted(self, job: Job, items: set[bytes], at: float | None = None) -> None:
+    async def _add_items(self, job: Job, items: set[bytes], at: float | None = None) -> None:
         await self._ledger.write(job.kept(), items=sorted(items), at=job.until if at is None else at)
         self._forgotten.renew(job.subject)
 
     async def _records_gone(self, job: Job) -> Job:
-        """What conversations were given, and words kept with response ids. Where a conversation stands is kept by
-        hashes, and goes only with everything."""
+        """Erase the records that contain user text: injected blocks and texts kept with response ids.
+
+        Positions of conversations are hashes, and are erased only with everything.
+        """
         kinds = None if _scope(job).everything and not job.waits_for_turns else TEXT_KINDS
         await self._holders.coordination.delete_records(_owner(job), kinds)
         return job.done("records", self._now())
 
     async def verify_gone(self, job: Job) -> Job:
         late, turns = await self.erased_again(_owner(job))
-        # A turn that was on its way into the journal may have noted its words after we had looked.
+        # A turn on its way into the journal may have recorded its words after the first search.
         await self._holders.coordination.delete_records(_owner(job), TEXT_KINDS)
         job = job.removed("memories", late).removed("journal", turns)
         job = job.done("memories", self._now(), note=job.steps["memories"].note)
@@ -265,8 +274,10 @@ class Eraser:
         return job
 
     async def erased_again(self, owner: Owner) -> tuple[int, int]:
-        """Erase what arrived late: from another replica's write that was under way, or a restored file.
-        How many memories and turns that were."""
+        """Erase data that arrived late, from another replica's pending write or a restored file.
+
+        Returns the numbers of memories and turns.
+        """
         holders = self._holders
         marks = await self._forgotten.of(owner)
         async with holders.partitions.alone(owner) as alone:
@@ -303,20 +314,22 @@ class Eraser:
 
 
 async def compute_cascade(rows: Collection[Memory], scope: ForgetScope, at: float, now: float) -> Cascade:
-    """As `cascade`, with others' requests in between."""
+    """As `cascade`, without blocking other requests."""
     return await _run_off_loop(len(rows), cascade, rows, scope, at, now)
 
 
 async def _run_off_loop(count: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What *work* on *count* memories returns; on many, which takes seconds, off the event loop."""
+    """Run *work* on *count* memories; off the event loop if there are many, which takes seconds."""
     if count < _MANY:
         return work(*args, **kwargs)
     return await asyncio.to_thread(work, *args, **kwargs)
 
 
 def _note_missing(job: Job, known: _Known, *, anything: bool) -> Job:
-    """Notes for the receipt what of that which was asked for is nowhere. When it is first carried out: later, and
-    after a crash in the middle, what was there is gone."""
+    """Record in the receipt which requested items do not exist.
+
+    Only at the first execution: later, or after a crash, the data is already erased.
+    """
     step = job.steps.get("memories")
     if step is not None:
         return job.pends("memories", "") if anything and step.note == NOTHING_FOUND else job

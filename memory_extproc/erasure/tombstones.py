@@ -1,4 +1,4 @@
-"""What reads and writes ask about what was forgotten: read from the ledger once, then known in process."""
+"""Tombstones: keyed hashes of forgotten data, read from the ledger once and cached in process."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ _KNOWN = 4096  # owners whose marks are held
 
 
 class TombstoneIndex:
-    """Implements ports.TombstoneReader. What it holds counts only while our lease runs, because another replica may
-    have been told to forget more."""
+    """Implements ports.TombstoneReader.
+
+    The cache is valid only while our lease runs, because another replica may have accepted a forget.
+    """
 
     def __init__(self, ledger: Ledger, replicas: Replicas, *, key: bytes = b"") -> None:
         """*key*: for the hashes, instead of the ledger's own."""
@@ -53,7 +55,7 @@ class TombstoneIndex:
         self._known: OrderedDict[Owner, Tombstones] = OrderedDict()
         self._subjects: dict[str, Owner] = {}
         self._generation = 0
-        self.found: Callable[[Owner], None] = _nothing  # told of an owner of whom more has to go than was known
+        self.found: Callable[[Owner], None] = _nothing  # called with an owner for whom more data must be erased
 
     async def blind(self) -> KeyedHasher:
         if self._blind is None:
@@ -61,7 +63,7 @@ class TombstoneIndex:
         return self._blind
 
     async def of(self, owner: Owner) -> Tombstones:
-        """TransientError where it cannot be known."""
+        """The tombstones of *owner*. TransientError if they are unavailable."""
         if not self._replicas.holds():
             raise TransientError("what was forgotten elsewhere is not known: no lease")
         known = self._known.get(owner)
@@ -71,7 +73,7 @@ class TombstoneIndex:
         blind, generation = await self.blind(), self._generation
         subject = blind.subject(owner)
         marks = await self._read(owner)
-        if generation == self._generation:  # else it may be older than what we were told meanwhile
+        if generation == self._generation:  # else an invalidation arrived during the read
             self._known[owner] = marks
             self._subjects[subject] = owner
             if len(self._known) > _KNOWN:
@@ -86,7 +88,7 @@ class TombstoneIndex:
         return Tombstones(blind, cuts, noted.items, noted.shut)
 
     def renew(self, subject: str) -> Owner | None:
-        """What is held of *subject* counts no more; whose it is, if that is known here."""
+        """Invalidate the cache of *subject*, and return its owner if known here."""
         self._generation += 1
         owner = self._subjects.pop(subject, None)
         if owner is not None:
@@ -98,7 +100,6 @@ class TombstoneIndex:
         self._known.clear()
         self._subjects.clear()
 
-    # --- what the write path and the partitions ask ----------------------------------------------------
     async def check(self, owner: Owner) -> None:
         if (await self.of(owner)).shut:
             raise TransientError("a forget is under way")
@@ -134,9 +135,8 @@ class TombstoneIndex:
         gone = {turn.id for turn in await self.select_forgotten(turns)} if marks else ()
         return [turn for turn in turns if turn.id not in gone]
 
-    # --- what was out of reach when it was forgotten ---------------------------------------------------
     async def select_forgotten(self, turns: Sequence[Turn]) -> Sequence[Turn]:
-        """Those of *turns*, all of one owner, that were forgotten; sent again they are known from here on."""
+        """The forgotten turns among *turns*, all of the same owner; a retry of them is recognised from here on."""
         marks = await self.of(turns[0].owner) if turns else None
         gone = [turn for turn in turns if marks is not None and marks.covers_turn(turn)]
         if marks is not None and gone:
@@ -144,8 +144,10 @@ class TombstoneIndex:
         return gone
 
     async def recognise(self, owner: Owner, unstored: Sequence[Memory]) -> Sequence[str]:
-        """Ids of those of *unstored*, which only this process has, that were forgotten; what they came from is
-        forgotten with them. Asks the ledger: it is called before a lease is renewed."""
+        """Ids of forgotten memories among *unstored*, which only this process has.
+
+        Their turns become forgotten too. Reads the ledger, because it is called before a lease is renewed.
+        """
         if not unstored:
             return ()
         marks = await self._read(owner)
@@ -154,7 +156,7 @@ class TombstoneIndex:
         return [memory.id for memory in unstored if marks.covers(memory)]
 
     async def _trace(self, owner: Owner, found: Iterable[Mapping[bytes, float]]) -> bool:
-        """Adds items to what is known of *owner*, durable when it returns; says whether there were any."""
+        """Add items for *owner*, durably; returns whether there were any."""
         items = {item: at for some in found for item, at in some.items()}
         if not items:
             return False
@@ -174,13 +176,15 @@ class TombstoneIndex:
 
 
 class TombstoneFilteringStore:
-    """A MemoryStore that shows nothing of what was forgotten, whatever the one behind it still holds: rows that a
-    restored backup brought back, or that a replica wrote in the moment of the forget."""
+    """A MemoryStore that hides forgotten rows of the store behind it.
+
+    Such rows come from a restored backup, or from a replica that wrote during the forget.
+    """
 
     def __init__(self, store: MemoryStore, forgotten: TombstoneIndex) -> None:
         self._store = store
         self._forgotten = forgotten
-        self.found: Callable[[Owner], None] = _nothing  # told of an owner of whom something had to be hidden
+        self.found: Callable[[Owner], None] = _nothing  # called with an owner of hidden rows
 
     @property
     def lags(self) -> bool:
@@ -246,36 +250,35 @@ class TombstoneFilteringStore:
 
 
 def _nothing(_owner: Owner) -> None:
-    """Nobody wants to know."""
+    """Default callback: ignore."""
 
 
-# --- marks -------------------------------------------------------------------------------------------
-# What was forgotten, as keyed hashes: enough to know it again, not to say what it was. Pure.
+# Tombstone data: keyed hashes that recognise forgotten data without revealing it. Pure functions.
 #
-# A *cut* takes in everything of a scope that was asked up to a moment, what is still on its way included. An
-# *item* is one thing by name: a memory, a turn, a place in a conversation, words.
+# A *cut* covers everything of a scope asked up to a moment, pending turns included. An *item* names a single thing:
+# a memory, a turn, a position in a conversation, words.
 
-MOMENT = "said"  # in a memory's metadata: when it was said, in seconds since 1970; rows keep whole ones
+MOMENT = "said"  # in a memory's metadata: when it was said, in seconds since 1970 with fractions, unlike rows
 HEARD = "heard"  # in a message's metadata: Turn.heard
-DRAWN_FROM = "drawn_from"  # in the metadata of what was drawn from several turns together: their ids
-SOURCES = "sources"  # in the metadata of what was made of other memories: their ids
+DRAWN_FROM = "drawn_from"  # in the metadata of a memory drawn from several turns: their ids
+SOURCES = "sources"  # in the metadata of a derived memory: the ids of its sources
 WHOLE = "whole"  # in the metadata of a piece: hash of the message that it is a piece of
 RETRIED = timedelta(minutes=2)  # an opening sent once more within it is a retry, later it is said anew
 _BYTES = 16
 
 
 class Kind(StrEnum):
-    """What an item names."""
+    """The kind of an item."""
 
     MEMORY = "memory"
-    TURN = "turn"  # with all that came from it
-    MESSAGES = "messages"  # of a turn; facts of it that were not named stay
-    HEARD = "heard"  # a place in a conversation: what the client sends again there is no news
+    TURN = "turn"  # with everything derived from it
+    MESSAGES = "messages"  # of a turn, whose other facts stay
+    HEARD = "heard"  # a position in a conversation: a message resent there is not new
     SAID = "said"  # the caller's words in a history
 
 
 class ScopeTombstone(msgspec.Struct, frozen=True, array_like=True):
-    """Everything asked up to *at*, narrowed by what is not empty."""
+    """Everything asked up to *at*, narrowed by the fields that are not empty."""
 
     at: float
     project: bytes = b""
@@ -286,7 +289,7 @@ class ScopeTombstone(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class KeyedHasher:
-    """Hashes with a key of this installation, so that a list of them tells nobody whose and what."""
+    """Hashes with a key of this installation, so that the hashes reveal neither owners nor contents."""
 
     key: bytes = field(repr=False)
 
@@ -299,14 +302,14 @@ class KeyedHasher:
         return hashed.digest()
 
     def subject(self, owner: Owner) -> str:
-        """Whose: 64 hex digits."""
+        """The owner's hash: 64 hex digits."""
         return hashlib.blake2b(owner.key.encode(), key=self.key[:64], digest_size=32, person=b"subject").hexdigest()
 
     def item(self, kind: Kind, owner: Owner, name: str) -> bytes:
         return self.hash("item", kind.value, owner.key, name)
 
     def cut(self, owner: Owner, scope: ForgetScope, at: datetime) -> ScopeTombstone | None:
-        """None for a scope of named memories: nothing that is on its way is one of them."""
+        """The cut for *scope*; None for a scope of named memories, which pending turns cannot match."""
         if scope.ids or scope.query:
             return None
         return ScopeTombstone(
@@ -340,18 +343,18 @@ class KeyedHasher:
 
 @dataclass(frozen=True, slots=True)
 class Tombstones:
-    """Everything that was ever forgotten of one owner. *shut*: a forget is under way, nothing is read or kept."""
+    """All tombstones of an owner. *shut*: a forget is in progress, so reads and writes are blocked."""
 
     blind: KeyedHasher
     cuts: tuple[ScopeTombstone, ...] = ()
-    items: Mapping[bytes, float] = field(default_factory=dict)  # hash → when it was forgotten
+    items: Mapping[bytes, float] = field(default_factory=dict)  # hash to the time of the forget
     shut: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.cuts or self.items)
 
     def covers(self, memory: Memory) -> bool:
-        """Whether *memory* was forgotten, came from what was before it was, or is made of something forgotten."""
+        """Whether *memory* was forgotten, comes from an earlier turn within a cut, or has a forgotten source."""
         owner, moment = memory.owner, moment_of(memory)
         if any(
             self.blind.cuts_off(cut, owner, memory.project, memory.session, (memory.type,), moment)
@@ -367,7 +370,7 @@ class Tombstones:
         return any(moment <= self._when(kind, owner, name) for kind, name in named)
 
     def covers_turn(self, turn: Turn) -> bool:
-        """Whether *turn* was forgotten before it came to be learned, or is a forgotten one sent again."""
+        """Whether *turn* was forgotten before it was learned, or repeats a forgotten turn."""
         if self.forgotten_at(turn) != _NEVER:
             return True
         when = self._when(Kind.HEARD, turn.owner, turn.heard) if self.items and turn.heard else _NEVER
@@ -376,8 +379,10 @@ class Tombstones:
         return turn.at.timestamp() - when < RETRIED.total_seconds()
 
     def forgotten_at(self, turn: Turn) -> float:
-        """When *turn* itself was forgotten, in seconds since 1970: within a scope, by name, or because one of the
-        memories that its messages become was named. Minus infinity: it was not."""
+        """When *turn* was forgotten, in seconds since 1970; minus infinity if it was not.
+
+        It may be within a cut, named itself, or named by a memory of its messages.
+        """
         owner, moment = turn.owner, turn.at.timestamp()
         found = [
             cut.at
@@ -390,8 +395,10 @@ class Tombstones:
         return max((when for when in found if moment <= when), default=_NEVER)
 
     def untraced_turn(self, turn: Turn) -> dict[bytes, float]:
-        """Items by which *turn*, which was forgotten, is to be known when it is sent again, and which are not here
-        because it was out of reach when it was forgotten. Each with its moment."""
+        """Items, with times, that will recognise a retry of the forgotten *turn*.
+
+        They are missing here because the turn was unreachable at the time of the forget.
+        """
         when = self.forgotten_at(turn)
         known = self.blind.item(Kind.HEARD, turn.owner, turn.heard) if turn.heard else None
         if when == _NEVER or known in self.items or self._when(Kind.TURN, turn.owner, turn.id) != _NEVER:
@@ -399,8 +406,7 @@ class Tombstones:
         return dict.fromkeys(items_of_turn(self.blind, turn), when)
 
     def untraced(self, memory: Memory) -> dict[bytes, float]:
-        """Items of the turn that *memory* came from, where *memory* was forgotten by its id and nobody knew then
-        what it came from. Each with its moment."""
+        """Items, with times, of the turn of *memory*, which was forgotten by id while its turn was unknown."""
         owner, turn = memory.owner, turn_of(memory)
         when = self._when(Kind.MEMORY, owner, memory.id)
         if not turn or drawn_from(memory) or moment_of(memory) > when:
@@ -411,7 +417,7 @@ class Tombstones:
         return dict.fromkeys({self.blind.item(kind, owner, turn), *items_of_message(self.blind, memory)}, when)
 
     def covers_words(self, owner: Owner, message: Message) -> bool:
-        """Whether *message* of a history is one of the caller's that was forgotten."""
+        """Whether *message* of a history is a forgotten message of the caller."""
         if not self.items or message.role is not Role.USER:
             return False
         return self.blind.item(Kind.SAID, owner, words_hash(message.text)) in self.items
@@ -430,18 +436,18 @@ def moment_of(memory: Memory) -> float:
 
 
 def turn_of(memory: Memory) -> str:
-    """The id of the turn it came from; empty where it came from none."""
+    """The id of its turn; empty if it has none."""
     turn = memory.metadata.get("turn", "")
     return turn if isinstance(turn, str) else ""
 
 
 def sources_of(memory: Memory) -> Sequence[str]:
-    """Ids of the memories that *memory* was made of."""
+    """Ids of the memories that *memory* was derived from."""
     return _ids(memory, SOURCES)
 
 
 def drawn_from(memory: Memory) -> Sequence[str]:
-    """Ids of the turns that *memory* was drawn from together; empty where it came from one."""
+    """Ids of the turns that *memory* was drawn from together; empty for a single turn."""
     return _ids(memory, DRAWN_FROM)
 
 
@@ -451,18 +457,17 @@ def _ids(memory: Memory, name: str) -> Sequence[str]:
 
 
 def is_message(memory: Memory) -> bool:
-    """Whether it is a message as it was said, or a piece of one."""
+    """Whether it is a verbatim message or a piece of a message."""
     return memory.source in {Source.VERBATIM, Source.QUESTION}
 
 
 def was_message(memory: Memory) -> bool:
-    """Whether it is one, or was before its words were corrected: then it is what its owner wrote, and still says
-    in whose place it stands."""
+    """Whether it is a message, or was before a correction, which keeps its role."""
     return is_message(memory) or (memory.source is Source.API and memory.role is not Role.NONE)
 
 
 def items_of_message(blind: KeyedHasher, memory: Memory) -> set[bytes]:
-    """By what the caller's message is known when the client sends it again."""
+    """Items that recognise the caller's message when the client resends it."""
     if not was_message(memory) or memory.role is not Role.USER:
         return set()
     whole = memory.metadata.get(WHOLE)
@@ -475,24 +480,23 @@ def items_of_message(blind: KeyedHasher, memory: Memory) -> set[bytes]:
 
 
 def items_of_turn(blind: KeyedHasher, turn: Turn) -> set[bytes]:
-    """By what a turn of the journal is known when it comes again."""
+    """Items that recognise a journal turn when it is retried."""
     found = {blind.item(Kind.TURN, turn.owner, turn.id), blind.item(Kind.SAID, turn.owner, words_hash(turn.asked))}
     if turn.heard:
         found.add(blind.item(Kind.HEARD, turn.owner, turn.heard))
     return found
 
 
-# --- job ---------------------------------------------------------------------------------------------
-# A forget under way, as the ledger keeps it, and the receipt that it makes.
+# Jobs: a forget in progress as stored in the ledger, and its receipt.
 
-# What a moment may have lost to rounding where it stands in a memory's metadata.
+# The rounding error of a time in a memory's metadata.
 _ROUNDING = timedelta(milliseconds=1)
-WAITING_TURNS = "waiting_turns"  # step: accepted turns of before the forget that could not be looked through yet
+WAITING_TURNS = "waiting_turns"  # step: turns accepted before the forget that could not be searched yet
 NOTHING_FOUND = "nothing was found of what was asked for"
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far one store has come."""
+    """The progress in a single store."""
 
     removed: int = 0
     done_at: datetime | None = None
@@ -501,7 +505,10 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """*owner* and *scope* are there until it is complete; then only the hash tells whose it was."""
+    """A forget in progress.
+
+    *owner* and *scope* are erased on completion; then only the hash identifies the owner.
+    """
 
     id: str
     subject: str
@@ -520,12 +527,12 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     @property
     def until(self) -> float:
-        """What was said up to then goes; seconds since 1970."""
+        """Data asked up to this time is erased; seconds since 1970."""
         return (self.at + _ROUNDING).timestamp()
 
     @property
     def waits_for_turns(self) -> bool:
-        """Whether all that can be reached is erased, and only turns out of reach keep it from being clean."""
+        """Whether only unreachable turns keep the job from being clean."""
         step = self.steps.get(WAITING_TURNS)
         return self.state is ForgetState.ACCEPTED and step is not None and step.done_at is None
 
@@ -541,7 +548,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         )
 
     def removed(self, store: str, count: int) -> Job:
-        """*count* more went from *store*."""
+        """Add *count* erased entries of *store*."""
         step = self.steps.get(store, Step())
         return self._with(store, msgspec.structs.replace(step, removed=step.removed + count))
 
@@ -583,5 +590,5 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 def without_words(scope: ForgetScope, ids: tuple[str, ...]) -> ForgetScope:
-    """*scope* as it is kept: what a query found stands in for its words."""
+    """*scope* for storage: the ids found by a query replace its words."""
     return replace(scope, query="", ids=ids) if scope.query else scope

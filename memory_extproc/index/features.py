@@ -118,13 +118,13 @@ def of_vectors(line: Timeline, bm25: Floats, dense: Floats | None) -> dict[str, 
     return found
 
 
-def _saturated(counts: Sums, length: Sums, usual: float) -> Singles:
+def _saturate(counts: Sums, length: Sums, usual: float) -> Singles:
     share = (K1 * (1.0 - B + B * length / usual)).astype(np.float32)
     found: Singles = np.float32(K1 + 1.0) * counts / (counts + share)
     return found
 
 
-def _summed(weights: Floats, rows: npt.NDArray[np.generic]) -> Floats:
+def _sum_rows(weights: Floats, rows: npt.NDArray[np.generic]) -> Floats:
     """Of *rows* by term, for each position. In double precision: a single one would give what is equal other last
     digits in other places, and the order would depend on places."""
     found: Floats = weights @ rows.astype(np.float64)
@@ -135,18 +135,18 @@ def _bm25(found: dict[str, Floats], known: Known, matched: Matched, counts: tupl
     """*counts*: sums of the terms within _NEXT and within _FURTHER. Returns the BM25 of each piece by itself."""
     line, length, idf = known.timeline, known.length, matched.idf
     usual = (float(length.sum()) + IMAGINED * IMAGINED_LENGTH) / (len(length) + IMAGINED)
-    bm25 = _summed(idf, _saturated(matched.counts, length, usual))
+    bm25 = _sum_rows(idf, _saturate(matched.counts, length, usual))
     found["bm25"] = found["bm25_piece"] = pieces = bm25
     if line.in_pieces:
         usual_piece = float(known.piece_length.mean())
-        pieces = _summed(idf, _saturated(matched.pieces, known.piece_length, usual_piece))
+        pieces = _sum_rows(idf, _saturate(matched.pieces, known.piece_length, usual_piece))
         found["bm25_piece"] = line.reduce(np.maximum, pieces)
     lengths = running_sums(length)
     reaches = (("bm25_around", _NEXT), ("bm25_far_around", _FURTHER))
     for (name, reach), within in zip(reaches, counts, strict=True):
         around = line.around(lengths, reach)
         usual_around = max(float(around.mean()), usual) if len(around) else usual
-        found[name] = _summed(idf, _saturated(within, around, usual_around))
+        found[name] = _sum_rows(idf, _saturate(within, around, usual_around))
     found["bm25_question"] = _of_question(line, bm25, 0.0)
     return pieces
 
@@ -155,17 +155,17 @@ def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched, counts
     """Shares of the question's terms, weighted by their rarity. *counts*: sums of the terms within _NEXT."""
     weight = matched.idf / max(float(matched.idf.sum()), 1e-9)
     hit = matched.counts > 0
-    found["covered"] = _summed(weight, hit)
+    found["covered"] = _sum_rows(weight, hit)
     # The same for all memories: how much of the question means anything here.
     found["known"] = np.full(len(line), float(weight @ hit.any(axis=1)))
     found["known_near"] = np.full(len(line), float(weight @ matched.near.max(axis=1, initial=0.0)))
-    found["covered_around"] = _summed(weight, counts > 0)
-    found["covered_before"] = _summed(weight, _leaning(line, hit.astype(np.float32)))
-    found["near"] = _summed(weight, matched.near)
+    found["covered_around"] = _sum_rows(weight, counts > 0)
+    found["covered_before"] = _sum_rows(weight, _leaning(line, hit.astype(np.float32)))
+    found["near"] = _sum_rows(weight, matched.near)
     beside = matched.near
     for _ in range(_NEXT):
         beside = np.maximum(beside, np.maximum(*_beside(line, beside)))
-    found["near_around"] = _summed(weight, beside)
+    found["near_around"] = _sum_rows(weight, beside)
     found["near_question"] = _of_question(line, found["near"], 0.0)
 
 

@@ -201,7 +201,7 @@ class OwnerIndex:
         known = self._all_known()
         asked = self.asked(text, today)
         subjects = [self._is_said_by(known, one) for one in asked.subjects]
-        return Worded(known, *of_words(known, self._matched(asked.terms, known.timeline), asked, subjects))
+        return Worded(known, *of_words(known, self._match_terms(asked.terms, known.timeline), asked, subjects))
 
     def stands(self, worded: Worded) -> bool:
         """Whether nothing was added or taken out since."""
@@ -212,7 +212,7 @@ class OwnerIndex:
         speakers = {name for name, count in self._speakers.items() if name and count >= _LEAST_SPEAKING}
         return asked_of(text, today, speakers, {name for name, count in self._languages.items() if count > 0})
 
-    def _matched(self, terms: Sequence[Term], line: Timeline) -> Matched:
+    def _match_terms(self, terms: Sequence[Term], line: Timeline) -> Matched:
         shape = (len(terms), len(line.places))
         # Small whole numbers and closenesses: half the bytes to go through for the same figures.
         counts, near = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)

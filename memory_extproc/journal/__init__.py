@@ -1,1 +1,1 @@
-"""The journal of accepted turns: in a SQLite file, in Redis, or in Redis with a file to fail over to."""
+"""The journal of accepted turns: in SQLite, in Redis, or in Redis with a local file for failover."""

@@ -1,7 +1,7 @@
-"""A journal that replicas share, with one of our own beside it for the time it cannot be reached.
+"""A shared journal with a local spare for outages.
 
-A turn that was told to be journalled is on disk here even while Redis is away. What was put aside moves to the
-shared journal as soon as that answers, and is worked on from there alone.
+A turn reported as journalled is on disk here even while Redis is unreachable. The spare's turns move to the shared
+journal once it answers, and are processed only from there.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ from memory_extproc.model import DeadLetter, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Journal, JournalDepth, JournalEntry
 
-# --- moving ------------------------------------------------------------------------------------------
-# Turns moved from one journal to another: what was put aside, what another sidecar left behind.
+# Moving turns between journals: from the spare, or from another sidecar's file.
 
 
 @dataclass(slots=True)
 class Moved:
-    """What became of turns that were to be moved."""
+    """The result of a move."""
 
-    ids: list[str]  # by now in the target, and new there
-    known: int = 0  # in the target already
-    full: bool = False  # the target takes no more: what is left stays where it is
+    ids: list[str]  # of the turns newly added to the target
+    known: int = 0  # already in the target
+    full: bool = False  # the target is full: the rest stays in the source
 
 
 async def move(
     entries: Sequence[JournalEntry], source: Journal, target: Journal, moved: Moved | None = None
 ) -> Moved:
-    """Each is in *target* before it leaves *source*, so that none is lost in between; a second time it is known.
-    *moved* is added to, and says what was moved where it breaks off.
-    What was forgotten meanwhile is found out when the target's turns are learned."""
+    """Move turns to *target*. Each is stored there before it leaves *source*, so none is lost and a repetition is
+    recognised.
+
+    *moved* is extended, and stays valid if the move fails. Turns forgotten in the meantime are filtered when they
+    are learned.
+    """
     moved = moved or Moved([])
     for turn in (entry.turn for entry in entries):
         stored = await target.append(turn)
@@ -50,20 +52,18 @@ async def move(
     return moved
 
 
-# --- journal spare -----------------------------------------------------------------------------------
-
 log = logger(__name__)
 _MOVED_AT_ONCE = 50
 
 
 @dataclass(slots=True)
 class FailoverJournal:
-    """Implements ports.Journal: *shared*, and *spare* while *shared* raises TransientError at an append."""
+    """Implements ports.Journal: *shared*, or *spare* while appends to *shared* raise TransientError."""
 
     shared: Journal
     spare: Journal
     _put_aside: bool = False  # since the last move
-    _looked: bool = False  # for what an earlier process put aside
+    _looked: bool = False  # whether an earlier process's spare was checked
     _moved: Moved = field(default_factory=lambda: Moved([]))  # and not given yet
 
     async def append(self, turn: Turn) -> TurnOutcome:
@@ -79,15 +79,17 @@ class FailoverJournal:
         return moved or await self.shared.arrivals(limit)
 
     async def _move(self) -> Sequence[JournalEntry]:
-        """To the shared journal. They are given as arrivals: nobody remembers them, as a rule, while the replicas
-        cannot reach one another."""
-        if self._moved.ids:  # *shared* went away in between: it does not give them by itself
+        """Move the spare's turns to the shared journal and return them as arrivals.
+
+        Usually no replica has stored their messages while the shared journal was unreachable.
+        """
+        if self._moved.ids:  # *shared* failed during the move, and does not return these as arrivals
             return await self._give_moved()
         if self._looked and not self._put_aside:
             return ()
         try:
             entries = await self.spare.pending(_MOVED_AT_ONCE)
-        except MemoryExtprocError as error:  # what others accepted must not wait for our disk
+        except MemoryExtprocError as error:  # other replicas' turns must not wait for our disk
             log.warning("journal.spare_unreadable", error=type(error).__name__)
             return ()
         self._looked = True
@@ -135,7 +137,7 @@ class FailoverJournal:
             yield entry
 
     async def depth(self) -> JournalDepth:
-        """Of both, or of the one that can be asked."""
+        """The depth of both, or of the reachable journal."""
         both = await asyncio.gather(self.shared.depth(), self.spare.depth(), return_exceptions=True)
         told = [depth for depth in both if not isinstance(depth, BaseException)]
         for fault in both:
@@ -159,11 +161,11 @@ class FailoverJournal:
         await self.shared.end(owner, session)
 
 
-Check = Callable[[], Awaitable[None]]  # raises what would keep a turn from being written
+Check = Callable[[], Awaitable[None]]  # raises the error that would prevent a write
 
 
 def either(shared: Check, spare: Check) -> Check:
-    """Raises only when neither journal can be written."""
+    """Combine checks: raises only if neither journal is writable."""
 
     async def check() -> None:
         try:

@@ -1,9 +1,9 @@
-"""The journal in Redis, for several replicas: 64 streams by hash of the owner, each held by one replica at a time.
+"""The journal in Redis, for several replicas: 64 streams by owner hash, each held by a single replica at a time.
 
-Whoever accepts a turn remembers its messages at once. Facts are extracted by the holder of the owner's part
-alone, in order; when it dies, or its store does not work, its parts pass to the others, with a higher token, and
-its late marks change nothing. What such a replica accepted and had not remembered yet arrives at the holder after a
-grace. As durable as the server keeps its writes.
+The accepting replica stores a turn's messages at once. Only the holder of the owner's part extracts facts, in
+order. If it dies or its store fails, its parts pass to other replicas with a higher fencing token, and its late
+marks have no effect. Turns whose messages it had not stored arrive at the new holder after a grace period. As
+durable as the server's persistence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from memory_extproc.ports import JournalEntry, Now
 
 log = logger(__name__)
 
-_AT_ONCE = 100  # turns in one command: a server does one at a time
+_AT_ONCE = 100  # turns per command: the server runs a single command at a time
 _ERASED_AT_ONCE = 500
 _ARRIVING = 200  # turns looked for at once
 
@@ -39,21 +39,24 @@ class Sharing:
 
     parts: int = 64  # never changed for a journal that holds turns: an owner's part follows from it
     lease: timedelta = timedelta(seconds=10)  # a dead replica's parts pass to others after it
-    grace: timedelta = timedelta(seconds=10)  # then messages that their replica has not stored are anybody's
+    # after it, any replica may store messages that the accepting replica has not
+    grace: timedelta = timedelta(seconds=10)
     patience: timedelta = timedelta(seconds=10)  # with a store that does not work, until others take our parts
 
 
 @dataclass(slots=True)
 class _Part:
-    """A part of the journal that we hold."""
+    """A part of the journal that this replica holds."""
 
     token: str
     given: int = 0  # the place up to which arrivals were given
 
 
 class RedisJournal:
-    """Implements ports.Journal over *link*. *max_turns* bounds what is not learned yet, of all replicas together,
-    *max_dead* the dead letters. Use within `async with`: leaving it gives back what we hold."""
+    """Implements ports.Journal over *link*. Use within `async with`; leaving releases the parts.
+
+    *max_turns* bounds unlearned turns of all replicas together, *max_dead* the dead letters.
+    """
 
     def __init__(
         self,
@@ -66,12 +69,12 @@ class RedisJournal:
         sharing: Sharing = Sharing(),
         clock: Callable[[], float] = time.monotonic,
         store_failing_for: Callable[[], timedelta] = timedelta,
-        reports_held: Callable[[int], object] = lambda _held: None,  # told how many parts we hold
+        reports_held: Callable[[int], object] = lambda _held: None,  # called with the number of parts held
     ) -> None:
         self._store_failing_for, self._reports_held = store_failing_for, reports_held
         self._gave_up = False  # our parts, because the store does not work
         self._link, self._now, self._clock = link, now, clock
-        self._prefix = f"{prefix}:{{journal}}"  # a hash tag: all of it on one node
+        self._prefix = f"{prefix}:{{journal}}"  # a hash tag: all keys on the same node
         self._max_turns, self._max_dead = max_turns, max_dead
         self._sharing = sharing
         self._holder = uuid4().hex
@@ -82,7 +85,7 @@ class RedisJournal:
         self._watched: dict[str, int] = {}  # turns that another replica is remembering → their part
         self._ready: list[str] = []  # turns that are to be given with the next arrivals
         self._scripts: dict[str, Any] = {}
-        self._checked = False  # whether the server keeps what it is given
+        self._checked = False  # whether the server's durability was checked
 
     async def __aenter__(self) -> Self:
         return self
@@ -95,7 +98,7 @@ class RedisJournal:
                 log.warning("journal.parts_not_given_back", error=type(error).__name__)
 
     async def check(self) -> None:
-        """Raises what would keep a turn from being written now."""
+        """Raise the error that would prevent a write now."""
         await self._link.bounded(self._link.client.set(f"{self._prefix}:check", 1))
 
     async def append(self, turn: Turn) -> TurnOutcome:
@@ -114,7 +117,7 @@ class RedisJournal:
             self._max_turns,
             uuid4().hex,
         )
-        # In a part of another's it arrives with that other; should the part become ours, it arrives with us.
+        # A turn in another's part arrives at that replica; if the part becomes ours, it arrives here.
         if part in self._parts and int(place) > self._parts[part].given:
             self._own[int(place)] = part
         return TurnOutcome(stored.decode())
@@ -215,14 +218,13 @@ class RedisJournal:
     async def end(self, owner: Owner, session: str) -> None:
         await self._run(scripts.END, owner.key, session.encode(), int(self.holds(owner)))
 
-    # --- sharing -------------------------------------------------------------------------------------
     def holds(self, owner: Owner) -> bool:
         if self._renewed is None or self._clock() - self._renewed >= self._sharing.lease.total_seconds():
             return False
         return self._part(owner.key) in self._parts
 
     async def shares(self) -> Sequence[int]:
-        """How many parts each living replica holds, in ascending order."""
+        """The number of parts of each live replica, in ascending order."""
         return [int(count) for count in await self._run(scripts.SHARES)]
 
     async def arrivals(self, limit: int) -> Sequence[Entry]:
@@ -241,14 +243,16 @@ class RedisJournal:
             if not rows:
                 break
             for row in rows:
-                self._arrived(parts, row[0].decode(), *map(int, row[1:]))
+                self._note_arrival(parts, row[0].decode(), *map(int, row[1:]))
         entries = await self.get(self._ready[:limit])
         del self._ready[:limit]
         return entries
 
-    def _arrived(self, parts: Mapping[int, _Part], id_: str, place: int, part: int, stage: int, age: int) -> None:
+    def _note_arrival(
+        self, parts: Mapping[int, _Part], id_: str, place: int, part: int, stage: int, age: int
+    ) -> None:
         parts[part].given = place
-        if parts[part] is not self._parts.get(part):  # lost meanwhile: whoever holds it sees to it
+        if parts[part] is not self._parts.get(part):  # lost in the meantime: the new holder processes it
             return
         if self._own.pop(place, None) is None:
             if self._ours_to_do(stage, age):
@@ -257,7 +261,7 @@ class RedisJournal:
                 self._watched[id_] = part
 
     async def _look_at_watched(self) -> None:
-        """What we watched that is stored by now, or was left lying, is ready."""
+        """Turns under watch become ready once they are stored or the grace period is over."""
         self._watched = {id_: part for id_, part in self._watched.items() if part in self._parts}
         ids = list(self._watched)
         for start in range(0, len(ids), _ERASED_AT_ONCE):
@@ -274,7 +278,7 @@ class RedisJournal:
         return stage != Stage.WAITING or age >= self._sharing.grace.total_seconds() * 1000
 
     async def _renew(self) -> None:
-        """Often enough that nobody else takes what we hold."""
+        """Renew leases well before they expire."""
         async with self._renewing:
             due = self._sharing.lease.total_seconds() / 3
             if self._renewed is None or self._clock() - self._renewed >= due:
@@ -293,7 +297,7 @@ class RedisJournal:
             self._gave_up = gives_up
         tokens = {int(part): token.decode() for part, token in rows}
         before = self._parts
-        # A part that passed through other hands begins anew: everything in it arrives once more.
+        # A part that had another holder starts over: all its turns arrive again.
         self._parts = {
             part: before[part] if part in before and before[part].token == token else _Part(token)
             for part, token in tokens.items()
@@ -315,7 +319,7 @@ class RedisJournal:
 
 
 def _entry(row: Sequence[bytes]) -> Entry | None:
-    """None for a turn that is not as we write them."""
+    """Decode a row; None if it is invalid."""
     _, place, stage, replaced, attempts, last, body = row
     try:
         turn = msgspec.json.decode(body, type=Turn)

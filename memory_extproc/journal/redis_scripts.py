@@ -1,14 +1,14 @@
-"""What Redis does for the journal in one step each, as Lua. All keys begin with KEYS[1] and lie on one node.
+"""The journal's atomic Redis operations as Lua scripts. All keys begin with KEYS[1] and lie on the same node.
 
-    PREFIX:seq            the last place given
-    PREFIX:stream:PART    what is not learned yet of the part's owners, in order; an entry's id is PLACE-0
-    PREFIX:turn:ID        a turn: its words, its place and how far it has come
-    PREFIX:owner:KEY      the owner's turns in any state, by place
-    PREFIX:learned        learned turns by when; PREFIX:dead, PREFIX:died: dead letters by place and by when
-    PREFIX:ended          turns with which sessions ended, heard by another than their holder, with their parts
-    PREFIX:parts          who holds each part, with which token, until when; PREFIX:tokens, PREFIX:replicas
+    PREFIX:seq          the last place assigned
+    PREFIX:stream:PART  unlearned turns of the part's owners, in order; an entry's id is PLACE-0
+    PREFIX:turn:ID      a turn: its text, place and stage
+    PREFIX:owner:KEY    the owner's turns in any state, by place
+    PREFIX:learned      learned turns by time; PREFIX:dead, PREFIX:died: dead letters by place and by time
+    PREFIX:ended        last turns of ended sessions, reported by another replica than the holder, with their parts
+    PREFIX:parts        the holder, token and expiry of each part; PREFIX:tokens, PREFIX:replicas
 
-Times of leases are the server's own, so replicas need not agree about the time.
+Leases use the server's clock, so replicas need not agree about the time.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def _script(body: str) -> str:
     return _TOOLS + body
 
 
-# ARGV: id, owner, part, session, at, answer, last, words, parts, most, nonce. The nonce tells our own second try,
-# after a connection was cut, from another's.
+# ARGV: id, owner, part, session, at, answer, last, words, parts, most, nonce. The nonce distinguishes our own
+# retry, after a connection was cut, from another client's.
 APPEND: Final = _script("""
 local id, owner, part, answer = ARGV[1], ARGV[2], ARGV[3], ARGV[6]
 local is = redis.call('HMGET', turn(id), 'stage', 'answer', 'nonce', 'place')
@@ -101,7 +101,7 @@ redis.call('HSET', turn(id), 'owner', owner, 'part', part, 'session', ARGV[4], '
 return {'journalled', queue(id, part, owner)}
 """)
 
-# ARGV: limit, then part and place pairs: of these parts what stands behind these places, oldest first.
+# ARGV: limit, then part and place pairs: entries of these parts after these places, oldest first.
 BEHIND: Final = _script("""
 local limit, found, now = tonumber(ARGV[1]), {}, clock()
 for at = 2, #ARGV, 2 do
@@ -119,7 +119,7 @@ end
 return rows
 """)
 
-# ARGV: ids. How far each has come, and how many milliseconds ago it came.
+# ARGV: ids. The stage of each, and its age in milliseconds.
 LOOK: Final = _script("""
 local rows, now = {}, clock()
 for at, id in ipairs(ARGV) do
@@ -139,8 +139,8 @@ end
 return rows
 """)
 
-# ARGV: when, then id and place pairs. Where an older answer's messages were put after a newer one's, the turn
-# is remembered once more, so that the newer one's stand in the end.
+# ARGV: when, then id and place pairs. If an older answer's messages were stored after a newer answer's, the turn is
+# stored once more, so that the newer messages remain.
 STORED: Final = _script("""
 for at = 2, #ARGV, 2 do
   local id, is = ARGV[at], redis.call('HMGET', turn(ARGV[at]), 'place', 'stage')
@@ -178,7 +178,7 @@ if ARGV[7] == '1' then dead(id, is[1], ARGV[6], ARGV[1], tonumber(ARGV[8])) end
 return 1
 """)
 
-# ARGV: when, most, ids that nobody can read
+# ARGV: when, most, ids of unreadable turns
 UNREADABLE: Final = _script("""
 for at = 3, #ARGV do
   local is = redis.call('HMGET', turn(ARGV[at]), 'place', 'stage')
@@ -194,7 +194,7 @@ for _, id in ipairs(ids) do erase(id) end
 return #ids
 """)
 
-# ARGV: owner, limit, then ids; none of them: all
+# ARGV: owner, limit, then ids; without ids: all
 ERASE: Final = _script("""
 local ids, erased = {unpack(ARGV, 3)}, 0
 if #ids == 0 then ids = redis.call('ZRANGE', P .. ':owner:' .. ARGV[1], 0, ARGV[2] - 1) end
@@ -234,8 +234,8 @@ for _, one in ipairs(ids) do again(one[2]) end
 return #ids
 """)
 
-# ARGV: owner, session, whether its holder asks. Another's may have taken these turns up already: the last of each
-# session is laid out for them.
+# ARGV: owner, session, whether the holder asks. Another holder may have begun these turns: the last turn of each
+# session is queued for it.
 END: Final = _script("""
 local last = {}
 for _, id in ipairs(redis.call('ZRANGE', P .. ':owner:' .. ARGV[1], 0, -1)) do
@@ -251,7 +251,7 @@ end
 return 1
 """)
 
-# ARGV: parts. The turns of these that END laid out, each given once.
+# ARGV: parts. The turns queued by END for these parts, each returned once.
 ENDED: Final = _script("""
 local held, ids = {}, {}
 for _, part in ipairs(ARGV) do held[part] = true end
@@ -277,8 +277,8 @@ local oldest = first and redis.call('HGET', turn(first[2]), 'at') or ''
 return {waiting(ARGV[1]), redis.call('ZCARD', P .. ':dead'), oldest}
 """)
 
-# ARGV: holder, milliseconds, parts, whether it wants none. Takes and renews what is its fair share, gives back what
-# is beyond it; the parts it holds by then, each with its token. A token grows with every change of holder.
+# ARGV: holder, milliseconds, parts, whether it leaves. Takes and renews a fair share of the parts, releases the
+# rest, and returns the parts held, each with its token. A token grows with every change of holder.
 HOLD: Final = _script("""
 local holder, parts, now = ARGV[1], tonumber(ARGV[3]), clock()
 local till = string.format('%.0f', now + tonumber(ARGV[2]))
@@ -322,7 +322,7 @@ for at, part in ipairs(kept) do rows[at] = {part, redis.call('HGET', P .. ':toke
 return rows
 """)
 
-# How many parts each living replica holds.
+# The number of parts of each live replica.
 SHARES: Final = _script("""
 local now, shares, rows = clock(), {}, {}
 for _, holder in ipairs(redis.call('ZRANGEBYSCORE', P .. ':replicas', now, '+inf')) do shares[holder] = 0 end

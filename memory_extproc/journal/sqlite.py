@@ -1,7 +1,7 @@
 """The journal in a SQLite file: accepted turns wait here until they are learned.
 
-A turn goes waiting → stored (its messages are in the store) → learned (facts extracted), then is erased after
-a short retention; a turn that was given up on becomes a dead letter, kept for review up to a bound.
+A turn is waiting → stored (messages in the store) → learned (facts extracted), then erased after a short retention.
+A turn that fails permanently becomes a dead letter, kept for review up to a limit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from memory_extproc.ports import JournalEntry, Now
 
 
 class Stage(IntEnum):
-    """How far a turn has come. The numbers are in the file; pending are those below LEARNED."""
+    """The stage of a turn. The numbers are stored; pending stages are below LEARNED."""
 
     WAITING = 0
     STORED = 1
@@ -53,15 +53,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """JournalDepth as a value. *turns*: not learned yet, *oldest*: when the first of them was asked."""
+    """JournalDepth as a value. *turns*: not learned yet; *oldest*: the time of the first of them."""
 
     turns: int
     dead: int
     oldest: datetime | None
 
 
-# AUTOINCREMENT: a place is never given twice, so a mark meant for an erased entry hits no other.
-# The totals are kept by triggers: counting rows for each append would take time that grows with the backlog.
+# AUTOINCREMENT never reuses a place, so a mark for an erased entry affects no other. Triggers maintain the totals:
+# counting rows at each append would take time that grows with the backlog.
 _SCHEMA = Schema(
     application=0x6D65786A,  # "mexj"
     version=1,
@@ -120,7 +120,7 @@ WHERE stage = 3 AND place > ? ORDER BY place LIMIT ?
 _INSERT = """
 INSERT INTO turns (id, owner, stage, replaced, at, answer, turn) VALUES (?, ?, 0, ?, ?, ?, ?)
 """
-# Turns are asked nearly in the order of their places: streams that were open at the same time may differ.
+# Turns are nearly in the order of their places: concurrent streams may differ.
 _OLDEST = "SELECT MIN(at) FROM (SELECT at FROM turns WHERE stage < 2 ORDER BY place LIMIT 1000)"
 _LAST_PLACE = "SELECT seq FROM sqlite_sequence WHERE name = 'turns'"
 _PAGE = 100  # entries of an owner read at once
@@ -128,8 +128,9 @@ _FEW = 32  # turns read on the event loop, without a transaction
 
 
 class SqliteJournal:
-    """Implements ports.Journal. *max_turns* bounds what is not learned yet, *max_dead* the dead letters (the
-    oldest goes first). Use within `async with`; a file that cannot be opened fails the calls, not the entering.
+    """Implements ports.Journal. Use within `async with`; an unusable file fails the calls, not the entering.
+
+    *max_turns* bounds unlearned turns, *max_dead* the dead letters (the oldest is erased first).
     """
 
     def __init__(
@@ -157,14 +158,14 @@ class SqliteJournal:
         await self._file.__aexit__()
 
     async def open(self) -> None:
-        """Raises what is wrong with the file."""
+        """Open the file; raises its faults."""
         await self._file.open()
 
     async def check(self) -> None:
-        """Raises what would keep a turn from being written now: a lock, a full disk, damage."""
+        """Raise the error that would prevent a write now: a lock, a full disk, damage."""
 
         def touch(connection: sqlite3.Connection) -> None:
-            # Writes a page for the value that is there already; an UPDATE that changes nothing writes none.
+            # Rewrites a page with the same value; an UPDATE without a change writes none.
             connection.execute(f"PRAGMA user_version = {_SCHEMA.version}")
 
         await self._file.run(touch)
@@ -245,7 +246,7 @@ class SqliteJournal:
         return await self._file.run(read)
 
     def oldest(self) -> datetime | None:
-        """When the oldest turn that is not learned yet was asked; read here and now."""
+        """The time of the oldest unlearned turn; read on the calling thread."""
         row = self._file.read(_OLDEST, ())
         return None if row is None or row[0] is None else datetime.fromtimestamp(row[0], UTC)
 
@@ -273,7 +274,7 @@ class SqliteJournal:
         wanted = json.dumps(list(turn_ids))
 
         def again(connection: sqlite3.Connection) -> int:
-            # A new row, because AUTOINCREMENT counts nothing that an UPDATE sets.
+            # A new row, because AUTOINCREMENT ignores values set by an UPDATE.
             rows = connection.execute(
                 "DELETE FROM turns WHERE stage = 3 AND id IN (SELECT value FROM json_each(?))"
                 " RETURNING place, id, owner, replaced, at, answer, turn",
@@ -311,7 +312,7 @@ class SqliteJournal:
         await self._file.run(end)
 
     async def _entries(self, statement: str, values: tuple[object, ...]) -> list[Entry]:
-        """What cannot be read becomes a dead letter, so that it does not stand in the way of what can."""
+        """Read entries; unreadable rows become dead letters, so that they do not block the others."""
 
         def read(connection: sqlite3.Connection) -> list[Entry]:
             rows = connection.execute(statement, values).fetchall()
@@ -342,7 +343,7 @@ def _rows(statement: str, values: tuple[object, ...], connection: sqlite3.Connec
 
 
 def _entry(row: tuple[int, int, int, int, bytes]) -> Entry | None:
-    """None for a turn that is not as we write them: another version's, or a damaged page."""
+    """Decode a row; None if it is invalid: another version's, or a damaged page."""
     place, stage, replaced, attempts, body = row
     try:
         turn = msgspec.json.decode(body, type=Turn)

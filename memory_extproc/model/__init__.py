@@ -1,4 +1,4 @@
-"""The words of the product as frozen values. No I/O, no clock, no library types but numpy's."""
+"""The domain model as frozen values. No I/O, no clock, no library types except numpy's."""
 
 from memory_extproc.model.erasure import (
     RECORD_KINDS,

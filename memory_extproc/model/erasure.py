@@ -1,4 +1,4 @@
-"""What is asked to be forgotten, and how far that has come."""
+"""Forget scopes, receipts and progress."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from memory_extproc.model.memory import Memory, MemoryType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetScope:
-    """What of one owner's memories is forgotten: each condition that is given narrows; without any, everything."""
+    """The memories of an owner to forget. All given conditions must match; without any, everything is forgotten."""
 
     ids: tuple[str, ...] = ()
     project: str = ""
     types: frozenset[MemoryType] = frozenset()
     session: str = field(default="", repr=False)
     before: datetime | None = None
-    query: str = field(default="", repr=False)  # what a search for these words finds
+    query: str = field(default="", repr=False)  # search words; the search results are forgotten
     listed: tuple[str, ...] = ()  # ids that a dry run listed beside *ids*: they go too, and take nothing else along
 
     @property
@@ -29,12 +29,12 @@ class ForgetScope:
 
     @property
     def by_id_alone(self) -> bool:
-        """Whether the ids say it all: whatever has one of them goes."""
+        """Whether ids are the only condition."""
         return self == ForgetScope(ids=self.ids, listed=self.listed) and bool(self.ids)
 
     @property
     def name(self) -> str:
-        """The conditions given, as a word for labels and receipts."""
+        """The given conditions, joined into a word for labels and receipts."""
         given = {
             "memory": len(self.ids) == 1,
             "memories": len(self.ids) > 1,
@@ -48,28 +48,28 @@ class ForgetScope:
 
 
 class ForgetState(StrEnum):
-    """How far a forget has come. Also what is stored, so a value is never renamed."""
+    """The progress of a forget. Stored, so values are never renamed."""
 
-    ACCEPTED = "accepted"  # written down: it will be done whatever happens, and is not recalled
-    CLEAN = "clean"  # recall cannot find it any more
-    COMPLETE = "complete"  # no store holds it any more
+    ACCEPTED = "accepted"  # recorded: it will be completed, and recall is blocked
+    CLEAN = "clean"  # recall can no longer find it
+    COMPLETE = "complete"  # no store contains it any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erased:
-    """What a forget removed from one store."""
+    """The data removed from a store by a forget."""
 
     store: str  # memories, journal, records, files, waiting_turns
     done: bool = False
     removed: int = 0
     done_at: datetime | None = None
-    pending_until: datetime | None = None  # by when at the latest, where that is known
-    note: str = ""  # what is still to happen, for operators
+    pending_until: datetime | None = None  # the latest time of completion, if known
+    note: str = ""  # pending work, for operators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetReceipt:
-    """How far a forget has come. It holds no words and no name."""
+    """The progress of a forget. Contains no user text and no name."""
 
     id: str  # 32 hex digits
     state: ForgetState
@@ -87,7 +87,7 @@ class ForgetReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetPlan:
-    """What a forget would take: *memories* are the newest 1,000 of *total*. *token* confirms exactly these."""
+    """A preview of a forget: the newest 1,000 memories of *total*. *token* confirms exactly the listed memories."""
 
     memories: tuple[Memory, ...]
     total: int
@@ -97,7 +97,7 @@ class ForgetPlan:
 
 @dataclass(frozen=True, slots=True)
 class LedgerJob:
-    """A forget as the ledger keeps it. *subject*: a keyed hash of the owner."""
+    """A forget as stored in the ledger. *subject*: a keyed hash of the owner."""
 
     id: str
     subject: str
@@ -110,27 +110,26 @@ class LedgerJob:
 class WaitingPlace:
     """A data directory with accepted turns that are not in the shared journal yet."""
 
-    name: str  # for operators; nobody's words and no user's name
+    name: str  # for operators; contains no user text or name
     since: datetime | None  # when the oldest of them was asked; None: unknown, because the replica ended unheard
     live: bool  # a replica runs on it
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerMarks:
-    """What the ledger knows of one subject: items by hash, with when they were forgotten (seconds since 1970)."""
+    """The ledger's tombstones of a subject. *items*: hash to time of the forget (seconds since 1970)."""
 
     cuts: tuple[bytes, ...] = ()
     items: Mapping[bytes, float] = field(default_factory=lambda: MappingProxyType({}))
     shut: bool = False
 
 
-# --- records -----------------------------------------------------------------------------------------
-# Kinds of records that Coordination keeps, in one place: what a forget has to erase is read from here.
+# The kinds of Coordination records, in a single place: a forget erases by this list.
 
 
 @dataclass(frozen=True, slots=True)
 class RecordKind:
-    """*name* is stored, so it is never changed."""
+    """A kind of record. *name* is stored, so it is never changed."""
 
     name: str
     holds_text: bool  # people's words or memories: erased by every forget; others go with a forget of everything

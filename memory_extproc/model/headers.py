@@ -1,4 +1,4 @@
-"""HTTP headers, and the headers of a request with what Envoy knows about it."""
+"""HTTP headers, and a request's headers with Envoy's attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is remembered, and what a search comes upon."""
+"""Memories and search results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MemoryType(StrEnum):
 
 
 class Role(StrEnum):
-    """Who said it. NONE is for memories that nobody said in these words, such as extracted facts."""
+    """The author of a message. NONE: no verbatim message, such as an extracted fact."""
 
     USER = "user"
     ASSISTANT = "assistant"
@@ -43,19 +43,19 @@ class MemoryState(StrEnum):
 
 
 class Source(StrEnum):
-    """How a memory came to be."""
+    """The origin of a memory."""
 
     VERBATIM = "verbatim"  # a message as it was said
     QUESTION = "question"  # a message that only asks: context of its answer, never recalled itself
     RULES = "rules"  # extracted by the rules
     LLM = "llm"  # extracted by a model
-    API = "api"  # told to us over the memory API
-    SUMMARY = "summary"  # of a topic or a session; what it was made of stands in metadata.sources
+    API = "api"  # written through the memory API
+    SUMMARY = "summary"  # of a topic or session; its sources are in metadata.sources
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """A time in the past, from *first* up to *until*."""
+    """A past period from *first* up to *until*, exclusive."""
 
     first: datetime
     until: datetime
@@ -75,7 +75,7 @@ _RATINGS = {each.value: each for each in Rating}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """One remembered fact or message. Times are UTC with whole seconds; *content* is private."""
+    """A fact or message. Times are UTC in whole seconds; *content* is private."""
 
     id: str  # 64 hex digits of owner, turn and ordinal; never moves between owners
     owner: Owner
@@ -116,7 +116,7 @@ class Memory:
         return _RATINGS.get(said, Rating.NONE) if isinstance(said, str) else Rating.NONE
 
     def held_in(self, period: Period, now: datetime) -> bool:
-        """Whether it held at some time of *period* and was replaced since."""
+        """Whether it was valid during *period* and has been superseded since."""
         began = self.valid_from or self.created_at
         return (
             self.state is MemoryState.SUPERSEDED
@@ -145,7 +145,7 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A memory a search came upon; *cosine* in [-1, 1] to what was searched for."""
+    """A search result; *cosine* in [-1, 1] to the query."""
 
     memory: Memory
     cosine: float
@@ -153,8 +153,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What narrows a search within one owner's memories. The empty project means all of them, and no *origins*
-    mean any. With *as_of* it is widened: what held then and was replaced since is searched too."""
+    """Narrows a search within an owner's memories. An empty *project* or *origins* means all.
+
+    *as_of* widens it: memories valid then and superseded since are searched too.
+    """
 
     project: str = ""
     types: frozenset[MemoryType] = frozenset(MemoryType)
@@ -167,7 +169,7 @@ class Scope:
         return narrow_enough and memory.source in self.sources and self.comes_from(memory.origin)
 
     def comes_from(self, origin: str) -> bool:
-        """Whether a memory of *origin* is among those that *origins* let in."""
+        """Whether *origins* admits a memory of *origin*."""
         if not self.origins:
             return True
         return any(fnmatchcase(part, wanted) for part in origin.split() for wanted in self.origins)
@@ -175,7 +177,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Best first. *total*: how many memories the owner has in any state or scope; None if not known."""
+    """Best first. *total*: the owner's memories in any state or scope; None if unknown."""
 
     found: tuple[Hit, ...]
     total: int | None
@@ -184,7 +186,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What is searched for: a question's words, and their vector unless none was to be had."""
+    """A query: its text, and its vector if available."""
 
     text: str = field(repr=False)
     vector: Vector | None = field(default=None, repr=False)
@@ -192,8 +194,11 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Conditions for memories, any of which suffices. *attributes* is a mask of `text.attributes`; *names* folded,
-    *days* the first and last day, as date.toordinal() has them."""
+    """Conditions for memories, any of which suffices.
+
+    *attributes* is a mask of `text.attributes`; *names* are folded; *days* are the first and last day as
+    date.toordinal().
+    """
 
     attributes: int = 0
     names: frozenset[str] = field(default=frozenset(), repr=False)
@@ -203,7 +208,7 @@ class Selection:
 
 
 class Selected(NamedTuple):
-    """A selected memory with the mask of the attributes that it tells of."""
+    """A selected memory with the mask of its attributes."""
 
     memory: Memory
     tells: int
@@ -211,25 +216,28 @@ class Selected(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Words:
-    """The words of a text that carry meaning, in pieces, each as a vector that knows what stands around it, packed
-    as `index.packing` does it. At least one piece."""
+    """The contextual vectors of a text's meaningful word pieces, packed by `index.packing`.
+
+    At least one piece.
+    """
 
     packed: npt.NDArray[np.uint8] = field(repr=False)  # (pieces, half the dimension)
-    scale: npt.NDArray[np.float32] = field(repr=False)  # (pieces,): what makes each of unit length
+    # (pieces,): factors that normalise the vectors to unit length
+    scale: npt.NDArray[np.float32] = field(repr=False)
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         return int(self.packed.nbytes + self.scale.nbytes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """Memories that a search came upon, in no particular order, with what speaks for each of them.
+    """Search candidates, unordered, with their features.
 
-    *features* has a row for each memory and a column for each of *names*; NaN: not known of this one. *centre* and
-    *spread* are mean and standard deviation of the columns over all *searched* memories, of which these are the
-    likeliest. *total*: how many memories the owner has in any state or scope; None if not known.
+    *features* has a row for each memory and a column for each of *names*; NaN: unknown. *centre* and *spread* are
+    mean and standard deviation of the columns over all *searched* memories, of which these are the most likely.
+    *total*: the owner's memories in any state or scope; None if unknown.
     """
 
     memories: tuple[Memory, ...]
@@ -242,35 +250,36 @@ class Candidates:
     path: str  # "hybrid" or "lexical" from the owner's partition in process, "store" from the store's own search
 
 
-# datetime knows no later ones; https://docs.python.org/3/library/datetime.html#datetime.MAXYEAR
+# The limit of datetime; https://docs.python.org/3/library/datetime.html#datetime.MAXYEAR
 _END_OF_TIME = 253_402_300_800.0  # the year 10000, in seconds since 1970
 
 
 def seconds_said(value: object) -> float | None:
-    """What metadata says of a time, in seconds since 1970; None where it says none that there could be: it may come
-    from a file, which may hold an integer of any length."""
+    """A time from metadata, in seconds since 1970; None if invalid.
+
+    Metadata may come from a file, with an integer of any length.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if 0 <= value < _END_OF_TIME else None
 
 
-# --- transfer ----------------------------------------------------------------------------------------
-# What came of an import.
+# Results of an import.
 
 
 @dataclass(frozen=True, slots=True)
 class ImportProblem:
-    """Why one memory was not taken in, without its words."""
+    """Why a memory was rejected, without its text."""
 
-    index: int  # its place in the stream, from 0
+    index: int  # its index in the stream, from 0
     id: str  # as it was sent
-    reason: str  # a stable word: conflict, forgotten, bad_field, too_large, no_consent, deleted
+    reason: str  # a stable identifier: conflict, forgotten, bad_field, too_large, no_consent, deleted
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """What became of an import. *problems* are the first 1,000 of what is conflicting or refused."""
+    """The result of an import. *problems* are the first 1,000 conflicts and rejections."""
 
     added: int = 0
     same: int = 0

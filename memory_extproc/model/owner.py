@@ -1,4 +1,4 @@
-"""Whose memories they are, and what they allow."""
+"""Owners of memories, callers, and consent."""
 
 from __future__ import annotations
 
@@ -10,51 +10,53 @@ from functools import lru_cache
 
 
 class Consent(StrEnum):
-    """What a person allows. Also what is stored, so a value is never renamed."""
+    """A user's consent. Stored, so values are never renamed."""
 
-    OFF = "off"  # nothing is recalled and nothing kept
-    RECALL_ONLY = "recall_only"  # what is there is recalled, nothing is added
+    OFF = "off"  # no recall and no storage
+    RECALL_ONLY = "recall_only"  # existing memories are recalled, none are added
     ON = "on"
 
 
 class OwnerKind(StrEnum):
-    """Whose an owner's memories are. Also the word in `explain` and in the metric label."""
+    """The kind of an owner. Also shown in `explain` and used as metric label."""
 
-    OWN = "own"  # one person's
+    OWN = "own"  # a person's
     PROJECT = "project"  # shared by the members of a project
     GLOBAL = "global"  # an operator's, for every caller of a tenant, or of all tenants
-    CANARY = "canary"  # nobody's: what is asked for to see whether recall works
+    CANARY = "canary"  # the owner of the canary memory, for probing recall
 
 
-# Begins the user of every owner that is no person. No door takes a control character in a name, so nobody can be
-# called so; the kind and the name behind it are part of the partition key, of every id and of every cache key.
+# Prefix of all owners that are no persons. Names never contain control characters, so no user can have it; kind and
+# name are part of the partition key, of every id and of every cache key.
 SHARED = "\x1f"
 _PROJECT, _GLOBAL, _CANARY = f"{SHARED}project{SHARED}", f"{SHARED}global", f"{SHARED}canary"
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose memory it is: a person's, a project's or an operator's. A missing tenant is a tenant of its own, never
-    a wider view."""
+    """The owner of memories: a person, a project or an operator.
+
+    A missing tenant is a separate tenant, never all tenants.
+    """
 
     tenant: str
     user: str = field(repr=False)
 
     @classmethod
     def of_project(cls, tenant: str, project: str) -> Owner:
-        """The owner of what the members of *project* share. ValueError without a name."""
+        """The owner of the memories shared by the members of *project*. ValueError without a name."""
         if not project:
             raise ValueError("a project without a name shares nothing")
         return cls(tenant, _PROJECT + project)
 
     @classmethod
     def of_everyone(cls, tenant: str | None = None) -> Owner:
-        """The owner of an operator's memories for every caller of *tenant*; None: of all tenants."""
+        """The owner of an operator's memories for all callers of *tenant*; None: of all tenants."""
         return cls(SHARED if tenant is None else tenant, _GLOBAL)
 
     @classmethod
     def of_canary(cls) -> Owner:
-        """The owner of what is known to be remembered, for trying whether it is found."""
+        """The owner of the canary memory, which probes whether recall works."""
         return cls(SHARED, _CANARY)
 
     @property
@@ -67,18 +69,18 @@ class Owner:
 
     @property
     def project(self) -> str:
-        """The name of the project whose memories these are; empty for every other kind of owner."""
+        """The project's name; empty for other kinds of owners."""
         return self.user.removeprefix(_PROJECT) if self.kind is OwnerKind.PROJECT else ""
 
     @property
     def key(self) -> str:
-        """64 hex digits, one per owner; lengths are part of the hash so that no two owners share one."""
+        """64 hex digits, unique per owner: lengths are part of the hash."""
         return _owner_key(self.tenant, self.user)
 
 
 @lru_cache(maxsize=4096)
 def _owner_key(tenant: str, user: str) -> str:
-    return digest("owner", tenant, user)  # asked for a dozen times with each request
+    return digest("owner", tenant, user)  # computed a dozen times per request
 
 
 def digest(*parts: str) -> str:
@@ -93,34 +95,36 @@ def digest(*parts: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the owner of the memories, the project that narrows them, the session if it was named."""
+    """The caller: the owner of the memories, the requested project, and the session if named."""
 
     owner: Owner
     project: str = ""
-    session: str = ""  # as the client named it; empty: found from the conversation
-    projects: tuple[str, ...] = ()  # whose member the caller verifiably is, by a claim or Envoy's metadata
-    speaker: str = ""  # which of several, where *owner* is a project that its members' words become part of
-    spoken_by: Caller | None = None  # and who that is
+    session: str = ""  # as named by the client; empty: derived from the conversation
+    projects: tuple[str, ...] = ()  # verified memberships, by a claim or Envoy's metadata
+    speaker: str = ""  # the member who speaks, if *owner* is a project
+    spoken_by: Caller | None = None  # and the member's own caller
 
     @property
     def person(self) -> Caller:
-        """Who speaks, whosever their words become: what they choose for a conversation holds for all of it."""
+        """The person who speaks: a conversation's choices are theirs, even if a project owns the memories."""
         return self.spoken_by or self
 
 
 @dataclass(frozen=True, slots=True)
 class ConsentChange:
-    """One entry of a caller's history of consent: what they chose, when, and who wrote it down."""
+    """An entry of a consent history: the choice, its time, and its author."""
 
     consent: Consent
     at: datetime
-    by: str = field(default="", repr=False)  # the principal that set it; may name a person
+    by: str = field(default="", repr=False)  # the principal that set it; may be a person's name
 
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """The key that seals one owner's texts. *id* is random and stands in all that it sealed, so that what was
-    sealed with a key that is gone is told from what is damaged."""
+    """The key that seals an owner's texts.
+
+    *id* is random and stored with sealed data, to distinguish a destroyed key from damage.
+    """
 
     id: bytes  # 8 bytes
     secret: bytes = field(repr=False)  # 32 bytes

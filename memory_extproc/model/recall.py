@@ -1,4 +1,4 @@
-"""One request of the read path, and what came of it."""
+"""Recall requests and results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memory_extproc.model.owner import Caller, Owner
 
 
 class Outcome(StrEnum):
-    """How a request left us. Also the metric label and the header, so a value is never renamed."""
+    """The outcome of a request. Also metric label and header value, so values are never renamed."""
 
     USED = "used"
     NOTHING_RELEVANT = "nothing_relevant"
@@ -38,17 +38,19 @@ class Outcome(StrEnum):
 
 
 class Arm(StrEnum):
-    """On which side of a comparison an exchange stands, whatever became of it. Also the metric label and what Envoy
-    is told, so a value is never renamed."""
+    """The arm of an exchange in a comparison, regardless of its outcome.
+
+    Also metric label and sent to Envoy, so values are never renamed.
+    """
 
     MEMORY = "memory"
-    CONTROL = "control"  # of the group that mode: gradual leaves without
+    CONTROL = "control"  # the control group of mode: gradual
     SHADOW = "shadow"  # everything runs, nothing is injected
-    NONE = "none"  # nobody's: no caller, or no chat
+    NONE = "none"  # no caller, or no chat request
 
 
 class Switch(StrEnum):
-    """What a client or rule asks of one path for one request."""
+    """A setting of a client or rule for recall or storage in a request."""
 
     DEFAULT = "default"
     SKIP = "skip"
@@ -57,7 +59,7 @@ class Switch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What the router in front found out; None where it said nothing."""
+    """Signals of an upstream router; None if absent."""
 
     fact: bool | None = None
     tool: bool | None = None
@@ -69,11 +71,11 @@ READ_EACH_END = 16_000  # characters, white space included, of a message that ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallRequest:
-    """What recall is asked for: one request's words, signals and limits, already narrowed and trusted."""
+    """The input of recall: a request's text, signals and limits, already verified and narrowed."""
 
     caller: Caller
     asked: str = field(repr=False)
-    earlier: tuple[str, ...] = field(default=(), repr=False)  # the user's messages before, oldest first
+    earlier: tuple[str, ...] = field(default=(), repr=False)  # the user's earlier messages, oldest first
     signals: Signals = Signals()
     force: bool = False  # overrides the gate
     limit: int = 5
@@ -82,8 +84,8 @@ class RecallRequest:
     scope: Scope = field(default_factory=Scope)
     budget: int | None = None  # tokens of the block that a rule allows; None: as configured
     room: int | None = None  # tokens the block may have at most; None: the configured budget alone
-    in_view: frozenset[str] = field(default=frozenset(), repr=False)  # texts the model already sees: what was said
-    # in the conversation, and the memories it was given before
+    in_view: frozenset[str] = field(default=frozenset(), repr=False)  # texts in view of the model: messages
+    # of the conversation, and memories injected earlier
     behind: str = ""  # the session whose messages the provider keeps for the model; empty: none that we know of
     continues: bool = False  # the model sees a block of ours in the conversation already
     spent: timedelta = timedelta()  # of the deadline, before recall was asked
@@ -93,7 +95,7 @@ class RecallRequest:
 
     @property
     def question(self) -> str:
-        """*asked*, or the beginning and the end of a long text: people put their own words around a paste."""
+        """*asked*, or the beginning and end of a long text: users put their question around a pasted text."""
         if len(self.asked) <= 2 * READ_EACH_END:
             return self.asked
         return f"{self.asked[:READ_EACH_END]}\n{self.asked[-READ_EACH_END:]}"
@@ -131,13 +133,13 @@ class RecallTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallResult:
-    """What recall came to. *block* is empty unless the outcome is USED."""
+    """The result of recall. *block* is empty unless the outcome is USED."""
 
     outcome: Outcome
     block: str = field(default="", repr=False)
     memories: tuple[Ranked, ...] = ()
-    in_view: frozenset[str] = frozenset()  # ids of what is to the point, and left out because the model sees it
-    path: str = ""  # rerank, hybrid, lexical or store; empty when nothing was searched
+    in_view: frozenset[str] = frozenset()  # ids of relevant memories left out because they are in view
+    path: str = ""  # rerank, hybrid, lexical or store; empty without a search
     tokens: int = 0
     took: timedelta = timedelta()
     trace: RecallTrace | None = None  # None: none is kept
@@ -145,20 +147,20 @@ class RecallResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatState:
-    """What stands for the older part of a conversation. All of it is people's words."""
+    """The condensed older part of a conversation. All of it is user text."""
 
     topic: str = field(default="", repr=False)
     decisions: tuple[str, ...] = field(default=(), repr=False)
     values: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # name and value
-    questions: tuple[str, ...] = field(default=(), repr=False)  # that are still open
+    questions: tuple[str, ...] = field(default=(), repr=False)  # still open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Who a caller is, as a block. *text* is empty where nothing is known."""
+    """A user profile as a block. *text* is empty if nothing is known."""
 
     text: str = field(default="", repr=False)
     ids: tuple[str, ...] = ()  # of the memories in it
-    contents: tuple[str, ...] = field(default=(), repr=False)  # of the same
-    eligible: frozenset[str] = frozenset()  # ids of all that hold now and might be in it
+    contents: tuple[str, ...] = field(default=(), repr=False)  # of the same memories
+    eligible: frozenset[str] = frozenset()  # ids of all valid memories that qualify for it
     tokens: int = 0  # estimated

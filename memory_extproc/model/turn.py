@@ -1,4 +1,4 @@
-"""What was said, on its way to being remembered."""
+"""Messages, exchanges and turns on the write path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAST_PIECE = 16  # characters; the pieces of a message have more on an average
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation as text; its text is a person's words and never printed."""
+    """A message of a conversation; its text is private and never printed."""
 
     role: Role
     text: str = field(repr=False)
@@ -34,32 +34,34 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged:
-    """A completed exchange as the wire saw it: what the client sent (never our block) and the answer."""
+    """A completed exchange: the client's messages, without our block, and the response."""
 
     caller: Caller
     history: tuple[Message, ...]  # user and assistant messages before *asked*, oldest first
-    asked: str = field(repr=False)  # the caller's last words
-    answered: str = field(repr=False)  # the assistant's text; empty when it only called tools
+    asked: str = field(repr=False)  # the last user message
+    answered: str = field(repr=False)  # the assistant's text; empty for tool calls only
     at: datetime
     injected: tuple[str, ...] = field(default=(), repr=False)  # contents of the memories in our block
     origin: Origin = Origin()
     previous_response_id: str = ""
     response_id: str = ""
-    conversation: str = ""  # name of the one that the provider keeps; it is the same for each of its turns
+    conversation: str = ""  # the provider's conversation id, common to all its turns
     ends_session: bool = False
     tools: bool = False  # the answer stands on results of tools
     request_id: str = ""  # by which its receipt is found; empty: none is kept
 
     @property
     def continues(self) -> str:
-        """What the provider goes on from: a response, or a conversation; "" for neither."""
+        """The response or conversation that the request continues at the provider; "" for neither."""
         return self.previous_response_id or self.conversation
 
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """An exchange that may be kept. *whole* has no secrets left and is for knowing the conversation again, by
-    hashes alone; *kept* is what may be written: less, where a policy says so."""
+    """An exchange that may be stored. *whole* is free of secrets and used only for hashes of the conversation.
+
+    *kept* is the storable part: less, if a policy says so.
+    """
 
     whole: Exchanged
     kept: Exchanged
@@ -67,13 +69,13 @@ class Screened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What was asked and answered, with its place: the journal's entry. *id* is the same for a retry."""
+    """A question and response with its position: the journal's entry. Retries have the same *id*."""
 
-    id: str  # 64 hex digits of owner, session and the conversation up to and with *asked*
+    id: str  # 64 hex digits of owner, session and the conversation including *asked*
     owner: Owner
     project: str
     session: str
-    seq: int  # of the asked message within its session, from 0; the answer is seq + 1
+    seq: int  # index of the user message in its session, from 0; the response has seq + 1
     asked: str = field(repr=False)
     answered: str = field(repr=False)
     at: datetime
@@ -89,15 +91,13 @@ class Turn:
 
 
 def message_id_of(owner: Owner, turn_id: str, ordinal: int, number: int = 0) -> str:
-    """The id of the memory of a turn's first (0, the caller's) or second message (1, the answer), or of one of its
-    pieces."""
+    """The memory id of a turn's user message (ordinal 0) or response (1), or of a piece (*number*)."""
     place = str(ordinal) if number == 0 else f"{ordinal}.{number}"
     return digest(_MESSAGE, owner.key, turn_id, place)
 
 
 def message_ids(turn: Turn, *, any_answer: bool = True) -> list[str]:
-    """Every id that the memories of *turn*'s messages may have. *any_answer*: whatever it was asked and answered
-    before; else only of the words that it has."""
+    """All possible memory ids of *turn*'s messages. *any_answer*: for any text; else for its current text."""
     pieces = [_MOST_PIECES if any_answer else _most_pieces(text) for text in (turn.asked, turn.answered)]
     return [
         message_id_of(turn.owner, turn.id, ordinal, number)
@@ -111,7 +111,7 @@ def _most_pieces(text: str) -> int:
 
 
 class JournalState(StrEnum):
-    """How far a turn has come in the journal."""
+    """The state of a turn in the journal."""
 
     WAITING = "waiting"  # accepted, nothing of it done
     STORED = "stored"  # its messages are in the store, facts are still to be extracted
@@ -121,7 +121,7 @@ class JournalState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A turn that was given up on, without anybody's words."""
+    """A turn that failed permanently, without its text."""
 
     turn_id: str
     place: str  # as JournalEntry.place
@@ -133,12 +133,12 @@ class DeadLetter:
 
 
 class TurnOutcome(StrEnum):
-    """What became of a completed exchange: the label of turns_total."""
+    """The result for a completed exchange: the label of turns_total."""
 
     JOURNALLED = "journalled"
-    JOURNAL_LATE = "journal_late"  # in the intake log; the journal has it later, counted again if that fails
+    JOURNAL_LATE = "journal_late"  # in the intake log; journalled later, and counted again if that fails
     UNDECIDED = "undecided"  # in the intake log until consent and incognito are known; then counted again
-    DUPLICATE = "duplicate"  # a turn we already have: a retry
+    DUPLICATE = "duplicate"  # a known turn: a retry
     JOURNAL_FULL = "journal_full"
     JOURNAL_FAILED = "journal_failed"
     NOT_ASKED = "not_asked"  # storing was switched off for it
@@ -149,6 +149,6 @@ class TurnOutcome(StrEnum):
     NO_CONSENT = "no_consent"  # the caller allows no learning
     INCOGNITO = "incognito"  # its session was begun or continued incognito
     FORGOTTEN = "forgotten"  # asked before its owner had it forgotten, or sent again since
-    OVER_QUOTA = "over_quota"  # more than one caller may have learned in that time
+    OVER_QUOTA = "over_quota"  # the caller exceeded the learning quota
     CAPTURE_LIMIT = "capture_limit"
     PROCESS_LIMIT = "process_limit"

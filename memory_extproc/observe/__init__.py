@@ -1,1 +1,1 @@
-"""One place for every metric, log event and span name."""
+"""Metrics, log events and spans."""

@@ -22,7 +22,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import Field, Span, TraceParent, Traces, Work, following
 
-EXPORT_SECONDS = 5.0  # what one call of the collector may take
+EXPORT_SECONDS = 5.0  # the timeout of an export
 KEPT = 10_000  # turns whose exchange is known until they are learned
 
 
@@ -31,15 +31,17 @@ class OtlpOptions:
     endpoint: str  # http(s)://host:port
     version: str  # ours, as the resource says it
     share: float = 1.0  # 0 to 1, of the exchanges that come without a trace
-    content: bool = False  # whether spans show what people say
+    content: bool = False  # whether spans contain user text
 
 
 class OtlpTraces(Traces):
-    """Collects while entered; leaving sends what is there, for as long as one export may take. Spans are sent by a
-    thread of their own: a collector that is away costs requests nothing, and spans are dropped."""
+    """Exports spans while entered; leaving exports the rest within the timeout of an export.
+
+    A background thread exports: an unreachable collector does not delay requests, and spans are dropped.
+    """
 
     def __init__(self, options: OtlpOptions, ended: SpanProcessor | None = None) -> None:
-        """*ended* is given the spans that end; None: they are sent to the collector."""
+        """*ended*: receives finished spans; None: they are exported to the collector."""
         self._content = options.content
         self._kept: OrderedDict[str, SpanContext] = OrderedDict()
         self._provider = TracerProvider(
@@ -85,7 +87,7 @@ class OtlpTraces(Traces):
             turns = [turn for job in jobs for turn in ([job] if isinstance(job, str) else job)]
             links = [Link(self._kept[turn]) for turn in turns if turn in self._kept]
             with following(None):
-                if not links:  # of a former process, or of exchanges that nobody collects
+                if not links:  # from an earlier process, or from unsampled exchanges
                     await work(owner, jobs)
                     return
                 with _child(self._tracer, f"memory.{name}", Context(), links, turns=len(turns)):
@@ -100,13 +102,13 @@ def _sending(endpoint: str) -> SpanProcessor:
 
 
 class _OrLinked(ParentBased):
-    """As the parent says, or the share; what is linked to a span that is collected is collected too."""
+    """Samples like the parent, or by ratio; links to a sampled span are sampled too."""
 
     def __init__(self, root: Sampler) -> None:
         super().__init__(root)
 
     def should_sample(self, *given: Any, **named: Any) -> SamplingResult:
-        """As `Sampler.should_sample`: the links are its sixth argument."""
+        """As `Sampler.should_sample`; the links are its sixth argument."""
         links = named.get("links") or (given[5] if len(given) > _LINKS else None)
         if links:
             return ALWAYS_ON.should_sample(*given, **named)
@@ -120,7 +122,7 @@ _LINKS = 5
 def _child(
     tracer: Tracer, name: str, context: Context | None = None, links: Sequence[Link] = (), **fields: Field
 ) -> Iterator[None]:
-    # Not the exceptions themselves: their texts may quote a person's words.
+    # Exceptions are not recorded: their texts may quote user text.
     with tracer.start_as_current_span(
         name,
         context,
@@ -131,7 +133,7 @@ def _child(
     ) as span:
         try:
             yield
-        except BaseException as error:  # a cancelled step shows as one, too
+        except BaseException as error:  # includes cancellation, which is recorded on the span
             span.set_status(StatusCode.ERROR, type(error).__name__)
             raise
 

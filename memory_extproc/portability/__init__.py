@@ -1,1 +1,1 @@
-"""Memories on their way out and in: file formats, the export, the import, folders that follow the store."""
+"""Export and import of memories: file formats, and folders in sync with the store."""

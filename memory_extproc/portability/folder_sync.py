@@ -1,8 +1,7 @@
-"""A folder that follows the store, and the store the folder: what a person edits in a page is applied.
+"""Two-way sync between a folder of Markdown pages and the store, so that a person can edit memories as pages.
 
-Beside the pages stands a list of what they were when they were last the same as the store. A page that is not what
-it was then has been edited; a memory that is not was changed in the store; where both are so, the store's stays,
-and the person's page is put aside.
+A list beside the pages holds their digests as of the last sync. A page that differs from it was edited; a memory
+that differs was changed in the store. On a conflict the store wins, and the edited page is set aside.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ EDITED: Final = ".edited"  # added to the name of a page that was put aside
 
 
 class Remote(Protocol):
-    """The store, from afar."""
+    """Remote access to the store."""
 
     def records(self) -> Iterator[Record]:
-        """Every memory. What it raises ends the round, and the folder stays as it was."""
+        """All memories. An error ends the round without changes to the folder."""
 
     def bring(self, records: Sequence[Record]) -> ImportReport:
-        """Takes these in, in place of what is there under their ids."""
+        """Import records, replacing memories with the same ids."""
 
     def forget(self, ids: Sequence[str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """One round. *problems* are (place, why) of what was not applied."""
+    """The result of a round. *problems*: (place, reason) of edits that were not applied."""
 
     applied: int
     forgotten: int
@@ -54,19 +53,18 @@ class Synced:
 
 
 class FolderSync:
-    """Rounds over the folder *root*. With *deletions*, a page that was removed is a memory to be forgotten."""
+    """Sync rounds for the folder *root*. With *deletions*, removing a page forgets its memory."""
 
     def __init__(self, root: Path, remote: Remote, *, deletions: bool = False) -> None:
         self._root, self._remote, self._deletions = root, remote, deletions
 
     def edited(self) -> bool:
-        """Whether anything in the folder is not as the last round left it. Asks nobody."""
-        return self._edits(self._listed()).there
+        """Whether any page differs from the last round. Makes no remote call."""
+        return self._edits(self._read_list()).there
 
     def round(self) -> Synced:
-        """Applies what was edited, then writes down what the store has. What could not be applied stays in its page
-        as the person wrote it."""
-        listed = self._listed()
+        """Apply edits, then write the store's memories. Rejected edits stay in their pages as written."""
+        listed = self._read_list()
         edits = self._edits(listed)
         problems = {PurePosixPath(one.place): one.reason for one in edits.refused}
         applied = forgotten = 0
@@ -74,7 +72,7 @@ class FolderSync:
         if edits.records or edits.removed:
             conflicting = self._conflicting(edits, listed)
             brought = [place for place in edits.records if place not in conflicting]
-            refused = self._refused(brought, edits.records)
+            refused = self._import_places(brought, edits.records)
             problems |= refused
             taken = [place for place in brought if place not in refused]
             applied = len(taken)
@@ -85,7 +83,7 @@ class FolderSync:
             for place in conflicting:
                 problems[place] = f"changed in the store too; what you wrote is in {self._put_aside(place)}"
         unfinished = {str(place) for place in problems if (self._root / place).exists()}
-        mirrored = self._mirrored(unfinished, taken)
+        mirrored = self._mirror(unfinished, taken)
         return Synced(applied, forgotten, mirrored, tuple((str(place), why) for place, why in problems.items()))
 
     def _edits(self, listed: dict[str, str]) -> _Edits:
@@ -100,7 +98,7 @@ class FolderSync:
         return edits
 
     def _conflicting(self, edits: _Edits, listed: dict[str, str]) -> set[PurePosixPath]:
-        """Places of edits whose memory is not any more what the folder last saw."""
+        """Places of edits whose memory has changed in the store since the last round."""
         wanted = {*edits.records, *edits.removed}
         return {
             place
@@ -109,16 +107,16 @@ class FolderSync:
             and listed.get(str(place), "") not in {"", _digest(page_of(record))}
         }
 
-    def _refused(
+    def _import_places(
         self, places: Sequence[PurePosixPath], records: dict[PurePosixPath, Record]
     ) -> dict[PurePosixPath, str]:
-        """Has the store take what stands at *places*; which it did not, and why."""
+        """Import the pages at *places*; returns the rejected places with the reasons."""
         if not places:
             return {}
         report = self._remote.bring([records[place] for place in places])
         return {places[one.index]: one.message for one in report.problems}
 
-    def _mirrored(self, unfinished: Collection[str], taken: Collection[PurePosixPath]) -> Mirrored:
+    def _mirror(self, unfinished: Collection[str], taken: Collection[PurePosixPath]) -> Mirrored:
         listed: dict[str, str] = {}
         with Folder(self._root) as folder:
             for record in self._remote.records():
@@ -127,7 +125,7 @@ class FolderSync:
                     folder.put(record)
                     listed[place] = _digest(page_of(record))
             for new in taken:
-                # A new page was taken in, and stands under its own id now.
+                # A new page was imported, and is now at the place of its own id.
                 if str(new) not in listed:
                     (self._root / new).unlink(missing_ok=True)
             mirrored = folder.mirror(keep=unfinished)
@@ -140,7 +138,7 @@ class FolderSync:
             (self._root / place).rename(self._root / aside)
         return str(aside)
 
-    def _listed(self) -> dict[str, str]:
+    def _read_list(self) -> dict[str, str]:
         try:
             listed = json.loads((self._root / LIST).read_bytes())
         except FileNotFoundError:
@@ -159,7 +157,7 @@ class FolderSync:
 
 @dataclass(slots=True)
 class _Edits:
-    records: dict[PurePosixPath, Record]  # edited and new ones
+    records: dict[PurePosixPath, Record]  # edited and new pages
     refused: list[Refused]
     removed: list[PurePosixPath]
 
@@ -172,26 +170,25 @@ def _digest(page: bytes) -> str:
     return hashlib.sha256(page).hexdigest()
 
 
-# --- folder ------------------------------------------------------------------------------------------
-# A folder of Markdown that mirrors one owner's memories: a page each, and nothing but what is there now.
+# A folder of Markdown that mirrors the current memories of an owner, with a page each.
 #
-# Only pages of ours are touched: files named by an id in `facts/`, `turns/` and `summaries/`. Whatever else
-# stands in the folder (a README, a `.git`, a note without an id) is left alone.
+# Only our own pages are modified: files named by an id in `facts/`, `turns/` and `summaries/`. All other files (a
+# README, a `.git`, a note without an id) are left alone.
 
 _HALF_WRITTEN = ".part"
 
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """What became of the pages."""
+    """Counts of the pages."""
 
-    written: int = 0  # new ones and changed ones
+    written: int = 0  # new and changed pages
     same: int = 0
     removed: int = 0
 
 
 class Folder:
-    """Pages below *root*. Entered: what is put and, at `mirror`, what was not put and goes."""
+    """Pages below *root*. While entered, `put` writes pages and `mirror` removes the others."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -205,8 +202,10 @@ class Folder:
         self._kept.close()
 
     def put(self, record: Record) -> None:
-        """Writes the page unless it stands there already. Half a page is never seen: a reader finds the old one or
-        the new one. PermanentError where it cannot be written."""
+        """Write the page if it changed. PermanentError if it cannot be written.
+
+        Written atomically: a reader finds the old or the new page.
+        """
         place = place_of(record)
         self._kept.add([(0, str(place))])
         path, page = self._root / place, page_of(record)
@@ -216,7 +215,7 @@ class Folder:
                 return
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             half = path.with_name(path.name + _HALF_WRITTEN)
-            # Whoever may read the folder may not read everybody's memories: the owner of the files alone.
+            # Readers of the folder may not be allowed to read all memories: files are readable by their owner only.
             with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(page)
             half.replace(path)
@@ -225,8 +224,7 @@ class Folder:
         self._written += 1
 
     def mirror(self, *, keep: Container[str] = ()) -> Mirrored:
-        """Removes the pages of ours that were not put: of memories that are gone, or whose type is another now.
-        Pages at *keep* stay."""
+        """Remove our pages that were not put: their memory is gone or has another type. Pages at *keep* stay."""
         removed = 0
         for place in list_pages(self._root):
             if str(place) not in keep and (0, str(place)) not in self._kept and self._ours(place):
@@ -235,7 +233,7 @@ class Folder:
         return Mirrored(self._written, self._same, removed)
 
     def _ours(self, place: PurePosixPath) -> bool:
-        """A page that says the id of its name was written by us; `new.md` of a person's was not."""
+        """Whether we wrote the page: it contains the id of its file name, unlike a person's `new.md`."""
         try:
             page = (self._root / place).read_bytes()
             return bool(id_at(place)) and read_page(page).id == id_at(place)
@@ -244,7 +242,7 @@ class Folder:
 
 
 def list_pages(root: Path) -> Iterator[PurePosixPath]:
-    """Every Markdown file in the three folders, ours or a person's new one, by folder and name."""
+    """All Markdown files in the three folders, our pages and new pages, by folder and name."""
     for folder in sorted(set(FOLDERS.values())):
         try:
             names = sorted(
@@ -258,7 +256,7 @@ def list_pages(root: Path) -> Iterator[PurePosixPath]:
 
 
 def read_folder(root: Path, places: Iterable[PurePosixPath] | None = None) -> Iterator[tuple[PurePosixPath, Read]]:
-    """Each page (of *places*, by default all) with what stands on it, or why that is no memory."""
+    """Parse each page of *places*, by default all, or report the reason for its rejection."""
     for place in list_pages(root) if places is None else places:
         try:
             yield place, _check_record(place, read_page((root / place).read_bytes()))
@@ -269,7 +267,7 @@ def read_folder(root: Path, places: Iterable[PurePosixPath] | None = None) -> It
 
 
 def _check_record(place: PurePosixPath, record: Record) -> Record:
-    """A page that was copied to make another has its old id still: it would take the first one's place."""
+    """Reject a copied page that still has the original's id: it would replace the original."""
     if record.id and id_at(place) != record.id:
         raise RefusedError(
             f"id: expected {id_at(place) or 'none'}, as the file's name says; leave it out for a new memory"
@@ -277,11 +275,9 @@ def _check_record(place: PurePosixPath, record: Record) -> Record:
     return record
 
 
-# --- repository --------------------------------------------------------------------------------------
-# The folder of Markdown as a git repository: a commit for each export, so that what changed can be read.
+# The folder as a git repository with a commit per export, so that changes can be reviewed.
 #
-# History remembers what was forgotten: it is outside the reach of forget, until `rewrite` drops what is gone from
-# it.
+# History contains forgotten memories: it is beyond the reach of a forget, until `rewrite` removes them.
 
 _AUTHOR = {
     "GIT_AUTHOR_NAME": "memory-extproc",
@@ -289,12 +285,12 @@ _AUTHOR = {
     "GIT_COMMITTER_NAME": "memory-extproc",
     "GIT_COMMITTER_EMAIL": "memory-extproc@localhost",
 }
-# A page's line ends are part of the memory: git may not touch them, whatever its user configured.
+# Line ends are part of a memory: git must not convert them, whatever the user's configuration.
 _ATTRIBUTES: Final = "*.md -text\n"
 
 
 class Repository:
-    """A git repository at *root*, made where there is none. Needs `git`. PermanentError where it fails."""
+    """A git repository at *root*, created if absent. Needs `git`. PermanentError if it fails."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -308,8 +304,11 @@ class Repository:
             attributes.write_text(_ATTRIBUTES)
 
     def commit(self, mirrored: Mirrored) -> bool:
-        """Commits the pages as they are now; False when nothing changed. The message tells numbers alone."""
-        ours = [".gitattributes", *(folder for folder in sorted(set(FOLDERS.values())) if self._known(folder))]
+        """Commit the current pages; False without changes. The message contains only numbers."""
+        ours = [
+            ".gitattributes",
+            *(folder for folder in sorted(set(FOLDERS.values())) if self._is_known_to_git(folder)),
+        ]
         self._git("add", "--all", "--", *ours)
         if self._run("diff", "--cached", "--quiet").returncode == 0:
             return False
@@ -317,35 +316,37 @@ class Repository:
         self._git("commit", "--quiet", "--no-verify", "--no-gpg-sign", "-m", message)
         return True
 
-    def _known(self, folder: str) -> bool:
-        """Git takes it for a mistake to be told of what is neither there nor tracked."""
+    def _is_known_to_git(self, folder: str) -> bool:
+        """Whether *folder* exists or is tracked; git rejects any other path."""
         return (self._root / folder).is_dir() or bool(self._git("ls-files", "--", folder))
 
     def rewrite(self) -> int:
-        """Drops from all of history every page whose memory has no page now, and the bytes from the repository;
-        says how many memories that were. Commits change their names: who cloned the repository has the old ones."""
+        """Remove from history all pages whose memory has no page now; returns the number of memories.
+
+        Commit ids change, and existing clones keep the old commits.
+        """
         there = {id_at(place) for place in list_pages(self._root)}
         gone = {id_ for id_ in self._ever() if id_ not in there}
         if not gone:
             return 0
-        self._filtered(lambda path: id_at(PurePosixPath(path)) in gone)
+        self._rewrite_history(lambda path: id_at(PurePosixPath(path)) in gone)
         self._git("reset", "--quiet", "--mixed")
         self._git("reflog", "expire", "--expire=now", "--expire-unreachable=now", "--all")
-        # What `fetch` or an unfinished merge left behind would keep old commits alive.
+        # References left by `fetch` or an unfinished merge would keep old commits alive.
         for name in ("FETCH_HEAD", "ORIG_HEAD"):
             (self._root / ".git" / name).unlink(missing_ok=True)
         self._git("gc", "--quiet", "--prune=now")
         return len(gone)
 
     def _ever(self) -> set[str]:
-        """The ids of all pages that any commit has."""
+        """The ids of the pages in all commits."""
         names = self._git(
             "log", "--all", "--pretty=format:", "--name-only", "--no-renames", "--diff-merges=separate"
         )
         return {id_at(PurePosixPath(name)) for name in set(names.splitlines()) if name} - {""}
 
-    def _filtered(self, drop: Callable[[str], bool]) -> None:
-        """History written anew without the paths to *drop*, as a stream from one git into another."""
+    def _rewrite_history(self, drop: Callable[[str], bool]) -> None:
+        """Rewrite history without the paths to *drop*, streamed from git fast-export to git fast-import."""
         export = ["fast-export", "--all", "--signed-tags=strip", "--tag-of-filtered-object=rewrite", "--no-data"]
         with (
             self._open(export, stdout=subprocess.PIPE) as out,
@@ -384,20 +385,25 @@ class Repository:
         )
 
     def _command(self, *arguments: str) -> list[str]:
-        # Names as they are, and no hook or program that somebody's configuration names.
+        # Raw path names, and no hooks or programs of the user's configuration.
         safe = ("-c", "core.quotePath=false", "-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false")
-        return ["git", *safe, "-C", str(self._root), *arguments]  # the one in PATH
+        return ["git", *safe, "-C", str(self._root), *arguments]  # from PATH
 
     @property
     def _environment(self) -> dict[str, str]:
-        """Ours alone: GIT_DIR and its like, set while a hook runs, would point into another repository."""
+        """A clean environment:
+
+        GIT_DIR and similar variables, set within a hook, would select another repository.
+        """
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         return {**kept, **_AUTHOR, "LC_ALL": "C"}
 
 
 def _without(stream: IO[bytes], drop: Callable[[str], bool]) -> Iterator[bytes]:
-    """A fast-export stream less the changes of dropped paths. Messages are passed over by their length: a line in
-    one that looks like a command is none."""
+    """Filter changes of dropped paths from a fast-export stream.
+
+    Messages are skipped by their length, because a line in them may look like a command.
+    """
     for line in stream:
         if line.startswith(b"data "):
             yield line
@@ -416,18 +422,17 @@ def _without(stream: IO[bytes], drop: Callable[[str], bool]) -> Iterator[bytes]:
 
 
 def _path_of(line: bytes) -> str:
-    """Of `M mode name path` or `D path`; a path that git quotes is none of ours."""
+    """The path in `M mode name path` or `D path`; our paths are never quoted."""
     parts = line.rstrip(b"\n").split(b" ", 3 if line.startswith(b"M ") else 1)
     return parts[-1].decode(errors="surrogateescape")
 
 
-# --- markdown ----------------------------------------------------------------------------------------
-# One memory as a page of Markdown: what is known about it as YAML front matter, its words below.
+# A memory as a Markdown page: its fields as YAML front matter, its text below.
 #
-# The front matter is written by ourselves, each value as JSON, which is YAML too: a YAML library's choice of
-# quotes and line breaks is not the same everywhere, and the same memory must be the same bytes.
+# The front matter is written without a YAML library, each value as JSON, which is valid YAML: libraries differ in
+# quotes and line breaks, and equal memories must give equal bytes.
 
-SUMMARIES: Final = "summaries"  # of topics and sessions, too, of any type
+SUMMARIES: Final = "summaries"  # of topics and sessions, of any type
 FOLDERS = {
     MemoryType.SEMANTIC: "facts",
     MemoryType.PROCEDURAL: "facts",
@@ -437,16 +442,16 @@ FOLDERS = {
 SUFFIX = ".md"
 PAGE_BYTES = 1024 * 1024
 _FENCE = b"---\n"
-# Counting recalls would change every page with every question.
+# Access counts would change every page with every recall.
 _NOT_WRITTEN = frozenset({"content", "access_count"})
-# What JSON may hold and YAML may not, or would take for the end of a line.
+# Characters that are valid in JSON but invalid, or line ends, in YAML.
 _ESCAPED = re.compile("[\x7f-\xa0\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
-# The one in C where it is there: ten thousand pages take seconds less.
+# The C loader if available: it saves seconds for ten thousand pages.
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """Reads what JSON writes: YAML 1.1 takes 1e+16 for a word."""
+    """Reads JSON values: YAML 1.1 takes 1e+16 for a string."""
 
 
 _Loader.add_implicit_resolver(
@@ -455,14 +460,17 @@ _Loader.add_implicit_resolver(
 
 
 def place_of(record: Record) -> PurePosixPath:
-    """Where its page stands, relative to the export's folder. It depends on id, type and source alone, so that a
-    memory that changes is a changed file. A colon, which some file systems refuse, is written as %3A."""
+    """The page's place relative to the export folder.
+
+    It depends only on id, type and source, so that a changed memory is a changed file. Colons, which some file
+    systems reject, are written as %3A.
+    """
     folder = SUMMARIES if record.source is Source.SUMMARY else FOLDERS[record.type]
     return PurePosixPath(folder) / (record.id.replace(":", "%3A") + SUFFIX)
 
 
 def id_at(place: PurePosixPath) -> str:
-    """The id of the memory whose page stands at *place*; empty for a page that is none of ours."""
+    """The memory id for *place*; empty if it is not a page of ours."""
     name = place.name.removesuffix(SUFFIX).replace("%3A", ":")
     ours = len(place.parts) == 2 and place.parts[0] in FOLDERS.values() and place.suffix == SUFFIX  # noqa: PLR2004
     return name if ours and is_id(name) else ""
@@ -481,10 +489,10 @@ def page_of(record: Record) -> bytes:
 
 
 def read_page(page: bytes) -> Record:
-    """The memory on *page*. RefusedError says what is wrong with it, for whoever wrote it."""
+    """Parse *page*. RefusedError states the fault for the page's author."""
     if len(page) > PAGE_BYTES:
         raise RefusedError(f"longer than {PAGE_BYTES} bytes")
-    front, content = _parted(page.removeprefix(b"\xef\xbb\xbf"))
+    front, content = _split_page(page.removeprefix(b"\xef\xbb\xbf"))
     try:
         plain = yaml.load(front, Loader=_Loader)  # noqa: S506 - a safe loader, in C or not
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -498,23 +506,23 @@ def read_page(page: bytes) -> Record:
     return read_record({**plain, "content": content})
 
 
-def _parted(page: bytes) -> tuple[str, str]:
+def _split_page(page: bytes) -> tuple[str, str]:
     try:
         text = page.decode()
     except UnicodeDecodeError:
         raise RefusedError("no UTF-8") from None
-    # Only between the fences: the content keeps the line ends it has.
+    # Only the front matter: the content keeps its line ends.
     opening = re.match(r"---[ \t]*\r?\n", text)
     closing = re.compile(r"^---[ \t]*(?:\r?\n|\Z)", re.MULTILINE).search(text, opening.end()) if opening else None
     if opening is None or closing is None:
         raise RefusedError("front matter: expected a line of --- before and after it")
-    # The last line end is the page's, not the memory's; which one, the fence says.
+    # The last line end belongs to the page, not to the memory; its form follows the fence.
     line_end = "\r\n" if opening[0].endswith("\r\n") else "\n"
     return text[opening.end() : closing.start()], text[closing.end() :].removesuffix(line_end)
 
 
 def _a_tree(value: Any, seen: set[int]) -> bool:
-    """Whether no list or mapping is used twice: with YAML's aliases a short page can stand for endless ones."""
+    """Whether no list or mapping is used twice: with YAML aliases a short page can expand without limit."""
     if not isinstance(value, dict | list):
         return True
     if id(value) in seen:

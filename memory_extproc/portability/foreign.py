@@ -1,10 +1,13 @@
-"""What other memory layers write down, read as memories of ours.
+"""Importers for the formats of other memory layers.
 
-*mem0*: what `get_all`, `/v1/memories/` and `/v2/memories/` answer, and points of its collection: a text under
+*mem0*: responses of `get_all`, `/v1/memories/` and `/v2/memories/`, and points of its collection: a text under
 `memory` (in a collection `data`), `user_id`, `run_id`, `metadata`, `categories`, times as ISO 8601.
-*vLLM Semantic Router*: what its `GET /v1/memory` answers, and rows of its Milvus collection: `content`, `type` (in
-the collection `memory_type`), times as RFC 3339 or seconds since 1970, `metadata` (there as JSON in a text).
-Either as one JSON document (a list, or an object with the list in it) or as JSON Lines.
+
+*vLLM Semantic Router*: responses of its `GET /v1/memory`, and rows of its Milvus collection: `content`, `type` (in
+the collection `memory_type`), times as RFC 3339 or seconds since 1970, `metadata` (in the collection as a JSON
+string).
+
+Both as a single JSON document (a list, or an object that contains the list) or as JSON Lines.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from memory_extproc.model import MemoryType, Source, digest
 from memory_extproc.portability.records import Read, Refused, RefusedError, is_id, read_record
 
 _PIECE: Final = 64 * 1024
-MEMORY_BYTES: Final = 1024 * 1024  # of one memory as JSON
+MEMORY_BYTES: Final = 1024 * 1024  # per memory, as JSON
 _LISTS: Final = ("results", "memories", "data", "points")  # names under which the list stands
 
 
@@ -32,8 +35,11 @@ class Foreign(StrEnum):
 
 
 def read_foreign(file: IO[bytes], kind: Foreign, *, user: str = "") -> Iterator[Read]:
-    """Each memory, or where and why there is none. Memories of others than *user* are refused (empty: than the
-    first user named): a file may hold many people's, and one import makes them all one's own."""
+    """Yield each memory, or the place and reason of its rejection.
+
+    Memories of other users than *user* (empty: the first user in the file) are rejected: a file may contain several
+    users' memories, and an import assigns all of them to the same owner.
+    """
     translate = _TRANSLATED[kind]
     for number, plain in enumerate(_objects(file), 1):
         place = f"memory {number}"
@@ -76,12 +82,12 @@ def _of_vllm(fields: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(extra, str):
         try:
             extra = msgspec.json.decode(extra or "{}")
-        except (msgspec.DecodeError, RecursionError):  # the latter of what is nested too deep
+        except (msgspec.DecodeError, RecursionError):  # RecursionError: nested too deeply
             raise RefusedError("`metadata` is no JSON") from None
     return {
         "id": _id(Foreign.VLLM, fields.get("id")),
         "type": fields.get("type") or fields.get("memory_type"),
-        # Its sources are free words ("conversation"), ours are not.
+        # Its sources are free text ("conversation"), ours are an enumeration.
         "source": Source.LLM.value,
         "origin": f"source={fields['source']}" if fields.get("source") else "",
         "content": fields.get("content"),
@@ -102,7 +108,7 @@ _TRANSLATED: Mapping[Foreign, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 
 
 def _id(kind: Foreign, given: Any) -> str:
-    """The same memory gets the same id each time, and never one that another layer's memory has."""
+    """A stable id that never collides with the ids of another format."""
     if not given:
         return ""
     name = f"{kind.value}:{given}"
@@ -110,7 +116,7 @@ def _id(kind: Foreign, given: Any) -> str:
 
 
 def _time(value: Any) -> Any:
-    """Seconds since 1970 as a time; Go's zero time, the year 1, is none."""
+    """Convert seconds since 1970; Go's zero time, the year 1, means none."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             return datetime.fromtimestamp(value, UTC) if value > 0 else None
@@ -120,13 +126,14 @@ def _time(value: Any) -> Any:
 
 
 def _share(value: Any) -> Any:
-    """Importance there may exceed 1, and its 32 bits print with many digits."""
+    """Clamp and round importance, which may exceed 1 there and prints 32-bit digits."""
     return round(min(max(value, 0.0), 1.0), 6) if isinstance(value, float | int) else value
 
 
-# --- JSON in pieces --------------------------------------------------------------------------------
 def _objects(file: IO[bytes]) -> Iterator[Any]:
-    """The elements of the list in *file*, or its lines, one at a time: a file may be larger than memory."""
+    """Yield the elements of the list in *file*, or its lines, incrementally: a file may exceed the available
+    memory.
+    """
     reader = _Reader(file)
     opening = reader.peek()
     if opening == "{" and reader.enter_list():
@@ -138,7 +145,7 @@ def _objects(file: IO[bytes]) -> Iterator[Any]:
 
 
 class _Reader:
-    """Looks through JSON text without holding more of it than one value."""
+    """Incremental JSON reader that holds at most a single value."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._text, self._ended = file, "", False
@@ -146,15 +153,16 @@ class _Reader:
         self._characters = codecs.getincrementaldecoder("utf-8")()
 
     def peek(self) -> str:
-        """The next character that is no white space; empty at the end."""
+        """The next character that is not white space; empty at the end."""
         while True:
             self._text = self._text.lstrip(" \t\r\n\ufeff")
             if self._text or not self._more():
                 return self._text[:1]
 
     def enter_list(self) -> bool:
-        """Of an object that holds the list of memories under a known name: goes to that list. False, with nothing
-        passed over, for any other object."""
+        """Enter the list of memories in an object, by its known names. False, without progress, for any other
+        object.
+        """
         while len(self._text) < _PIECE and self._more():
             pass
         places = [(self._text.find(f'"{name}"'), name) for name in _LISTS]

@@ -1,8 +1,8 @@
-"""The import: memories that were written down elsewhere, checked one by one, become this owner's.
+"""The import: memories from a file are validated and become the owner's.
 
-An id that the owner does not have is not taken over. Ids are what the store knows rows by, and whoever could bring
-their own could write over somebody else's row; so it is replaced by one that is made from the owner and the id that
-was sent. The same file brought twice gives the same ids, and finds everything there the second time.
+Unknown ids are not accepted as sent: rows are stored by id, so a chosen id could overwrite another owner's row. A
+new id is derived from the owner and the sent id. A repeated import gives the same ids and finds the memories
+unchanged.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ _MOST_PROBLEMS: Final = 1000
 _DEEPEST: Final = 8  # levels of metadata
 SOURCES: Final = "sources"  # of metadata: ids of the memories that a summary was made of
 _MOST_SOURCES: Final = 100  # of them that a summary of ours names
-_GIVEN_BY_US = frozenset({"user_id", "tenant_id", "last_accessed_at"})  # of a memory as the API shows it
-# What may differ between two that say the same: when they were written, and what the store counts.
+_GIVEN_BY_US = frozenset({"user_id", "tenant_id", "last_accessed_at"})  # assigned by us when the API shows a memory
+# Fields that may differ between equal memories: times and counters.
 _BESIDE_THE_POINT = {"id": "", "updated_at": None, "created_at": None, "access_count": 0}
 
 
 class Reason(StrEnum):
-    """Why a memory was not taken in. Clients read it, so a value is never renamed."""
+    """Why a memory was rejected. Part of the API, so values are never renamed."""
 
     CONFLICT = "conflict"
     FORGOTTEN = "forgotten"
@@ -92,7 +92,7 @@ class _Taken:
 class _Change:
     taken: _Taken
     memory: Memory
-    there: Memory | None  # what it takes the place of
+    there: Memory | None  # the memory to be replaced
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class _Counted:
 
 
 class Importer:
-    """Imports over the owner's partition, so that the very next recall finds what was brought."""
+    """Imports through the owner's partition, so that the next recall finds the memories."""
 
     def __init__(
         self,
@@ -130,12 +130,12 @@ class Importer:
 
 
 class Import:
-    """One import. It holds a batch at most."""
+    """An import in progress. Holds at most a batch."""
 
     def __init__(self, parts: Importer, owner: Owner, *, replacing: bool, dry_run: bool) -> None:
         self._parts, self._owner = parts, owner
         self._replacing, self._dry_run = replacing, dry_run
-        self._waiting: dict[str, _Taken] = {}  # by the id it will have
+        self._waiting: dict[str, _Taken] = {}  # by future id
         self._counted = _Counted()
         self._index = 0
         self._epoch: int | None = None
@@ -174,7 +174,7 @@ class Import:
         )
 
     async def _settle(self) -> None:
-        """Looks up, decides, embeds and stores what waits."""
+        """Look up, decide, embed and store the buffered memories."""
         waiting, self._waiting = self._waiting, {}
         if not waiting:
             return
@@ -186,7 +186,7 @@ class Import:
                     taken.index, taken.record.id, Reason.NO_CONSENT, "nothing new may be kept of this user"
                 )
             return
-        known = await self._known(waiting)
+        known = await self._find_known(waiting)
         changes = []
         for key, taken in waiting.items():
             memory = self._as_ours(key, taken.record, known)
@@ -202,8 +202,8 @@ class Import:
         if changes:
             await self._keep(changes)
 
-    async def _known(self, waiting: Mapping[str, _Taken]) -> dict[str, Memory]:
-        """Memories of the owner by id, of all ids that play a part."""
+    async def _find_known(self, waiting: Mapping[str, _Taken]) -> dict[str, Memory]:
+        """The owner's memories by id, for all ids involved."""
         sent = {
             id_
             for key, taken in waiting.items()
@@ -223,7 +223,7 @@ class Import:
         )
         metadata = dict(memory.metadata)
         if sources := _sources(record):
-            # A forget of a source reaches the summary by these ids.
+            # A forget of a source finds the summary by these ids.
             metadata[SOURCES] = [ours(id_) for id_ in sources]
         memory = replace(memory, superseded_by=ours(record.superseded_by), metadata=metadata)
         # A file can say anything of itself: it may lower its class, and never raise it.
@@ -236,13 +236,13 @@ class Import:
             Embedded(replace(change.memory, embed_model=model), vector)
             for change, vector in zip(changes, vectors, strict=True)
         ]
-        # Under the id that it was sent with it may have been forgotten, and under the one that it gets.
+        # It may be forgotten under the id as sent, or under the derived id.
         as_sent = [
             Embedded(replace(row.memory, id=change.taken.record.id), row.vector)
             for change, row in zip(changes, rows, strict=True)
             if change.taken.record.id
         ]
-        allowed = await self._patiently(lambda: self._admitted([*rows, *as_sent]))
+        allowed = await self._patiently(lambda: self._filter_forgotten([*rows, *as_sent]))
         admitted = {row.memory.id for row in allowed}
         kept = []
         for change, row in zip(changes, rows, strict=True):
@@ -252,19 +252,19 @@ class Import:
                 kept.append((change, row))
         if not self._dry_run:
             replaced = [change.there for change, _ in kept if change.there]
-            # Rows go in by their ids: once more changes nothing.
+            # Rows are stored by id: a repetition has no effect.
             await self._patiently(lambda: self._put([row for _, row in kept], replaced))
         self._counted.added += sum(change.there is None for change, _ in kept)
         self._counted.replaced += sum(change.there is not None for change, _ in kept)
 
-    async def _admitted(self, rows: Sequence[Embedded]) -> Sequence[Embedded]:
-        """None once the owner had something forgotten since the import began: it may be what is being brought."""
+    async def _filter_forgotten(self, rows: Sequence[Embedded]) -> Sequence[Embedded]:
+        """The rows that no forget covers; none after a forget since the import began, which may cover them."""
         if await self._parts.coordination.epoch(self._owner) != self._epoch:
             return ()
         return rows if self._parts.forgotten is None else await self._parts.forgotten.admitted(self._owner, rows)
 
     async def _put(self, rows: Sequence[Embedded], replaced: Sequence[Memory]) -> None:
-        """The versions that were there first: should the store fail in between, nothing is lost."""
+        """Store the replaced versions first: a failure in between loses nothing."""
         if replaced:
             now = self._parts.now().replace(microsecond=0)
             vectors = await self._parts.embeds.embed([memory.content for memory in replaced])
@@ -274,7 +274,9 @@ class Import:
             await self._parts.keeps.put(self._owner, rows)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
-        """A store that is busy for a moment does not end an import of thousands; one that is away does."""
+        """Retry transient errors briefly: a busy store must not end an import of thousands, an unreachable store
+        must.
+        """
         for wait in self._parts.limits.waits:
             try:
                 return await work()
@@ -296,7 +298,7 @@ class Import:
 
 
 def _sources(record: Record) -> list[str]:
-    """Ids of the memories that a summary was made of."""
+    """Ids of the source memories of a summary."""
     named = record.metadata.get(SOURCES) if record.source is Source.SUMMARY else None
     return [one for one in named if isinstance(one, str)][:_MOST_SOURCES] if isinstance(named, list) else []
 
@@ -310,7 +312,7 @@ def _id_of_words(owner: Owner, record: Record) -> str:
 
 
 def _version(memory: Memory, now: datetime) -> Memory:
-    """What *memory* was, as history of what takes its place under its id."""
+    """The previous content of *memory*, as a superseded version under an id of its own."""
     seconds = str(int(memory.updated_at.timestamp()))
     return replace(
         memory,
@@ -322,7 +324,7 @@ def _version(memory: Memory, now: datetime) -> Memory:
 
 
 def _says_the_same(there: Memory, brought: Memory) -> bool:
-    """Beside what the store counts and when it was written."""
+    """Whether both are equal except for counters and times."""
     one, other = (_without_counts(record_of(memory)) for memory in (there, brought))
     return one == other
 
@@ -333,7 +335,7 @@ def _without_counts(record: Record) -> Record:
 
 
 def _faults(record: Record, limits: ImportLimits) -> Iterator[tuple[Reason, str]]:
-    """Why *record* cannot be kept."""
+    """The reasons why *record* is invalid."""
     if record.state is MemoryState.DELETED:
         yield Reason.DELETED, "it says of itself that it is deleted"
     if not record.content.strip():
@@ -362,26 +364,29 @@ def _depth(value: Any) -> int:
     return 1 + max((_depth(one) for one in (value.values() if isinstance(value, dict) else value)), default=0)
 
 
-# --- exporter ----------------------------------------------------------------------------------------
-# The export: everything that is known of one owner, in an order that does not change.
+# The export: all data of an owner, in a stable order.
 
 _PLACE = re.compile(rf"m\.(-?[0-9]{{1,18}})\.({ID})")
-# The place of all that follows the memories: it is little, and moves while it is read, so it is given again whole.
+# The place of everything after the memories: it is small and changes while it is read, so it is always exported
+# whole.
 _REST = "rest"
 
 
 class NoPlaceError(PermanentError):
-    """An export is to go on after a place that is none."""
+    """The place to resume an export at is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportLimits:
-    page: int = 200  # memories read at a time; so many are held at most, whatever there is
+    page: int = 200  # memories per read, and held at most
 
 
 class Exporter:
-    """Exports over the store, the journal and the consent. The store gives rows in no order, so it is read twice:
-    first for the order, which is kept as times and ids alone, then for the memories as they are by then."""
+    """Exports from the store, the journal and the consent records.
+
+    The store returns rows unordered, so it is read twice: first for the order, kept as times and ids, then for the
+    current memories.
+    """
 
     def __init__(
         self,
@@ -401,7 +406,7 @@ class Exporter:
             async for memory in self._memories(owner, project, _read_place(after)):
                 yield Exported(memory, _place_of(memory))
         async for entry in self._journal.of_owner(owner):
-            # What is learned is among the memories; the journal keeps it only to know a retry.
+            # Learned turns are among the memories; the journal keeps them only to recognise retries.
             if entry.state is not JournalState.LEARNED and project in {"", entry.turn.project}:
                 yield Exported(entry, _REST)
         if self._consent is not None and not project:
@@ -429,7 +434,7 @@ def _place_of(memory: Memory) -> str:
 
 
 def _read_place(place: str) -> tuple[int, str] | None:
-    """Behind which memory; None: before the first."""
+    """The memory before *place*; None: start at the first."""
     if not place:
         return None
     found = _PLACE.fullmatch(place)
@@ -438,18 +443,17 @@ def _read_place(place: str) -> tuple[int, str] | None:
     return int(found[1]), found[2]
 
 
-# --- spilled -----------------------------------------------------------------------------------------
-# Keys in order and sets of keys that do not have to fit into memory.
+# Sorted sets of keys that may exceed the available memory.
 #
-# SQLite's own temporary database: in process while it is small, in an unlinked file beyond that, gone when
-# closed. It holds ids and times, never anybody's words.
+# SQLite's temporary database: in memory while small, then in an unlinked file, deleted on close. It contains ids
+# and times, never user text.
 
 
 class Spilled:
-    """Pairs of a number and a text, each once, read back in order."""
+    """Unique pairs of a number and a text, read in order."""
 
     def __init__(self) -> None:
-        # An empty name is a temporary database; nobody else sees it, so nothing needs to be durable.
+        # An empty name means a private temporary database, so durability is not needed.
         self._rows = sqlite3.connect("", isolation_level=None)
         self._rows.execute("PRAGMA journal_mode = OFF")
         self._rows.execute("CREATE TABLE keys (at INTEGER, id TEXT, PRIMARY KEY (at, id)) WITHOUT ROWID")
@@ -476,7 +480,7 @@ class Spilled:
         return count
 
     def after(self, key: tuple[int, str] | None, size: int) -> Iterator[list[tuple[int, str]]]:
-        """What follows *key* (None: everything), in order, *size* at a time."""
+        """Yield the pairs after *key* (None: all), in order, in lists of *size*."""
         last = key if key is not None else (-(2**63), "")
         while True:
             found = self._rows.execute(

@@ -1,7 +1,7 @@
-"""One memory as it is written down: everything that is known of it but its vector, and whose it is.
+"""A memory in an export: all fields except its vector and its owner.
 
-An export names nobody. Whoever imports it becomes the owner, so a file can be given away without a name in it and
-cannot be used to write into another person's memories.
+The importing user becomes the owner, so a file can be shared without a name in it, and cannot write into another
+user's memories.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Role, Source
 from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 
-# The alphabet of ids in the store. A leading dot would hide a file, and two are a directory.
+# The alphabet of store ids. A leading dot would hide a file, and two dots are a directory.
 ID = r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]{0,63}"
 _DIGITS = 6  # of importance; the store keeps 32 bits, which would print as 0.8999999761581421
 
@@ -34,10 +34,9 @@ COUNTED = "accessed"  # of metadata: when the memory was last put before a model
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Times are UTC in whole seconds; what is at its default is not written. The order of the fields is the order
-    in files."""
+    """The fields of a memory, in file order. Times are UTC in whole seconds; defaults are omitted."""
 
-    id: Id = ""  # empty: new, and gets its id from its owner and its words
+    id: Id = ""  # empty: a new memory, whose id is derived from its owner and text
     type: MemoryType
     state: MemoryState = MemoryState.ACTIVE
     superseded_by: Id = ""
@@ -58,13 +57,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     content: Annotated[str, Meta(min_length=1)]
 
     def __repr__(self) -> str:
-        """Content and metadata are a person's words."""
+        """Content and metadata are private."""
         return f"Record(id={self.id!r}, type={self.type.value})"
 
 
 class RefusedError(PermanentError):
-    """What was read is no memory. The text says where and why, and may hold what the file's author wrote there:
-    it is for them and never for a log."""
+    """The input is no valid memory. The text gives place and reason, for the file's author only.
+
+    It may quote the file, so it must not be logged.
+    """
 
 
 def record_of(memory: Memory) -> Record:
@@ -121,22 +122,22 @@ def memory_of(
         valid_to=_whole_or_none(record.valid_to),
         expires_at=_whole_or_none(record.expires_at),
         superseded_by=record.superseded_by,
-        metadata=_dated(record.metadata, now),
+        metadata=_limit_dates(record.metadata, now),
     )
 
 
-def _dated(metadata: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+def _limit_dates(metadata: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     said = metadata.get(SAID)
     late = isinstance(said, int | float) and not said <= now.timestamp()  # not a number is late, too
     return {**metadata, SAID: round(now.timestamp(), 3)} if late else dict(metadata)
 
 
 def read_record(plain: Mapping[str, Any]) -> Record:
-    """RefusedError names the field that is wrong and what is expected there."""
+    """Validate a record. RefusedError names the field and the expected value."""
     named = {key: _moment(value) if key in _TIMES else value for key, value in plain.items()}
     try:
         record = msgspec.convert(named, Record)
-        # A YAML value can be what JSON has no word for (a date, a set): it would not come back the same.
+        # YAML has values without a JSON equivalent (a date, a set), which would not survive a round trip.
         msgspec.json.encode(record)
     except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
         raise RefusedError(str(error).replace("`$.", "`")) from None
@@ -151,7 +152,7 @@ _TIMES = frozenset({"created_at", "updated_at", "valid_from", "valid_to", "expir
 
 
 def _moment(value: Any) -> Any:
-    """A date is its midnight, and a time without a zone is UTC: so people write them."""
+    """Parse a time. A date means its midnight, and a time without a zone is UTC, as people write them."""
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -170,9 +171,7 @@ def _whole_or_none(moment: datetime | None) -> datetime | None:
     return None if moment is None else _whole(moment)
 
 
-# --- json lines --------------------------------------------------------------------------------------
-# Memories as JSON Lines: a head that names the format, then one memory a line. The same memories are the same
-# bytes.
+# JSON Lines: a header with the format, then a memory per line. Equal memories give equal bytes.
 
 FORMAT = "memory-extproc"
 VERSION = 1
@@ -185,7 +184,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A place in a file that holds no memory, and why."""
+    """A rejected entry: its place in the file, and the reason."""
 
     place: str
     reason: str
@@ -203,13 +202,15 @@ def line_of(record: Record) -> bytes:
 
 
 def record_line(kind: str, fields: dict[str, Any]) -> bytes:
-    """What is known of a user and is no memory; an import passes over it."""
+    """A line with other user data, which an import skips."""
     return _encoder.encode({kind: fields}) + b"\n"
 
 
 def read_lines(lines: Iterable[bytes]) -> Iterator[Read]:
-    """Each memory, or where and why there is none; empty lines, heads and what else is known of a user are passed
-    over. RefusedError for a file of a newer version, because half of it would be guessed."""
+    """Yield each memory, or the place and reason of its rejection; empty lines, headers and other data are skipped.
+
+    RefusedError for a file of a newer version, which could not be read completely.
+    """
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

@@ -1,7 +1,7 @@
-"""What one part asks of another: small protocols in the words of the part that calls.
+"""Ports: small protocols, defined by the parts that call them.
 
-Every adapter of a port passes that port's contract suite under tests/contract, the fakes too.
-All methods may raise TransientError or PermanentError (errors.py) and nothing else of their own.
+Every adapter, fakes included, passes its port's contract suite under tests/contract. All methods may raise
+TransientError or PermanentError (errors.py), and no other errors of their own.
 """
 
 from memory_extproc.ports.coordination import (

@@ -1,4 +1,4 @@
-"""What replicas must agree on, the journal, consent and keys."""
+"""Ports for shared state of replicas, the journal, consent and keys."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from memory_extproc.model import (
 
 
 class Coordination(Protocol):
-    """What several replicas must agree on: SQLite for one, Redis for more."""
+    """State shared by replicas: SQLite for a single replica, Redis for several."""
 
     async def version(self, owner: Owner) -> int:
-        """How often any replica has written for *owner*; 0 at first. Cheap: the read path asks it."""
+        """The number of writes for *owner* by all replicas; 0 at first. Cheap: on the read path."""
 
     async def bump(self, owner: Owner) -> int:
-        """Counts a write; returns the new version."""
+        """Count a write and return the new version."""
 
     async def epoch(self, owner: Owner) -> int:
-        """How often *owner* was forgotten; a write that began in an older epoch is dropped."""
+        """The number of forgets of *owner*; a write that began in an older epoch is discarded."""
 
     async def advance_epoch(self, owner: Owner) -> int: ...
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
-        """A small record (session heads, response ids, blocks given) if it is there and has not expired."""
+        """A small record (session heads, response ids, injected blocks) if it exists and has not expired."""
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None: ...
 
     async def replace_record(
         self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
     ) -> bool:
-        """Compare and swap: puts *new* only if the record is *old* (None: not there); says whether it did."""
+        """Compare and swap: put *new* only if the record equals *old* (None: absent); returns whether it did."""
 
     async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
-        """All of *owner*'s, or those of *kinds*; no trace of them is left in files of ours."""
+        """Delete all records of *owner*, or those of *kinds*; no trace stays in our files."""
 
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
-        """Takes or renews the lease *name* for *holder*; False while another holds it."""
+        """Take or renew the lease *name* for *holder*; False while another holds it."""
 
     async def release(self, name: str, holder: str) -> None: ...
 
@@ -78,103 +78,116 @@ class OwnerRegistry(Protocol):
 
 
 class ConsentRecords(Protocol):
-    """Where people's choices rest, beside everything else of theirs: forgetting an owner leaves them, or an `off`
-    would not outlive it."""
+    """Storage of users' consent, separate from their memories: a forget must not delete an `off`."""
 
     async def add(self, owner: Owner, change: ConsentChange) -> None:
-        """Durable, and the latest for every replica, when it returns."""
+        """Add a change; durable, and the latest for every replica, when it returns."""
 
     async def latest(self, owner: Owner) -> ConsentChange | None:
-        """None for an owner who never chose. Cheap: the read path asks it."""
+        """The latest change; None for an owner without a choice. Cheap: on the read path."""
 
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
-        """Every choice of *owner*, oldest first."""
+        """All changes of *owner*, oldest first."""
 
 
 class ConsentRegistry(Protocol):
-    """What each caller allows, tenant defaults counted in."""
+    """The effective consent of callers, with tenant defaults applied."""
 
     async def allowed(self, owner: Owner) -> Consent | None:
-        """What holds for *owner* now; None: it cannot be found out, which allows nothing. Never raises, and
-        answers within its own bound of time."""
+        """The consent of *owner* now; None: unknown, which allows nothing.
+
+        Never raises, and answers within its own timeout.
+        """
 
     async def get(self, owner: Owner) -> Consent:
-        """As allowed, past any cache; raises where it cannot be found out."""
+        """As `allowed`, bypassing caches; raises if the consent is unknown."""
 
     async def set(self, owner: Owner, consent: Consent, *, by: str) -> ConsentChange:
-        """Holds in this process when it returns, in others shortly after (the cache's time to live)."""
+        """Set the consent; effective in this process on return, in others after the cache's time to live."""
 
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
-        """What *owner* chose and when, oldest first; empty: the tenant's default holds."""
+        """The changes of *owner*, oldest first; empty: the tenant's default applies."""
 
 
 class IncognitoMarker(Protocol):
-    """Remembers which conversations nothing is to be kept of."""
+    """Records which conversations are incognito."""
 
     async def mark(self, caller: Caller, history: Sequence[Message], asked: str, continues: str) -> None:
-        """This turn and what follows in its conversation. *continues*: the response id that the request goes on
-        from, empty without one. Never raises; waits shortly at most."""
+        """Mark this turn and its continuations. Never raises; waits briefly at most.
+
+        *continues*: the response id that the request continues from, empty without one.
+        """
 
     async def mark_response(self, owner: Owner, response_id: str) -> None:
-        """What continues from that response. Never raises; waits shortly at most."""
+        """Mark continuations of that response. Never raises; waits briefly at most."""
 
 
 class Journal(Protocol):
-    """Where accepted turns wait until they are learned. Durable when append returns."""
+    """Queue of accepted turns until they are learned. Durable when `append` returns."""
 
     async def append(self, turn: Turn) -> TurnOutcome:
-        """JOURNALLED, DUPLICATE (same id and same answer, nothing changed) or JOURNAL_FULL. The same id
-        with another answer replaces the entry and is to be learned again."""
+        """Append *turn*: JOURNALLED, DUPLICATE (same id and response, unchanged) or JOURNAL_FULL.
+
+        The same id with another response replaces the entry, which is then learned again.
+        """
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
-        """Entries not learned yet, oldest first; with *after*, the place of an entry, those behind it."""
+        """Entries not learned yet, oldest first; *after*: start behind this place."""
 
     async def get(self, ids: Sequence[str]) -> Sequence[JournalEntry]:
-        """Those of these turns that are there and not learned yet, oldest first, each as it is now."""
+        """The current entries of these turns that are not learned yet, oldest first."""
 
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
-        """Their messages are in the store; extraction is still to come. An entry that was replaced since it
-        was read is left as it is, here and below."""
+        """Mark the messages as stored; extraction is still due.
+
+        Entries replaced since they were read stay unchanged, here and below.
+        """
 
     async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
-        """Nothing is left to do; erased after the journal's retention."""
+        """Mark as learned; erased after the journal's retention."""
 
     async def mark_failed(self, entry: JournalEntry, reason: str, *, dead: bool) -> None:
-        """Counts an attempt; *dead* moves it to the dead letters. *reason* holds no person's words."""
+        """Count a failed attempt; *dead* moves the entry to the dead letters. *reason* contains no user text."""
 
     async def erase_learned(self, before: datetime) -> int:
-        """Erases what was learned before then; says how many."""
+        """Erase entries learned before *before*; returns their number."""
 
     async def erase_owner(self, owner: Owner) -> int: ...
 
     async def depth(self) -> JournalDepth: ...
 
     def of_owner(self, owner: Owner) -> AsyncIterator[JournalEntry]:
-        """Everything of *owner* in any state, dead letters and what is learned but not erased yet too, oldest
-        first. What is appended meanwhile comes as well; what cannot be read does not: erase_owner takes it."""
+        """All entries of *owner* in any state, oldest first, including dead letters and learned entries.
+
+        Includes entries appended in the meantime. Unreadable entries are skipped; erase_owner erases them.
+        """
 
     async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
-        """Erases those of these turns that are *owner*'s, in any state; says how many."""
+        """Erase *owner*'s entries among these turns, in any state; returns their number."""
 
     async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
-        """Dead letters, by place; with *after*, those behind it."""
+        """Dead letters, by place; *after*: start behind this place."""
 
     async def retry(self, turn_ids: Sequence[str]) -> int:
-        """Dead letters among these turns wait again, at a new place at the end, with no attempts counted, even
-        in a full journal; says how many."""
+        """Requeue dead letters at the end with no attempts counted, even in a full journal; returns the count."""
 
     async def arrivals(self, limit: int) -> Sequence[JournalEntry]:
-        """Entries not learned yet that are for this process to see to and did not come by its own append: what
-        an earlier process left, what another's end left to us, what was retried. Oldest first, each once for as
-        long as the process holds its owner; none: that is all for now. Where several share a journal, asking
-        also keeps up what this process holds, so it is asked every few seconds."""
+        """Entries assigned to this process other than by its own append, oldest first; empty: none for now.
+
+        Left by an earlier process, handed over by another replica, or retried. Each is returned once while the
+        process holds its owner. With a shared journal the call also renews these claims, so it must be repeated
+        every few seconds.
+        """
 
     def holds(self, owner: Owner) -> bool:
-        """Whether extracting from *owner*'s turns is up to this process; with one replica it always is. Who
-        does not hold them may remember messages and mark them stored; its other marks change nothing."""
+        """Whether this process extracts from *owner*'s turns; always with a single replica.
+
+        A process that does not hold the owner may store messages and mark them stored; its other marks have no
+        effect.
+        """
 
     async def end(self, owner: Owner, session: str) -> None:
-        """What is not learned yet of this session, or of all of *owner*'s when it is empty, is `last`."""
+        """Mark unlearned turns of this session as `last`; an empty *session* means all of *owner*'s."""
 
 
 class JournalEntry(Protocol):
@@ -182,17 +195,17 @@ class JournalEntry(Protocol):
     def turn(self) -> Turn: ...
     @property
     def place(self) -> str:
-        """Where it stands in the journal; a turn that is replaced gets a new place at the end."""
+        """The position in the journal; a replaced turn gets a new place at the end."""
 
     @property
     def state(self) -> JournalState: ...
     @property
     def stored(self) -> bool:
-        """The messages are already in the store; only extraction is left."""
+        """Whether the messages are stored, so that only extraction is left."""
 
     @property
     def replaced(self) -> bool:
-        """An earlier answer of this turn may have been stored: what it said and this one does not must go."""
+        """Whether an earlier response of this turn may be stored, whose messages must then be removed."""
 
     @property
     def attempts(self) -> int: ...
@@ -208,39 +221,41 @@ class JournalDepth(Protocol):
 
 
 class KeyWrapper(Protocol):
-    """A master key: in a file, or with a key management service that never lets it out."""
+    """A master key, in a file or in a key management service that never reveals it."""
 
     @property
     def name(self) -> str:
-        """Which master key it is; kept beside what it wrapped, never secret."""
+        """The identity of the master key; stored with wrapped keys, not secret."""
 
     async def wrap(self, key: bytes, context: bytes) -> bytes:
-        """*key* sealed under the master key and bound to *context*."""
+        """Wrap *key* with the master key, bound to *context*."""
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        """What `wrap` was given. TransientError where it was a master key that is not at hand, PermanentError for
-        another context."""
+        """Unwrap a key. TransientError if its master key is unavailable, PermanentError for another context."""
 
 
 class KeyStore(Protocol):
-    """The data keys of owners, one each, kept only as the master key wrapped them."""
+    """Data keys, one per owner, stored only in wrapped form."""
 
     async def of(self, owner: Owner) -> DataKey:
-        """The owner's key, made and durable if there was none."""
+        """The owner's key; created durably if there was none."""
 
     async def find(self, owner: Owner) -> DataKey | None:
-        """The owner's key; None if there is none, or none any more."""
+        """The owner's key; None if there is none or it was destroyed."""
 
     async def destroy(self, owner: Owner) -> bool:
-        """Destroys the owner's key: whatever it sealed, in backups too, can never be read again. Durable, and
-        forgotten in this process, when it returns; a later write makes another key. False if there was none."""
+        """Destroy the owner's key, which makes all data sealed with it, backups included, unreadable forever.
+
+        Durable, and removed from this process's cache, on return; a later write creates another key. False if there
+        was none.
+        """
 
 
 class Mirror(Protocol):
-    """A second place for what the coordination store must not lose: records by id, of which each is whole."""
+    """A copy of the coordination data that must survive its loss: records by id, each complete."""
 
     async def put(self, records: Mapping[str, bytes]) -> None:
-        """Each in place of the one with its id; durable when it returns."""
+        """Store records, replacing equal ids; durable on return."""
 
     def all(self) -> AsyncIterator[Mapping[str, bytes]]:
-        """Everything that was put before, in pages."""
+        """All stored records, in pages."""

@@ -1,4 +1,4 @@
-"""The two paths, as the wire sees them."""
+"""Ports for the read path and the write path, model inference, forgetting and transfer."""
 
 from __future__ import annotations
 
@@ -43,39 +43,40 @@ class SignalClassifier(Protocol):
 
 class MemoryRecaller(Protocol):
     async def recall(self, wish: RecallRequest) -> RecallResult:
-        """Never raises for a fault of store, model or time: those are outcomes."""
+        """Recall memories. Faults of store or model and timeouts are outcomes, not exceptions."""
 
 
 class ProfileReader(Protocol):
     async def profile(self, caller: Caller) -> Profile:
-        """Who *caller* is, as of now, with all of our own writes seen. The same memories give the same bytes."""
+        """The profile of *caller*, including all of our own writes. Equal memories give equal bytes."""
 
 
 class TurnLearner(Protocol):
     async def accept(self, exchanged: Exchanged) -> TurnOutcome:
-        """Durable in the journal when it returns JOURNALLED; learned in the background. Never raises."""
+        """Accept an exchange; durable in the journal on JOURNALLED, learned in the background. Never raises."""
 
     async def wait_visible(self, caller: Caller) -> None:
-        """Returns once what this caller's accepted turns said can be found; the read path waits for it
-        within its own deadline."""
+        """Wait until this caller's accepted turns are searchable, within the read path's own deadline."""
 
     async def end_session(self, caller: Caller) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What is known of a conversation that a provider keeps."""
+    """A conversation stored by the provider, as far as we recorded it."""
 
     session: str
-    earlier: tuple[str, ...] = field(default=(), repr=False)  # the user's texts before, oldest first
+    earlier: tuple[str, ...] = field(default=(), repr=False)  # the user's earlier texts, oldest first
 
 
 class ChatCondenser(Protocol):
-    """Makes the state that stands for the older part of a conversation."""
+    """Condenses the older part of a conversation into a state."""
 
     async def condense(self, owner: Owner, before: ChatState, messages: Sequence[Message]) -> ChatState:
-        """*before*, with what *messages*, which follow it, change of it. Bounded whatever they are; what holds no
-        longer goes. Holds no secrets."""
+        """Update *before* with the following *messages*.
+
+        The state is bounded for any input, drops outdated content, and contains no secrets.
+        """
 
 
 class TurnReceipts(Protocol):
@@ -86,210 +87,231 @@ class TurnReceipts(Protocol):
 
 
 class ChainReader(Protocol):
-    """Our own record of response ids and of providers' conversations, for clients that send only what is new."""
+    """Our record of response ids and provider conversations, for clients that send only new messages."""
 
     async def chain(self, owner: Owner, continues: str) -> Chain | None:
-        """None when it is unknown, expired, or another owner's."""
+        """The conversation; None if it is unknown, expired, or another owner's."""
 
 
-# --- inference ---------------------------------------------------------------------------------------
-# What is asked of models.
+# Ports for model inference.
 
 
 class EmbeddingModel(Protocol):
-    """Turns text into vectors. Any text is accepted; what does not fit the model's window is cut."""
+    """Embeds texts. Any text is accepted; text beyond the model's window is truncated."""
 
     @property
     def fingerprint(self) -> str:
-        """Names model and precision; two embedders with one fingerprint give interchangeable vectors."""
+        """Identifies model and precision; equal fingerprints mean interchangeable vectors."""
 
     @property
     def dimension(self) -> int: ...
 
     @property
     def max_tokens(self) -> int:
-        """The model's window, special tokens included: what a text has beyond it does not count."""
+        """The model's window, special tokens included; further text is ignored."""
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
-        """One unit-length row per text, in order; (0, dimension) for no texts. For background work."""
+        """A unit-length row per text, in order; (0, dimension) for no texts. For background work."""
 
     async def embed_query(self, text: str) -> Vector:
-        """As embed, for one query on the read path: batched with its neighbours, cached by text."""
+        """Embed a query on the read path: batched with concurrent queries, cached by text."""
 
 
 @runtime_checkable
 class TokenEmbeddingModel(Protocol):
-    """An embedder that also knows, of texts it embedded lately, the vectors of their single words."""
+    """An embedding model that also keeps the word vectors of recently embedded texts."""
 
     @property
     def reads_words(self) -> bool:
-        """Whether it ever does."""
+        """Whether it provides word vectors at all."""
 
     def words(self, texts: Sequence[str]) -> list[Words | None]:
-        """Of each of *texts*, if it was embedded lately; costs a look-up. Embedding it makes them known, for a
-        while."""
+        """The word vectors of each recently embedded text; a cheap look-up.
+
+        Embedding a text caches them for a while.
+        """
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
-        """As Embeds has it."""
+        """As in EmbeddingModel."""
 
 
 @runtime_checkable
 class QueryGate(Protocol):
-    """An embedder in this process, which shares it with whoever asks."""
+    """An embedding model in this process, which shares the CPU with background work."""
 
     async def begun(self) -> None:
-        """Returns once no query that could be begun waits for that: whoever computes before it holds up the query,
-        and whoever does so behind it does not."""
+        """Wait until no query is waiting to start.
+
+        Background work that starts earlier delays the query; later work does not.
+        """
 
 
 class RerankModel(Protocol):
-    """Reads a query and texts together and says which of them serve it best."""
+    """Rates texts by their relevance to a query (cross-encoder)."""
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """One number in [0, 1] per text, in order, the higher the better; they compare the texts of one call
-        and nothing else. Any text is accepted; none gives none. Takes what it takes: the caller has the clock."""
+        """A score in [0, 1] per text, in order, higher is better; scores compare only within a call.
+
+        Any text is accepted; no texts give no scores. No timeout: the caller sets the deadline.
+        """
 
 
 class CompletionModel(Protocol):
     """A language model at an OpenAI-compatible endpoint."""
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
-        """The answer's text without reasoning blocks. *schema*: a JSON Schema the answer should follow,
-        enforced where the endpoint can; the caller parses strictly all the same."""
+        """The answer's text without reasoning blocks.
+
+        *schema*: a JSON Schema for the answer, enforced if the endpoint supports it; the caller must validate
+        anyway.
+        """
 
 
-# --- forgetting --------------------------------------------------------------------------------------
-# What forgetting asks, and what is asked of it.
+# Ports for forgetting.
 
 
 class MemoryForgetter(Protocol):
-    """What the memory API asks of a forget."""
+    """The forget operations of the memory API."""
 
     async def plan(self, owner: Owner, scope: ForgetScope) -> ForgetPlan:
-        """What forgetting *scope* would take, all that comes from it or carries its words counted in."""
+        """A preview of forgetting *scope*, with derived memories and repetitions of its words."""
 
     async def forget(self, owner: Owner, scope: ForgetScope, *, token: str = "") -> ForgetReceipt:
-        """Once it returns nothing of *scope* can be recalled, whatever was under way; what is left to be done is
-        done in the background, after a crash too. While turns that were accepted before it wait out of reach the
-        receipt stays `accepted`, and says where. *token*: of a plan, exactly what it listed goes; a scope with a
-        query needs one, or the ids. NotConfirmedError for a token of another owner or scope, or one too old."""
+        """Forget *scope*: on return recall cannot find it, pending turns included.
+
+        The rest is done in the background, also after a crash. The receipt stays `accepted`, with the places, while
+        earlier turns are unreachable. *token*: forget exactly the plan's list; a scope with a query needs a token
+        or ids. NotConfirmedError for a token that has expired or belongs to another owner or scope.
+        """
 
     async def receipt(self, owner: Owner, receipt_id: str) -> ForgetReceipt | None:
-        """As of now, signed; None for an id that is not *owner*'s."""
+        """The current receipt, signed; None for an id that is not *owner*'s."""
 
 
 class Ledger(Protocol):
-    """What was forgotten, and what of it is still to be done; kept apart from all that is backed up, or a restored
-    backup would bring it back. Holds keyed hashes, and of a forget that is under way its owner and scope."""
+    """Forgotten data and unfinished forgets. Kept out of all backups, because a restore would undo the forget.
+
+    Contains keyed hashes, and owner and scope of forgets in progress.
+    """
 
     async def key(self) -> bytes:
-        """The 32 bytes that hashes here are made with; made once, the same for every replica."""
+        """The 32-byte key of the hashes; created once, the same for every replica."""
 
     async def write(
         self, job: LedgerJob, *, cut: bytes | None = None, items: Sequence[bytes] = (), at: float = 0.0
     ) -> None:
-        """Puts *job* in place of the one with its id, and adds *cut* and *items* (forgotten *at*) to what is known
-        of its subject: all of it or nothing, durable when it returns."""
+        """Replace the job with the same id, and add *cut* and *items* (forgotten *at*) to its subject.
+
+        Atomic, and durable on return.
+        """
 
     async def job(self, job_id: str) -> LedgerJob | None: ...
 
     async def unfinished(self) -> Sequence[LedgerJob]:
-        """Every open job, in the order in which they were first written."""
+        """All open jobs, in the order of their first write."""
 
     async def marks(self, subject: str) -> LedgerMarks:
-        """*shut* while any of the subject's jobs is."""
+        """The subject's tombstones; *shut* while any of its jobs is shut."""
 
 
 class Replicas(Protocol):
-    """The other processes that serve the same people, as far as a forget concerns them."""
+    """The other processes that serve the same users, as far as forgets concern them."""
 
     def holds(self) -> bool:
-        """Whether our lease runs: only then may be served what we hold of anybody."""
+        """Whether our lease runs; cached data may be served only then."""
 
     async def tell(self, subject: str) -> None:
-        """Returns once every replica has dropped what it held of *subject*, or its lease has run out."""
+        """Wait until every replica has dropped its cached data of *subject* or has lost its lease."""
 
     async def waiting(self, owner: Owner | None = None) -> Sequence[WaitingPlace]:
-        """Data directories, this one included, that hold accepted turns of *owner*, or of anybody, that are not in
-        the shared journal yet. A directory is listed too where nobody can tell whose turns it holds, or whether it
-        holds any, because its replica ended without saying. A live replica's word is from after it had heard all
-        that was told before."""
+        """Data directories, our own included, with accepted turns that are not in the shared journal yet.
+
+        *owner* limits the list. Directories with unknown contents are included: their replica ended without a
+        report. A live replica's report is from after all earlier notifications.
+        """
 
 
 class TombstoneReader(Protocol):
-    """What the write path and the partitions ask before anything is shown or kept."""
+    """Tombstone checks before anything is shown or stored."""
 
     async def check(self, owner: Owner) -> None:
-        """TransientError while a forget of *owner*'s is under way, or while it cannot be known whether one is."""
+        """TransientError while a forget of *owner* is in progress, or if that is unknown."""
 
     async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
-        """Those of *rows* that no forget covers. TransientError while one of *owner*'s is under way."""
+        """The *rows* that no forget covers. TransientError while a forget of *owner* is in progress."""
 
     async def learnable(self, exchanged: Exchanged, turn: Turn) -> tuple[Exchanged, Turn] | None:
-        """Both as they may be kept: None where the turn was asked before it was forgotten, or was forgotten and is
-        sent again. Where the client's history still holds what was forgotten it is taken out of it, and the answer,
-        which may repeat it, is left out."""
+        """The exchange and turn in storable form; None if the turn was forgotten or repeats a forgotten turn.
+
+        Forgotten messages in the client's history are removed, and then the response too, which may repeat them.
+        """
 
     async def left(self, turns: Sequence[Turn]) -> Sequence[Turn]:
-        """Those of *turns*, all of one owner, that no forget covers."""
+        """The *turns*, all of the same owner, that no forget covers."""
 
 
 class StorePurger(Protocol):
-    """A store that keeps what was deleted until it is told to let go of it."""
+    """A store that keeps deleted data until it is purged."""
 
     async def purge(self, owner: Owner) -> bool:
-        """Has the bytes of *owner*'s deleted rows leave the store's files. True: they have; False: the store will
-        see to it by itself in its own time."""
+        """Purge *owner*'s deleted rows from the store's files. False: the store purges them by itself later."""
 
 
-# --- transfer ----------------------------------------------------------------------------------------
-# In and out.
+# Ports for export and import.
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A piece of an export. An export that is asked to go on after *place* begins with the next piece; after the
-    memories, that is the first of what follows them."""
+    """An item of an export.
+
+    *place* resumes the export at the next item; after the memories, at the first item that follows them.
+    """
 
     what: Memory | JournalEntry | ConsentChange
     place: str
 
 
 class MemoryExporter(Protocol):
-    """Everything that is known of an owner, for the owner to take along."""
+    """Exports all data of an owner."""
 
     async def count(self, owner: Owner) -> int:
-        """About how many memories an export has, in any state and project."""
+        """The approximate number of memories in an export, in any state and project."""
 
     def export(self, owner: Owner, *, project: str = "", after: str = "") -> AsyncIterator[Exported]:
-        """Memories in any state by created_at and id, the oldest first; then the turns that are not learned yet,
-        dead letters too; then, without a project, the choices of consent. What is remembered meanwhile may be in
-        it or not. PermanentError for an *after* that is no place of an export."""
+        """Yield memories by created_at and id, then unlearned turns, then consent changes.
+
+        Memories are in any state, oldest first; turns include dead letters; consent is included only without
+        *project*. Memories written in the meantime may be missing. PermanentError for an invalid *after*.
+        """
 
 
 class RunningImport(Protocol):
-    """One import under way."""
+    """An import in progress."""
 
     async def take(self, fields: Mapping[str, Any]) -> None:
-        """The next memory, by the memory API's names for its fields, as it was sent: it is checked here, and what
-        is wrong with it becomes a problem of the report. May keep a few back until more have come."""
+        """Take a memory, in the memory API's field names, unchecked. May buffer a few.
+
+        Faults of the memory become problems in the report.
+        """
 
     async def finish(self) -> ImportReport:
-        """Everything taken is in the store, or has been refused."""
+        """Store or reject everything taken."""
 
 
 class MemoryImporter(Protocol):
-    """Brings memories in."""
+    """Imports memories."""
 
     def begin(self, owner: Owner, *, replace: bool = False, dry_run: bool = False) -> RunningImport:
-        """They become *owner*'s whatever they say. *replace*: the imported memory takes the place of one that is
-        there with another content, and that one is kept as a version; else it is left out as a conflict."""
+        """Begin an import; all memories become *owner*'s.
+
+        *replace*: an imported memory replaces an existing memory with the same id and other content, which is kept
+        as a version; else it is rejected as a conflict.
+        """
 
 
-# --- circumstances -----------------------------------------------------------------------------------
-# Time and chance, as arguments.
+# Time and randomness, as arguments.
 
 Now = Callable[[], datetime]  # the time in UTC
-# To be compared with one another alone, within one process: passes as time does, whatever the clock is set to.
+# Monotonic time, independent of clock changes; values are comparable only within a process.
 Steady = Callable[[], datetime]
 Chance = Callable[[], float]  # uniform in [0, 1), for jitter

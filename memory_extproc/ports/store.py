@@ -1,4 +1,4 @@
-"""What is asked of the store and of the partition before it."""
+"""Ports for the memory store and the partition in front of it."""
 
 from __future__ import annotations
 
@@ -23,52 +23,56 @@ ComingVector = Callable[[], Awaitable[Vector | None]]  # waits for it; may be wa
 
 
 class MemoryStore(Protocol):
-    """Where memories rest (Milvus). Every call is bounded by the adapter's own timeout."""
+    """The memory store (Milvus). Every call is bounded by the adapter's own timeout."""
 
     @property
     def lags(self) -> bool:
-        """Whether a read that is not fresh may miss, for some seconds, what was acknowledged. Known once open."""
+        """Whether non-fresh reads may miss acknowledged writes for some seconds. Known once open."""
 
     @property
     def finds_words(self) -> bool:
-        """Whether *worded* finds anything: the other side has an index of words. Known once open."""
+        """Whether `search_text` works: the server has a full-text index. Known once open."""
 
     async def open(self) -> None:
-        """Creates or checks the collection. PermanentError names both sides of a mismatch; may be retried."""
+        """Create or check the collection; retryable. PermanentError names both sides of a mismatch."""
 
     async def close(self) -> None: ...
 
     async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
-        """Upserts by id, all of them *owner*'s. Returned means durable in the store's own sense."""
+        """Upsert *owner*'s rows by id. Durable on return, in the store's own sense."""
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
-        """Those of *ids* that exist and are *owner*'s, in any state, in no particular order."""
+        """The existing memories of *owner* among *ids*, in any state and order."""
 
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
         """As get, with their vectors."""
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
-        """At most *limit* recallable memories of *owner* within *scope*, best first. May lag behind put."""
+        """At most *limit* recallable memories of *owner* within *scope*, best first. May lag behind `put`."""
 
     async def search_text(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         """At most *limit* recallable memories of *owner* within *scope* that share words with *text*, best first.
-        None of them where nothing is known of words. May lag behind put."""
+
+        Empty without a full-text index. May lag behind `put`.
+        """
 
     def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
-        """Every row of *owner* in any state, in pages of about *size*, each row once. *fresh*: with all
-        that any replica has written so far (dearer); else it may lag by some seconds."""
+        """All rows of *owner* in any state, each once, in pages of about *size*.
+
+        *fresh*: with all writes of all replicas so far (more expensive); else it may lag by some seconds.
+        """
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
-        """Makes them unfindable; ids that do not exist or are another's are left alone."""
+        """Delete rows from search; missing ids and other owners' ids are ignored."""
 
     async def delete_owner(self, owner: Owner) -> None: ...
 
     async def count(self, owner: Owner) -> int:
-        """How many rows *owner* has, in any state, with all that was acknowledged before."""
+        """The number of *owner*'s rows in any state, with all acknowledged writes."""
 
 
 class MemorySearcher(Protocol):
-    """What the read path asks of the owner's partition."""
+    """Search in the owner's partition, for the read path."""
 
     async def candidates(
         self,
@@ -78,85 +82,102 @@ class MemorySearcher(Protocol):
         scope: Scope,
         vector: ComingVector | None = None,
     ) -> Candidates:
-        """About *limit* recallable memories, those that most speaks for, with all of our own writes seen.
-        Never another owner's, never a superseded, deleted, quarantined or expired one. Without a vector only
-        words decide; TransientError where nothing can be found by words alone. *vector* waits for that of *sought*,
-        where it is still being made; what can be done without it is done meanwhile."""
+        """About *limit* recallable memories with the strongest evidence, including all of our own writes.
+
+        Never another owner's memories, nor superseded, deleted, quarantined or expired memories. Without a vector
+        only words decide; TransientError if words alone cannot find anything. *vector* awaits a vector still being
+        computed; work that does not need it is done in the meantime.
+        """
 
 
 class MemorySelector(Protocol):
-    """The owner's partition for recall where likeness does not decide."""
+    """Selection by conditions instead of similarity, for recall."""
 
     async def select(self, owner: Owner, wanted: Selection, scope: Scope) -> Sequence[Selected]:
-        """The recallable memories within *scope* that are *wanted*, the newest first, with all of our own writes
-        seen. With `scope.as_of` superseded memories that held in that period are included, as if they held, and
-        memories that came to hold later are not."""
+        """The recallable memories within *scope* that are *wanted*, newest first, with all of our own writes.
+
+        With `scope.as_of`, superseded memories valid in that period are included as if valid, and later memories
+        are not.
+        """
 
 
 class OwnerLister(Protocol):
-    """What works through everybody's memories asks of a store."""
+    """Lists all owners, for background work."""
 
     def owners(self) -> AsyncIterator[Sequence[Owner]]:
-        """Everybody of whom there is a row when it begins, each once; of who comes meanwhile it says nothing."""
+        """All owners with rows at the start, each once; owners added later may be missing."""
 
 
 class MemoryReader(Protocol):
-    """What fetches memories by name."""
+    """Fetches memories by id."""
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
-        """Those of *ids* that exist and are *owner*'s, in any state, in no particular order."""
+        """The existing memories of *owner* among *ids*, in any state and order."""
 
 
-Change = Callable[[Embedded], Sequence[Embedded]]  # a row as it is, to the rows to write; none: nothing
+Change = Callable[[Embedded], Sequence[Embedded]]  # maps a row to the rows to write; empty: no change
 
 
 class MemoryLister(Protocol):
-    """What the memory API asks of the owner's partition beside finding and keeping."""
+    """Listing and editing an owner's memories, for the memory API."""
 
     def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
-        """Every row of *owner* in any state, each once, in no particular order, with all of our own writes seen
-        and with what other replicas wrote, as far as their versions tell."""
+        """All rows of *owner* in any state, each once, in no order.
+
+        Includes all of our own writes, and other replicas' writes as far as their versions tell.
+        """
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002
-        """Reads the row, has it changed and writes what comes of it, no other write of ours in between. False:
-        there is no such row. *change* may raise, and nothing is written then."""
+        """Read the row, apply *change* and write the result, without interleaved writes of ours.
+
+        False: no such row. If *change* raises, nothing is written.
+        """
 
 
 class ConditionalWriter(Protocol):
-    """What retention asks of the owner's partition: many rows at a time, each as it is by then."""
+    """Conditional bulk writes to an owner's partition, for retention."""
 
     async def change_all(self, owner: Owner, ids: Sequence[str], change: Change) -> int:
-        """As MemoryLister.change for all of *ids* that are there, in one write; says how many rows it wrote.
-        *change* gives none for a row that is to stay as it is."""
+        """As MemoryLister.change for all existing *ids*, in a single write; returns the number of rows written.
+
+        *change* returns no rows to leave a row unchanged.
+        """
 
     async def delete_where(self, owner: Owner, ids: Sequence[str], still: Callable[[Memory], bool]) -> int:
-        """Deletes those of *ids* of which *still* holds, no other write of ours in between; says how many."""
+        """Delete the *ids* for which *still* holds, without interleaved writes of ours; returns their number."""
 
 
 class MemoryWriter(Protocol):
-    """What the write path asks of the owner's partition."""
+    """Writes to an owner's partition, for the write path."""
 
     async def put(
         self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
     ) -> None:
-        """Visible to the very next nearest, at once, and *shown* is called then; returns when the store has
-        it. On TransientError the rows stay visible in this process and the caller tries again."""
+        """Write rows. They are visible to the next search at once, when *shown* is called; returns when they are
+        stored.
+
+        On TransientError the rows stay visible in this process and the caller retries.
+        """
 
     async def show(self, owner: Owner, rows: Sequence[Embedded]) -> None:
         """Make *rows* visible in this process alone, until `store_shown` or `put`."""
 
     async def store_shown(self, owner: Owner, ids: Sequence[str]) -> bool:
-        """Store rows that were shown, with the changes made since. False if a row is gone: the caller then puts all
-        of them again. Raises as `put` does."""
+        """Store rows that were shown, with later changes. Raises like `put`.
+
+        False if a row is gone: the caller then puts all of them again.
+        """
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
-        """At most *limit* recallable memories, best first by cosine, with all of our own writes seen. Never
-        another owner's, never a superseded, deleted, quarantined or expired one."""
+        """At most *limit* recallable memories, best first by cosine, with all of our own writes.
+
+        Never another owner's memories, nor superseded, deleted, quarantined or expired memories.
+        """
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]: ...
 
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
-        """Marks *old* superseded by *by* with valid_to *at*; both rows are kept, *old* is not recalled."""
+        """Mark *old* superseded by *by* with valid_to *at*; both rows are kept, *old* is not recalled."""
 
     async def confirm(
         self,

@@ -1,6 +1,6 @@
-"""One chat request: who sends it, what it may have, and what it is given.
+"""The request path: authentication, policy, recall and injection for one chat request.
 
 Read in the order in which a request passes: `admission` with `identity` and `jwt`; `body`; `policy`; `enricher`,
-which plans what to insert and inserts it; `replay` for blocks of earlier turns, `compression` with `condenser` for
-long conversations.
+which plans and inserts the blocks; `replay` for blocks of earlier turns, `compression` with `condenser` for long
+conversations.
 """

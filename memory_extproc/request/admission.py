@@ -1,4 +1,4 @@
-"""From a request's headers: is it a chat request, who asks, and what did the client and the router say."""
+"""Admission from a request's headers: chat request or not, caller, client controls and router signals."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from memory_extproc.request.identity import Identity
 
 OURS = "x-memory-"  # every header that begins so is for us and never reaches the upstream
 DISABLE = "x-disable-router-memory"
-# Set on our own calls of language models, so that one that comes back through the gateway is known.
+# Marks our own calls to language models, so that a call that returns through the gateway is recognised.
 INTERNAL = "x-memory-extproc-internal"
-# Envoy sets it on a request that it sends once more, to where the upstream redirected it. By then all that the
-# client wished of us is taken out, and the body holds what we put in.
+# Envoy sets this header when it follows an upstream redirect. By then our control headers are removed and the body
+# contains the injected block.
 REDIRECTED = "x-envoy-original-url"
-# In Envoy's dynamic metadata: the namespace and field by which a memory filter tells a second memory filter of the
-# same route that it has seen to the request. No client can write it.
+# In Envoy's dynamic metadata: the namespace and field with which a memory filter marks a request as processed for a
+# second memory filter on the same route. Clients cannot write it.
 METADATA, PASSED = "memory", "passed"
 NO_DIALECT = "none"  # metric label of an exchange that is not a chat request
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
-# The vLLM semantic router's own words for what its fact classifier found.
+# Values of the vLLM semantic router's fact classifier.
 _SAID = {"needs_fact_check": True, "no_fact_check_needed": False}
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderControls:
-    """What the client asked in headers, for this one request."""
+    """The client's control headers for this request."""
 
     retrieve: Switch = Switch.DEFAULT
     store: Switch = Switch.DEFAULT
     compress: Switch = Switch.DEFAULT
     ends_session: bool = False
-    internal: bool = False  # one of our own calls of a language model
-    redirected: bool = False  # it passed us before, or another memory filter that decides for it
-    unkept: bool = False  # nothing of this exchange is to be kept
-    incognito: bool = False  # nor of what follows in its conversation
-    as_of: str = ""  # as memory stood then; as it was sent
+    internal: bool = False  # our own call to a language model
+    redirected: bool = False  # it passed us, or another memory filter, before
+    unkept: bool = False  # nothing of this exchange is stored
+    incognito: bool = False  # nor of its continuations
+    as_of: str = ""  # recall as of this time; unparsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A chat request whose body we want to see."""
+    """A chat request whose body is needed."""
 
     dialect: Dialect
     headers: Headers
@@ -59,20 +59,20 @@ class Admitted:
     controls: HeaderControls
     signals: Signals
     route: str
-    upstream: str  # the name of Envoy's cluster, where its filter is told to say it
+    upstream: str  # the name of Envoy's cluster, if its filter is configured to send it
     metadata: Mapping[str, Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """A request that we leave alone from its headers on."""
+    """A request that passes untouched from its headers on."""
 
     outcome: Outcome
     dialect: str = NO_DIALECT
 
 
 class Admission:
-    """Pure but for what `Identity` checks in memory."""
+    """Decides admission. Pure except for the in-memory check in `Identity`."""
 
     def __init__(self, options: RequestOptions, identity: Identity) -> None:
         self._options = options
@@ -80,7 +80,7 @@ class Admission:
         self._taken_out = frozenset((DISABLE, *options.signals.headers, *options.strip_headers))
 
     def removals(self, headers: Headers) -> tuple[str, ...]:
-        """The names in *headers* that the upstream must not see, each once."""
+        """The distinct names in *headers* that must be removed before the upstream."""
         names = {name for name, _ in headers if name.startswith(OURS) or name in self._taken_out}
         return tuple(sorted(names))
 
@@ -91,7 +91,7 @@ class Admission:
         if dialect is None or event.last or not _is_json_post(headers):
             return Declined(Outcome.NOT_CHAT)
         length = headers.get("content-length")
-        # Declined here, the body is not buffered for us: it passes even where it is above Envoy's own limit.
+        # Decline before Envoy buffers the body: a body above Envoy's own limit must still pass.
         if length.isdecimal() and int(length) > self._options.request_bytes:
             return Declined(Outcome.TOO_LARGE, dialect.name)
         return Admitted(
@@ -114,7 +114,7 @@ def _is_seen_to(metadata: Mapping[str, Any]) -> bool:
 
 
 def _is_json_post(headers: Headers) -> bool:
-    """A request with a JSON body and nothing else: an upgrade (WebSocket) has a body that never ends."""
+    """Whether this is a POST with a JSON body. A WebSocket upgrade has a body that never ends."""
     if headers.get(":method") != "POST" or "upgrade" in headers or ":protocol" in headers:
         return False
     return is_json(headers.get("content-type"))
@@ -126,8 +126,7 @@ def is_json(content_type: str) -> bool:
 
 
 def controls_of(headers: Headers) -> HeaderControls:
-    """A header given several times says skip if any of them does: the narrower wish wins. So does a no in another
-    word than ours."""
+    """The control headers. With repeated headers SKIP wins; unknown forms of denial count as SKIP."""
     off = _any_true(headers, DISABLE)
     incognito = _any_true(headers, "x-memory-incognito")
     unkept = off or incognito
@@ -135,7 +134,7 @@ def controls_of(headers: Headers) -> HeaderControls:
         retrieve=Switch.SKIP if off else _switch(headers, "x-memory-retrieve"),
         store=Switch.SKIP if unkept else _switch(headers, "x-memory-store"),
         compress=Switch.SKIP if off else _switch(headers, "x-memory-compress"),
-        ends_session="end" in (value.lower() for value in _listed(headers, "x-memory-session")),
+        ends_session="end" in (value.lower() for value in _list_values(headers, "x-memory-session")),
         internal=INTERNAL in headers,
         redirected=REDIRECTED in headers,
         unkept=unkept,
@@ -144,24 +143,24 @@ def controls_of(headers: Headers) -> HeaderControls:
     )
 
 
-def _listed(headers: Headers, name: str) -> Iterator[str]:
-    """Each value of *name*. Whatever a request passed may have joined several with commas (RFC 9110, 5.3)."""
+def _list_values(headers: Headers, name: str) -> Iterator[str]:
+    """Each value of *name*. Intermediaries may have joined several with commas (RFC 9110, 5.3)."""
     return (value.strip() for line in headers.all(name) for value in line.split(","))
 
 
 def _any_true(headers: Headers, name: str) -> bool:
-    return any(truth(value) for value in _listed(headers, name))
+    return any(truth(value) for value in _list_values(headers, name))
 
 
 def _switch(headers: Headers, name: str) -> Switch:
-    said = {value.lower() for value in _listed(headers, name)}
+    said = {value.lower() for value in _list_values(headers, name)}
     if Switch.SKIP in said or not said.isdisjoint(_FALSE):
         return Switch.SKIP
     return Switch.FORCE if Switch.FORCE in said else Switch.DEFAULT
 
 
 def truth(value: Any) -> bool | None:
-    """What a router means by *value*; None where it says neither yes nor no."""
+    """Parse a router's boolean; None if it is neither true nor false."""
     if isinstance(value, bool):
         return value
     if not isinstance(value, str):
@@ -173,12 +172,12 @@ def truth(value: Any) -> bool | None:
 
 
 def signals_of(headers: Headers, metadata: Mapping[str, Any], sources: SignalSources) -> Signals:
-    """Envoy's metadata comes before headers: a client cannot write it."""
+    """Router signals. Envoy's metadata takes precedence over headers, because clients cannot write it."""
     said = metadata.get(sources.metadata_namespace) if sources.metadata_namespace else None
     known = said if isinstance(said, Mapping) else {}
 
     def signal(key: str, names: tuple[str, ...]) -> bool | None:
-        values = (known.get(key), *(value for name in names for value in _listed(headers, name)))
+        values = (known.get(key), *(value for name in names for value in _list_values(headers, name)))
         return next((found for found in map(truth, values) if found is not None), None)
 
     return Signals(
@@ -188,30 +187,31 @@ def signals_of(headers: Headers, metadata: Mapping[str, Any], sources: SignalSou
     )
 
 
-# --- sharing -----------------------------------------------------------------------------------------
-# Which memories of others a request may reach beside the caller's own, and whose its words become. Pure.
+# Sharing: the shared owners that a request may read, and the owner of learned memories. Pure functions.
 
 
 class Everyone(StrEnum):
-    """How far an operator's memories reach."""
+    """The scope of operator-written memories."""
 
     NOBODY = "nobody"
-    TENANT = "tenant"  # each tenant has a set of its own
-    ALL = "all"  # there is one set, for the callers of every tenant
+    TENANT = "tenant"  # a separate set for each tenant
+    ALL = "all"  # a common set for the callers of all tenants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """What the operator lets be shared. Membership is what `Caller.projects` says, and nothing else."""
+    """The operator's sharing settings. Only `Caller.projects` defines membership."""
 
     projects: bool = False
-    learns: bool = False  # what is said in a project's name becomes the project's
-    most_projects: int = 4  # searched for one request, in the order in which they were verified
+    learns: bool = False  # turns in a project's name become the project's memories
+    most_projects: int = 4  # searched per request, in order of verification
     everyone: Everyone = Everyone.NOBODY
 
     def owners(self, caller: Caller) -> tuple[Owner, ...]:
-        """Whose memories are recalled beside *caller*'s. A request that names a project reaches that one alone, and
-        only if the caller is its member."""
+        """The shared owners to search besides *caller*'s own memories.
+
+        A request that names a project reaches only that project, and only if the caller is a member.
+        """
         tenant = caller.owner.tenant
         named = (caller.project,) if caller.project else caller.projects
         mine = [project for project in named if project in caller.projects] if self.projects else []
@@ -223,10 +223,10 @@ class Sharing:
         return tuple(shared)
 
     def learned_as(self, caller: Caller) -> Caller:
-        """Who is to be taken to have spoken: *caller*, or the project that they named and are a member of."""
+        """The caller to learn under: *caller*, or the named project if the caller is a member."""
         if not (self.learns and caller.project and caller.project in caller.projects):
             return caller
-        # Members who open with the same words, or name a session alike, are in conversations of their own.
+        # Separates members who begin with the same words or use the same session name.
         session = caller.session and digest("member", caller.owner.key, caller.session)
         owner = Owner.of_project(caller.owner.tenant, caller.project)
         speaker = digest("speaker", caller.owner.key)
@@ -234,35 +234,41 @@ class Sharing:
 
 
 def circle_of(shared: tuple[Owner, ...], origins: tuple[str, ...], epochs: tuple[int, ...]) -> str:
-    """Names what a request may be given beyond the plain case, for which it is empty. Blocks that a conversation
-    was given within one circle are not put back within another: who left a project, who asks through a route that
-    is told less, and who asks after something shared was forgotten, begin without them."""
+    """A key for the shared memories that a request may get; empty for a caller without any.
+
+    Replay is limited to equal keys. Blocks injected before the caller left a project, used a narrower route, or a
+    shared memory was forgotten are therefore not replayed.
+    """
     if not (shared or origins):
         return ""
     owners = (f"{owner.key}:{epoch}" for owner, epoch in zip(shared, epochs, strict=True))
     return digest("circle", *owners, "origins", *origins)
 
 
-# --- options -----------------------------------------------------------------------------------------
-# What the wire is told about its work: frozen values that the composition root fills from the settings.
+# Options: frozen values that the composition root fills from the settings.
 
 
 def most_received(request_bytes: int) -> int:
-    """Bytes of one message that gRPC receives, where request bodies of up to *request_bytes* are read. Far above
-    what we read: a larger message ends the stream with an error before we could let it pass."""
+    """The gRPC receive limit in bytes for request bodies up to *request_bytes*.
+
+    Far above the body limit: gRPC ends the stream with an error on a larger message, before we can pass it on.
+    """
     return max(64 * 1024 * 1024, 4 * request_bytes)
 
 
 class Mode(StrEnum):
     ACTIVE = "active"
     SHADOW = "shadow"  # everything runs and is learned, nothing is injected
-    GRADUAL = "gradual"  # *percent* of the owners get memories, always the same ones; the others are control
+    GRADUAL = "gradual"  # a stable *percent* of owners gets memories; the others are the control group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalSources:
-    """Where the router in front says what it found out: headers (lower case) and one namespace of Envoy's
-    dynamic metadata with the keys `fact`, `tool` and `greeting`. The empty namespace is none."""
+    """Where an upstream router reports its signals.
+
+    Headers (lower case), and a namespace of Envoy's dynamic metadata with the keys `fact`, `tool` and `greeting`.
+    An empty namespace disables metadata.
+    """
 
     fact_headers: tuple[str, ...] = ("x-memory-signal-fact", "x-vsr-matched-fact-check")
     tool_headers: tuple[str, ...] = ("x-memory-signal-tool",)
@@ -276,32 +282,33 @@ class SignalSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """Everything the wire needs to know. Header names are lower case."""
+    """The options of the request path. Header names are lower case."""
 
-    enabled: bool  # the operator's switch: False is `disabled` for every request
+    enabled: bool  # the operator's switch: False gives `disabled` for every request
     auto_store: bool  # learn from an exchange unless its client or a rule says otherwise
     client_may_enable: bool  # `auto_store: true` in a body counts where the operator switched it off
     mode: Mode
     percent: float  # 0 to 100, of owners; read in GRADUAL only
     limit: int  # memories in a block; a client may lower it
     threshold: float  # relevance, 0 to 1; a client may raise it
-    request_bytes: int  # largest request body looked at, packed or unpacked
-    answer_bytes: int  # largest answer kept for learning, packed or unpacked
+    request_bytes: int  # largest request body parsed, compressed or not
+    answer_bytes: int  # largest response kept for learning, compressed or not
     inject_as: str  # auto, system_message or user_suffix
     window: int | None  # tokens; None: from the model's profile
     margin: int  # tokens of the window left free
     unknown_cap: int  # tokens of a block for a model of unknown window
     signals: SignalSources = SignalSources()
     strip_headers: tuple[str, ...] = ()  # identity headers to keep from the upstream
-    skip_auxiliary: bool = True  # leave title, tag and summary calls of chat clients alone
-    # A guard behind recall's own deadline; above it and below Envoy's message_timeout.
+    skip_auxiliary: bool = True  # skip title, tag and summary calls of chat clients
+    # A guard above recall's own deadline and below Envoy's message_timeout.
     give_up_after: timedelta = timedelta(seconds=5)
-    # A guard behind the journal's own bound: how long the last chunk of an answer may ever wait for us.
+    # A guard above the journal's own timeout: how long the last response chunk may wait for us.
     last_reply_waits: timedelta = timedelta(milliseconds=200)
-    profile: str = "off"  # off, always, or when_relevant: beside memories of use alone
-    replay: bool = True  # a conversation keeps its blocks: they go back to where they stood
-    replay_tokens: int = 8192  # estimated, of one conversation's blocks; beyond it the oldest go
-    replay_keep: timedelta = timedelta(days=1)  # from a conversation's last turn on
-    replay_wait: timedelta = timedelta(milliseconds=50)  # for the records of one, within the deadline of recall
-    replay_bytes: int = 16 << 20  # of records that could not be written yet
+    profile: str = "off"  # off, always, or when_relevant: only with relevant memories
+    replay: bool = True  # replay a conversation's blocks at their places
+    replay_tokens: int = 8192  # estimated, of a conversation's blocks; the oldest are dropped beyond it
+    replay_keep: timedelta = timedelta(days=1)  # since a conversation's last turn
+    # for reading a conversation's records, within recall's deadline
+    replay_wait: timedelta = timedelta(milliseconds=50)
+    replay_bytes: int = 16 << 20  # of records not written yet
     sharing: Sharing = field(default_factory=Sharing)

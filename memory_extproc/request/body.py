@@ -1,4 +1,4 @@
-"""From the bytes of a request's body to what it asks, without our blocks that came back in it."""
+"""Reads request bodies: decompression, parsing, and removal of memory blocks that the client sent back."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = logger(__name__)
 
 
 async def read_body(admitted: Admitted, body: bytes, limit: int) -> ChatRequest | Enriched:
-    """Enriched: what becomes of a body that cannot be read, or that has more than *limit* bytes, unpacked too."""
+    """Parse *body*, or return the outcome if it is unreadable or exceeds *limit* bytes, decompressed or not."""
     if len(body) > limit:
         return Enriched(outcome=Outcome.TOO_LARGE)
     try:
-        # What is packed is small until it is unpacked.
+        # A small compressed body may decompress to a large text.
         size = limit if is_encoded(admitted.encoding) else len(body)
         plain = await off_loop(size, unpack, admitted.encoding, body, limit)
     except OversizeError:
@@ -37,7 +37,7 @@ async def read_body(admitted: Admitted, body: bytes, limit: int) -> ChatRequest 
 
 
 async def read_plain(admitted: Admitted, plain: bytes) -> ChatRequest:
-    """BadBodyError for what is no request of its dialect."""
+    """Parse an unencoded body. BadBodyError if it is not a request of its dialect."""
     return await off_loop(len(plain), _parse_request, admitted, plain)
 
 
@@ -46,7 +46,7 @@ def _parse_request(admitted: Admitted, plain: bytes) -> ChatRequest:
 
 
 def _as_said(request: ChatRequest) -> ChatRequest:
-    """*request* with what people said, and none of our blocks that came back in it."""
+    """Return *request* without the memory blocks that came back in its messages."""
     asked = without_blocks(request.asked)
     history = tuple(
         message if (text := without_blocks(message.text)) is message.text else replace(message, text=text)
@@ -56,7 +56,7 @@ def _as_said(request: ChatRequest) -> ChatRequest:
 
 
 def _unreadable(admitted: Admitted, error: BadBodyError, plain: bytes = b"") -> Enriched:
-    """The body goes on as it came, but for fields of ours in it: no upstream knows those, read or not."""
+    """Pass the body on unchanged except for our own fields, which no upstream knows."""
     log.info("request.unreadable", dialect=admitted.dialect.name, detail=str(error))
     edits = removals(plain)
     if not edits:
@@ -64,13 +64,12 @@ def _unreadable(admitted: Admitted, error: BadBodyError, plain: bytes = b"") -> 
     return Enriched(outcome=Outcome.BAD_BODY, body=apply(plain, edits), unpacked=is_encoded(admitted.encoding))
 
 
-# --- enriched ----------------------------------------------------------------------------------------
-# What becomes of a request, and what it leaves behind for learning.
+# Results of the request phase: the enriched body and the pending turn.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTurn:
-    """What a request leaves behind for learning, once its answer is known."""
+    """The request half of a turn, kept for learning until the response is complete."""
 
     caller: Caller
     store: bool
@@ -81,17 +80,17 @@ class PendingTurn:
     ends_session: bool
     conversation: str = ""  # as Exchanged.conversation
     unkept: TurnOutcome = TurnOutcome.NOT_ASKED  # why, where it is not stored
-    notes_response: bool = False  # incognito: what continues from its answer is to be known by the answer's id
+    notes_response: bool = False  # incognito: record the response's id, so that continuations are recognised
     injected: tuple[str, ...] = field(default=(), repr=False)  # contents of the memories the model has seen
-    in_view: InView | None = None  # what the provider will keep with its answer, if it keeps conversations
-    seen: tuple[str, ...] = ()  # ids of those memories
+    in_view: InView | None = None  # the memories a provider stores with its response
+    seen: tuple[str, ...] = ()  # ids of the memories in view
     reach: tuple[Owner, ...] = ()  # whose these may be
     tools: bool = False  # as Exchanged.tools
     request_id: str = ""  # by which its receipt is found; empty: none is kept
 
     @property
     def size(self) -> int:
-        """About how many bytes it holds."""
+        """Approximate size in bytes."""
         said = sum(len(message.text) for message in self.history) + len(self.asked)
         named = (self.origin.model, self.origin.app, self.previous_response_id, self.conversation)
         return said + sum(map(len, self.injected)) + sum(map(len, named))
@@ -99,12 +98,12 @@ class PendingTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enriched:
-    """What became of a request body. *body* None: it goes on as it came."""
+    """The result for a request body. *body* None: pass it on unchanged."""
 
     outcome: Outcome
     body: bytes | None = field(default=None, repr=False)
     unpacked: bool = False  # *body* no longer has the content-encoding it came with
-    count: int = 0  # memories in the block that went in, or in those put back if there was none
+    count: int = 0  # memories in the inserted block, else in the replayed blocks
     path: str = ""
     replayed: int = 0  # blocks put back
     tokens: int = 0  # estimated, of all that went in
@@ -115,7 +114,7 @@ class Enriched:
 
     @property
     def personal(self) -> bool:
-        """Whether the upstream sees memories, so that its answer is this caller's alone."""
+        """Whether the upstream sees memories, so that its response must not be cached for other callers."""
         return bool(self.count or self.replayed)
 
     @property

@@ -1,9 +1,9 @@
-"""Long conversations sent on with a state in the place of their older messages.
+"""Context compression: replaces the older messages of a long conversation by a condensed state.
 
-The state is made behind a request and kept as a record of the conversation, for all replicas; the next request
-finds it. It stands for what was said before one of the user's messages, and is used only for a conversation that
-said the very same until then, so that edited or foreign history is never replaced. Until it is made anew the
-shortened conversation begins with the same bytes from request to request, and the provider's prompt cache holds.
+The state is computed in the background after a request and stored as a record for all replicas; the next request
+uses it. It applies only to a conversation with exactly the same earlier messages, so edited or foreign history is
+never replaced. Until the state is updated, consecutive requests begin with the same bytes, which preserves the
+provider's prompt cache.
 """
 
 from __future__ import annotations
@@ -46,29 +46,29 @@ _LEASE = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionLimits:
-    """*enabled*: for every request that nobody asks otherwise for; else only where a rule or header does."""
+    """*enabled*: compress by default; else only on request by a rule or header."""
 
     enabled: bool = False
-    above_tokens: int = 16_000  # estimated, of the request; what has fewer is compressed on demand alone
-    keep_turns: int = 5  # before the one that asks, as they were said
-    keep: timedelta = timedelta(days=7)  # of a state, from its making on
-    wait: timedelta = timedelta(milliseconds=50)  # for a record
+    above_tokens: int = 16_000  # estimated, of the request; shorter requests are compressed only on demand
+    keep_turns: int = 5  # user turns before the current, kept verbatim
+    keep: timedelta = timedelta(days=7)  # lifetime of a state
+    wait: timedelta = timedelta(milliseconds=50)  # for reading a record
 
 
 class IncognitoReader(Protocol):
-    """Knows which conversations nothing is to be kept of."""
+    """Knows which conversations are incognito."""
 
     async def holds(self, exchanged: Exchanged) -> bool:
-        """Whether it belongs to one. Raises where that cannot be found out."""
+        """Whether the exchange belongs to an incognito conversation. Raises if that cannot be determined."""
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """The state of one conversation. Holds people's words, and prints none."""
+    """The stored state of a conversation. Its repr omits the text."""
 
     epoch: int
-    cut: int  # how many of the user's messages it stands for
-    heard: str  # hash of all that was said before the next one
-    text: str  # as it is put into requests
+    cut: int  # number of user messages that the state replaces
+    heard: str  # hash of all messages before the cut
+    text: str  # as inserted into requests
     topic: str
     decisions: tuple[str, ...]
     values: tuple[tuple[str, str], ...]
@@ -83,7 +83,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Compression:
-    """One event loop owns it."""
+    """Compresses requests and schedules the states. Owned by a single event loop."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Compression:
         now: Now,
         incognito: IncognitoReader | None = None,  # None: no conversation is
     ) -> None:
-        """*holder*: this process's name among replicas."""
+        """*holder*: this process's name among the replicas."""
         self._now, self._incognito = now, incognito
         self._limits, self._records, self._condenses = limits, records, condenses
         self._background, self._metrics, self._holder = background, metrics, holder
@@ -108,19 +108,21 @@ class Compression:
         self._limits = limits
 
     def wanted(self, request: ChatRequest, *, forced: bool) -> bool:
-        """What a provider keeps of a conversation is not ours to replace: it is passed over, and counted."""
+        """Whether to compress *request*. A conversation stored by the provider is skipped and counted."""
         asked = forced or self._limits.enabled
         if request.continues:
             if asked:
-                self._told("elsewhere")
+                self._count_outcome("elsewhere")
             return False
         if len(request.user_at) <= max(self._limits.keep_turns, _OPENED_BY):
             return False
         return forced or (self._limits.enabled and request.prompt_tokens > self._limits.above_tokens)
 
     async def shortened(self, dialect: Dialect, caller: Caller, request: ChatRequest) -> bytes | None:
-        """The body with the state in place of what it stands for; None where the full history is to go. Never
-        raises. Has the state made, behind, where there is none that fits or where it has fallen behind."""
+        """The body with the state in place of the older messages; None to send the full history.
+
+        Never raises. Schedules a new state in the background if none matches or the current state is too old.
+        """
         said = await off_loop(len(request.body), _hashes, request)
         key = digest("compressed", caller.project, caller.session, said[_OPENED_BY])
         try:
@@ -128,18 +130,18 @@ class Compression:
                 record = await self._read(caller.owner, key, said)
         except (MemoryExtprocError, TimeoutError) as error:
             log.warning("compress.unread", kind=type(error).__name__)
-            self._told("unavailable")
+            self._count_outcome("unavailable")
             return None
         if record is None:
             made = await self._make(dialect, caller, key, request, said, None)
-            self._told("not_ready" if made else "not_possible")
+            self._count_outcome("not_ready" if made else "not_possible")
             return None
         body = await off_loop(len(request.body), _apply_record, dialect.name, request, record)
         if body is None:
             await self._make(dialect, caller, key, request, said, None)
-            self._told("not_possible")
+            self._count_outcome("not_possible")
             return None
-        # About as many tokens as bytes were saved, and never after fewer turns than are kept.
+        # Update after about as many tokens as were saved, and never before the kept turns have passed.
         left = request.prompt_tokens * len(body) // max(1, len(request.body))
         behind = len(said) - 1 - record.cut
         crowded = left > self._limits.above_tokens and behind >= 2 * self._limits.keep_turns
@@ -147,10 +149,10 @@ class Compression:
             await self._make(dialect, caller, key, request, said, record)
         self._metrics.compressed_tokens.labels("before").inc(request.prompt_tokens)
         self._metrics.compressed_tokens.labels("after").inc(left)
-        self._told("compressed")
+        self._count_outcome("compressed")
         return body
 
-    def _told(self, outcome: str) -> None:
+    def _count_outcome(self, outcome: str) -> None:
         self._metrics.compressions.labels(outcome).inc()
 
     async def _read(self, owner: Owner, key: str, said: Sequence[str]) -> Record | None:
@@ -174,7 +176,7 @@ class Compression:
         said: Sequence[str],
         before: Record | None,
     ) -> bool:
-        """False where there is no place at which the conversation can be cut, or none behind the cut *before*."""
+        """Compute a state. False if there is no suitable cut in the conversation, or none after *before*."""
         wanted = len(said) - 1 - self._limits.keep_turns
         cut = await off_loop(len(request.body), latest_cut, dialect.name, request, wanted)
         if cut <= (before.cut if before is not None else 0):
@@ -182,11 +184,11 @@ class Compression:
         if key in self._making or len(self._making) >= _WAITING:
             return True
         self._making.add(key)
-        if self._background.start(self._made(caller, key, request, said, cut, before)) is None:
+        if self._background.start(self._make_state(caller, key, request, said, cut, before)) is None:
             self._making.discard(key)
         return True
 
-    async def _made(
+    async def _make_state(
         self,
         caller: Caller,
         key: str,
@@ -218,20 +220,22 @@ class Compression:
                     values=state.values,
                     questions=state.questions,
                 )
-                # A forget meanwhile advances the epoch, so that what it came too late for is read by nobody.
+                # A forget in the meantime advances the epoch, so a record written too late is never read.
                 await self._records.put_record(KIND, owner, key, msgspec.json.encode(record), self._limits.keep)
                 await self._records.release(f"compress:{key}", self._holder)
-                self._told("condensed")
+                self._count_outcome("condensed")
         except MemoryExtprocError as error:
             log.warning("compress.not_made", kind=type(error).__name__)
-            self._told("not_made")
+            self._count_outcome("not_made")
         finally:
             self._making.discard(key)
 
 
 def render_state(state: ChatState) -> str:
-    """*state* as it is put into requests: the same state gives the same text. No angle bracket within it can close
-    the block."""
+    """Render *state* for a request; equal states give equal text.
+
+    Opening angle brackets are escaped so that no content closes the block.
+    """
     parts = {
         "topic": state.topic,
         "decisions": list(state.decisions),
@@ -243,7 +247,7 @@ def render_state(state: ChatState) -> str:
 
 
 def is_state(text: str) -> bool:
-    """Whether a message is what `render_state` made, and no words of its caller."""
+    """Whether a message was produced by `render_state`, rather than by the caller."""
     return text.startswith(OPENING)
 
 
@@ -257,7 +261,7 @@ def _apply_record(dialect: str, request: ChatRequest, record: Record) -> bytes |
 
 
 def _hashes(request: ChatRequest) -> list[str]:
-    """For each of the user's messages, the last included, a hash of all that was said before it."""
+    """For each user message, the last included, a hash of all messages before it."""
     running = hashlib.sha256()
     hashes: list[str] = []
     for message in request.history:
@@ -271,6 +275,6 @@ def _hashes(request: ChatRequest) -> list[str]:
 
 
 def _between(history: Sequence[Message], first: int, until: int) -> Sequence[Message]:
-    """What was said from the user's message *first* on, up to the message *until*."""
+    """The messages from user message *first* to user message *until*, exclusive."""
     at = [place for place, message in enumerate(history) if message.role is Role.USER]
     return history[at[first] : at[until] if until < len(at) else len(history)]

@@ -1,4 +1,4 @@
-"""The older part of a long conversation as a state that stands for it: by a model, or by rules."""
+"""Condenses the older part of a long conversation into a state, by a model or by rules."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from memory_extproc.text.sentences import sentences
 log = logger(__name__)
 PROMPT: Final = "condense-1"
 _DECISIONS, _VALUES, _QUESTIONS = 12, 30, 6
-_LONGEST = 240  # characters of one entry
-_AT_ONCE = 24_000  # characters of messages shown to a model in one call
-_LONGEST_SHOWN = 4_000  # characters of one message
+_LONGEST = 240  # characters per entry
+_AT_ONCE = 24_000  # characters of messages per model call
+_LONGEST_SHOWN = 4_000  # characters per message
 _DECIDED = re.compile(
     r"""(?ix)\b(?:decided?|let'?s|we'?ll|i'?ll|going\ (?:with|to)|go\ with|choose|chose|chosen|agreed?|settled?|must
     |has\ to|deadline|budget|remember|important|entschieden|entscheiden|nehmen\ wir|wichtig|muss|décidé|décidons
@@ -56,8 +56,11 @@ _DECODER = msgspec.json.Decoder(State)
 
 
 class RulesCondenser:
-    """Implements Condenses without a model: facts that the rules find, sentences that decide or hold figures, and
-    the assistant's last question. It says less than a model, and nothing that was not said."""
+    """Implements ChatCondenser without a model.
+
+    Keeps facts found by the rules, sentences with decisions or figures, and the assistant's last question. It keeps
+    less than a model does, and adds nothing that was not said.
+    """
 
     def __init__(self, extractor: FactExtractor, *, now: Now) -> None:
         self._extractor, self._now = extractor, now
@@ -67,7 +70,7 @@ class RulesCondenser:
         values = dict(before.values)
         for fact in await self._extractor.extract(turns):
             name = fact.attribute if fact.subject == "user" else f"{fact.subject}: {fact.attribute}"
-            values.pop(_short(name), None)  # what was said last stands last, and goes last
+            values.pop(_short(name), None)  # a repeated value moves to the end, and is trimmed last
             values[_short(name)] = _short(mask_secrets(fact.content).text)
         decisions = list(before.decisions)
         questions: list[str] = []
@@ -90,7 +93,7 @@ class RulesCondenser:
 
 
 class LlmCondenser:
-    """Implements Condenses by a language model; by *otherwise* where that does not come to an answer."""
+    """Implements ChatCondenser by a language model; falls back to *otherwise* without a usable answer."""
 
     def __init__(self, completes: CompletionModel, budget: Budget, otherwise: ChatCondenser) -> None:
         self._asks = LlmPrompt(completes, PROMPT, strict_schema(State), budget)
@@ -109,7 +112,7 @@ class LlmCondenser:
 
 
 def as_fields(state: ChatState) -> dict[str, object]:
-    """*state* as a model and a prompt see it; the same state gives the same fields in the same order."""
+    """*state* as shown to a model. Equal states give equal fields in the same order."""
     return {
         "topic": state.topic,
         "decisions": list(state.decisions),

@@ -1,6 +1,6 @@
-"""Content encodings undone piece by piece, with a bound on what comes out.
+"""Streaming decompression of content encodings with a bound on the output.
 
-A few kilobytes can unpack to gigabytes, so no decoder here is ever asked for more than is still allowed.
+A few kilobytes can decompress to gigabytes, so every decoder is limited to the bytes still allowed.
 """
 
 from __future__ import annotations
@@ -14,25 +14,27 @@ import zstandard
 
 from memory_extproc.errors import BadBodyError
 
-PIECE = 64 * 1024  # bytes asked of a decoder at once, where it can be told
+PIECE = 64 * 1024  # bytes requested per step from decoders that accept a limit
 IDENTITY = frozenset({"", "identity"})
-# The window that every decoder of zstd content-encoding must accept (RFC 9659); more is refused.
+# The window size that every zstd decoder must accept (RFC 9659); a larger window is rejected.
 ZSTD_WINDOW = 8 * 1024 * 1024
-MOST_CODINGS = 3  # stacked in one content-encoding; nobody honest needs more
+MOST_CODINGS = 3  # codings stacked in a content-encoding; legitimate clients use fewer
 MOST_MEMBERS = 1_000  # gzip members or zstd frames of a body; each costs a new decoder
 
 
 class OversizeError(BadBodyError):
-    """What came out of a decoder, or into it, is more than allowed."""
+    """The decoder's input or output exceeds the limit."""
 
 
 class Decoder(Protocol):
     def feed(self, chunk: bytes, allowed: int) -> bytes:
-        """What *chunk* unpacks to. OversizeError once that is more than *allowed* bytes; BadBodyError where
-        it is not of this encoding."""
+        """Decompress *chunk*.
+
+        OversizeError if the output exceeds *allowed* bytes; BadBodyError if the data is invalid for this encoding.
+        """
 
     def finish(self) -> None:
-        """BadBodyError when the stream is not at its own end."""
+        """BadBodyError if the stream is incomplete."""
 
 
 class _Plain:
@@ -46,7 +48,7 @@ class _Plain:
 
 
 class _Zlib:
-    """gzip (several members too) and deflate, which is zlib's format or, from many servers, the raw one."""
+    """gzip, multi-member included, and deflate: zlib format or, as many servers send it, raw."""
 
     def __init__(self, *, gzip: bool) -> None:
         self._gzip = gzip
@@ -72,7 +74,7 @@ class _Zlib:
                 if not self._gzip:
                     raise BadBodyError("bytes after the end of the deflate stream")
                 self._members = _next_member(self._members)
-                self._inner = zlib.decompressobj(31)  # RFC 1952, 2.2: members follow one another
+                self._inner = zlib.decompressobj(31)  # RFC 1952, 2.2: a member may follow another
             try:
                 unpacked += self._inner.decompress(rest, allowed - len(unpacked) + 1)
             except zlib.error as error:
@@ -129,8 +131,10 @@ class _Brotli:
 
 
 class _Zstd:
-    """The bound rests on small bites: zstd cannot be told how much to give, but a bite of input unpacks
-    to a known most."""
+    """zstd, fed in small slices.
+
+    The decoder accepts no output limit, but the output of a slice is bounded by its size.
+    """
 
     BITE = 128  # a block of 128 KiB takes 4 bytes at least (RFC 8878, 3.1.1.2): 4 MiB a bite at the very most
 
@@ -148,7 +152,7 @@ class _Zstd:
 
     def _feed(self, rest: bytes, unpacked: bytearray, allowed: int) -> None:
         while rest:
-            if self._inner.eof:  # RFC 8878, 3: frames follow one another
+            if self._inner.eof:  # RFC 8878, 3: a frame may follow another
                 self._frames = _next_member(self._frames)
                 self._inner = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
             try:
@@ -165,7 +169,7 @@ class _Zstd:
 
 
 def decoder(coding: str) -> Decoder | None:
-    """A new decoder for one coding's name; None for one we do not know."""
+    """A new decoder for the named coding; None if it is not supported."""
     match coding.strip().lower():
         case "" | "identity":
             return _Plain()
@@ -182,10 +186,10 @@ def decoder(coding: str) -> Decoder | None:
 
 
 class Unpacker:
-    """Undoes one content-encoding, which may be a list, over a body that comes in chunks."""
+    """Decodes a body that arrives in chunks; the content-encoding may list several codings."""
 
     def __init__(self, encoding: str, limit: int) -> None:
-        """*limit*: bytes that may come out in all. BadBodyError for a coding that we do not know."""
+        """*limit*: total output bytes. BadBodyError for an unsupported coding."""
         # RFC 9110, 8.4: codings are listed in the order they were applied, so they are undone from the last.
         names = [name.strip().lower() for name in encoding.split(",") if name.strip().lower() not in IDENTITY]
         if len(names) > MOST_CODINGS:
@@ -212,12 +216,12 @@ class Unpacker:
 
 
 def is_encoded(encoding: str) -> bool:
-    """Whether a body of this content-encoding has to be unpacked before it can be read."""
+    """Whether a body with this content-encoding must be decompressed before parsing."""
     return any(name.strip().lower() not in IDENTITY for name in encoding.split(","))
 
 
 def unpack(encoding: str, body: bytes, limit: int) -> bytes:
-    """*body* with its content-encoding undone; OversizeError above *limit* bytes, else as `Unpacker`."""
+    """Decompress *body*. OversizeError above *limit* bytes, other errors as `Unpacker`."""
     unpacker = Unpacker(encoding, limit)
     unpacked = unpacker.feed(body)
     unpacker.finish()

@@ -1,6 +1,6 @@
-"""From a whole request body to what the upstream gets: read, decide, recall, place.
+"""Turns a request body into the body for the upstream: parse, decide, recall, insert.
 
-Whatever cannot be done here leaves the body as the client sent it, with one word for why.
+On any failure the body passes unchanged, with an outcome that states the reason.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ from memory_extproc.text.words import estimate_tokens
 
 @dataclass(frozen=True, slots=True)
 class _Leave:
-    """What one request may have of memory."""
+    """The permissions of a request: recall and storage."""
 
-    refused: Outcome | None  # why nothing is recalled; None: it may be
-    stores: bool  # all but the caller's consent speaks for keeping it
-    consent: Consent | None  # None: nobody could be asked
+    refused: Outcome | None  # why recall is refused; None: allowed
+    stores: bool  # storage is allowed, subject to the caller's consent
+    consent: Consent | None  # None: the consent records are unreachable
 
     @property
     def keeps(self) -> bool:
@@ -83,7 +83,7 @@ class _Leave:
 
     @property
     def may_keep(self) -> bool:
-        """Whether learning is to decide, which asks for consent again: when nobody can be asked it waits."""
+        """Whether to pass the turn on to learning, which checks consent again and waits while it is unknown."""
         return self.stores and self.consent in {Consent.ON, None}
 
 
@@ -98,10 +98,10 @@ class Enricher:
         replays: BlockReplay,
         metrics: Metrics,
         chains: ChainReader | None = None,
-        consent: ConsentRegistry | None = None,  # None: everybody allows everything
+        consent: ConsentRegistry | None = None,  # None: consent is assumed
         incognito: IncognitoMarker | None = None,
         traces: Traces = NO_TRACES,
-        profiles: ProfileReader | None = None,  # None: nobody is told who a caller is
+        profiles: ProfileReader | None = None,  # None: no user profiles
         compression: Compression | None = None,  # None: every conversation goes on as long as it came
         decisions: DecisionLog | None = None,  # None: decisions are not kept
     ) -> None:
@@ -114,7 +114,10 @@ class Enricher:
         self._placer = BlockInserter(options, replays=replays, metrics=metrics, traces=traces)
 
     async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool = False) -> Enriched:
-        """*watching*: Envoy takes no answer from us, so nothing can be injected: as mode shadow."""
+        """*watching*:
+
+        Envoy ignores our response (observability mode), so nothing is injected, as in shadow mode.
+        """
         request = await read_body(admitted, body, self._options.request_bytes)
         if isinstance(request, Enriched):
             return request
@@ -126,7 +129,7 @@ class Enricher:
         shadowed = watching or self._options.mode is Mode.SHADOW
         short = request
         if caller is not None and leave.keeps and not shadowed:
-            short = await self._shortened(circumstances, caller)
+            short = await self._shorten(circumstances, caller)
             circumstances = replace(circumstances, request=short)
         if leave.refused is not None or caller is None:
             plan = InjectionPlan(Decision(leave.refused or Outcome.NO_CALLER))
@@ -136,10 +139,10 @@ class Enricher:
         if caller is None:
             return enriched
         if enriched.personal and plan.thread is not None and not await self._replays.stands(plan.thread):
-            # Forgotten while we worked: neither what was found nor what was given before may go out.
+            # A forget during the work invalidates both the recalled and the replayed memories.
             plan = InjectionPlan(Decision(Outcome.UNAVAILABLE))
             enriched = await self._placer.insert(admitted, request, plan, shadowed=shadowed)
-        heard = await self._heard(admitted, request, caller, leave)
+        heard = await self._pending_turn(admitted, request, caller, leave)
         if plan.thread is not None and not shadowed:
             heard = self._placer.with_view(heard, enriched, plan, plan.thread, admitted)
             heard = replace(heard, reach=(caller.owner, *self._options.sharing.owners(caller)))
@@ -171,13 +174,15 @@ class Enricher:
         caller = circumstances.caller
         allowed: Consent | None = Consent.ON
         if caller is not None and (no is None or store):
-            allowed = await self._allowed(caller.owner)
+            allowed = await self._check_consent(caller.owner)
         if no is None and allowed not in {Consent.ON, Consent.RECALL_ONLY}:
-            # Where nobody can be asked it is an outage, for an operator to see; to the caller it is the same.
+            # Unreachable consent records are an outage for the operator; for the caller the effect is the same.
             no = Outcome.UNAVAILABLE if allowed is None else Outcome.NO_CONSENT
         return _Leave(no, store, allowed)
 
-    async def _heard(self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave) -> PendingTurn:
+    async def _pending_turn(
+        self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave
+    ) -> PendingTurn:
         learned_as = _in_session(self._options.sharing.learned_as(caller), request)
         incognito = admitted.controls.incognito and self._incognito is not None
         if admitted.controls.incognito and self._incognito is not None:
@@ -201,8 +206,8 @@ class Enricher:
             tools=request.ends_in_tool_result,
         )
 
-    async def _shortened(self, circumstances: Circumstances, caller: Caller) -> ChatRequest:
-        """The request with its older messages condensed, where that is wanted and can be; else as it came."""
+    async def _shorten(self, circumstances: Circumstances, caller: Caller) -> ChatRequest:
+        """The request with its older messages condensed if compression is enabled and possible; else unchanged."""
         request, admitted, wish = circumstances.request, circumstances.admitted, compresses(circumstances)
         if self.compression is None or wish is Switch.SKIP or admitted.controls.unkept:
             return request
@@ -219,7 +224,7 @@ class Enricher:
         gradual = self._options.mode is Mode.GRADUAL
         return Arm.CONTROL if gradual and in_control_group(owner, self._options.percent) else Arm.MEMORY
 
-    async def _allowed(self, owner: Owner) -> Consent | None:
+    async def _check_consent(self, owner: Owner) -> Consent | None:
         return Consent.ON if self._consent is None else await self._consent.allowed(owner)
 
     def _caller(self, admitted: Admitted, request: ChatRequest) -> Caller | None:
@@ -228,8 +233,8 @@ class Enricher:
         if caller is None and controls.user:
             caller = self._identity.caller_of_body(admitted.headers, admitted.metadata, controls.user)
         if caller is not None and controls.project and not caller.project:
-            # Only where no header named one: the gateway's word on the project is not the body's to change.
-            # A project that cannot be one must not become none, which would be all of them (see Identity).
+            # The body may set the project only if no header did. An invalid project name must not become none,
+            # which would mean all projects (see Identity).
             project = accept_name(controls.project) or digest("project", controls.project)
             caller = replace(caller, project=project)
         return caller
@@ -249,25 +254,24 @@ class Enricher:
 
 
 def _in_session(caller: Caller, request: ChatRequest) -> Caller:
-    """*caller* in the session that the client names; a conversation that the provider keeps names one too."""
+    """*caller* in the session named by the client, or else in the provider's stored conversation."""
     return caller if caller.session else replace(caller, session=accept_name(request.conversation))
 
 
 def _unkept(*, incognito: bool, refused: bool) -> TurnOutcome:
-    """Why an exchange that is not stored is not; *refused*: all but the caller's consent spoke for it."""
+    """Why an exchange is not stored. *refused*: only the caller's consent was missing."""
     if incognito:
         return TurnOutcome.INCOGNITO
     return TurnOutcome.NO_CONSENT if refused else TurnOutcome.NOT_ASKED
 
 
-# --- deciding ----------------------------------------------------------------------------------------
-# What a request is to be given: what recall says, and what its conversation was given before.
+# Planning: combines recall with the blocks that the conversation got before.
 
 log = logger(__name__)
 
-# Of a model whose window is not known: what a conversation's blocks may take, in blocks of the largest size.
+# For a model with an unknown window: the limit of a conversation's blocks, in blocks of the largest size.
 _BLOCKS_OF_UNKNOWN = 16
-# Outcomes of recall beside which a caller may still be told of: it came to its end, or was not asked.
+# Outcomes of recall after which the profile may still be injected: recall completed, or was skipped.
 _NOTHING_ELSE = frozenset(
     {Outcome.NOTHING_RELEVANT, Outcome.SKIPPED_FACT, Outcome.SKIPPED_TOOL, Outcome.SKIPPED_GREETING}
 )
@@ -275,14 +279,14 @@ _NOTHING_ELSE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    blocks: Blocks  # those that go back
-    tokens: int  # for a new one
+    blocks: Blocks  # the blocks to replay
+    tokens: int  # for a new block
     all_fit: bool
 
 
 @dataclass(frozen=True, slots=True)
 class InjectionPlan:
-    """What was made of one request, before it is placed."""
+    """The decision for a request, before blocks are inserted."""
 
     decision: Decision
     form: Form = Form.USER_SUFFIX  # of a new block
@@ -292,7 +296,7 @@ class InjectionPlan:
 
     @property
     def in_view(self) -> tuple[str, ...]:
-        """Contents of the memories that the conversation was given before."""
+        """Contents of the memories injected earlier in the conversation."""
         return () if self.thread is None else (*contents_of(self.thread.blocks), *self.thread.behind)
 
     @property
@@ -315,7 +319,7 @@ class InjectionPlanner:
         self._metrics, self._chains, self._profiles = metrics, chains, profiles
 
     async def plan(self, circumstances: Circumstances, caller: Caller) -> InjectionPlan:
-        """What recall says, or said when this tool loop began, with what the conversation was given before."""
+        """Plan from recall (or its result at the start of this tool loop) and the conversation's earlier blocks."""
         request, then = circumstances.request, circumstances.then
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
             return InjectionPlan(Decision(Outcome.CONTROL))
@@ -335,7 +339,7 @@ class InjectionPlanner:
         if thread.decided is not None:
             decision = thread.decided
         elif not request.asked.strip():
-            # Nobody's words are in reach: a tool's result with the conversation elsewhere, or only pictures.
+            # No user text to search with: a tool result whose conversation is stored elsewhere, or only images.
             profile = None
             decision = Decision(Outcome.SKIPPED_TOOL if request.ends_in_tool_result else Outcome.NOTHING_RELEVANT)
         else:
@@ -360,7 +364,7 @@ class InjectionPlanner:
         return replace(plan, decision=decision, settled=settled, trace=trace)
 
     async def _profile(self, caller: Caller, thread: ConversationState) -> tuple[Profile | None, ConversationState]:
-        """Who the caller is, if that is to be told; and *thread* without blocks that tell what no longer holds."""
+        """The user profile, if enabled, and *thread* without outdated profile blocks."""
         if self._profiles is None or self._options.profile == "off" or thread.decided is not None:
             return None, thread
         try:
@@ -376,13 +380,13 @@ class InjectionPlanner:
         return profile, replace(thread, blocks=blocks)
 
     def _tells(self, outcome: Outcome, profile: Profile, seen: AbstractSet[str]) -> bool:
-        """*seen*: what recall left out because the model sees it, or will in *profile*."""
+        """*seen*: memories that recall left out because they are in view or in *profile*."""
         if outcome is Outcome.USED or self._options.profile == "when_relevant":
             return outcome is Outcome.USED or not seen.isdisjoint(profile.ids)
         return outcome in _NOTHING_ELSE
 
     def _room(self, request: ChatRequest, blocks: Blocks) -> _Room:
-        """What the model's window has left for a new block, once *blocks*, or the newest of them, are back."""
+        """The space left in the model's window after *blocks*, or the newest of them, are replayed."""
         profile = profile_for(request.model)
         left = room(
             request,
@@ -424,7 +428,7 @@ class InjectionPlanner:
             room=left,
             budget=circumstances.then.token_budget,
             in_view=frozenset((request.asked, *(message.text for message in request.history), *given)),
-            # A session that the client names may be more than this conversation.
+            # A session named by the client may span several conversations.
             behind=chain.session if chain is not None and not caller.session else "",
             continues=bool(given),
             spent=spent,
@@ -432,7 +436,7 @@ class InjectionPlanner:
         )
 
     async def _chain(self, caller: Caller, continues: str) -> Chain | None:
-        """What is known of what was said before, where the request does not repeat it."""
+        """The earlier conversation, if the provider stores it and the request does not repeat it."""
         if self._chains is None or not continues:
             return None
         try:
@@ -443,20 +447,19 @@ class InjectionPlanner:
 
 
 def _due(profile: Profile | None, in_view: Sequence[str], room: int) -> Profile | None:
-    """*profile*, where it says something, fits, and is not in view already: with a provider that keeps it."""
+    """*profile* if it is not empty, fits, and is not in view already in a conversation stored by the provider."""
     if profile is None or not profile.text or profile.tokens > room or set(profile.contents) <= set(in_view):
         return None
     return profile
 
 
-# --- placing -----------------------------------------------------------------------------------------
-# What was decided, in the request's body: the conversation's blocks where they stood, and this turn's own.
+# Insertion: replays the conversation's blocks at their places and inserts this turn's block.
 
-REPLAYED = "replay"  # the path of a request whose memories were all given to the conversation before
+REPLAYED = "replay"  # the path of a request whose memories were all injected earlier
 
 
 class BlockInserter:
-    """Keeps what it places for the requests that will repeat it."""
+    """Inserts blocks and records them for the conversation's next requests."""
 
     def __init__(self, options: RequestOptions, *, replays: BlockReplay, metrics: Metrics, traces: Traces) -> None:
         self._options, self._replays, self._metrics, self._traces = options, replays, metrics, traces
@@ -465,8 +468,10 @@ class BlockInserter:
     async def insert(
         self, admitted: Admitted, request: ChatRequest, plan: InjectionPlan, *, shadowed: bool, anew: bool = False
     ) -> Enriched:
-        """The body with the conversation's blocks where they stood and this turn's own; in shadow as it came.
-        *anew*: the request's body is no longer the client's."""
+        """Insert replayed and new blocks; in shadow mode return the body unchanged.
+
+        *anew*: the body already differs from the client's.
+        """
         started = time.perf_counter()
         decision = plan.decision
         outcome = decision.outcome
@@ -494,9 +499,9 @@ class BlockInserter:
         if outcome is Outcome.USED:
             count, tokens = len(decision.contents), estimate_tokens(decision.block)
             enriched = replace(enriched, count=count, tokens=tokens)
-        return enriched if shadowed else self._replayed(enriched, blocks, placed)
+        return enriched if shadowed else self._mark_replayed(enriched, blocks, placed)
 
-    def _replayed(self, enriched: Enriched, blocks: Blocks, placed: Sequence[Sequence[Edit]]) -> Enriched:
+    def _mark_replayed(self, enriched: Enriched, blocks: Blocks, placed: Sequence[Sequence[Edit]]) -> Enriched:
         back = [one for one, edits in zip(blocks, placed, strict=False) if edits]
         if not back:
             return enriched
@@ -506,11 +511,11 @@ class BlockInserter:
         enriched = replace(enriched, replayed=len(back), tokens=enriched.tokens + tokens)
         if enriched.outcome is not Outcome.NOTHING_RELEVANT:
             return enriched
-        # Nothing new, because what matters is in view already: the request leaves with memories all the same.
+        # No new block, because the relevant memories are in view: the request still leaves with memories.
         return replace(enriched, outcome=Outcome.USED, path=REPLAYED, count=len(contents_of(back)))
 
     def _note(self, admitted: Admitted, request: ChatRequest, plan: InjectionPlan, *, placed: bool) -> None:
-        """Keeps what this turn was given for the requests that will repeat it."""
+        """Record this turn's blocks for the conversation's next requests."""
         thread = plan.thread
         if thread is None or not thread.key or plan.settled or admitted.controls.unkept:
             return

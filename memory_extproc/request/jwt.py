@@ -1,7 +1,7 @@
-"""Verified JWT claims: keys from a file or a URL, held in memory and read anew in the background.
+"""JWT verification with keys from a file or URL, cached in memory and refreshed in the background.
 
-What is pinned by configuration and never taken from a token: the algorithms (RFC 8725, 3.1), the issuer, the
-audience and the keys. A token's own `jku`, `jwk` and `x5u` are not looked at.
+Configuration, never the token, fixes the algorithms (RFC 8725, 3.1), issuer, audience and keys. A token's own
+`jku`, `jwk` and `x5u` headers are ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from memory_extproc.observe.log import logger
 
 log = logger(__name__)
 
-MAX_TOKEN = 16 * 1024  # characters; a longer one is not looked at
+MAX_TOKEN = 16 * 1024  # characters; longer tokens are rejected unread
 MAX_KEYS_BYTES = 1024 * 1024  # of a JWKS document
 _LONGEST_LIFE = 10 * 365 * 86_400  # seconds from now until the end of a token; ten years
 MAX_BELIEVED = 4096  # tokens remembered as verified, by their hash
@@ -38,7 +38,7 @@ _KEY_TYPE = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOptions:
-    """What a token must be. *algorithms* are asymmetric ones; shared keys and `none` are refused."""
+    """Requirements on a token. *algorithms* must be asymmetric; shared keys and `none` are rejected."""
 
     algorithms: tuple[str, ...]
     issuer: str
@@ -62,7 +62,7 @@ def keys_in_file(path: Path) -> ReadKeys:
 
 
 def keys_at_url(url: str) -> ReadKeys:
-    """Fetches without following redirects: the keys come from where the operator said, or not at all."""
+    """Fetch keys from *url* without following redirects: the operator named this location and no other."""
 
     async def read() -> bytes:
         timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT.total_seconds())
@@ -84,9 +84,11 @@ def keys_at_url(url: str) -> ReadKeys:
 
 
 class Tokens:
-    """Implements identity.VerifiesTokens. Entering it reads the keys once, and goes on without them when they
-    cannot be had: then nobody is identified until a later read succeeds. Keys once read stay until newer ones
-    are, so a key server that is down for a while costs nothing."""
+    """Implements identity.TokenVerifier.
+
+    Entering reads the keys once and continues without them on failure: then no caller is identified until a later
+    read succeeds. Keys stay valid until newer ones replace them, so an outage of the key server has no effect.
+    """
 
     def __init__(self, options: TokenOptions, read_keys: ReadKeys, clock: Callable[[], float] = time.time) -> None:
         for algorithm in options.algorithms:
@@ -95,15 +97,17 @@ class Tokens:
         self._options = options
         self._read_keys = read_keys
         self._keys: Mapping[tuple[str, str], jwt.PyJWK] = MappingProxyType({})  # by (key id, algorithm)
-        # A client sends one token many times: what was believed stays so until it expires or keys are read.
+        # A client sends the same token many times: a verified token is cached until it expires or the keys change.
         self._believed: OrderedDict[bytes, tuple[float, Mapping[str, Any]]] = OrderedDict()
         self._clock = clock  # seconds since 1970
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def reconfigure(self, options: TokenOptions) -> None:
-        """Other demands on tokens, met by those that were believed as well. The algorithms stay: keys were read for
-        them."""
+        """Apply new requirements, to cached tokens too.
+
+        The algorithms stay, because the keys were parsed for them.
+        """
         self._options = replace(options, algorithms=self._options.algorithms)
         self._believed.clear()
 
@@ -118,8 +122,11 @@ class Tokens:
             await asyncio.wait({self._task})
 
     def claims(self, token: str) -> Mapping[str, Any] | None:
-        """The claims of a token that is signed by a known key with an allowed algorithm, meant for us, and
-        valid now; else None. A quarter of a millisecond the first time, microseconds after that."""
+        """The claims of a valid token; else None.
+
+        Valid: signed by a known key with an allowed algorithm, for our audience, and within its times. A quarter of
+        a millisecond the first time, microseconds after that.
+        """
         if not token or len(token) > MAX_TOKEN or not token.isascii():  # RFC 7515, 3.1: base64url and dots
             return None
         name = hashlib.sha256(token.encode()).digest()  # the token is a secret
@@ -128,14 +135,14 @@ class Tokens:
             self._believed.move_to_end(name)
             return believed
         self._believed.pop(name, None)
-        claims = self._verified(token)
+        claims = self._verify(token)
         if claims is not None:
             self._believed[name] = (claims["exp"] + self._options.leeway.total_seconds(), claims)
             if len(self._believed) > MAX_BELIEVED:
                 self._believed.popitem(last=False)
         return claims
 
-    def _verified(self, token: str) -> Mapping[str, Any] | None:
+    def _verify(self, token: str) -> Mapping[str, Any] | None:
         try:
             key = self._key(jwt.get_unverified_header(token))
             if key is None:
@@ -146,7 +153,7 @@ class Tokens:
                 algorithms=list(self._options.algorithms),
                 issuer=self._options.issuer,
                 audience=self._options.audience,
-                # The times are ours to check, by the clock that was passed in.
+                # Times are checked here, against the injected clock.
                 options={
                     "require": ["exp", "iss", "aud"], "verify_exp": False, "verify_nbf": False, "verify_iat": False,
                 },
@@ -155,21 +162,21 @@ class Tokens:
             return None
         now, leeway = self._clock(), self._options.leeway.total_seconds()
         ends, begins, issued = claims["exp"], claims.get("nbf", 0), claims.get("iat", 0)
-        # RFC 7519, 2: a NumericDate is a number; JSON's true is one to Python.
+        # RFC 7519, 2: a NumericDate is a number; in Python, JSON's true is an int too.
         if any(isinstance(time_, bool) or not isinstance(time_, int | float) for time_ in (ends, begins, issued)):
             return None
-        # NaN compares as false; a token that never ends is a mistake of its issuer, or a forgery.
+        # NaN compares as false; a token that never expires is an issuer's mistake or a forgery.
         holds = max(begins, issued) - leeway <= now < ends + leeway and ends <= now + _LONGEST_LIFE
         return claims if holds else None
 
     def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK | None:
         algorithm, key_id = header.get("alg"), header.get("kid", "")
-        # RFC 7515, 4.1.11: what `crit` names must be understood, and we understand no extension.
+        # RFC 7515, 4.1.11: extensions listed in `crit` must be supported, and none is.
         if algorithm not in self._options.algorithms or not isinstance(key_id, str) or "crit" in header:
             return None
         found = self._keys.get((key_id, algorithm))
         if found is None and not key_id:
-            # A token without a key id is unambiguous only where one key can have signed it.
+            # Without a key id, accept the token only if a single key fits.
             fitting = [key for (_, fits), key in self._keys.items() if fits == algorithm]
             return fitting[0] if len(fitting) == 1 else None
         if found is None:
@@ -178,9 +185,9 @@ class Tokens:
 
     async def _keep_fresh(self) -> None:
         while True:
-            # At most one read in `hurry`, whatever key ids are thrown at us.
+            # At most a single read per `hurry`, however many unknown key ids arrive.
             await asyncio.sleep(self._options.hurry.total_seconds())
-            # Without any key there is nobody to ask for one: whoever comes is unknown until a read succeeds.
+            # Without keys no caller is identified, so retry at the shorter interval.
             rest = self._options.refresh - self._options.hurry if self._keys else timedelta(0)
             patience = max(0.0, rest.total_seconds())
             with suppress(TimeoutError):
@@ -203,8 +210,10 @@ class Tokens:
 
 
 def parse_keys(document: bytes, algorithms: Sequence[str]) -> Mapping[tuple[str, str], jwt.PyJWK]:
-    """The public keys for signatures in a JWKS document by key id and algorithm; keys that are for something
-    else or that we cannot read are left out. Raises TransientError when it is no JWKS document."""
+    """Parse a JWKS document into public signature keys, by key id and algorithm.
+
+    Keys for other uses and unreadable keys are skipped. Raises TransientError if it is no JWKS document.
+    """
     if len(document) > MAX_KEYS_BYTES:
         raise TransientError("the key document is too large")
     try:
@@ -215,7 +224,7 @@ def parse_keys(document: bytes, algorithms: Sequence[str]) -> Mapping[tuple[str,
         raise TransientError("the key document is no JWKS")
     found: dict[tuple[str, str], jwt.PyJWK] = {}
     for entry in entries:
-        # A document that shows a private half ("d") shows a key that anybody can sign with.
+        # A published private part ("d") makes the key useless: any reader could sign with it.
         if isinstance(entry, dict) and entry.get("use", "sig") == "sig" and "d" not in entry:
             for algorithm in _algorithms_of(entry, algorithms):
                 with suppress(jwt.PyJWTError, ValueError, TypeError, KeyError):
@@ -224,8 +233,10 @@ def parse_keys(document: bytes, algorithms: Sequence[str]) -> Mapping[tuple[str,
 
 
 def _algorithms_of(entry: Mapping[str, Any], algorithms: Sequence[str]) -> list[str]:
-    """The allowed algorithms that this key may verify. A key of another kind verifies none: a public RSA key
-    read as the secret of an HMAC is the classic forgery."""
+    """The allowed algorithms that this key may verify.
+
+    None for a key of another kind: an RSA public key used as an HMAC secret is the classic forgery.
+    """
     return [
         each
         for each in algorithms
@@ -234,6 +245,6 @@ def _algorithms_of(entry: Mapping[str, Any], algorithms: Sequence[str]) -> list[
 
 
 def _curve_fits(entry: Mapping[str, Any], algorithm: str) -> bool:
-    # RFC 7518, 3.4: each ECDSA algorithm has one curve.
+    # RFC 7518, 3.4: each ECDSA algorithm requires its curve.
     curve = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}.get(algorithm)
     return curve is None or entry.get("crv") == curve

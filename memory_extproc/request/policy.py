@@ -1,4 +1,7 @@
-"""The operator's rules: what holds for which requests. The first rule that matches decides."""
+"""Request policy: the operator's rules, access decisions and the detection of auxiliary calls.
+
+The first match wins.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,10 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class When:
-    """What must hold, all of it; what is empty holds always.
+    """The conditions of a rule; all must hold, and an empty condition always holds.
 
     Globs know `*`, `?` and `[...]`; `*` also spans slashes. *path* is compared without its query. Models are
-    compared without regard to case, everything else with it. A header that did not come matches no glob.
+    compared without regard to case, everything else with it. A missing header matches no glob.
     """
 
     path: str = ""
@@ -37,11 +40,11 @@ class When:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Then:
-    """What a rule sets; None leaves the configured value."""
+    """The settings of a rule; None keeps the configured value."""
 
-    retrieve: Switch = Switch.DEFAULT  # SKIP is the operator's no: outcome `disabled`, nothing overrides it
+    retrieve: Switch = Switch.DEFAULT  # SKIP: outcome `disabled`, which neither client nor header can override
     store: Switch = Switch.DEFAULT
-    compress: Switch = Switch.DEFAULT  # SKIP is the operator's no here too
+    compress: Switch = Switch.DEFAULT  # SKIP: disabled by the operator, likewise final
     threshold: float | None = None  # relevance, 0 to 1
     limit: int | None = None
     token_budget: int | None = None  # estimated tokens of the block, an overview's too
@@ -64,7 +67,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleFacts:
-    """What a rule may ask about one request."""
+    """The properties of a request that rules can test."""
 
     path: str
     model: str = ""
@@ -83,7 +86,7 @@ class Rules:
         self._rules = tuple((_Matcher(rule.when), rule.then) for rule in rules)
 
     def first(self, facts: RuleFacts) -> Then:
-        """What the first matching rule sets; `NO_RULE` when none does."""
+        """The settings of the first matching rule; `NO_RULE` if none matches."""
         return next((then for matcher, then in self._rules if matcher.holds(facts)), NO_RULE)
 
 
@@ -114,7 +117,7 @@ class _Matcher:
 
 
 def glob(pattern: str) -> re.Pattern[str] | None:
-    """A compiled glob over whole texts; None for the empty one, which asks nothing."""
+    """Compile a glob that matches whole texts; None for the empty glob, which matches everything."""
     return re.compile(translate(pattern)) if pattern else None
 
 
@@ -122,8 +125,8 @@ def _match(pattern: re.Pattern[str] | None, text: str) -> bool:
     return pattern is None or pattern.match(text) is not None
 
 
-# Scripts that write words without spaces between them (Thai to Khmer; kana and Han): a keyword there is a word
-# wherever it stands, because its neighbours say nothing about where a word ends.
+# Scripts without spaces between words (Thai to Khmer; kana and Han): a keyword matches anywhere in them, because
+# its neighbours do not mark a word boundary.
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 
@@ -142,30 +145,29 @@ def _whole(parts: Sequence[str]) -> str:
     return before + inner + after
 
 
-# --- verdict -----------------------------------------------------------------------------------------
-# Who may have memory for one request, and how much: the operator's no, then the client's, and the limits.
+# Access decisions: whether a request may recall and store, and within which limits.
 #
-# What a client says only narrows: fewer memories, a higher bar, fewer types, none at all. Only `force` opens
-# something, the gate, and only on the client's own memories.
+# The operator's denial comes first, then the client's. Clients can only narrow: fewer memories, a higher threshold,
+# fewer types, or none. Only `force` widens, by skipping the gate, and only for the client's own memories.
 
 SHARES = 10_000  # steps of *percent*: a hundredth of a percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """All that a verdict is made from."""
+    """The input of an access decision."""
 
     options: RequestOptions
     admitted: Admitted
     request: ChatRequest
     then: Then
     caller: Caller | None
-    auxiliary: bool  # a chat client's own call: nobody speaks
+    auxiliary: bool  # a call that a chat client makes for itself
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How one request is recalled for, when everybody who may say something has said it."""
+    """The effective limits of a recall, from the settings, the rule and the client."""
 
     limit: int  # memories in the block at most
     threshold: float  # relevance, 0 to 1
@@ -176,7 +178,7 @@ class Limits:
 
 
 def refusal(of: Circumstances) -> Outcome | None:
-    """Why there is no recall, in order of whose word counts most; None where there may be one."""
+    """Why recall is refused, by precedence; None if it is allowed."""
     controls = of.admitted.controls
     body = of.request.controls
     if not of.options.enabled or of.then.retrieve is Switch.SKIP or _nobodys(of):
@@ -189,7 +191,7 @@ def refusal(of: Circumstances) -> Outcome | None:
 
 
 def stores(of: Circumstances) -> bool:
-    """Whether the exchange may be learned, when its answer turns out well."""
+    """Whether the exchange may be learned if it completes."""
     controls = of.admitted.controls
     body = of.request.controls
     refused_by_operator = not of.options.enabled or of.then.store is Switch.SKIP
@@ -203,12 +205,12 @@ def stores(of: Circumstances) -> bool:
 
 
 def _nobodys(of: Circumstances) -> bool:
-    """Whether nobody speaks here for the first time."""
+    """Whether the request carries no new user input: auxiliary, internal or redirected."""
     return of.auxiliary or of.admitted.controls.internal or of.admitted.controls.redirected
 
 
 def compresses(of: Circumstances) -> Switch:
-    """Whether a long conversation goes on shortened: the operator's no, then the client's, then who asks for it."""
+    """Whether to compress the conversation. A denial by the operator or the client precedes any request for it."""
     said = (of.then.compress, of.admitted.controls.compress)
     if Switch.SKIP in said:
         return Switch.SKIP
@@ -236,23 +238,24 @@ def limits_of(of: Circumstances) -> Limits:
 
 
 def in_control_group(owner: Owner, percent: float) -> bool:
-    """Whether *owner* is among those who get nothing at *percent*; the same answer for as long as percent
-    stands, and nobody who had memories loses them when it rises."""
+    """Whether *owner* is in the control group at *percent*.
+
+    The result is stable for a given percentage, and raising it removes no owner from the memory group.
+    """
     place = int(digest("gradual", owner.key)[:8], 16) % SHARES
     return place >= percent / 100 * SHARES
 
 
-# --- auxiliary ---------------------------------------------------------------------------------------
-# Calls that a chat client makes for itself: titles, tags, summaries, follow-ups. Nobody says anything in them, so
-# nothing is remembered from them and no memory belongs into them.
+# Auxiliary calls: chat clients generate titles, tags, summaries and follow-ups. They contain no new user input, so
+# they are neither learned nor enriched.
 #
-# They are known by how their prompts begin, word for word as the clients send them. A prompt that a person could
-# have written is not in the list: a title too many costs a row, a person's words lost cost trust.
+# They are recognised by the beginnings of their prompts, as the clients send them. Prompts that a user could have
+# written are not listed: a superfluous title memory is harmless, a lost user statement costs trust.
 
 _LOOKED_AT = 600  # characters of a prompt's beginning; every pattern is anchored there
 _LOOKED_AT_OF_SYSTEM = 2_000
 
-# What the caller's last message begins with, by client. Case and white space do not count.
+# Beginnings of the last user message, by client. Case and white space are ignored.
 _ASKED = (
     # Open WebUI, config.py DEFAULT_*_PROMPT_TEMPLATE. Its retrieval template also begins with "### Task:", but
     # goes on "Respond to the user query" and carries the caller's own words: it must not match.
@@ -284,7 +287,7 @@ _ASKED = (
     r"generate a title for this conversation:",  # opencode
 )
 
-# What the system message of such a call begins with, or a line of it.
+# Beginnings of the system message, or of a line in it.
 _SYSTEM = (
     r"you are a summarization ai\. you'll never answer a user's question directly",  # HuggingFace chat-ui
     r"you are a title generator\. you output only a thread title",  # opencode
@@ -303,17 +306,19 @@ def _beginnings(*patterns: str) -> re.Pattern[str]:
 
 
 _ASKED_BEGINS = _beginnings(*_ASKED)
-# Some clients say in a system message what others have the caller ask.
+# Some clients put the instruction into the system message instead of a user message.
 _SYSTEM_BEGINS = _beginnings(*_ASKED, *_SYSTEM)
-# A coding agent's own name stands in a block before: there, what it is about begins a line of its own.
+# Coding agents put their own name into an earlier block, so the instruction begins a new line.
 _LINE_BEGINS = _beginnings(*_SYSTEM)
-# Typographic quotes and full-width commas are put in by some clients' translations only.
+# Only some translations use typographic quotes and full-width commas.
 _PLAIN = str.maketrans({"\u2019": "'", "\u201c": '"', "\u201d": '"', "\uff0c": ","})
 
 
 def auxiliary(asked: str, system: str = "") -> bool:
-    """Whether a request is a client's own call, by its last user message or its system message. Reads the
-    beginning of each."""
+    """Whether a request is a client's auxiliary call.
+
+    Reads only the beginnings of the last user message and of the system message.
+    """
     if _ASKED_BEGINS.match(_one_line(_fold_text(asked[:_LOOKED_AT]))):
         return True
     if not system:

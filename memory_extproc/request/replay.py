@@ -1,9 +1,8 @@
-"""Records of what conversations were given, so that a later request of the same conversation gets it back.
+"""Replay: records the blocks injected into a conversation and restores them in its later requests.
 
-One record for each turn, under the key of the conversation up to it: what was decided for its words, and every
-block in view by then. So one read finds all of a conversation, and a record that is lost costs one miss in the
-provider's prompt cache and nothing else. Records carry the owner's epoch: what was put before a forget is not
-read after it, on whatever replica.
+There is a record per turn, keyed by the conversation up to it: the decision for the turn, and all blocks in view by
+then. So a single read restores a conversation, and a lost record costs only a miss in the provider's prompt cache.
+Records carry the owner's epoch: on every replica, a forget invalidates earlier records.
 """
 
 from __future__ import annotations
@@ -28,28 +27,27 @@ from memory_extproc.ports import Coordination, Now
 from memory_extproc.request.admission import RequestOptions, circle_of
 from memory_extproc.text.words import estimate_tokens
 
-# --- given -------------------------------------------------------------------------------------------
-# What a conversation was given: blocks, each in its place, and the keys by which the conversation is known again
-# when the client sends it once more. Pure.
+# Blocks and keys: the blocks of a conversation with their positions, and the keys that recognise the conversation
+# when the client resends it. Pure functions.
 #
-# Clients resend what was said, without what we put in. The block goes back to where it stood, so that the request
-# begins with the very bytes of the one before.
+# Clients resend messages without our blocks. Each block is restored at its position, so that the request begins
+# with exactly the bytes of the previous request.
 
-_LONG = 16_384  # characters; of a longer message only the ends are trimmed for comparing: it is a hot path
+_LONG = 16_384  # characters; longer messages are only trimmed at the ends for comparison (hot path)
 
 
-PROFILE = "profile"  # the path of a request that was told who its caller is, and nothing else
+PROFILE = "profile"  # the path of a request that got only the user profile
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True):
-    """What recall came to for one caller's words. Holds memories: its print is its outcome."""
+    """The result of recall for a turn. Contains memories; its repr shows only the outcome."""
 
     outcome: Outcome
     block: str = ""
     path: str = ""
     ids: tuple[str, ...] = ()  # of the memories in the block
-    contents: tuple[str, ...] = ()  # of the same
-    profile: tuple[str, ...] = ()  # ids of those that say who the caller is
+    contents: tuple[str, ...] = ()  # of the same memories
+    profile: tuple[str, ...] = ()  # ids of the memories in the profile
 
     @classmethod
     def of(cls, recalled: RecallResult) -> Decision:
@@ -58,14 +56,14 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
             block=recalled.block.encode("utf-8", "replace").decode(),
             path=recalled.path,
             ids=tuple(ranked.memory.id for ranked in recalled.memories),
-            # Half a surrogate pair, which no record can hold, is not in what a store gave; other sources may err.
+            # Records cannot encode a lone surrogate. Stores never return any; other sources may.
             contents=tuple(
                 ranked.memory.content.encode("utf-8", "replace").decode() for ranked in recalled.memories
             ),
         )
 
     def with_profile(self, profile: Profile) -> Decision:
-        """With *profile* in front, in a block of its own."""
+        """Return the decision with *profile* in a block of its own in front."""
         text = profile.text.encode("utf-8", "replace").decode()
         contents = tuple(content.encode("utf-8", "replace").decode() for content in profile.contents)
         return Decision(
@@ -82,9 +80,9 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
 
 
 class InjectedBlock(msgspec.Struct, frozen=True, array_like=True):
-    """One block in its place. Holds memories: its print is its size."""
+    """An injected block and its position. Contains memories; its repr shows only the size."""
 
-    at: int  # which of the conversation's user messages it stands at, from 0
+    at: int  # index of the user message that holds the block, from 0
     form: Form
     block: str
     ids: tuple[str, ...]
@@ -93,14 +91,14 @@ class InjectedBlock(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def tokens(self) -> int:
-        """Estimated."""
+        """Estimated size in tokens."""
         return estimate_tokens(self.block)
 
     def __repr__(self) -> str:
         return f"<given: {len(self.block)} chars>"
 
 
-Blocks = tuple[InjectedBlock, ...]  # oldest first, at most one for each user message
+Blocks = tuple[InjectedBlock, ...]  # oldest first, at most a single block per user message
 
 
 def tokens_of(blocks: Iterable[InjectedBlock]) -> int:
@@ -116,8 +114,10 @@ def ids_of(blocks: Iterable[InjectedBlock]) -> tuple[str, ...]:
 
 
 def fitting(blocks: Blocks, most: int) -> Blocks:
-    """All of *blocks* when they have at most *most* tokens. Else the newest with at most half of that: each time
-    the oldest goes the provider's cache is lost from there on, so it is to happen seldom."""
+    """Select *blocks* that fit into *most* tokens: all, or the newest within half of the limit.
+
+    Dropping the oldest block invalidates the provider's cache from there on, so it must happen rarely.
+    """
     left = tokens_of(blocks)
     if left <= most:
         return blocks
@@ -129,8 +129,10 @@ def fitting(blocks: Blocks, most: int) -> Blocks:
 
 
 def placings(blocks: Blocks, request: ChatRequest, allowed: Form) -> list[Placing]:
-    """Where *blocks* go in *request*. *allowed*: the form a new block would have; where that is USER_SUFFIX the
-    model may refuse, drop or hoist late system messages, whatever it was that took the blocks before."""
+    """Where *blocks* go in *request*. *allowed*: the form for a new block.
+
+    With USER_SUFFIX the model may reject, drop or hoist late system messages, whatever model saw the blocks before.
+    """
     last = len(request.user_at) - 1
     return [
         Placing(one.block, Form.USER_SUFFIX if allowed is Form.USER_SUFFIX else one.form, last - one.at)
@@ -139,9 +141,11 @@ def placings(blocks: Blocks, request: ChatRequest, allowed: Form) -> list[Placin
 
 
 def keys_of(caller: Caller, request: ChatRequest, most: int, circle: str = "") -> list[str]:
-    """Keys of the conversation up to each of its user messages, the last *most* of them, what is asked last:
-    rolling hashes of all that was said by then. Of owner, project and session too, so none is shared by two, and
-    of the *circle* of what may be given (sharing.circle_of)."""
+    """Keys of the conversation up to each of its last *most* user messages, the current message last.
+
+    Each is a rolling hash of all earlier messages, owner, project and session, so no two conversations share a key,
+    and of *circle*, the shared memories allowed (admission.circle_of).
+    """
     of_whom = (caller.owner.key, caller.project, caller.session, request.continues)
     running = hashlib.sha256(digest("given", *of_whom, *([circle] if circle else [])).encode())
     keys: list[str] = []
@@ -156,7 +160,7 @@ def keys_of(caller: Caller, request: ChatRequest, most: int, circle: str = "") -
 
 
 def response_key(response_id: str) -> str:
-    """Key of the conversation that a provider keeps behind *response_id*."""
+    """The key of the conversation that a provider stores under *response_id*."""
     return digest("given", "response", response_id)
 
 
@@ -167,34 +171,32 @@ def _add(running: hashlib._Hash, role: Role, text: str) -> None:
 
 
 def _normal(text: str) -> str:
-    """*text* as it is compared: clients trim and re-wrap what they send back."""
+    """Normalise *text* for comparison: clients trim and re-wrap messages."""
     return " ".join(text.split()) if len(text) <= _LONG else text.strip()
 
-
-# --- replays -----------------------------------------------------------------------------------------
 
 log = logger(__name__)
 
 TURN, RESPONSE = "given", "given_response"  # kinds of records in Coordination
-LOOKBACK = 6  # turns looked back over for a record: those between may have had memory switched off
+LOOKBACK = 6  # turns searched for a record: memory may have been off in between
 REGENERATED = timedelta(minutes=2)  # the same words after the same conversation, within it and with none between
-TOGETHER = 0.05  # seconds that records wait for one another before they are written
+TOGETHER = 0.05  # seconds for which records are collected into a batch
 _LAST = 4096  # owners whose last words are known
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """One turn of a conversation. Holds memories, and prints none."""
+    """The record of a turn. Contains memories; its repr omits them."""
 
     epoch: int
     made: float  # seconds since 1970
-    at: int  # which of the conversation's user messages asked
+    at: int  # index of the user message of this turn
     decision: Decision
-    form: Form | None  # of the decision's block; None where none was placed
+    form: Form | None  # of the decision's block; None if no block was inserted
     before: Blocks  # given to the conversation before it and still in view
 
     @property
     def blocks(self) -> Blocks:
-        """All that is in view behind it."""
+        """All blocks in view after this turn."""
         if self.form is None:
             return self.before
         mine = self.decision
@@ -202,7 +204,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Behind(msgspec.Struct, frozen=True, array_like=True):
-    """What a provider keeps for us in the conversation behind a response id."""
+    """The memories in view in a conversation that the provider stores under a response id."""
 
     epoch: int
     contents: tuple[str, ...]
@@ -216,19 +218,19 @@ R = TypeVar("R", Record, _Behind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationState:
-    """A conversation at one request, as far as the records know it."""
+    """A conversation's state at a request, as far as records exist."""
 
     owner: Owner
-    key: str = ""  # of this turn; empty: nothing is to be kept of it
+    key: str = ""  # of this turn; empty: nothing is recorded
     epoch: int = 0
-    decided: Decision | None = None  # what was decided for these very words, and stands
-    blocks: Blocks = field(default=(), repr=False)  # given before, to be put back
+    decided: Decision | None = None  # a valid decision made earlier for the same turn
+    blocks: Blocks = field(default=(), repr=False)  # earlier blocks to replay
     behind: tuple[str, ...] = field(default=(), repr=False)  # contents of the memories that the provider keeps
 
 
 @dataclass(frozen=True, slots=True)
 class InView:
-    """What the model has been given by now, for the request that will continue from its response."""
+    """The memories in view, recorded for the request that continues from this response."""
 
     owner: Owner
     epoch: int
@@ -236,7 +238,10 @@ class InView:
 
 
 class BlockReplay:
-    """In *shared*, and in this process for as long as it is not there yet. Without *shared*, in process alone."""
+    """Stores records in *shared*, and in this process until they are written.
+
+    Without *shared*, records stay in this process.
+    """
 
     def __init__(
         self,
@@ -263,9 +268,11 @@ class BlockReplay:
         shared: tuple[Owner, ...] = (),
         origins: tuple[str, ...] = (),
     ) -> ConversationState:
-        """What the conversation was given while the caller could reach the memories of *shared* and those of
-        *origins*, nothing of which was forgotten since. Never raises: what cannot be read in time was never
-        there."""
+        """Find the earlier blocks of a conversation. Never raises: unreadable or late records count as absent.
+
+        Valid only while the caller may read the memories of *shared* and *origins*, and none of them was forgotten
+        since.
+        """
         nothing = ConversationState(owner=caller.owner)
         try:
             async with asyncio.timeout(self._options.replay_wait.total_seconds()):
@@ -273,7 +280,7 @@ class BlockReplay:
                 keys = await off_loop(len(request.body), keys_of, caller, request, LOOKBACK, circle)
                 mine = keys.pop() if request.asked else ""
                 same = bool(mine) and self._said_again(caller.owner, mine)
-                return await self._found(caller.owner, request, mine, keys[::-1], same=same)
+                return await self._find_state(caller.owner, request, mine, keys[::-1], same=same)
         except TimeoutError:
             self._metrics.replays.labels("out_of_time").inc()
             log.warning("replay.out_of_time")
@@ -284,7 +291,7 @@ class BlockReplay:
             return nothing
 
     def keep(self, thread: ConversationState, request: ChatRequest, decision: Decision, form: Form | None) -> None:
-        """Notes what the turn was given. It can be found at once, here; elsewhere once it is written, behind."""
+        """Record the turn's decision: readable here at once, and elsewhere after the background write."""
         record = Record(
             epoch=thread.epoch,
             made=self._now().timestamp(),
@@ -296,7 +303,7 @@ class BlockReplay:
         self._put(thread.owner, TURN, thread.key, msgspec.json.encode(record), thread.epoch)
 
     def record_view(self, view: InView, response_id: str) -> None:
-        """Notes what the model has seen in the conversation that may be continued from *response_id*."""
+        """Record the memories in view in the conversation that may continue from *response_id*."""
         left = self._options.replay_tokens
         newest: list[str] = []
         for content in reversed(view.contents):
@@ -308,7 +315,7 @@ class BlockReplay:
         self._put(view.owner, RESPONSE, response_key(response_id), msgspec.json.encode(behind), view.epoch)
 
     async def provider_context(self, owner: Owner, response_id: str) -> tuple[str, ...]:
-        """Contents of the memories that the model has seen in what *response_id* continues. Never raises."""
+        """Contents of the memories in view in the conversation of *response_id*. Never raises."""
         try:
             async with asyncio.timeout(self._options.replay_wait.total_seconds()):
                 key = response_key(response_id) if response_id else ""
@@ -320,8 +327,10 @@ class BlockReplay:
         return () if known is None else known.contents
 
     async def stands(self, thread: ConversationState) -> bool:
-        """Whether nothing of the owner was forgotten since *thread* was found. True where that cannot be told in
-        time: without a lease nothing would have been recalled."""
+        """Whether the owner forgot nothing since *thread* was found.
+
+        True if that is unknown in time: without a lease nothing would have been recalled.
+        """
         try:
             async with asyncio.timeout(self._options.replay_wait.total_seconds()):
                 return await self._epoch(thread.owner) == thread.epoch
@@ -329,19 +338,20 @@ class BlockReplay:
             return True
 
     def forget(self, owner: Owner) -> None:
-        """Drops what this process holds for *owner*; Coordination drops the rest."""
+        """Drop this process's records of *owner*; Coordination drops the others."""
         self._last.pop(owner.key, None)
         for place in [place for place in self._unshared if place[0] == owner.key]:
             self._drop(place)
 
-    # --- finding -------------------------------------------------------------------------------------
-    async def _found(
+    async def _find_state(
         self, owner: Owner, request: ChatRequest, mine: str, earlier: Sequence[str], *, same: bool
     ) -> ConversationState:
-        """*mine*: the key of this turn, empty where nobody's words ask; *earlier*: of the turns before it, the
-        latest first."""
+        """*mine*: the key of this turn, empty without user text;
+
+        *earlier*: those of previous turns, latest first.
+        """
         looping, replays = request.ends_in_tool_result, self._options.replay
-        # An opening has nothing before it, and its words alone do not tell it from another conversation's.
+        # A first message has no history, and its text alone does not distinguish conversations.
         again = bool(mine) and (looping or (replays and bool(earlier)))
         before = earlier if replays else ()
         previous = request.continues if replays else ""
@@ -367,20 +377,23 @@ class BlockReplay:
         )
 
     async def _first(self, owner: Owner, keys: Sequence[str], epoch: int) -> Record | None:
-        """All at once: most conversations that get here were never given anything, and none is to be found."""
+        """Read all keys at once: most conversations that get here have no record."""
         records = await asyncio.gather(*(self._get(owner, TURN, key, Record) for key in keys))
         return next((record for record in records if _of_epoch(record, epoch) is not None), None)
 
     def _stands(self, own: Record, *, looping: bool, same: bool) -> bool:
-        """In a tool loop whatever was decided; for words said again only a block, and only shortly after: what
-        was not known then may be by now."""
+        """Whether a recorded decision is reused.
+
+        In a tool loop always. For a repeated message only with a block, and only for a short time: new memories may
+        exist.
+        """
         if looping:
             return True
         fresh = abs(self._now().timestamp() - own.made) < REGENERATED.total_seconds()
         return same and fresh and own.decision.outcome is Outcome.USED
 
     def _said_again(self, owner: Owner, key: str) -> bool:
-        """Whether these were the owner's last words before; they are now."""
+        """Whether the owner's previous message had the same key; records the key."""
         same = self._last.get(owner.key) == key
         self._last[owner.key] = key
         self._last.move_to_end(owner.key)
@@ -405,7 +418,6 @@ class BlockReplay:
             log.warning("replay.unreadable")
             return None
 
-    # --- keeping -------------------------------------------------------------------------------------
     def _put(self, owner: Owner, kind: str, key: str, raw: bytes, epoch: int) -> None:
         place = (owner.key, kind, key)
         self._drop(place)
@@ -418,14 +430,14 @@ class BlockReplay:
 
     async def _share(self, shared: Coordination, owner: Owner, kind: str, key: str, raw: bytes, epoch: int) -> None:
         place = (owner.key, kind, key)
-        # Behind the answer to the request that it is of, and in one commit with what came about the same time.
+        # Write after the response is under way, in a batch with the records of the same moment.
         await asyncio.sleep(TOGETHER - asyncio.get_running_loop().time() % TOGETHER)
         try:
-            if self._unshared.get(place, raw) is not raw:  # there is a newer one, which writes itself
+            if self._unshared.get(place, raw) is not raw:  # superseded by a newer record, which has its own write
                 return
             if await shared.epoch(owner) == epoch:
                 await shared.put_record(kind, owner, key, raw, self._options.replay_keep)
-                # Forgotten while we wrote: it would not be read again, but it is not to be kept either.
+                # Forgotten during the write: the record would never be read, but must not stay stored either.
                 if await shared.epoch(owner) != epoch:
                     await shared.delete_records(owner, [TURN, RESPONSE])
         except MemoryExtprocError as error:

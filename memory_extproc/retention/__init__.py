@@ -1,5 +1,6 @@
-"""What becomes of memories with time.
+"""How memories age: scoring, expiry, pruning, deduplication and erasure.
 
-Rules say it, purely (`rules`, `merge`); `passes` applies them to one owner, `scheduler` to everybody. `reflection`
-asks models, `usage` counts what models were given, `reembed` finds vectors of another model.
+`rules` and `merge` hold the pure decisions; `passes` applies them to one owner, `scheduler` to every owner.
+`reflection` draws conclusions with a language model, `usage` counts accesses, `reembed` replaces vectors of another
+model.
 """

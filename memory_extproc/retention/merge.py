@@ -1,4 +1,4 @@
-"""Memories that say the same more than once: one stays and speaks for all. Pure."""
+"""Deduplication: among memories with the same content a single canonical memory stays. Pure functions."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from memory_extproc.retention.rules import (
     sources_of,
 )
 
-Says = Callable[[str], Hashable]  # what a text says, the same for texts that say the same
+Says = Callable[[str], Hashable]  # normalises a text; equal texts give equal keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DuplicateRules:
     distance: float = 0.08  # 1 - cosine, at most, between neighbours in a cluster
-    same_words: bool = True  # False: the distance alone decides, and near memories of different things become one
+    same_words: bool = True  # False: distance alone decides, so near memories about different things are merged
     types: frozenset[MemoryType] = frozenset(
         {MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE}
     )  # two messages in the same words are two events
@@ -63,15 +63,18 @@ class Merging:
 def duplicates(
     rows: Iterable[Embedded], rules: DuplicateRules, retention: RetentionRules, says: Says, now: datetime
 ) -> list[Merging]:
-    """Of *rows*, one owner's. Only recallable ones of one project and type become one; the one with the highest
-    retention score stays, a pinned one before all, with the average importance of all."""
+    """Find duplicates among *rows* of a single owner.
+
+    Only recallable memories of the same project and type are merged. A pinned memory stays before all others, else
+    the highest retention score; it gets the average importance of the group.
+    """
     alike: defaultdict[Hashable, list[Embedded]] = defaultdict(list)
     for row in rows:
         memory = row.memory
         if memory.type not in rules.types or not memory.recallable(now) or memory.source is Source.VERBATIM:
             continue
         words = says(memory.content) if rules.same_words else ""
-        # What ends by itself is not what stays, and what an end was said of is not what began.
+        # An expiring memory is no duplicate of a permanent memory, nor an ending of a beginning.
         ends = (memory.expires_at, bool(memory.metadata.get("ends")))
         alike[memory.project, memory.type, words, ends].append(row)
     found: list[Merging] = []
@@ -100,23 +103,25 @@ def speaking(canonical: Memory, merging: Merging) -> Memory:
     return replace(canonical, importance=merging.importance, metadata=trust_noted(canonical, merging.trust))
 
 
-# --- clusters ----------------------------------------------------------------------------------------
-# Memories that lie close to one another: connected components under a cosine distance, found exactly. Pure.
+# Clusters of close memories: connected components under a cosine distance, computed exactly. Pure functions.
 
 _BLOCK = 256  # rows compared with all others at once: 10 MB for 10,000
-_ROUNDING = 1e-5  # what a float32 product of unit vectors is off by at most
-_LENGTH = 1e-6  # what a unit vector's length is off by in float32: a vector is at no distance from itself
+_ROUNDING = 1e-5  # largest error of a float32 product of unit vectors
+_LENGTH = 1e-6  # error of a unit vector's length in float32: a vector has distance 0 to itself
 
 
 def components(vectors: Matrix, distance: float) -> list[list[int]]:
-    """The rows of *vectors*, unit vectors, in groups of two or more: two rows are in one group if a chain of rows
-    leads from one to the other whose neighbours are at most *distance* (1 - cosine) apart. Groups and rows in
-    ascending order. Time grows with the square of the rows, memory with the rows."""
+    """Group the rows of *vectors*, unit vectors, into connected components of two or more.
+
+    Two rows are connected if a chain of rows leads from the first to the second whose neighbours are at most
+    *distance* (1 - cosine) apart. Groups and rows are in ascending order. Time grows with the square of the rows,
+    memory with the rows.
+    """
     count = len(vectors)
     label: npt.NDArray[np.int64] = np.arange(count)
     for start in range(0, count, _BLOCK):
         block = vectors[start : start + _BLOCK]
-        # Each pair once: what lies before a block was compared with it already.
+        # Each pair is compared only once: earlier blocks were compared with this block already.
         near = _near(block, vectors[start:], 1 - distance - _LENGTH)
         for row in np.flatnonzero(near.sum(axis=1) > 1).tolist():
             found = label[start:][near[row]]
@@ -128,7 +133,7 @@ def components(vectors: Matrix, distance: float) -> list[list[int]]:
 def _near(block: Matrix, others: Matrix, least: float) -> npt.NDArray[np.bool_]:
     products = block @ others.T
     near: npt.NDArray[np.bool_] = products >= least + _ROUNDING
-    # What single precision cannot tell is computed once more in double.
+    # Pairs within the rounding error are recomputed in double precision.
     unsure = np.argwhere(np.abs(products - least) < _ROUNDING)
     for start in range(0, len(unsure), _BLOCK * 16):
         rows, columns = unsure[start : start + _BLOCK * 16].T
@@ -144,11 +149,10 @@ def _groups(label: npt.NDArray[np.int64]) -> list[list[int]]:
     return [group.tolist() for group in groups if len(group) > 1]
 
 
-# --- histories ---------------------------------------------------------------------------------------
-# What was said of one thing over time, in one memory: what holds, and what held before. Pure.
+# Histories: the values of an attribute over time in a single memory, the current value first. Pure functions.
 
-About = Callable[[str], Hashable]  # what a subject or attribute names, the same for names of the same
-Agree = Callable[[str, str], bool]  # whether two values are one
+About = Callable[[str], Hashable]  # normalises the name of a subject or attribute
+Agree = Callable[[str, str], bool]  # whether two values are equal
 _FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
 _NOT_INHERITED = frozenset(
     {"turn", "ordinal", "beside", "replaces", "also", "confirmations", "revision", ACCESSED, SOURCES, PAST, MADE}
@@ -158,13 +162,13 @@ _ENDS = ". ! ?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryRules:
-    above: int | None = 3  # statements of one thing from which on they become one; None: never
-    most: int = 12  # earlier values that one memory names, the latest of them
+    above: int | None = 3  # statements about an attribute from which on they are consolidated; None: never
+    most: int = 12  # earlier values listed in a history, the latest
 
 
 @dataclass(frozen=True, slots=True)
 class Consolidation:
-    """*derived* says what *current* says, and what held before; *current* is superseded by it."""
+    """*derived* states the current value and the earlier values; it supersedes *current*."""
 
     current: Memory
     derived: Memory
@@ -173,13 +177,16 @@ class Consolidation:
 def histories(
     rows: Iterable[Memory], rules: HistoryRules, about: About, agree: Agree, now: datetime
 ) -> list[Consolidation]:
-    """Of *rows*, all that one owner has. A thing is a subject with an attribute in a project. Where several values
-    of it hold at a time (a person may have two dogs) nothing is made: each stays as it is."""
+    """Consolidate repeated statements among all *rows* of an owner.
+
+    Statements are grouped by project, type, subject and attribute. Nothing is consolidated where several values
+    hold at a time (a person may have two dogs).
+    """
     if rules.above is None:
         return []
     things: defaultdict[Hashable, list[Memory]] = defaultdict(list)
     for memory in rows:
-        named = _named(memory)
+        named = _attribute_of(memory)
         if named is not None:
             key = (memory.project, memory.type, about(named["subject"]), about(named["attribute"]))
             things[key].append(memory)
@@ -187,8 +194,8 @@ def histories(
     return sorted((one for one in made if one is not None), key=lambda one: one.derived.id)
 
 
-def _named(memory: Memory) -> Mapping[str, str] | None:
-    """Subject, attribute and value; None for what does not say all three, or says that something ended."""
+def _attribute_of(memory: Memory) -> Mapping[str, str] | None:
+    """Subject, attribute and value; None if any is missing, or if the memory states that something ended."""
     metadata = memory.metadata
     named = {name: metadata.get(name) for name in ("subject", "attribute", "value")}
     whole = all(isinstance(value, str) and value for value in named.values())
@@ -206,7 +213,7 @@ def _consolidate_statements(
     if len(active) != 1 or active[0].metadata.get(DERIVED):
         return None
     current = active[0]
-    # What is to be told for a time only is in nothing that is told for longer.
+    # An expiring statement must not enter a history that outlives it.
     before = sorted(
         (one for one in statements if _was_made_for_good(one)),
         key=_when_said,
@@ -227,8 +234,10 @@ def _consolidate_statements(
 
 
 def _when_said(memory: Memory) -> tuple[float, int, int, str]:
-    """Sorts by the moment, the place in the session and the place in the message: rows keep whole seconds, and a
-    second can hold several values."""
+    """Sort key: time, position in the session, position in the message.
+
+    Rows keep whole seconds, and a second can hold several values.
+    """
     whole = (memory.valid_from or memory.created_at).timestamp()
     said, ordinal = memory.metadata.get("said", whole), memory.metadata.get("ordinal", 0)
     return (

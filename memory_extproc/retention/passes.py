@@ -1,5 +1,7 @@
-"""Applies to one owner's memories what the rules say: reads all of them, works out what is to happen, and changes
-what still is as it was read. What a crash leaves undone, the next pass does."""
+"""A retention pass over one owner: read all memories, apply the rules, write conditionally.
+
+A pass that a crash interrupts is completed by the next pass.
+"""
 
 from __future__ import annotations
 
@@ -50,14 +52,14 @@ log = logger(__name__)
 @dataclass(frozen=True, slots=True)
 class RetentionPassRules:
     retention: RetentionRules = field(default_factory=RetentionRules)
-    duplicates: DuplicateRules | None = field(default_factory=DuplicateRules)  # None: they stay
+    duplicates: DuplicateRules | None = field(default_factory=DuplicateRules)  # None: duplicates stay
     histories: HistoryRules = field(default_factory=HistoryRules)
-    page: int = 500  # rows read at once
+    page: int = 500  # rows per read
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How the write path understands words; retention is to take for one what it takes for one."""
+    """How the write path normalises text; retention uses the same functions so that both agree on equality."""
 
     says: Callable[[str], object]
     about: About
@@ -65,24 +67,26 @@ class Wording:
 
 
 class SummaryRebuilder(Protocol):
-    """What makes a summary anew when something that it was made of was forgotten or corrected."""
+    """Rebuilds a summary after one of its sources was forgotten or corrected."""
 
     async def rebuild(self, memory: Memory, known: Mapping[str, Memory]) -> Embedded | None:
-        """*memory* under the same id, active, of those of its sources in *known*, its owner's memories, that still
-        hold; None: too little is left of them."""
+        """Rebuild *memory* under the same id, active, from its sources in *known* that still hold.
+
+        *known* holds the owner's memories. None: too few sources are left.
+        """
 
 
 @dataclass(slots=True)
 class PassReport:
-    """What became of one owner's memories, or would."""
+    """Counts of the changes to an owner's memories, made or (in a dry run) due."""
 
-    memories: int = 0  # rows in any state, before
-    themes: int = 0  # of facts that are to be reflected on
+    memories: int = 0  # rows in any state, before the pass
+    themes: int = 0  # groups of facts that are due for reflection
     retired: Counter[Reason] = field(default_factory=Counter)
-    merged: int = 0  # superseded by another that says the same
-    derived: int = 0  # made of others
+    merged: int = 0  # superseded by a memory with the same content
+    derived: int = 0  # new memories built from others
     revived: int = 0
-    rebuilt: int = 0  # summaries, without what was forgotten or corrected
+    rebuilt: int = 0  # summaries rebuilt without the forgotten or corrected source
     erased: int = 0
 
     def __add__(self, other: PassReport) -> PassReport:
@@ -99,7 +103,7 @@ class PassReport:
 
 
 class RetentionPass:
-    """One owner at a time; who else runs for the same owner is for the caller to see to."""
+    """Runs passes for one owner at a time. The caller must hold the owner's lease."""
 
     def __init__(
         self,
@@ -115,8 +119,7 @@ class RetentionPass:
         rebuilds: SummaryRebuilder | None = None,
         subjects: Subjects | None = None,
     ) -> None:
-        """*reflections*: None where no model draws conclusions; *rebuilds*: None where there are no summaries;
-        *subjects*: None where no model tells facts together."""
+        """Create a pass. *reflections*, *rebuilds* and *subjects* are None when that feature is disabled."""
         self._subjects = subjects
         self._reflections = reflections
         self._rebuilds = rebuilds
@@ -133,13 +136,13 @@ class RetentionPass:
         self._rules = rules
 
     async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
-        """*dry_run*: nothing is changed, and the counts are those of a pass made now."""
+        """Run a whole pass. *dry_run*: change nothing and report the counts of a pass made now."""
         now = self._now().replace(microsecond=0)
         known = await self._read(owner)
         kept = PassReport(memories=len(known))
         kept.merged += await self._finish(owner, known, now, dry_run=dry_run)
         memories = [row.memory for row in known.values()]
-        # In a thread, here and below: of 10,000 memories each step takes from 50 ms to seconds.
+        # Here and below in a thread: with 10,000 memories each step takes from 50 ms to seconds.
         due = await asyncio.to_thread(leaving, memories, self._rules.retention, now)
         await self._leave(owner, known, due, kept, now, dry_run=dry_run)
         if self._rules.duplicates is not None:
@@ -152,7 +155,7 @@ class RetentionPass:
         return kept
 
     async def reflect(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
-        """What keep does about conclusions, and nothing else."""
+        """Run only the reflection step of a pass."""
         known = await self._read(owner)
         kept = PassReport(memories=len(known))
         if self._reflections is not None:
@@ -162,8 +165,7 @@ class RetentionPass:
         return kept
 
     async def mend(self, owner: Owner) -> PassReport:
-        """What keep does about what was made of memories that were forgotten or corrected, and nothing else: it is
-        no time for anything to grow old."""
+        """Repair derived memories after a forget or a correction; nothing expires."""
         now = self._now().replace(microsecond=0)
         known = await self._read(owner)
         kept = PassReport(memories=len(known))
@@ -178,7 +180,7 @@ class RetentionPass:
         return {row.memory.id: row async for page in pages for row in page}
 
     async def _finish(self, owner: Owner, known: dict[str, Embedded], now: datetime, *, dry_run: bool) -> int:
-        """What an earlier pass had begun: a memory counts once towards the cap."""
+        """Complete merges of an interrupted pass, so that each memory counts once towards the cap."""
         half = half_merged({one: row.memory for one, row in known.items()})
         becoming = {one: merge_memory(known[one].memory, into, now) for one, into in half.items()}
         done = list(becoming) if dry_run else await self._written.change(owner, known, becoming)
@@ -200,7 +202,7 @@ class RetentionPass:
                 await self._consolidate(owner, known, one, now)
 
     async def _rebuilt(self, owner: Owner, known: dict[str, Embedded], rebuilds: SummaryRebuilder) -> int:
-        """Those near to what was said first: others stand on them."""
+        """Rebuild summaries from the lowest level up: higher levels depend on them."""
         due = [row.memory for row in known.values() if unmade(row.memory)]
         rebuilt = 0
         for memory in sorted(due, key=lambda one: (_level(one), one.id)):
@@ -216,7 +218,10 @@ class RetentionPass:
     async def _tell_together(
         self, owner: Owner, subjects: Subjects, known: dict[str, Embedded], kept: PassReport, *, dry_run: bool
     ) -> None:
-        """A text that is refused, or a model that is away, leaves the facts as they are and holds up nothing."""
+        """Consolidate subjects.
+
+        A rejected text or an unreachable model leaves the facts unchanged and does not fail the pass.
+        """
         memories = [row.memory for row in known.values()]
         for facts in subjects.due(owner, memories):
             try:
@@ -225,7 +230,7 @@ class RetentionPass:
                 log.warning("retention.not_told_together", error=type(error).__name__)
                 continue
             if rows:
-                # What told them before keeps its own vector: its owner may bring it back.
+                # Earlier subject texts keep their vectors: the owner may restore them.
                 rows = [rows[0], *(Embedded(row.memory, known[row.memory.id].vector) for row in rows[1:])]
                 await self._keeps.put(owner, rows)
                 known |= {row.memory.id: row for row in rows}
@@ -234,7 +239,7 @@ class RetentionPass:
     async def _reflect(
         self, owner: Owner, reflections: Reflections, rows: Sequence[Embedded], kept: PassReport, *, dry_run: bool
     ) -> None:
-        """A model that is away, or has no tokens left for the caller, holds up nothing else."""
+        """Reflect. An unreachable model or an exhausted token budget does not fail the pass."""
         kept.themes = len(await reflections.due(owner, rows))
         if dry_run:
             return
@@ -260,7 +265,7 @@ class RetentionPass:
             kept.revived += len(due.revive)
             kept.erased += len(due.erase)
         else:
-            # What speaks for itself again comes first: a crash in between leaves both, never none.
+            # Revive first: a crash between the writes leaves both memories, never neither.
             changed = await self._written.change(owner, known, {one: becoming[one] for one in due.revive})
             kept.revived += len(changed)
             changed = await self._written.change(owner, known, {one: becoming[one] for one in due.retire})
@@ -287,11 +292,13 @@ class RetentionPass:
             if dry_run:
                 kept.merged += len(merging.others)
             else:
-                kept.merged += await self._merged(owner, known, merging, now)
+                kept.merged += await self._merge_group(owner, known, merging, now)
             for one in merging.others:
                 known[one] = Embedded(merge_memory(known[one].memory, merging.canonical, now), known[one].vector)
 
-    async def _merged(self, owner: Owner, known: Mapping[str, Embedded], merging: Merging, now: datetime) -> int:
+    async def _merge_group(
+        self, owner: Owner, known: Mapping[str, Embedded], merging: Merging, now: datetime
+    ) -> int:
         best = known[merging.canonical].memory
         if not await self._written.change(owner, known, {best.id: speaking(best, merging)}):
             return 0  # it is no longer as it was read: another pass will look again
@@ -299,15 +306,17 @@ class RetentionPass:
         return len(await self._written.change(owner, known, others))
 
     async def _stand(self, owner: Owner, known: Mapping[str, Embedded], ids: Sequence[str]) -> bool:
-        """Whether memories still say what they said when they were read. What is forgotten or corrected while a
-        model works on it is not to be in what it made."""
+        """Whether memories are unchanged since they were read.
+
+        A memory forgotten or corrected while a model reads it must not enter the model's text.
+        """
         there = {memory.id: memory for memory in await self._keeps.get(owner, ids)}
         return all(one in there and one in known and same_words(there[one], known[one].memory) for one in ids)
 
     async def _consolidate(
         self, owner: Owner, known: Mapping[str, Embedded], one: Consolidation, now: datetime
     ) -> None:
-        """The new memory first: a crash in between leaves both, and the next pass comes to the same id."""
+        """Write the new memory first: a crash leaves both, and the next pass computes the same id."""
         vector = (await self._embedder.embed([one.derived.content]))[0]
         derived = Embedded(replace(one.derived, embed_model=self._embedder.fingerprint), vector)
         there = next(iter(await self._keeps.get(owner, [one.current.id])), None)
@@ -324,11 +333,11 @@ class RetentionPass:
             return [Embedded(merge_memory(row.memory, into, now), row.vector)]
 
         if not await self._rows.change_all(owner, [one.current.id], superseded):
-            # It was replaced, corrected or forgotten in this moment: what was made of it holds no more.
+            # Replaced, corrected or forgotten in the meantime: the derived memory is stale.
             await self._keeps.delete(owner, [into])
 
 
 def _level(summary: Memory) -> int:
-    """0 for a topic; of summaries of it, the more the further they are from what was said."""
+    """The level of a summary: 0 for a topic, higher for summaries of summaries."""
     level = summary.metadata.get("level")
     return level if isinstance(level, int) else 0

@@ -1,6 +1,8 @@
-"""Every memory with a vector of the model in use: what lacks one is found and embedded, online and bit by bit; and
-all memories of a collection of another model are taken over into one of this model. It can be stopped at any time:
-what was done is known by the rows themselves, and is passed over the next time."""
+"""Re-embeds memories whose vector is missing or comes from another model, online and in small pages.
+
+Also copies all memories of another model's collection into the current collection. Both can be interrupted at any
+time: finished rows are recognised by their fingerprint and skipped.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +20,30 @@ from memory_extproc.observe.log import logger
 from memory_extproc.ports import ConditionalWriter, EmbeddingModel, MemoryStore, MemoryWriter, OwnerLister
 
 log = logger(__name__)
-Says = Callable[[str, int, int], None]  # what, how many owners are done, of how many
-_UNIT = 1e-2  # what a stored vector's length may be off by
+Says = Callable[[str, int, int], None]  # the step, owners done, owners in total
+_UNIT = 1e-2  # tolerated deviation of a stored vector's length from 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     page: int = 64  # memories embedded at once
-    pause: timedelta = timedelta(milliseconds=50)  # between pages: requests come first
+    pause: timedelta = timedelta(milliseconds=50)  # between pages, so that requests take precedence
 
 
 @dataclass(slots=True)
 class Checked:
-    """What was found, and what was done about it."""
+    """Counts of memories read and changed."""
 
     owners: int = 0
     memories: int = 0
-    models: Counter[str] = field(default_factory=Counter)  # memories by the fingerprint that made their vectors
-    broken: int = 0  # with a vector that is none
+    models: Counter[str] = field(default_factory=Counter)  # memories by the fingerprint of their embedding model
+    broken: int = 0  # with a zero, non-finite or unnormalised vector
     embedded: int = 0
-    failed: int = 0  # owners who could not be seen to
+    failed: int = 0  # owners whose memories could not be processed
 
 
 class Reembedding:
-    """*store* and *keeps* are of the model in use, the same rows; *lists* is who has rows in what is read."""
+    """Re-embeds the rows of *store*; *keeps* writes to the same collection. *lists* lists the owners to read."""
 
     def __init__(
         self,
@@ -63,21 +65,23 @@ class Reembedding:
         self._says = says
 
     async def check(self) -> Checked:
-        """Reads everything, changes nothing."""
+        """Read everything, change nothing."""
         return await self._everybody("checking", self._looked_at)
 
     async def backfill(self) -> Checked:
-        """Embeds what has no vector, or one of another model."""
-        return await self._everybody("embedding", self._backfilled)
+        """Embed memories without a vector, or with a vector of another model."""
+        return await self._everybody("embedding", self._backfill_owner)
 
     async def take_over(self, source: MemoryStore) -> Checked:
-        """All of *source*'s memories, embedded with the model in use; those that are here as new already are passed
-        over, and none that is newer here is undone. What was forgotten stays forgotten."""
+        """Copy the memories of *source*, embedded with the current model.
+
+        Rows that are as recent here are skipped, newer rows here are kept, and forgotten memories stay forgotten.
+        """
 
         async def taken(owner: Owner, report: Checked) -> None:
             async for page in source.pages(owner, self._pace.page, fresh=True):
                 self._count(page, report)
-                report.embedded += await self._taken(owner, page)
+                report.embedded += await self._take_page(owner, page)
                 await self._rest()
 
         return await self._everybody("taking over", taken)
@@ -100,7 +104,7 @@ class Reembedding:
         async for page in self._store.pages(owner, self._pace.page, fresh=True):
             self._count(page, report)
 
-    async def _backfilled(self, owner: Owner, report: Checked) -> None:
+    async def _backfill_owner(self, owner: Owner, report: Checked) -> None:
         async for page in self._store.pages(owner, self._pace.page, fresh=True):
             self._count(page, report)
             due = [row.memory for row in page if self._is_due(row)]
@@ -114,12 +118,12 @@ class Reembedding:
         def change(row: Embedded) -> Sequence[Embedded]:
             made = anew[row.memory.id]
             if row.memory.content != made.memory.content or not self._is_due(row):
-                return ()  # written again meanwhile
+                return ()  # changed in the meantime
             return [Embedded(replace(row.memory, embed_model=made.memory.embed_model), made.vector)]
 
         return await self._rows.change_all(owner, list(anew), change)
 
-    async def _taken(self, owner: Owner, page: Sequence[Embedded]) -> int:
+    async def _take_page(self, owner: Owner, page: Sequence[Embedded]) -> int:
         there = {memory.id: memory for memory in await self._keeps.get(owner, [row.memory.id for row in page])}
         new = [row.memory for row in page if row.memory.id not in there]
         newer = [
@@ -160,5 +164,5 @@ class Reembedding:
 
 
 def _whole(row: Embedded) -> bool:
-    """Whether its vector finds it: finite, and of unit length."""
+    """Whether the vector is usable in search: finite, and of unit length."""
     return abs(float(np.linalg.norm(row.vector.astype(np.float64))) - 1.0) <= _UNIT

@@ -1,4 +1,4 @@
-"""What several of a caller's memories show together, as memories of their own that name their evidence."""
+"""Conclusions and subject texts drawn by a language model from several memories, with their sources as evidence."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ from memory_extproc.retention.rules import (
     sources_of,
 )
 
-# --- themes ------------------------------------------------------------------------------------------
-# What a caller's facts are about: groups of them that are worth thinking over together. Pure.
+# Themes: groups of an owner's facts that are worth a reflection. Pure functions.
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,9 +52,9 @@ _LEAST_LENGTH = 1e-9
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThemeRules:
     near: float = 0.45  # cosine to a theme's middle from which on a fact belongs to it
-    above: int = 5  # facts of one theme
+    above: int = 5  # facts per theme
     grown: int = 3  # facts new in it, where it was thought over before
-    most: int = 3  # themes of one round
+    most: int = 3  # themes per round
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,15 @@ class Theme:
 
     @property
     def key(self) -> str:
-        """The same for the same facts."""
+        """A key that is equal for equal facts."""
         return digest("theme", *sorted(memory.id for memory in self.facts))
 
 
 def themes(rows: Sequence[Embedded], rules: ThemeRules, about: About) -> list[Theme]:
-    """*rows*, facts of one project, in groups: those of a subject, and of what is left those that lie near one
-    another. Each in one group at most; groups with too few facts are none."""
+    """Group *rows*, facts of a project: by subject, and the rest by similarity.
+
+    Each fact is in at most one group; groups with too few facts are dropped.
+    """
     by_subject: defaultdict[Hashable, list[Embedded]] = defaultdict(list)
     for row in rows:
         subject = row.memory.metadata.get("subject")
@@ -90,8 +91,10 @@ def themes(rows: Sequence[Embedded], rules: ThemeRules, about: About) -> list[Th
 
 
 def due(found: Iterable[Theme], thought_over: Collection[str], rules: ThemeRules) -> list[Theme]:
-    """Those of *found* that nobody thought over, or that have grown since; the most news first. *thought_over*: ids
-    of facts."""
+    """Select the themes of *found* that are new or have grown, most new facts first.
+
+    *thought_over*: ids of the facts already used.
+    """
     news = [(sum(memory.id not in thought_over for memory in theme.facts), theme) for theme in found]
     wanted = [(new, theme) for new, theme in news if new == len(theme.facts) or new >= max(1, rules.grown)]
     wanted.sort(key=lambda one: (-one[0], one[1].key))
@@ -104,8 +107,10 @@ def _newest_first(rows: Iterable[Embedded]) -> tuple[Memory, ...]:
 
 
 def _near_one_another(rows: Sequence[Embedded], near: float) -> list[list[Embedded]]:
-    """Each row joins the group to whose middle it is nearest, if it is near enough, and else begins one; then once
-    more, with the middles as they have become. The same rows give the same groups in whatever order they come."""
+    """Cluster rows greedily: each row joins the nearest centroid if it is close enough, else starts a cluster.
+
+    A second round assigns the rows to the final centroids. The result does not depend on the order of the rows.
+    """
     if not rows:
         return []
     ordered = sorted(rows, key=lambda row: (row.memory.created_at, row.memory.id))
@@ -133,38 +138,39 @@ def _nearest(vector: Floats, middles: Floats, lengths: Floats) -> tuple[int, flo
     return at, float(cosines[at])
 
 
-# --- reflections -------------------------------------------------------------------------------------
-
 REFLECTION = "reflection"
-RECORD = "retention"  # kind of the record of which facts were thought over
+RECORD = "retention"  # kind of the record that lists facts already reflected on
 _REMEMBERED = timedelta(days=400)
 _FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL})
 _SOURCES = frozenset({Source.RULES, Source.LLM, Source.API})
-_LEAST = 2  # memories that an insight is drawn from
-_SHORT = 16  # hex digits that tell one owner's memories apart
-_MOST_KNOWN = 20_000  # facts of a project in one record
+_LEAST = 2  # memories required as evidence for a conclusion
+_SHORT = 16  # hex digits that identify a memory among an owner's memories
+_MOST_KNOWN = 20_000  # facts of a project in each record
 
 
 class ThemeReflector(Protocol):
-    """A language model that reads memories together."""
+    """A language model that draws conclusions from memories."""
 
     @property
     def version(self) -> str:
-        """Of its prompt, kept with what it says."""
+        """The version of its prompt, stored with the result."""
 
     async def reflect(self, owner: Owner, memories: Sequence[Memory]) -> Sequence[tuple[str, tuple[str, ...]]]:
-        """Sentences, each with the ids of those of *memories* that it is drawn from."""
+        """Return sentences, each with the ids of the supporting *memories*."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReflectionLimits:
     themes: ThemeRules = field(default_factory=ThemeRules)
-    shown: int = 40  # facts of one theme, the newest
+    shown: int = 40  # facts per theme, the newest
     importance: float = 0.6  # of a conclusion, 0 to 1
 
 
 class Reflections:
-    """Theme by theme; none is thought over again before it has grown. Which facts were is kept by coordination."""
+    """Reflects theme by theme.
+
+    A theme is used again only after it has grown; coordination records the facts used.
+    """
 
     def __init__(
         self,
@@ -189,15 +195,17 @@ class Reflections:
         self._limits = limits
 
     async def due(self, owner: Owner, rows: Sequence[Embedded]) -> list[Theme]:
-        """Those of *rows*, all that *owner* has, that reflect would think over."""
+        """Themes among all *rows* of *owner* that `reflect` would use."""
         found: list[Theme] = []
         for project, facts in self._projects(owner, rows).items():
             found += await self._due(owner, project, facts)
         return found
 
     async def reflect(self, owner: Owner, rows: Sequence[Embedded]) -> int:
-        """Over *rows*, all that *owner* has. Says how many insights were stored; what the model's port raises
-        passes, and the next round tries again."""
+        """Reflect on all *rows* of *owner* and return the number of conclusions stored.
+
+        Errors of the model propagate; the next round tries again.
+        """
         stored = 0
         for project, facts in self._projects(owner, rows).items():
             for theme in await self._due(owner, project, facts):
@@ -207,7 +215,10 @@ class Reflections:
         return stored
 
     def _projects(self, owner: Owner, rows: Sequence[Embedded]) -> dict[str, list[Embedded]]:
-        """What several people said shows nothing about one."""
+        """Facts by project.
+
+        Shared memories are excluded: they come from several people and support no conclusion about any.
+        """
         projects: dict[str, list[Embedded]] = {}
         now = self._now()
         for row in rows if owner.kind is OwnerKind.OWN else ():
@@ -218,7 +229,9 @@ class Reflections:
 
     async def _due(self, owner: Owner, project: str, facts: list[Embedded]) -> list[Theme]:
         rules = self._limits.themes
-        # In a thread: thousands of facts are compared.
+        # Facts by project, from the owner's own memories.
+        #
+        # Shared memories are excluded: they come from several people and support no conclusion about any of them.
         found = await asyncio.to_thread(themes, facts, rules, self._about)
         short = await self._thought_over(owner, project)
         return due(found, {row.memory.id for row in facts if row.memory.id[:_SHORT] in short}, rules)
@@ -228,13 +241,14 @@ class Reflections:
         shown = theme.facts[: self._limits.shown]
         found = await self._reflects.reflect(owner, shown)
         said = {row.memory.content for row in rows}
-        # Before their evidence is looked at: nothing comes between that look and the writing.
+        # Embed before the evidence is checked, so that no wait lies between that check and the write.
         vectors = await self._embedder.embed([says for says, _ in found]) if found else ()
         drawn: list[Embedded] = []
         for place, ((says, named), vector) in enumerate(zip(found, vectors, strict=True)):
             evidence = await self._evidence(owner, named, shown)
             if len(evidence) >= _LEAST and says not in said:
-                # By place and not by words: asked again after a crash, a model may put it otherwise.
+                # The id depends on position, not on words: asked again after a crash, a model may phrase it
+                # otherwise.
                 row_id = digest(REFLECTION, owner.key, project, theme.key, str(place))
                 drawn.append(Embedded(self._row(row_id, project, says, evidence, now), vector))
         if drawn:
@@ -242,7 +256,7 @@ class Reflections:
         return len(drawn)
 
     async def _evidence(self, owner: Owner, named: Sequence[str], shown: Sequence[Memory]) -> list[Memory]:
-        """Those of *named* that were shown and are *owner*'s still, as they were shown; none if one is not."""
+        """The memories *named*, if all were shown to the model and are unchanged in the store; else none."""
         were = {memory.id: memory for memory in shown}
         there = {memory.id: memory for memory in await self._keeps.get(owner, named)}
         stand = all(
@@ -278,7 +292,6 @@ class Reflections:
             },
         )
 
-    # --- what was thought over -----------------------------------------------------------------------
     async def _thought_over(self, owner: Owner, project: str) -> frozenset[str]:
         record = await self._coordination.get_record(RECORD, owner, _key(project)) or b""
         text = record.decode("ascii", "replace")
@@ -297,29 +310,28 @@ def _key(project: str) -> str:
     return f"thought over:{digest(project)}"
 
 
-# --- subjects ----------------------------------------------------------------------------------------
-# What is known of one subject, told together by a language model: one memory in the place of many. The facts stay
-# as they are, so that each can be replaced, corrected and forgotten; recall gives what tells them together.
+# Subject texts: a language model combines the facts about a subject into a single memory. The facts stay, so that
+# each can be replaced, corrected and forgotten; recall returns the combined text.
 
 _TOLD_OF = frozenset({Source.RULES, Source.LLM, Source.API})
 
 
 class SubjectConsolidator(Protocol):
-    """A language model that tells several facts in one text."""
+    """A language model that combines several facts into a single text."""
 
     @property
     def version(self) -> str:
-        """Of its prompt, kept with what it says."""
+        """The version of its prompt, stored with the result."""
 
     async def consolidate(self, owner: Owner, memories: Sequence[Memory]) -> str:
-        """All that *memories* say, every value of theirs in it. PermanentError where no text does."""
+        """Return a text with every value in *memories*. PermanentError if no text does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectRules:
-    above: int | None = None  # facts of one subject from which on they are told together; None: never
-    grown: int = 3  # more of them until they are told together again
-    most: int = 24  # in one text, the newest
+    above: int | None = None  # facts about a subject from which on they are combined; None: never
+    grown: int = 3  # new facts before the text is rebuilt
+    most: int = 24  # facts per text, the newest
 
 
 class Subjects:
@@ -340,7 +352,7 @@ class Subjects:
         self._rules = rules
 
     def due(self, owner: Owner, memories: Iterable[Memory]) -> list[tuple[Memory, ...]]:
-        """Facts that are to be told together. Of what several people share nothing is: it is nobody's subject."""
+        """Groups of facts that are due to be combined. Shared memories are excluded."""
         rules, now = self._rules, self._now()
         if rules.above is None or owner.kind is not OwnerKind.OWN:
             return []
@@ -369,7 +381,7 @@ class Subjects:
         return key if subject and value and key != self._about(_SELF) else None
 
     async def tell(self, owner: Owner, facts: Sequence[Memory], known: Iterable[Memory]) -> list[Embedded]:
-        """The rows that tell *facts* together, and those that did before, gone softly. Written by whoever asked."""
+        """Return the combined row and the retired earlier rows. The caller writes them."""
         now = self._now().replace(microsecond=0)
         says = await self._consolidates.consolidate(owner, facts)
         vector = (await self._embedder.embed([says]))[0]
@@ -386,7 +398,7 @@ class Subjects:
         there = await self._keeps.get(owner, [*ids, *before])
         standing = {memory.id: memory for memory in there}
         if not all(one.id in standing and same_words(standing[one.id], one) for one in facts):
-            return []  # one of them was replaced meanwhile: what was made of it would not hold
+            return []  # a fact was replaced in the meantime: the text would be stale
         gone = [standing[one] for one in before if one in standing]
         return [Embedded(row, vector), *(Embedded(retire_memory(one, Reason.SOURCES, now), vector) for one in gone)]
 
@@ -396,7 +408,7 @@ class Subjects:
             owner=owner,
             type=MemoryType.SEMANTIC,
             content=says,
-            # no fact by itself: nothing replaces it but what replaces one of them
+            # Not a fact by itself: it is replaced only when a source is.
             source=Source.SUMMARY,
             created_at=now,
             updated_at=now,

@@ -1,4 +1,4 @@
-"""What becomes of one owner's memories with time: what each is worth, what goes, what is erased. Pure."""
+"""Retention rules for one owner's memories: score, retirement, erasure. Pure functions."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from memory_extproc.ports import ConditionalWriter
 class RetentionRules:
     weight: float = 0.5  # of importance, 0 to 1; the rest is age's
     half_life: timedelta = timedelta(days=60)
-    max_memories: int | None = 1000  # active ones of one owner; None: any number
-    prune_share: float = 0.01  # of max_memories, made room for beyond what is too many
-    protect: timedelta = timedelta(hours=24)  # younger than that only its own expiry ends a memory
-    grace: timedelta = timedelta(days=30)  # from deleted softly to erased
+    max_memories: int | None = 1000  # active memories per owner; None: unlimited
+    prune_share: float = 0.01  # of max_memories: extra room freed by each pruning
+    protect: timedelta = timedelta(hours=24)  # a younger memory is retired only by its own expiry
+    grace: timedelta = timedelta(days=30)  # from soft deletion to erasure
     history: timedelta | None = timedelta(days=365)  # from superseded to erased; None: kept
     ttl: Mapping[MemoryType, timedelta] = field(default_factory=lambda: MappingProxyType({}))
     refresh_on_access: bool = True
@@ -39,7 +39,7 @@ class RetentionRules:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """What is to happen to memories of one owner; ids with reasons."""
+    """The changes due to one owner's memories: ids, with reasons where a memory is retired."""
 
     retire: Mapping[str, Reason]
     erase: frozenset[str]
@@ -65,7 +65,7 @@ def _last(memory: Memory, rules: RetentionRules) -> float:
 
 
 def leaving(rows: Iterable[Memory], rules: RetentionRules, now: datetime) -> Leaving:
-    """Of *rows*, all that one owner has. What an operator wrote for everyone counts towards no cap."""
+    """Decide retirement, erasure and revival for all *rows* of one owner. Global memories count towards no cap."""
     known = {memory.id: memory for memory in rows}
     active = [memory for memory in known.values() if memory.state is MemoryState.ACTIVE]
     retire: dict[str, Reason] = {}
@@ -86,7 +86,7 @@ def leaving(rows: Iterable[Memory], rules: RetentionRules, now: datetime) -> Lea
 
 
 def find_unfounded(rows: Iterable[Memory]) -> Leaving:
-    """As leaving, of what was made of others alone: what does not hold any more, and what speaks for itself."""
+    """Like `leaving`, limited to derived memories: retire the unfounded, revive their orphaned sources."""
     known = {memory.id: memory for memory in rows}
     gone = frozenset(
         memory.id
@@ -100,8 +100,11 @@ def find_unfounded(rows: Iterable[Memory]) -> Leaving:
 def _erasable(
     known: Mapping[str, Memory], retire: frozenset[str], rules: RetentionRules, now: datetime
 ) -> frozenset[str]:
-    """What is due, with what was merged into it; but for what an active memory was made of, and what that was
-    merged into, since a merged memory without it would speak for itself again."""
+    """Ids due for erasure, together with the memories merged into them.
+
+    Sources of active memories are exempt, and so is their merge chain: without it a merged memory would become
+    active again.
+    """
     needed = {
         source
         for memory in known.values()
@@ -138,13 +141,13 @@ def _end_reason(memory: Memory, rules: RetentionRules, now: datetime) -> Reason 
 
 
 def _is_protected(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
-    """Whether neither age nor a cap ends it."""
+    """Whether the memory is exempt from age limits and caps."""
     began = max(memory.created_at.timestamp(), moment(memory, UNRETIRED))
     return memory.metadata.get(PINNED) is True or now.timestamp() - began < rules.protect.total_seconds()
 
 
 def _surplus(free: Sequence[Memory], count: int, rules: RetentionRules, now: datetime) -> Mapping[str, Reason]:
-    """Those of *free* that have to go so that of *count* no more than may be kept are left, and a share below."""
+    """The lowest-scored of *free* to retire so that *count* falls below the cap by the prune share."""
     most = rules.max_memories
     if most is None or count <= most or not free or free[0].owner.kind is OwnerKind.GLOBAL:
         return {}
@@ -164,15 +167,14 @@ def _due(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
     return False
 
 
-# --- a row as it becomes -----------------------------------------------------------------------------
 def retire_memory(memory: Memory, why: Reason, at: datetime) -> Memory:
-    """*memory* deleted softly: kept, recalled by nobody, until the grace is over."""
+    """Return *memory* soft-deleted: stored until the grace period ends, never recalled."""
     metadata = {**memory.metadata, RETIRED: why.value, RETIRED_AT: int(at.timestamp())}
     return replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), metadata=metadata)
 
 
 def merge_memory(memory: Memory, into: str, at: datetime) -> Memory:
-    """*memory* as history: *into* says what it said."""
+    """Return *memory* superseded by *into*, which repeats its content."""
     return replace(
         memory,
         state=MemoryState.SUPERSEDED,
@@ -184,28 +186,27 @@ def merge_memory(memory: Memory, into: str, at: datetime) -> Memory:
 
 
 def revive_memory(memory: Memory) -> Memory:
-    """*memory* as it was before it was merged."""
+    """Return *memory* active again, as before the merge."""
     metadata = {name: value for name, value in memory.metadata.items() if name != MERGED}
     return replace(memory, state=MemoryState.ACTIVE, superseded_by="", valid_to=None, metadata=metadata)
 
 
 def restore_memory(memory: Memory) -> Memory:
-    """*memory* as if it had never been deleted softly."""
+    """Return *memory* active again, with the soft deletion undone."""
     metadata = {name: value for name, value in memory.metadata.items() if name not in {RETIRED, RETIRED_AT}}
     return replace(memory, state=MemoryState.ACTIVE, metadata=metadata)
 
 
-# --- derived -----------------------------------------------------------------------------------------
-# What was made of other memories: whether it still holds, and what speaks for itself again without it. Pure.
+# Derived memories: whether their sources still support them, and which sources become active again without them.
 
 # Keys of a memory's metadata.
-DERIVED = "derived"  # how it was made of its sources
-SOURCES = "sources"  # the ids of the memories that it was made of
-PAST = "past"  # those of its sources that were history already; where it is not said, times decide
+DERIVED = "derived"  # how the memory was derived
+SOURCES = "sources"  # the ids of its source memories
+PAST = "past"  # sources that were already history; if absent, times decide
 MADE = "made"  # seconds since 1970: when its sources were read
-MERGED = "merged"  # the id of the memory that says what it said
-HISTORY = "history"  # a value of DERIVED: one thing's values over time; the one that holds is its first source
-SUBJECT = "subject"  # a value of DERIVED: what is known of one subject, told in its sources' place
+MERGED = "merged"  # the id of the memory that repeats its content
+HISTORY = "history"  # a value of DERIVED: an attribute's values over time; the current value is the first source
+SUBJECT = "subject"  # a value of DERIVED: a text about a single subject, recalled in place of its sources
 
 
 def sources_of(memory: Memory) -> tuple[str, ...]:
@@ -213,9 +214,11 @@ def sources_of(memory: Memory) -> tuple[str, ...]:
 
 
 def sources_hold(memory: Memory, known: Mapping[str, Memory]) -> bool:
-    """Whether all that *memory* was made of is there and says what it said then: it was merged into *memory*, was
-    history already, or is active and was neither corrected nor made anew since. What only had to make room, because
-    there were too many, was right. True for what was made of nothing."""
+    """Whether every source of *memory* exists and is unchanged since it was read.
+
+    A source counts when it was merged into *memory*, was history already, or is active and was neither corrected
+    nor rebuilt since. Retirement by the cap does not invalidate a source. True for memories without sources.
+    """
     return _sources_hold(memory, known, frozenset({memory.id}))
 
 
@@ -228,11 +231,11 @@ def _holds(memory: Memory, name: str, known: Mapping[str, Memory], above: frozen
     if source is None:
         return False
     if source.id not in above and not _sources_hold(source, known, above | {source.id}):
-        return False  # a summary of summaries holds as long as these do
+        return False  # a summary of summaries depends on theirs
     match source.state:
         case MemoryState.ACTIVE:
-            # Who speaks for it now may have been made since; what it says was said before.
-            said = _said(source) if source.id == name else _began(source)
+            # A merged memory may be newer than the derived memory; its content was stated earlier.
+            said = _stated_at(source) if source.id == name else _began(source)
             return said <= made_at(memory)
         case MemoryState.SUPERSEDED:
             return source.superseded_by == memory.id or _was_past(memory, name, source)
@@ -243,7 +246,7 @@ def _holds(memory: Memory, name: str, known: Mapping[str, Memory], above: frozen
 
 
 def _speaker(memory: Memory, source: Memory | None, known: Mapping[str, Memory]) -> Memory | None:
-    """*source*, or what says what it said."""
+    """Follow merges from *source* to the memory that now holds its content."""
     seen: set[str] = set()
     while source is not None and (into := merged_into(source)) not in {"", memory.id, *seen}:
         seen.add(source.id)
@@ -259,7 +262,7 @@ def _was_past(memory: Memory, name: str, source: Memory) -> bool:
 
 
 def _brought_back(memory: Memory, source: Memory) -> bool:
-    """Whether its owner wants *memory* though they had *source* forgotten in the same breath."""
+    """Whether the owner restored *memory* after forgetting *source* in the same request."""
     asked = source.metadata.get(RETIRED) == BY_CHAT
     return asked and moment(memory, UNRETIRED) >= moment(source, RETIRED_AT) > 0
 
@@ -270,27 +273,32 @@ def made_at(memory: Memory) -> float:
 
 
 def expires_with(sources: Iterable[Memory]) -> datetime | None:
-    """When the first of *sources* is no longer to be told, and with it what is made of them; None: never."""
+    """The earliest expiry of *sources*, which a derived memory inherits; None: never."""
     return min((one.expires_at for one in sources if one.expires_at is not None), default=None)
 
 
 def read_at(now: float, sources: Iterable[Memory]) -> float:
-    """What is to stand as MADE in what is made of *sources*, read *now*: not before they were said, whatever the
-    clocks of those who wrote them showed."""
-    return max([now, *map(_said, sources)])
+    """The MADE value for a memory derived from *sources* at *now*.
+
+    At least the time of the latest source, because another replica's clock may run ahead.
+    """
+    return max([now, *map(_stated_at, sources)])
 
 
-def _said(memory: Memory) -> float:
+def _stated_at(memory: Memory) -> float:
     return max(_began(memory), moment(memory, MADE))
 
 
 def _began(memory: Memory) -> float:
-    # A correction tells its moment more exactly than in whole seconds.
+    # A correction records its time more precisely than in whole seconds.
     return max((memory.valid_from or memory.created_at).timestamp(), moment(memory, "said"))
 
 
 def merged_into(memory: Memory | None) -> str:
-    """The id of what says what *memory* said; empty: it was not merged, or was replaced otherwise since."""
+    """The id of the memory that *memory* was merged into.
+
+    Empty if it was not merged, or was superseded again since.
+    """
     if memory is None or memory.state is not MemoryState.SUPERSEDED:
         return ""
     into = memory.metadata.get(MERGED)
@@ -298,8 +306,7 @@ def merged_into(memory: Memory | None) -> str:
 
 
 def is_orphaned(memory: Memory, known: Mapping[str, Memory], gone: frozenset[str]) -> bool:
-    """Whether it was merged into another that is not there any more, or is among those that are *gone* now, so that
-    it has to speak for itself again."""
+    """Whether its merge target is missing, or is in *gone*, so that the memory must become active again."""
     into = merged_into(memory)
     if not into:
         return False
@@ -308,15 +315,14 @@ def is_orphaned(memory: Memory, known: Mapping[str, Memory], gone: frozenset[str
         return True
     if other.state is not MemoryState.DELETED:
         return False
-    # After a crash between the two writes the other is deleted already. What was forgotten in a conversation took
-    # with it those of its sources that speak of the same; the others were not meant.
+    # After a crash between the two writes the target is already deleted. A memory forgotten in a conversation takes
+    # with it the sources that state the same; its other sources stay.
     made_of = other.metadata.get(RETIRED) == BY_CHAT and memory.id in sources_of(other)
     return made_of or other.metadata.get(RETIRED) == Reason.SOURCES
 
 
 def half_merged(known: Mapping[str, Memory]) -> dict[str, str]:
-    """What another memory already says, and speaks for itself all the same: a crash came between the two writes.
-    Its id, to the id of what says it."""
+    """History sources that a crash between two writes left active: their id to the history's id."""
     found: dict[str, str] = {}
     for memory in known.values():
         if memory.state is MemoryState.ACTIVE and memory.metadata.get(DERIVED) == HISTORY:
@@ -327,7 +333,7 @@ def half_merged(known: Mapping[str, Memory]) -> dict[str, str]:
 
 
 def behind(known: Iterable[Memory]) -> frozenset[str]:
-    """The ids of memories in whose place another one is told: they come and go with it."""
+    """The ids of memories that a subject text replaces in recall: they are retired and kept together with it."""
     return frozenset(
         source
         for memory in known
@@ -337,7 +343,7 @@ def behind(known: Iterable[Memory]) -> frozenset[str]:
 
 
 def unmade(memory: Memory) -> bool:
-    """Whether it is a summary that left because of what it was made of, so that it can be made of the rest."""
+    """Whether a summary was retired because its sources changed, so that it can be rebuilt from the rest."""
     return (
         memory.source is Source.SUMMARY
         and memory.metadata.get(DERIVED) != SUBJECT
@@ -351,40 +357,38 @@ def _ids(memory: Memory, name: str) -> tuple[str, ...]:
     return tuple(one for one in found if isinstance(one, str)) if isinstance(found, list | tuple) else ()
 
 
-# --- reasons -----------------------------------------------------------------------------------------
-# Why a memory leaves recall, and what stands in its metadata.
+# Why a memory leaves recall, as written to its metadata.
 
 # Keys of a memory's metadata.
-PINNED = "pinned"  # true: it is kept whatever its score; whoever writes memories over the API may set it
+PINNED = "pinned"  # true: exempt from pruning; any API client with write access may set it
 ACCESSED = "accessed"  # seconds since 1970: when it was last given to a model
 RETIRED = "retired"  # why it was deleted softly
 RETIRED_AT = "retired_at"  # seconds since 1970
 UNRETIRED = "unretired"  # seconds since 1970: when its owner brought it back
-BY_CHAT = "chat"  # a value of RETIRED beside those below: its owner said so in a conversation
+BY_CHAT = "chat"  # a value of RETIRED besides the values of Reason: its owner asked in a conversation
 
 
 class Reason(StrEnum):
-    """Why a memory leaves recall. Also the metric label and what stands in its row, so a value is never renamed."""
+    """Why a memory leaves recall. Used as metric label and stored in rows, so values are never renamed."""
 
-    EXPIRED = "expired"  # its own time is over
-    TTL = "ttl"  # its type is kept for so long
-    CAP = "cap"  # its owner has more than may be kept, and it is worth least
-    SOURCES = "sources"  # it was made of memories that are no longer there, or that say something else now
+    EXPIRED = "expired"  # its expiry time passed
+    TTL = "ttl"  # older than the TTL of its type
+    CAP = "cap"  # its owner exceeds max_memories and it has the lowest score
+    SOURCES = "sources"  # its sources are gone or have changed
 
 
 def moment(memory: Memory, name: str) -> float:
-    """Seconds since 1970; 0 where the metadata does not say."""
+    """Seconds since 1970; 0 if the metadata has no such key."""
     return seconds_said(memory.metadata.get(name)) or 0.0
 
 
-# --- writing -----------------------------------------------------------------------------------------
-# Rows changed only where they still are as they were read.
+# Conditional writes: rows change only if they are still as they were read.
 
-_AT_ONCE = 100  # rows of one write
+_AT_ONCE = 100  # rows per write
 
 
 class AsRead:
-    """Writes onto *rows*. *known*: a pass's own view of them, by id."""
+    """Conditional writer onto *rows*. *known*: the pass's copies, by id."""
 
     def __init__(self, rows: ConditionalWriter) -> None:
         self._rows = rows
@@ -392,7 +396,7 @@ class AsRead:
     async def change(
         self, owner: Owner, known: Mapping[str, Embedded], becoming: Mapping[str, Memory | Embedded]
     ) -> list[str]:
-        """The ids of those that were still as they were read, and are changed."""
+        """Change rows that are still as they were read, and return their ids."""
         changed: list[str] = []
 
         def change(row: Embedded) -> Sequence[Embedded]:
@@ -419,17 +423,17 @@ class AsRead:
 
 
 def as_read(now: Memory, before: Memory) -> bool:
-    """Whether nothing but its accesses changed since it was read."""
+    """Whether nothing but the access count changed since *before* was read."""
     return with_accesses(now, before) == before
 
 
 def same_words(now: Memory, before: Memory) -> bool:
-    """Whether it says what it said when it was read, and counts as it did."""
+    """Whether content and state are unchanged since *before* was read."""
     return now.state is before.state and now.content == before.content
 
 
 def with_accesses(memory: Memory, of: Memory) -> Memory:
-    """*memory* with the accesses counted in *of*."""
+    """Return *memory* with the access count of *of*."""
     metadata = {name: value for name, value in memory.metadata.items() if name != ACCESSED}
     if ACCESSED in of.metadata:
         metadata[ACCESSED] = of.metadata[ACCESSED]

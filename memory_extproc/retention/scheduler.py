@@ -1,6 +1,8 @@
-"""Keeps everybody's memories: by schedule in the background, for one owner soon, or once by command. One runner per
-owner at a time, by lease; an owner who was seen to within this round is passed over, so that a round that was cut
-short is taken up where it stood."""
+"""Schedules retention passes: periodically for all owners, soon for an owner after a correction, or by command.
+
+A lease ensures one runner per owner. Owners done within the current round are skipped, so an interrupted round
+resumes where it stopped.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,15 @@ class JobLimits:
     first: timedelta = timedelta(minutes=10)  # after a start, or the round's length if that is less
     lease: timedelta = timedelta(minutes=5)  # renewed while it runs
     pause: timedelta = timedelta(milliseconds=200)  # between owners: requests come first
-    settle: timedelta = timedelta(milliseconds=500)  # from a correction to what is made of it
+    settle: timedelta = timedelta(milliseconds=500)  # from a correction to the repair of derived memories
     again: timedelta = timedelta(minutes=1)  # after a round whose owners could not all be listed
 
 
 class Work(Enum):
-    """What is done for an owner."""
+    """The work done for an owner."""
 
     KEEP = "keep"
-    MEND = "mend"  # what was made of something forgotten or corrected
+    MEND = "mend"  # repair of memories derived from something forgotten or corrected
     REFLECT = "reflect"
 
 
@@ -55,7 +57,7 @@ class Round:
 
 
 class RetentionJob:
-    """Runs while entered; leaving stops where it stands."""
+    """Runs while entered; leaving cancels the current work."""
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class RetentionJob:
         rng: Chance,
         clocks: Clocks | None = None,
     ) -> None:
-        """*holder* names this process among all; no round of the background begins while *clocks* doubts *now*."""
+        """*holder* names this process among the replicas; rounds pause while *clocks* distrusts *now*."""
         self._clocks = clocks
         self._lists = lists
         self._keeper = keeper
@@ -86,7 +88,7 @@ class RetentionJob:
         self._task: asyncio.Task[None] | None = None
 
     def reconfigure(self, limits: JobLimits) -> None:
-        """The time until the next round is counted anew when its length changes."""
+        """Apply *limits*; a changed interval restarts the wait for the next round."""
         changed = limits.every != self._limits.every
         self._limits = limits
         if changed:
@@ -104,15 +106,20 @@ class RetentionJob:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def request_pass(self, owner: Owner) -> None:
-        """Something of *owner*'s was forgotten or corrected: what was made of it is to be seen to now, whatever the
-        schedule. What a crash leaves of that the next round finds."""
+        """Request a repair for *owner* after a forget or a correction, regardless of the schedule.
+
+        Requests lost in a crash are covered by the next round.
+        """
         if len(self._soon) < _MOST_SOON:
             self._soon[owner] = None
             self._wake.set()
 
     async def round(self, work: Work = Work.KEEP, *, dry_run: bool = False, anew: bool = False) -> Round:
-        """Everybody, once. *anew*: those too who were seen to lately. What fails for one owner fails for no other;
-        raises only where the owners cannot be listed, after it has seen to those that could."""
+        """Process every owner once. *anew*: include owners done recently.
+
+        A failure for one owner does not affect the others. Raises only if the owners cannot be listed completely,
+        after processing those listed.
+        """
         report = Round()
         async for owner in self._owners():
             await self._see_to(owner, report, work, dry_run=dry_run, anew=anew)
@@ -121,13 +128,13 @@ class RetentionJob:
         return report
 
     async def one(self, owner: Owner, work: Work = Work.KEEP, *, dry_run: bool = False) -> Round:
-        """*owner* alone, whenever they were seen to last."""
+        """Process *owner* alone, whether or not they were done recently."""
         report = Round()
         await self._see_to(owner, report, work, dry_run=dry_run)
         return report
 
     async def _owners(self) -> AsyncIterator[Owner]:
-        # Listed first: the round takes long, and a listing that is open all the while would not be bounded.
+        # List first: a round takes long, and a listing that stays open would be unbounded.
         listed: list[Owner] = []
         cut_short: MemoryExtprocError | None = None
         try:
@@ -135,7 +142,7 @@ class RetentionJob:
                 listed += page
         except MemoryExtprocError as error:
             cut_short = error
-        # Of a large store it is many answers, and one may fail each time: a round gets further all the same.
+        # A large store needs many pages, and any page may fail: process the owners found so far.
         for owner in listed:
             yield owner
         if cut_short is not None:
@@ -145,7 +152,7 @@ class RetentionJob:
         self, owner: Owner, report: Round, work: Work, *, dry_run: bool = False, anew: bool = True
     ) -> bool:
         try:
-            kept = await self._kept(owner, work, dry_run=dry_run, anew=anew)
+            kept = await self._keep_owner(owner, work, dry_run=dry_run, anew=anew)
         except MemoryExtprocError as error:
             report.failed += 1
             self._metrics.retention_owners.labels("failed").inc()
@@ -162,8 +169,8 @@ class RetentionJob:
                 self._metrics.retention_owners.labels("kept").inc()
         return True
 
-    async def _kept(self, owner: Owner, work: Work, *, dry_run: bool, anew: bool) -> PassReport | None:
-        """None: seen to already, or another runner has them."""
+    async def _keep_owner(self, owner: Owner, work: Work, *, dry_run: bool, anew: bool) -> PassReport | None:
+        """Run a pass under the owner's lease. None: done already, or another runner holds the lease."""
         coordination, limits = self._coordination, self._limits
         if dry_run:
             return await self._seeing(owner, work, dry_run=True)
@@ -175,7 +182,7 @@ class RetentionJob:
         try:
             kept = await self._holding(self._seeing(owner, work), lease)
             if kept is not None and limits.every is not None and work is Work.KEEP:
-                # A little less than a round, so that the next one finds it gone.
+                # Slightly shorter than a round, so that the record has expired by the next round.
                 await coordination.put_record(RECORD, owner, _SEEN, b"1", limits.every * 0.9)
         finally:
             with suppress(MemoryExtprocError):  # it ends by itself
@@ -192,7 +199,7 @@ class RetentionJob:
                 return await self._keeper.reflect(owner, dry_run=dry_run)
 
     async def _holding(self, seeing: Coroutine[None, None, PassReport], lease: str) -> PassReport | None:
-        """Stops when the lease can no longer be held: another may have it."""
+        """Run the pass and cancel it when the lease is lost: another runner may have it."""
         keeping = asyncio.create_task(seeing, name="retention of one")
         third = self._limits.lease.total_seconds() / 3
         try:
@@ -221,7 +228,6 @@ class RetentionJob:
             if count:
                 metrics.retired.labels(what).inc(count)
 
-    # --- in the background -----------------------------------------------------------------------------
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         due = self._first_due()
@@ -239,7 +245,7 @@ class RetentionJob:
             due = loop.time() + (await self._whole_round(every)).total_seconds()
 
     def _first_due(self) -> float | None:
-        """By the loop's clock; None while rounds are made by command alone."""
+        """When the first round starts, by the loop's clock; None if rounds run only by command."""
         limits = self._limits
         if limits.every is None:
             return None
@@ -249,21 +255,20 @@ class RetentionJob:
     async def _see_to_soon(self) -> None:
         if not self._soon:
             return
-        # What one sentence corrects is corrected row by row: all of it is seen to at once.
+        # A sentence may correct several rows: wait for all of them and repair them together.
         await asyncio.sleep(self._limits.settle.total_seconds())
         while self._soon:
             owner = next(iter(self._soon))
             del self._soon[owner]
             report = Round()
-            # While a forget is under way, or another runner is, it is to be tried again; in the end the next round
-            # comes in any case.
+            # Retry while a forget or another runner is active; the next round covers the owner in any case.
             for attempt in range(_TRIES):
                 if await self._see_to(owner, report, Work.MEND):
                     break
                 await asyncio.sleep(self._limits.pause.total_seconds() * 2**attempt)
 
     async def _whole_round(self, every: timedelta) -> timedelta:
-        """Until the next one."""
+        """Run a round and return the time until the next."""
         ahead = self._clocks.ahead() if self._clocks is not None else None
         if ahead is not None:
             log.error("retention.clock_ahead", by_s=round(ahead.total_seconds()))
@@ -294,7 +299,7 @@ class RetentionJob:
 
 
 def _came_to(keeping: asyncio.Task[PassReport]) -> PassReport:
-    """A bug that one owner's memories bring out is that owner's alone: the others are seen to all the same."""
+    """Return the pass's result; report an unexpected exception as an error of this owner only."""
     error = keeping.exception()
     if error is not None and not isinstance(error, MemoryExtprocError):
         log.error("retention.broken", kind=type(error).__name__)
@@ -302,15 +307,16 @@ def _came_to(keeping: asyncio.Task[PassReport]) -> PassReport:
     return keeping.result()
 
 
-# --- clocks ------------------------------------------------------------------------------------------
-# Whether the wall clock can be believed: what is old by it is ended, and one that jumps makes everything old.
+# Detects wall-clock jumps: expiry relies on the clock, and a jump ahead makes every memory look old.
 
-Steady = Callable[[], float]  # seconds that pass as they do, suspension included, whatever the wall clock is set to
+Steady = Callable[[], float]  # monotonic seconds, suspension included, independent of the wall clock
 
 
 class Clocks:
-    """*most*: what the wall clock may gain since the process began. One that stays ahead of that for as long as
-    *believed* was wrong before and is right by now."""
+    """Compares the wall clock with a monotonic clock.
+
+    *most*: tolerated gain since the process began. A clock that stays ahead for *believed* is taken as corrected.
+    """
 
     def __init__(
         self,
@@ -328,8 +334,7 @@ class Clocks:
         self._ahead_since: float | None = None
 
     def ahead(self) -> timedelta | None:
-        """By how much the wall clock jumped ahead; None while it can be believed. One that was set back makes
-        things younger, which ends nothing."""
+        """The jump of the wall clock ahead; None while it is trusted. A clock set back only delays expiry."""
         gained = self._difference() - self._apart
         if gained <= self._most:
             self._ahead_since = None

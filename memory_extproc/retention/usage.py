@@ -1,4 +1,4 @@
-"""Which memories were given to models, counted without a write for each."""
+"""Counts memory accesses in process and writes them in batches."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from memory_extproc.ports import (
 from memory_extproc.retention.rules import ACCESSED, moment
 
 log = logger(__name__)
-_AT_ONCE = 100  # rows of one write
+_AT_ONCE = 100  # rows per write
 
 
 @dataclass(frozen=True, slots=True)
 class AccessLimits:
-    interval: timedelta = timedelta(minutes=15)  # between writes; what a crash can lose
-    most: int = 20_000  # memories counted within one; of more, nothing is known
+    interval: timedelta = timedelta(minutes=15)  # between writes; the most that a crash loses
+    most: int = 20_000  # memories counted per interval; further memories are not counted
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class _Access:
 
 
 class Accesses:
-    """Counts in process, and writes while entered. Leaving writes what is left, within *grace*."""
+    """Counts in process, and writes periodically while entered. Leaving writes the rest within *grace*."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Accesses:
         self._writing: asyncio.Task[None] | None = None
 
     def reconfigure(self, limits: AccessLimits) -> None:
-        """From the next write on."""
+        """Apply *limits* from the next write on."""
         self._limits = limits
 
     async def __aenter__(self) -> Self:
@@ -94,7 +94,7 @@ class Accesses:
             log.warning("accesses.lost", memories=self._size)
 
     def note(self, memories: Sequence[Memory]) -> None:
-        """They were given to a model now."""
+        """Count *memories* as injected now."""
         now = self._now()
         for memory in memories:
             counted = self._counted.get(memory.owner, {}).get(memory.id)
@@ -105,8 +105,10 @@ class Accesses:
                 self._size += 1
 
     async def write(self) -> int:
-        """Adds what was counted to the rows as they are by then: a memory that was forgotten stays forgotten, one
-        that was changed stays as it was changed. What cannot be written now is not counted. Says how many rows."""
+        """Add the counts to the rows as they are now and return the number of rows written.
+
+        Forgotten or changed memories stay as they are. Counts that cannot be written are discarded.
+        """
         counted, self._counted, self._size = self._counted, defaultdict(dict), 0
         outcomes: Counter[str] = Counter()
         for owner, accesses in counted.items():
@@ -123,7 +125,7 @@ class Accesses:
 
     async def _keep_writing(self) -> None:
         while True:
-            # Replicas that started together do not write together.
+            # Jitter: replicas that started together must not write together.
             await asyncio.sleep(self._limits.interval.total_seconds() * (0.75 + self._rng() / 2))
             await self.write()
 
@@ -145,7 +147,7 @@ def _adding(accesses: dict[str, _Access]) -> Callable[[Embedded], Sequence[Embed
 
 
 class CountedRecalls:
-    """Implements Recalls around another: what it gives to a model is counted."""
+    """Implements MemoryRecaller around another and counts the memories that it returns for injection."""
 
     def __init__(self, recalls: MemoryRecaller, accesses: Accesses) -> None:
         self._recalls = recalls
@@ -247,17 +249,18 @@ class OwnerCounter:
 
 
 class Partition(MemoryWriter, MemoryLister, Protocol):
-    """Both sides of an owner's memories."""
+    """Read and write access to an owner's memories."""
 
 
 class ChangeNotifier:
-    """MemoryWriter and MemoryLister around others. *tell* hears the owner after a memory of theirs was replaced,
-    deleted or got other words: what was made of it may not hold any more."""
+    """MemoryWriter and MemoryLister that call *tell* with the owner when an existing memory changes.
+
+    A replacement, deletion or new wording can invalidate memories derived from it.
+    """
 
     def __init__(self, within: Partition, tell: Callable[[Owner], None]) -> None:
         self._within, self._tell = within, tell
 
-    # --- what changes no word that was there ---------------------------------------------------------
     async def put(
         self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
     ) -> None:
@@ -290,7 +293,6 @@ class ChangeNotifier:
     ) -> None:
         await self._within.confirm(owner, id, at, turn=turn, beside=beside, trusted=trusted)
 
-    # --- what may ------------------------------------------------------------------------------------
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
         await self._within.supersede(owner, old, by, at)
         self._tell(owner)

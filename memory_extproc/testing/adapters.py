@@ -102,12 +102,12 @@ class InMemoryStore:
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         check_owner(owner)
         await self.weather.pass_through("get")
-        return [row.memory for row in self._chosen(owner, ids)]
+        return [row.memory for row in self._choose(owner, ids)]
 
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
         check_owner(owner)
         await self.weather.pass_through("fetch")
-        return self._chosen(owner, ids)
+        return self._choose(owner, ids)
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         check_vector(to, self._dimension)
@@ -162,7 +162,7 @@ class InMemoryStore:
         await self.weather.pass_through("count")
         return len(self._rows.get(owner, {}))
 
-    def _chosen(self, owner: Owner, ids: Sequence[str]) -> list[Embedded]:
+    def _choose(self, owner: Owner, ids: Sequence[str]) -> list[Embedded]:
         held = self._rows.get(owner, {})
         return [held[one] for one in dict.fromkeys(ids) if one in held]
 

@@ -360,7 +360,7 @@ def decompose_question(question: str) -> tuple[str, ...]:
     text = " ".join(question.split())
     asked = [sentence for sentence in sentences(text) if asks(sentence)]
     clauses = [clause for sentence in asked for clause in _clauses(sentence)]
-    found = [each for clause in clauses for each in _named(clause)]
+    found = [each for clause in clauses for each in _find_names(clause)]
     found = list(dict.fromkeys(found))
     return tuple(found) if 1 < len(found) <= MOST_PARTS else ()
 
@@ -371,7 +371,7 @@ def _clauses(sentence: str) -> list[str]:
     return pieces if whole else [sentence]
 
 
-def _named(clause: str) -> list[str]:
+def _find_names(clause: str) -> list[str]:
     pair = _NAMES.search(clause)
     if pair is None or pair.start() == 0 or pair[1] == pair[2]:
         return [clause]

@@ -93,7 +93,7 @@ async def recovered(world: World, receipt: ForgetReceipt) -> ForgetReceipt:
 async def test_the_ids_are_in_the_ledger_before_the_forget_is_accepted(away: World) -> None:
     memory_id = await say(away)
     async with away.forgetter() as forgetter:
-        accepted = await forgetter._accepted(ANN, ForgetScope(ids=(memory_id,)), "")
+        accepted = await forgetter._accept(ANN, ForgetScope(ids=(memory_id,)), "")
     subject = accepted.subject
     blind = await away.forgotten.blind()
     [turn] = [entry.turn async for entry in away.journal.of_owner(ANN)]
