@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from memory_extproc.doctor.gateway import Answer, Finding, Visit, fail, ok, unknown, warn
 
 _REFUSED = frozenset({401, 403})
@@ -121,9 +123,13 @@ async def roles_cannot_be_forged(visit: Visit) -> Finding:
     """A client sends the header that grants roles in the memory API."""
     check = "forged-role"
     options = visit.options
-    others = f"/v1/memory?user_id={visit.name}-other"
-    plain = await visit.gateway.call("GET", others, options.ann.headers)
-    forged = await visit.gateway.call("GET", others, options.ann.also({options.roles_header: "admin"}).headers)
+    # A search by POST, because a GET of a plain user passes over the name of another.
+    others = json.dumps({"user_id": f"{visit.name}-other", "query": "what is known"}).encode()
+    json_body = {"content-type": "application/json"}
+    plain, forged = [
+        await visit.gateway.call("POST", "/v1/memory:search", caller.also(json_body).headers, others)
+        for caller in (options.ann, options.ann.also({options.roles_header: "admin"}))
+    ]
     if forged.good and not plain.good:
         seen = f"whoever sends {options.roles_header}: admin reads the memories of others over the memory API"
         if options.trusted_edge:

@@ -227,7 +227,9 @@ class Import:
             metadata[SOURCES] = [ours(id_) for id_ in sources]
         memory = replace(memory, superseded_by=ours(record.superseded_by), metadata=metadata)
         # A file can say anything of itself: it may lower its class, and never raise it.
-        return replace(memory, metadata=trust_noted(memory, least_trusted((trust_of(memory), Trust.IMPORT))))
+        stated = Trust.IMPORT if record.trust is None else record.trust
+        trust = least_trusted((trust_of(memory), stated, Trust.IMPORT))
+        return replace(memory, metadata=trust_noted(memory, trust))
 
     async def _keep(self, changes: Sequence[_Change]) -> None:
         vectors = await self._parts.embeds.embed([change.memory.content for change in changes])

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from memory_extproc.errors import PermanentError
-from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Role, Source
+from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Role, Source, Trust
 from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 
 # The alphabet of store ids. A leading dot would hide a file, and two dots are a directory.
@@ -53,6 +53,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     seq: Count = 0
     origin: str = ""
     access_count: Count = 0
+    trust: Trust | None = None  # None: by role, source and metadata
     metadata: dict[str, Any] = {}
     content: Annotated[str, Meta(min_length=1)]
 

@@ -402,14 +402,12 @@ async def _list(asked: _Asked) -> Lookup | None:
     if intent.rest:
         found = having_most(intent.rest, found)
     wanted = content_stems(intent.subject)
-    found += [
-        one.memory
-        for one in asked.searched
-        if said_by_owner(one.memory)
-        and one.memory.source is not Source.SUMMARY
-        and ((wanted and wanted <= content_stems(one.memory.content)) or one.relevance >= asked.wish.threshold)
-    ]
-    return asked.lookup(asked.once(facts_first(_each_once(found)), intent.attributes), alone=True, all_of_it=True)
+    said = [one for one in asked.searched if said_by_owner(one.memory) and one.memory.source is not Source.SUMMARY]
+    found += [one.memory for one in said if wanted and wanted <= content_stems(one.memory.content)]
+    # The items by their words come first; the ranking orders the rest.
+    passing = [one.memory for one in said if one.relevance >= asked.wish.threshold]
+    ordered = _each_once([*facts_first(_each_once(found)), *passing])
+    return asked.lookup(asked.once(ordered, intent.attributes), alone=True, all_of_it=True)
 
 
 async def _people(asked: _Asked) -> Lookup | None:

@@ -56,7 +56,6 @@ from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.intent import INTENTS, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.lookup import Lookup, Lookups
-from memory_extproc.recall.memory_traits import having_most
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
 from memory_extproc.recall.rank import (
@@ -464,7 +463,7 @@ class Recaller:
             limit = self._limit(wish, lookup)
             beside = [] if lookup.alone else [one for one in candidates if one.memory.id not in there]
             first = reaching(beside, threshold, on_cosine=on_cosine)[
-                : 0 if lookup.leads else max(limit - len(looked), limit // 2)
+                : 0 if lookup.leads else max(min(limit, _AHEAD) - len(looked), min(limit, _AHEAD) // 2)
             ]
             ahead = {one.memory.id for one in first}
             candidates = [*first, *looked, *(one for one in beside if one.memory.id not in ahead)]
@@ -544,16 +543,17 @@ class Recaller:
 
     def _is_general(self, wish: RecallRequest, found: _Found) -> bool:
         """Whether the question is about the world: not about the caller, of no kind, and no candidate that passes
-        the threshold has most of its words or a name in it."""
+        the threshold has half of its words or a name in it."""
         if found.reading.intents or not wish.threshold or self._lookups is None or wish.earlier:
             return False
         if about_caller(wish.question):
             return False
         passing = reaching(found.candidates, wish.threshold, on_cosine=self._limits.threshold_on_cosine)
-        memories, names = [one.memory for one in passing], names_in(wish.question)
-        if any(names & names_in(one.content) for one in memories):
-            return False
-        return not having_most(content_stems(wish.question), memories)
+        names, words = names_in(wish.question), content_stems(wish.question)
+        return not any(
+            names & names_in(one.memory.content) or 2 * len(words & content_stems(one.memory.content)) >= len(words)
+            for one in passing
+        )
 
     def _left(self, started: float) -> timedelta:
         """Of the deadline."""
@@ -629,6 +629,7 @@ MOST_TRACED = 24  # candidates
 
 UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
 SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
+_AHEAD = 5  # places of the ranking before a lookup that does not lead, less the lookup's, at least half
 _UNREACHABLE = 2.0  # a threshold that no relevance reaches
 _FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=UTC)
 AS_OF_UNREADABLE = "as_of is ignored: expected a time that is over, in RFC 3339, such as 2026-03-02T09:00:00Z"

@@ -167,7 +167,7 @@ async def test_callers_at_the_same_time_get_their_own_memories_only(whole: Whole
 
 async def test_operators_see_that_it_is_ready_and_what_it_did(whole: WholeStand) -> None:
     await whole.start()
-    assert await whole.http("/readyz") == (200, "ready\n")
+    assert await whole.http("/readyz") == (200, "ready\ncalibration: fitted\n")
     await whole.say(BUDGET)
 
     def counted() -> bool:

@@ -119,7 +119,7 @@ async def test_a_redis_that_goes_away_fails_no_request_and_loses_no_turn(
     assert (await faulty.say("Where does my sister live?")).memory.startswith("used")
     assert (await faulty.say(BUDGET)).status == 200
     assert faulty.shown.startswith(BUDGET)
-    assert await faulty.http("/readyz") == (200, "ready\n")
+    assert await faulty.http("/readyz") == (200, "ready\ncalibration: fitted\n")
     await until(lambda: faulty.logs.said("turns.undecided"), "the turn is kept here meanwhile")
     await until(lambda: faulty.sample("coordination_up") == 0, "nobody waits for it any more")
     await redis_link.mend()

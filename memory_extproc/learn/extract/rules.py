@@ -160,6 +160,8 @@ class RulesExtractor:
             caught = _captured(rule, matched)
             if rule.spoken_of:
                 caught.groups["thing"] = _last_spoken_of(caught.value, known)
+            if "{does_value}" in rule.content and _NO_VERB.match(caught.value):
+                continue  # "my cousin on Saturdays" has no verb
             if all(check(caught) for check in rule.checks):
                 return rule, caught
         return None
@@ -304,6 +306,11 @@ _THEIRS = {"my": "their", "our": "their", "mine": "theirs", "me": "them", "us": 
            "i've": "they've", "we've": "they've"}  # fmt: skip
 _OWN_WORDS = re.compile(
     rf"(?<![\w.])(?:{'|'.join(sorted(_THEIRS, key=len, reverse=True))})(?![\w'.-])", re.IGNORECASE
+)
+_NO_VERB = re.compile(
+    r"(?:on|in|at|to|of|for|from|with|without|by|about|after|before|until|since|during|over|under|near|every|each|and|or"
+    r"|but|the|an?|not|no|all|both|too|also|there|here|this|that)\b",
+    re.IGNORECASE,
 )
 _PLURALS = frozenset(LISTS["plural"].split("|"))
 _PLURAL_VERBS = {"is": "are", "am": "are", "was": "were", "has": "have", "does": "do", "doesn't": "don't"}

@@ -174,6 +174,11 @@ async def test_what_is_supposed_asked_or_at_hand_is_no_fact(asked: str) -> None:
     assert await contents(asked) == []
 
 
+async def test_a_person_and_a_day_without_a_verb_say_nothing_of_what_the_person_does() -> None:
+    asked = "I have three employees plus my cousin Yassin on Saturdays"
+    assert await contents(asked) == ["User's cousin is Yassin", "User has three employees"]
+
+
 async def test_people_are_known_by_their_names_and_by_pronouns_in_the_turn_after() -> None:
     said = ["My girlfriend is called Wiebke", "she's allergic to nuts", "Wiebke works at the university hospital"]
     assert await contents(*said) == [
