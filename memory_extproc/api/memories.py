@@ -298,7 +298,7 @@ class MemoryCalls:
         return Correction(values=values, etag=memory.etag)
 
     def _new_value(self, fields: Fields, name: str, memory: pb.Memory) -> tuple[str, Any]:
-        """A field of a memory in our words, and what it becomes; what is absent is cleared."""
+        """A field of a memory in our words, and what it becomes; an absent value is cleared."""
         path = f"memory.{name}"
         match name:
             case "content":
@@ -392,7 +392,7 @@ class RecallExplainer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SearchDefaults:
-    """What recall takes where a request says nothing."""
+    """Defaults of recall for a request without values."""
 
     limit: int = 5
     threshold: float = 0.6  # on relevance

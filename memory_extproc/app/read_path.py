@@ -192,7 +192,7 @@ async def open_wire(
 
 # The read path as configured.
 
-MEASURED_WITHIN = timedelta(seconds=5)  # of the start, for what a model is measured in usually
+MEASURED_WITHIN = timedelta(seconds=5)  # of the start; the usual time of a measurement is below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +249,11 @@ def make_recaller(
     matcher: ModelMatcher | None = None,
     classifier: SignalClassifier | None = None,
 ) -> Recaller:
-    """The read path as configured; the tools that measure and explain it use the same one. *waits*: for words of
-    memories that are not at hand, where nobody waits for the answer. *matcher*: tells what is measured of a model
-    that the weights do not name."""
+    """Build the recaller, for the sidecar and for the tools that measure or explain recall.
+
+    *waits*: load missing word vectors, if no request waits for the result. *matcher*: measures a model that the
+    weights do not name.
+    """
     metrics.recall_deadline.set(settings.deadline.total_seconds())
     fusion = Fusion(weights_of(settings, embedder.fingerprint), embedder.fingerprint)
     if matcher is not None:

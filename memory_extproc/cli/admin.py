@@ -109,7 +109,7 @@ def new_key(
 ) -> None:
     """Make an API key, and its entry for api.keys_file.
 
-    The key itself stands on the first line; nobody can show it again.
+    The key itself stands on the first line; it cannot be shown again.
     """
     from memory_extproc.api.authentication import KEY_PREFIX, key_hash, parse_keys  # noqa: PLC0415 - quick `--help`
 
@@ -350,7 +350,7 @@ def export_(
     *,
     as_json: AsOne = False,
 ) -> None:
-    """Write a model directory as one archive, for a machine that reaches no registry."""
+    """Write a model directory as an archive, for a machine that reaches no registry."""
     try:
         manifest = export_model(directory, archive)
     except ModelDirectoryError as error:

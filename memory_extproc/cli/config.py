@@ -180,7 +180,7 @@ def faults_to_exit() -> Iterator[None]:
 
 @contextmanager
 def needs_extra(name: str) -> Iterator[None]:
-    """For imports that only the optional dependencies *name* bring; PermanentError says what to install."""
+    """For imports that only the optional dependencies *name* bring; PermanentError names the missing packages."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -189,7 +189,7 @@ def needs_extra(name: str) -> Iterator[None]:
 
 
 # --- progress ----------------------------------------------------------------------------------------
-# Progress on a terminal; nothing at all where nobody looks.
+# Progress on a terminal; nothing at all without a terminal.
 
 Says = Callable[[str, int, int], None]  # step, done, of how many
 

@@ -22,7 +22,7 @@ _MUTATION = "type.googleapis.com/envoy.extensions.filters.http.header_mutation.v
 
 
 def put_router_in_front(tree: Tree, options: EnvoyOptions, host: str, port: int) -> Tree:
-    """*tree*, a bootstrap of ours, with the router's filter at *host*:*port* between who asks and memory."""
+    """Put the router's filter at *host*:*port* before the memory filter of the bootstrap *tree*."""
     manager = tree["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
     filters = manager["http_filters"]
     at = next(at for at, each in enumerate(filters) if each["name"] == "memory")
@@ -32,7 +32,7 @@ def put_router_in_front(tree: Tree, options: EnvoyOptions, host: str, port: int)
 
 
 def _cache_bypass(options: EnvoyOptions) -> Iterator[Tree]:
-    """Sends identified callers past the router's cache, which answers by what is asked and not by who asks."""
+    """Send identified callers past the router's cache, whose key is the question without the caller."""
     if not options.user_header:
         return
     bypass = {
@@ -113,10 +113,11 @@ def _cluster(host: str, port: int) -> Tree:
 
 
 def signal_plugins(tree: Any) -> Tree:
-    """The decisions of the router's file *tree*, each with the `header_mutation` plugin that tells memory of it:
-    by its name, and what its fact_check condition says. To be merged into that file. It holds no other value of it.
+    """Make a `header_mutation` plugin for each decision of the router's file *tree*, to be merged into that file.
 
-    ConfigurationError where *tree* is no such file."""
+    The plugin sends memory the decision's name and the result of its fact_check condition. No other value of the
+    file is in the output. ConfigurationError if *tree* is no such file.
+    """
     routing = _mapping(_mapping(tree, "the file").get("routing"), "routing")
     listed = routing.get("decisions", _mapping(tree, "the file").get("decisions"))
     decisions = _list(listed, "routing.decisions")
@@ -138,16 +139,15 @@ def signal_plugins(tree: Any) -> Tree:
 
 
 def _fact(decision: Mapping[str, Any], at: str) -> str:
-    """What being taken says of a request: "true" if every way into *decision* needs a fact check, "false" if every
-    way says that there is none to be made; "" where it says neither."""
-    return _said(_mapping(decision.get("rules"), f"{at}.rules"), f"{at}.rules")
+    """The fact check of requests that take *decision*: "true" or "false" if all its rules agree, else ""."""
+    return _fact_of_rules(_mapping(decision.get("rules"), f"{at}.rules"), f"{at}.rules")
 
 
-def _said(rules: Mapping[str, Any], at: str) -> str:
+def _fact_of_rules(rules: Mapping[str, Any], at: str) -> str:
     if rules.get("type") == "fact_check":
         return _FACTS.get(str(rules.get("name")), "")
     conditions = _list(rules.get("conditions"), f"{at}.conditions")
-    said = [_said(_mapping(each, f"{at}.conditions"), at) for each in conditions]
+    said = [_fact_of_rules(_mapping(each, f"{at}.conditions"), at) for each in conditions]
     operator = str(rules.get("operator", "AND")).upper()
     if operator == "AND":
         said = [each for each in said if each]

@@ -50,7 +50,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A memory that nobody said: put in as it is. *replaces*: the id of the one it takes the place of."""
+    """A memory outside any conversation: put in as it is. *replaces*: the id of the one it takes the place of."""
 
     id: str
     text: str = field(repr=False)
@@ -78,7 +78,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """One owner's memories and the questions about them. *said* is in the order of time."""
+    """An owner's memories and the questions about them. *said* is in the order of time."""
 
     name: str
     said: tuple[Said, ...]

@@ -113,7 +113,7 @@ Hands = Callable[[PendingTurn, Enriched], str]  # what one filter tells the othe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeDeps:
-    """What every exchange of a process shares."""
+    """Parts shared by all exchanges of a process."""
 
     admits: RequestAdmitter
     enriches: RequestEnricher
@@ -320,7 +320,7 @@ class Exchange:
         return True
 
     async def _conclude(self) -> None:
-        """Learns what can be learned, once; gives back every byte."""
+        """Learns from the exchange, once; gives back every byte."""
         if self._concluded:
             return
         self._concluded = True

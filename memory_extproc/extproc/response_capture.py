@@ -38,7 +38,7 @@ class Capture:
             self._chunks.append(chunk)
 
     async def read(self) -> Answer | TurnOutcome:
-        """The answer, or why there is none to learn from. Gives back what was kept."""
+        """The answer, or why there is none to learn from. Gives back the bytes kept."""
         try:
             if self.dropped is not None:
                 return self.dropped
@@ -78,18 +78,18 @@ _NOT_OF_THE_MODEL = frozenset({"cache", "fast_response"})
 
 
 def is_router_flagged(headers: Headers) -> bool:
-    """Whether the answer is the router's own, a cache's, or one that it warns of."""
-    warned = _said(headers, _WARNINGS) not in {"", "none", "[]"}
-    return warned or _said(headers, _PATH) in _NOT_OF_THE_MODEL or _said(headers, _CACHE_HIT) == "true"
+    """Whether the router answered itself or from a cache, or warns of the answer."""
+    warned = _find_flag(headers, _WARNINGS) not in {"", "none", "[]"}
+    return warned or _find_flag(headers, _PATH) in _NOT_OF_THE_MODEL or _find_flag(headers, _CACHE_HIT) == "true"
 
 
-def _said(headers: Headers, name: str) -> str:
+def _find_flag(headers: Headers, name: str) -> str:
     return headers.get(name).strip().lower()
 
 
 def capture(dialect: Dialect, headers: Headers, limit: int, held: BodyMemoryBudget) -> Capture | TurnOutcome:
     """A capture for an answer of status 200 with these headers, or why it teaches nothing."""
-    if _said(headers, _PATH) in _NO_ANSWER:
+    if _find_flag(headers, _PATH) in _NO_ANSWER:
         return TurnOutcome.ROUTER_REFUSED
     reader = dialect.reader(headers.get("content-type"))
     if reader is None:
@@ -169,7 +169,7 @@ class ExchangeAccounts:
         self._metrics.arm_added_tokens.labels(*labels).inc(enriched.tokens)
 
     def answered(self, enriched: Enriched, answer: Answer) -> None:
-        """Its answer says what it was counted as. Only where the provider tells of its cache: the two are a share
+        """Its answer names the count. Only where the provider tells of its cache: the two are a share
         of one another."""
         if enriched.arm is Arm.NONE or answer.prompt_tokens is None or answer.cached_tokens is None:
             return

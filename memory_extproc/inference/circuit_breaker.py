@@ -14,11 +14,11 @@ Clock = Callable[[], float]  # seconds, monotonic
 @dataclass(frozen=True, slots=True)
 class BreakerLimits:
     failures: int = 5  # in a row, before calls are refused
-    pause: timedelta = timedelta(seconds=30)  # then one call is let through to see
+    pause: timedelta = timedelta(seconds=30)  # then a trial call is let through
 
 
 class Breaker:
-    """Closed while calls succeed; open after *failures* in a row; after *pause* one trial decides again."""
+    """Closed while calls succeed; open after *failures* in a row; after *pause* a trial decides again."""
 
     def __init__(self, limits: BreakerLimits, clock: Clock) -> None:
         self._limits = limits
@@ -28,22 +28,22 @@ class Breaker:
         self._trying = False
 
     def admit(self) -> None:
-        """TransientError while open. Who was admitted owes one of succeeded, failed and abandoned."""
+        """TransientError while open. An admitted caller reports success, failure or abandonment."""
         if self._failures < self._limits.failures:
             return
         if self._trying or self._clock() < self._open_until:
             raise TransientError("the endpoint kept failing and is left alone for a while")
         self._trying = True
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         self._failures = 0
         self._trying = False
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         self._failures += 1
         self._trying = False
         self._open_until = self._clock() + self._limits.pause.total_seconds()
 
-    def abandoned(self) -> None:
+    def record_abandonment(self) -> None:
         """The caller left before the endpoint answered: nothing was learned about it."""
         self._trying = False

@@ -43,10 +43,10 @@ class _FactCheck(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierLimits:
-    url: str = ""  # of the router's API, without a path; empty: nobody is asked
+    url: str = ""  # of the router's API, without a path; empty: the classifier is off
     access_key: str = ""  # bearer key
-    timeout: timedelta = timedelta(milliseconds=40)  # of one call, beside what the caller has left
-    cached: int = 4096  # texts whose answer is kept; the least recently used go first
+    timeout: timedelta = timedelta(milliseconds=40)  # of a call, beside what the caller has left
+    cached: int = 4096  # texts with a kept answer; the least recently used go first
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
 
 
@@ -74,8 +74,8 @@ class FactClassifier:
         self._limits = limits
 
     async def is_fact(self, text: str, within: timedelta) -> tuple[bool | None, str]:
-        """Whether *text* asks for a fact that anybody could look up; None where that was not found out *within* the
-        time. And how asking ended; "" where nobody is asked."""
+        """Whether *text* asks for a fact of general knowledge; None where that was not found out *within* the
+        time. And how asking ended; "" if the classifier is not asked."""
         if not self._limits.url or self._session is None:
             return None, ""
         found, outcome = await self._ask(text[:_LONGEST_TEXT], min(within, self._limits.timeout))
@@ -96,14 +96,14 @@ class FactClassifier:
                 raw = await self._post(text)
             found = msgspec.json.decode(raw, type=_FactCheck).needs_fact_check
         except TimeoutError:
-            return self._failed(Classified.LATE)
+            return self._record_failure(Classified.LATE)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             unreadable = isinstance(error, msgspec.MsgspecError | UnicodeDecodeError)
-            return self._failed(Classified.UNREADABLE if unreadable else Classified.FAILED)
+            return self._record_failure(Classified.UNREADABLE if unreadable else Classified.FAILED)
         except BaseException:
-            self._breaker.abandoned()
+            self._breaker.record_abandonment()
             raise
-        self._breaker.succeeded()
+        self._breaker.record_success()
         self._known[key] = found
         while len(self._known) > self._limits.cached:
             self._known.popitem(last=False)
@@ -125,7 +125,7 @@ class FactClassifier:
                     raise msgspec.DecodeError
             return bytes(raw)
 
-    def _failed(self, outcome: Classified) -> tuple[None, Classified]:
-        self._breaker.failed()
+    def _record_failure(self, outcome: Classified) -> tuple[None, Classified]:
+        self._breaker.record_failure()
         log.info("signals.classifier_failed", outcome=outcome.value)
         return None, outcome

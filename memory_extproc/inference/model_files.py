@@ -32,14 +32,14 @@ class Precision(StrEnum):
 
 
 class ModelKind(StrEnum):
-    """What a model is for, as `--kind` says it."""
+    """The purpose of a model, as in `--kind`."""
 
     EMBEDDER = "embedder"
     CROSS_ENCODER = "cross-encoder"
 
 
 class ModelDirectoryError(PermanentError):
-    """A model directory that is missing, half-written or damaged; the text names it and what to do."""
+    """A model directory that is missing, half-written or damaged; the text names the fault and the remedy."""
 
 
 class FileRecord(msgspec.Struct, frozen=True):
@@ -144,7 +144,7 @@ _MOST_MODEL = 16 << 30  # bytes of all files together
 
 
 def export_model(directory: Path, archive: Path) -> Manifest:
-    """Writes the verified *directory* to *archive*. ModelDirectoryError when one of them cannot be used."""
+    """Writes the verified *directory* to *archive*. ModelDirectoryError when any cannot be used."""
     manifest = verify(directory)
     partial = archive.with_name(f"{archive.name}.part")
     try:

@@ -256,17 +256,17 @@ class Endpoint:
             answer = await self._retried(attempt)
         except CallError as error:
             if error.outcome in _DOWN:
-                self._breaker.failed()
+                self._breaker.record_failure()
             else:
-                self._breaker.succeeded()
+                self._breaker.record_success()
             if counted:
                 self.count(error.outcome)
             log.warning("llm.failed", role=self.role, outcome=error.outcome.value, status=error.status)
             raise error.as_ours() from error
         except BaseException:  # cancelled, or a bug of ours: that says nothing of the endpoint
-            self._breaker.abandoned()
+            self._breaker.record_abandonment()
             raise
-        self._breaker.succeeded()
+        self._breaker.record_success()
         if counted:
             self.count(CallOutcome.OK)
         return answer

@@ -49,7 +49,7 @@ _AT_ONCE = 4_000  # characters read on the event loop, some milliseconds; what i
 
 
 class LearningConsent(Protocol):
-    """What people allow, as learning asks for it."""
+    """Consent as learning asks for it."""
 
     def refuses(self, owner: Owner) -> bool:
         """Whether it is known in this process that *owner* allows no learning."""
@@ -63,7 +63,7 @@ class LearningConsent(Protocol):
 
 
 class TurnScreener(Protocol):
-    """What the learner asks before it writes anything."""
+    """The learner asks it before any write."""
 
     async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
         """What may be kept of *exchanged*, or why nothing may; UNDECIDED: that cannot be known now. *waited*:
@@ -127,7 +127,7 @@ class Screening:
         return await self._incognito.is_shared() and await self._consent.answers()
 
     async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
-        refused = await self._refused(exchanged, waited=waited)
+        refused = await self._find_refusal(exchanged, waited=waited)
         if refused is not None:
             return refused
         said = sum(len(message.text) for message in exchanged.history)
@@ -139,7 +139,7 @@ class Screening:
             self._metrics.withheld.labels(kind).inc()
         return Screened(masked.exchanged, kept.exchanged)
 
-    async def _refused(self, exchanged: Exchanged, *, waited: bool) -> TurnOutcome | None:
+    async def _find_refusal(self, exchanged: Exchanged, *, waited: bool) -> TurnOutcome | None:
         # Asked anew, though the wire asked too: an answer can take minutes, and a person change their mind in them.
         # What was undecided may be kept only if they allowed it when they asked, not if they did so since.
         undecided = False
@@ -465,18 +465,18 @@ class PutAside:
 
     def __call__(self, turn: Turn, now: datetime) -> Sequence[Judged]:
         if not self._aside():
-            return tuple(_marked(one, None) for one in self._judges(turn, now))
+            return tuple(_mark_suspicion(one, None) for one in self._judges(turn, now))
         asked = suspicion(turn.asked)
         answered = asked or _of_answer(turn)
         why = {Role.USER: asked, Role.ASSISTANT: answered}
-        return tuple(_marked(one, why[one.role]) for one in self._judges(turn, now))
+        return tuple(_mark_suspicion(one, why[one.role]) for one in self._judges(turn, now))
 
 
 def _of_answer(turn: Turn) -> Suspicion | None:
     return foreign_suspicion(turn.answered) if turn.tools else suspicion(turn.answered)
 
 
-def _marked(judged: Judged, why: Suspicion | None) -> Judged:
+def _mark_suspicion(judged: Judged, why: Suspicion | None) -> Judged:
     memory = judged.memory
     if memory is None:
         return judged
@@ -509,10 +509,10 @@ class Trusting:
         return self._extractor.name
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
-        found = await self._extracted(turns, earlier)
+        found = await self._extract_trusted(turns, earlier)
         return [fact for fact in found if not self._refusal(fact.content)]
 
-    async def _extracted(self, turns: Sequence[Turn], earlier: Sequence[Turn]) -> list[Fact]:
+    async def _extract_trusted(self, turns: Sequence[Turn], earlier: Sequence[Turn]) -> list[Fact]:
         if not self._aside():
             return list(await self._extractor.extract(turns, earlier=earlier))
         everything = [*earlier, *turns]

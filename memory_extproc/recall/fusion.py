@@ -171,7 +171,7 @@ def _speaking(
 
 
 def score_unfitted(found: Candidates) -> Floats:
-    """What the vectors of a model without weights add to a score: a plain sum of standard deviations."""
+    """The share of a score from the vectors of a model without weights: a plain sum of standard deviations."""
     total = np.zeros(len(found.memories))
     for name in ("dense", "dense_around"):
         at = found.names.index(name)
@@ -183,7 +183,7 @@ def score_unfitted(found: Candidates) -> Floats:
 
 
 def scores_of(features: Mapping[str, Feature], found: Candidates) -> Floats:
-    """One for each candidate; comparable within one question."""
+    """A value for each candidate; comparable within one question."""
     return sum_features(features, standardise(features, found), len(found.memories))
 
 

@@ -1,9 +1,8 @@
 """Which calibration serves an embedding model, found out by embedding a packaged set of probes.
 
-The same weights give the same vectors, whoever serves them: by these, and not by a name, a model is known to be the
-one that the packaged weights were fitted for. Another model's cosines are put on the scale of that model, so that
-its weights serve: set against what texts have in common that do not belong together, and counted for as much as
-the model tells texts that do from these.
+A model is recognised by its vectors and not by its name, because equal weights give equal vectors in any server.
+The cosines of an unknown model are put on the scale of the packaged model, so that the packaged weights serve:
+centred at the cosine of unrelated texts, and scaled by how well the model separates related texts from these.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ MOST_RECALL_LOST = 0.01  # evidence recall@10 on the probes
 _DEPTH = 10
 _LEAST_SPREAD = 1e-4  # of cosines; a model below it tells nothing apart
 _DENSE = ("dense", "dense_around", "dense_before")
-_BATCH = 32  # texts of one call: endpoints bound what they take
+_BATCH = 32  # texts of a call: endpoints limit their input
 
 
 class Calibration(StrEnum):
-    """What recall's weights rest on. Also a metric label, so a value is never renamed."""
+    """The source of recall's weights. Also a metric label, so a value is never renamed."""
 
     FITTED = "fitted"  # weights of this model
     ALIGNED = "aligned"  # the packaged weights, with the model's cosines on their scale
@@ -48,8 +47,10 @@ class Calibration(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CosineScale:
-    """From a model's cosines to those of the model that the weights were fitted for. *quality*, 0 to 1: what a
-    standard deviation of it is worth beside one of that model."""
+    """Map a model's cosines to those of the model of the weights.
+
+    *quality*, 0 to 1: the value of a standard deviation of this model in standard deviations of that model.
+    """
 
     mean: float  # cosine of texts that do not belong together
     factor: float
@@ -61,12 +62,12 @@ class CosineScale:
         if not columns:
             return found
         features, centre, spread = found.features.copy(), found.centre.copy(), found.spread.copy()
-        features[:, columns] = self._moved(features[:, columns])
-        centre[columns] = self._moved(centre[columns])
+        features[:, columns] = self._rescale(features[:, columns])
+        centre[columns] = self._rescale(centre[columns])
         spread[columns] = spread[columns] * self.factor
         return replace(found, features=features, centre=centre, spread=spread)
 
-    def _moved(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def _rescale(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         return self.usual + (values - self.mean) * self.factor
 
     def weight(self, feature: str) -> float:
@@ -75,7 +76,7 @@ class CosineScale:
 
 @dataclass(frozen=True, slots=True)
 class ModelMatch:
-    """How a model compares with the one that the packaged weights were fitted for."""
+    """The comparison of a model with the model of the packaged weights."""
 
     calibration: Calibration
     scale: CosineScale | None = None  # with ALIGNED alone
@@ -116,12 +117,12 @@ async def match_model(embedder: EmbeddingModel) -> ModelMatch:
     """Embeds some hundred short texts. TransientError and PermanentError as the embedder raises them, the latter
     also for vectors that are none."""
     probes = _probes()
-    texts = await _embedded(embedder, probes.texts)
-    questions = await _embedded(embedder, probes.questions)
+    texts = await _embed_in_batches(embedder, probes.texts)
+    questions = await _embed_in_batches(embedder, probes.questions)
     return await asyncio.to_thread(compare, texts, questions)
 
 
-async def _embedded(embedder: EmbeddingModel, texts: Sequence[str]) -> Matrix:
+async def _embed_in_batches(embedder: EmbeddingModel, texts: Sequence[str]) -> Matrix:
     parts = [await embedder.embed(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
     vectors: Matrix = np.concatenate(parts)
     if vectors.shape != (len(texts), embedder.dimension) or not np.isfinite(vectors).all():
@@ -153,7 +154,7 @@ def compare(texts: Matrix, questions: Matrix) -> ModelMatch:
 class _Judged:
     mean: float  # cosine of a question with texts that do not answer it
     spread: float
-    apart: float  # how far those that answer stand above, in standard deviations
+    apart: float  # distance of the answers above these, in standard deviations
     recall: float
 
 
@@ -176,8 +177,10 @@ _RETRY = timedelta(seconds=30)  # between two attempts, while the model is out o
 
 
 class ModelMatcher:
-    """Measures the embedding model in the background, and tells whoever weighs with it. While the model cannot be
-    reached, words alone decide, and it is asked again."""
+    """Measures the embedding model in the background and informs subscribers.
+
+    While the model is unreachable, words alone decide, and the measurement is retried.
+    """
 
     def __init__(
         self,
@@ -211,7 +214,7 @@ class ModelMatcher:
             await asyncio.wait({self._measuring}, timeout=within.total_seconds())
 
     def subscribe(self, adopts: Adopts) -> None:
-        """*adopts* is told now, and again when the model is measured."""
+        """Call *adopts* now, and again when the model is measured."""
         self._adopts.append(adopts)
         adopts(self.match)
 

@@ -81,7 +81,7 @@ def render(
 ) -> Block:
     """A block of at most *budget* estimated tokens with as many of *ranked*, best first, as fit.
 
-    One line per memory. The last that fits only in part is cut at a word. Lines stand in the order in which
+    A line per memory. The last that fits only in part is cut at a word. Lines stand in the order in which
     the memories came to be, and those of one conversation in its own; with *headings* by id, under these.
     *counts_rest*: a last line tells how many did not fit, and how many were *beyond* a limit.
     *longest*: characters of a message, which is cut at a word, so that more messages fit; with *statements*

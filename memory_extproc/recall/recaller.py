@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -15,11 +15,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from functools import partial
-from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
+from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.index.facets import names_in
 from memory_extproc.model import (
     Candidates,
@@ -56,6 +55,7 @@ from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.intent import INTENTS, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.lookup import Lookup, Lookups
+from memory_extproc.recall.parallel import PendingEmbeddings, merge_rankings, search_shared
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
 from memory_extproc.recall.rank import (
@@ -82,7 +82,7 @@ Clock = Callable[[], float]  # seconds, monotonic
 
 @dataclass(frozen=True, slots=True)
 class RecallLimits:
-    """Bounds of one recall."""
+    """Bounds of a recall."""
 
     deadline: timedelta = timedelta(milliseconds=150)  # the whole read path; below Envoy's message_timeout
     settle: timedelta = timedelta(milliseconds=50)  # most to wait until the caller's last turn can be found
@@ -113,7 +113,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A text that is searched for, with what it says by itself."""
+    """A query text with its own features."""
 
     text: str
     most_lost: float  # points of score, to age
@@ -193,7 +193,7 @@ class Recaller:
         return replace(recalled, took=timedelta(seconds=took), trace=trace)
 
     async def _within_deadline(self, wish: RecallRequest, started: float) -> RecallResult:
-        with self._timed("gate"):
+        with self._time_stage("gate"):
             skip, _ = await self._gated(wish, (self._limits.deadline - wish.spent) * CLASSIFY_SHARE)
         if skip is not None:
             return RecallResult(outcome=skip)
@@ -218,10 +218,10 @@ class Recaller:
             return Explanation(outcome=skip, gate=skip, notes=(by,) if by else ())
         started = self._clock()
         found = await self._found(wish, started, lambda: UNHURRIED)
-        found = await self._reranked(wish, found, UNHURRIED)
-        weighed = await self._weighed(wish, found, UNHURRIED, whole=True)
+        found = await self._rerank(wish, found, UNHURRIED)
+        weighed = await self._weigh_candidates(wish, found, UNHURRIED, whole=True)
         ranked = await self._threaded(wish, found, choose_ranked(weighed), UNHURRIED)
-        recalled = self._recalled(wish, found, ranked, weighed)
+        recalled = self._build_result(wish, found, ranked, weighed)
         kept = {one.memory.id for one in recalled.memories}
         weighed = with_threads(weighed, ranked)
         return Explanation(
@@ -255,15 +255,17 @@ class Recaller:
         return skip, note
 
     async def _searched(self, wish: RecallRequest, started: float) -> RecallResult:
-        found = await self._found(wish, started, lambda: self._left(started) * SHARED_SHARE, settles=True)
-        found = await self._reranked(wish, found, self._left(started))
-        with self._timed("rank"):
+        found = await self._found(wish, started, lambda: self._time_left(started) * SHARED_SHARE, settles=True)
+        found = await self._rerank(wish, found, self._time_left(started))
+        with self._time_stage("rank"):
             self._metrics.recall_candidates.observe(len(found.candidates))
-            within = self._left(started) * ONGOING_SHARE
-            weighed = await self._weighed(wish, found, within, whole=False)
-            ranked = await self._threaded(wish, found, choose_ranked(weighed), self._left(started) * THREAD_SHARE)
+            within = self._time_left(started) * ONGOING_SHARE
+            weighed = await self._weigh_candidates(wish, found, within, whole=False)
+            ranked = await self._threaded(
+                wish, found, choose_ranked(weighed), self._time_left(started) * THREAD_SHARE
+            )
             seen = frozenset(one.memory.id for one in weighed if one.verdict is Verdict.IN_VIEW)
-            recalled = self._recalled(wish, found, ranked, weighed)
+            recalled = self._build_result(wish, found, ranked, weighed)
             stages = _STAGES.get()
             trace = None if stages is None else self._trace(wish, found, recalled, weighed, ranked, stages)
             return replace(recalled, in_view=seen, trace=trace)
@@ -288,7 +290,7 @@ class Recaller:
         said a moment ago may take its time to be among them."""
         then = self._instant(wish)
         wish = replace(wish, scope=replace(wish.scope, as_of=then or self._as_of(wish.question)))
-        with self._timed("query"):
+        with self._time_stage("query"):
             reading = self._read_intents(wish)
             if wish.as_of and then is None:
                 log.info("recall.as_of_ignored")
@@ -296,28 +298,28 @@ class Recaller:
         if settles:
             await self._settle(wish)
         if self._lookups is not None and reading.intents:
-            with self._timed("search"):
+            with self._time_stage("search"):
                 lookup = await self._lookups.before_search(wish, reading, self._now())
             if lookup is not None:
                 return _Found(Query(wish.question), (), 1.0, None, "lookup", reading, lookup)
-        with self._timed("query"):
+        with self._time_stage("query"):
             query = await self._query(wish, started)
         texts = query.texts
         async with PendingEmbeddings(
-            self._vectors(query, self._left(started) * EMBED_SHARE), self._clock
+            self._vectors(query, self._time_left(started) * EMBED_SHARE), self._clock
         ) as coming:
             if self._begins is not None:
                 await self._begins.begun()
             # What the words say is worked out while the vectors are made; searching is what is left to do then.
             questions = [self._question(text) for text in texts]
-            with self._timed("search", lambda: coming.there):
+            with self._time_stage("search", lambda: coming.there):
                 own = self._searched_for(wish.caller.owner, wish, texts, coming, wish.scope)
                 # A shared owner is a project itself: what narrows the caller's own to one does not narrow it.
                 scope = replace(wish.scope, project="")
                 others = {owner: self._searched_for(owner, wish, texts, coming, scope) for owner in wish.shared}
                 searches, shared = await search_shared(own, others, patience, self._metrics)
                 whose = [await self._read(questions, found) for found in (searches, *shared)]
-        with self._timed("rank"):
+        with self._time_stage("rank"):
             fused = [self._fused(*pair) for found in whose for pair in zip(questions, found, strict=True)]
         totals = [found[0].total for found in whose]
         rankings = [one.candidates for one in fused if one.candidates]
@@ -328,7 +330,7 @@ class Recaller:
             ]
         lookup = None
         if self._lookups is not None and reading.intents:
-            with self._timed("search"):
+            with self._time_stage("search"):
                 lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
         if reading.intents and reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
             reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
@@ -414,7 +416,7 @@ class Recaller:
         if self._rewriter is None:
             return plain(wish.question, wish.earlier, take_apart=self._limits.take_apart)
         share = REWRITE_SHARE if self._reranker is None else REWRITE_SHARE_BESIDE_RERANK
-        within = max(self._left(started) * share, timedelta())
+        within = max(self._time_left(started) * share, timedelta())
         return await self._rewriter.query(wish.question, wish.earlier, within)
 
     async def _vectors(self, query: Query, within: timedelta) -> Sequence[Vector | None]:
@@ -422,7 +424,7 @@ class Recaller:
         words alone is nearly as good, and in time."""
         others = (self._embedder.embed_query(text) for text in query.others)
         try:
-            with self._timed("embed"):
+            with self._time_stage("embed"):
                 async with asyncio.timeout(within.total_seconds()):
                     if not query.others:
                         return [await self._vector(query)]
@@ -443,7 +445,7 @@ class Recaller:
         length = float(np.linalg.norm(mean))
         return asked if length == 0.0 else np.asarray(mean / length, dtype=np.float32)
 
-    async def _reranked(self, wish: RecallRequest, found: _Found, left: timedelta) -> _Found:
+    async def _rerank(self, wish: RecallRequest, found: _Found, left: timedelta) -> _Found:
         """The candidates in the order of the reranker, where there is one and it is in time."""
         on_cosine = self._limits.threshold_on_cosine
         relevant = any(one.standing(on_cosine=on_cosine) >= wish.threshold for one in found.candidates)
@@ -452,7 +454,7 @@ class Recaller:
         reranked = await self._reranker.reranked(found.query.text, found.candidates, left)
         return found if reranked is None else replace(found, candidates=reranked, path="rerank")
 
-    async def _weighed(
+    async def _weigh_candidates(
         self, wish: RecallRequest, found: _Found, within: timedelta, *, whole: bool
     ) -> list[Considered]:
         on_cosine, candidates, limit = self._limits.threshold_on_cosine, found.candidates, wish.limit
@@ -555,7 +557,7 @@ class Recaller:
             for one in passing
         )
 
-    def _left(self, started: float) -> timedelta:
+    def _time_left(self, started: float) -> timedelta:
         """Of the deadline."""
         return self._limits.deadline - timedelta(seconds=self._clock() - started)
 
@@ -568,7 +570,7 @@ class Recaller:
             return wish.limit + count
         return count if lookup.all_of_it else max(wish.limit, count)
 
-    def _recalled(
+    def _build_result(
         self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], weighed: Sequence[Considered]
     ) -> RecallResult:
         if found.total == 0:
@@ -602,7 +604,7 @@ class Recaller:
         return most if wish.room is None else min(most, wish.room)
 
     @contextmanager
-    def _timed(self, stage: str, since: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+    def _time_stage(self, stage: str, since: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
         """*since*: a later beginning than this one, which only the end knows."""
         started = self._clock()
         try:
@@ -622,7 +624,7 @@ def _with_room(weighed: Iterable[Considered], kept: AbstractSet[str]) -> Iterato
         yield replace(one, verdict=Verdict.NO_ROOM) if missed else one
 
 
-# Seconds by stage of the recall under way, where its trace is kept.
+# Seconds by stage of the current recall, if its trace is kept.
 _STAGES: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None)
 MOST_TRACED = 24  # candidates
 
@@ -644,93 +646,3 @@ CLASSIFY_SHARE = 0.3  # of the deadline, for a router's classifier
 EMBED_SHARE = 0.6  # of the time left: what the embedding model may take, so that words can still be searched
 REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
 REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much
-
-
-# --- shared ------------------------------------------------------------------------------------------
-# The memories that others share with the caller, searched beside the caller's own and never at their cost.
-
-T = TypeVar("T")
-
-
-async def search_shared(
-    own: Coroutine[Any, Any, T],
-    shared: Mapping[Owner, Coroutine[Any, Any, T]],
-    patience: Callable[[], timedelta],
-    metrics: Metrics,
-) -> tuple[T, list[T]]:
-    """What *own* came to, and those of *shared* that were there within *patience* after it, in their order. All run
-    at the same time. What fails of the shared ones is left out; what *own* raises is raised."""
-    tasks = {owner: asyncio.create_task(search, name="shared search") for owner, search in shared.items()}
-    try:
-        mine = await own
-        if tasks:
-            await asyncio.wait(tasks.values(), timeout=max(0.0, patience().total_seconds()))
-        return mine, [task.result() for owner, task in tasks.items() if _came(owner, task, metrics)]
-    finally:
-        for task in tasks.values():
-            task.cancel()
-        await asyncio.gather(*tasks.values(), return_exceptions=True)
-
-
-def _came(owner: Owner, task: asyncio.Task[T], metrics: Metrics) -> bool:
-    """Whether there is a result. What is no error of ours is a bug, and shows when the result is asked for."""
-    error = task.exception() if task.done() else None
-    outcome = "searched" if task.done() else "late"
-    if isinstance(error, MemoryExtprocError):
-        outcome = "unavailable"
-        log.warning("recall.shared_unavailable", scope=owner.kind.value, kind=type(error).__name__)
-    metrics.shared_searches.labels(owner.kind.value, outcome).inc()
-    return outcome == "searched"
-
-
-# --- coming ------------------------------------------------------------------------------------------
-# The vectors of a question's texts, on their way while other things are done.
-
-Vectors = Sequence[Vector | None]
-
-
-class PendingEmbeddings:
-    """One embedding, for as long as it is entered; leaving it ends what still runs."""
-
-    def __init__(self, embedding: Coroutine[Any, Any, Vectors], clock: Callable[[], float]) -> None:
-        self._embedding, self._clock = embedding, clock
-        self._task: asyncio.Task[Vectors]
-        self.there = 0.0  # when it was done, by *clock*
-
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._embedded(), name="embedding")
-        # Tasks begin when the loop comes to them: before what is done meanwhile, and not behind it.
-        await asyncio.sleep(0)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if not self._task.done():
-            self._task.cancel()
-            await asyncio.wait({self._task})
-
-    async def at(self, place: int) -> Vector | None:
-        """Of the text at *place*. Who no longer waits for it takes it from nobody else."""
-        vectors = self._task.result() if self._task.done() else await asyncio.shield(self._task)
-        return vectors[place]
-
-    async def _embedded(self) -> Vectors:
-        try:
-            return await self._embedding
-        finally:
-            self.there = self._clock()
-
-
-# --- union -------------------------------------------------------------------------------------------
-# Several searches for one question as one.
-
-
-def merge_rankings(rankings: Sequence[Sequence[Candidate]]) -> list[Candidate]:
-    """The candidates of several queries as one ranking, best first: each memory as the query saw it that it fits
-    best. The relevance decides, because it is calibrated and means the same for each query; the score, which
-    does not, only between equals."""
-    best: dict[str, Candidate] = {}
-    for one in (one for ranking in rankings for one in ranking):
-        known = best.get(one.memory.id)
-        if known is None or (one.relevance, one.score) > (known.relevance, known.score):
-            best[one.memory.id] = one
-    return sorted(best.values(), key=lambda one: (-one.relevance, -one.score, one.memory.id))

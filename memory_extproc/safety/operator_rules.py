@@ -1,4 +1,4 @@
-"""The operator's rules for what is kept and injected: patterns that block, and secrets by their class. Pure."""
+"""The operator's rules for storage and injection: patterns that block, and secrets by their class. Pure."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class SecretClass(StrEnum):
     TOKEN = "token"  # noqa: S105 - a class of secrets
     PASSWORD = "password"  # noqa: S105 - a class of secrets
     PRIVATE_KEY = "private_key"
-    CODE = "code"  # PINs, card verification values, one-time codes
+    CODE = "code"  # PINs, card verification values, TAN codes
     CARD = "card_number"
     BANK_ACCOUNT = "bank_account"
 
 
 class SecretPolicy(StrEnum):
-    """What becomes of a secret in what is stored."""
+    """The treatment of a secret in stored text."""
 
-    MASK = "mask"  # a word for the class stands in its place
-    DROP = "drop"  # the sentence that has one is not stored
+    MASK = "mask"  # a word for the class replaces it
+    DROP = "drop"  # its sentence is not stored
     KEEP = "keep"
 
 
@@ -50,7 +50,7 @@ _CLASSES: Mapping[str, SecretClass] = {
 
 
 class BlockPatterns:
-    """Regular expressions in RE2's syntax. A search takes time linear in the text, whatever the patterns are."""
+    """Regular expressions in RE2's syntax. A search takes time linear in the text for all patterns."""
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         """ConfigurationError names a pattern that RE2 does not read."""
@@ -100,7 +100,7 @@ class StorageRules:
         return (span for span in find_secrets(text) if self.of(span.kind) is not SecretPolicy.KEEP)
 
     def apply(self, text: str) -> str:
-        """*text* with its secrets masked, and without sentences that hold one of a class to drop."""
+        """*text* with its secrets masked, and without sentences that hold a secret of a class to drop."""
         return self.drop(mask_spans(text, self.find(text)).text).text
 
     def drop(self, masked: str) -> Masked:
@@ -153,7 +153,7 @@ def mask_placeholders(text: str) -> Masked:
 
 
 def says_more_than_masks(text: str) -> bool:
-    """Whether *text* has a word that is no mask. A text without any word says what it says: "👍", "…"."""
+    """Whether *text* has a word that is no mask. A text without any word stays: "👍", "…"."""
     if not OUR_MASK.search(text) and not has_placeholder(text):
         return True
     return any(sign.isalnum() for sign in PLACEHOLDER.sub("", OUR_MASK.sub("", text)))

@@ -287,7 +287,7 @@ class Policy:
         others are left out."""
         kinds: list[str] = []
 
-        def allowed(text: str) -> str:
+        def screen(text: str) -> str:
             """*text* without placeholders and dropped secrets; nothing of a text that a pattern blocks."""
             if self.rules.never_store.match(text):
                 kinds.append(BLOCKED)
@@ -297,7 +297,7 @@ class Policy:
             return left.text
 
         def said(text: str) -> str:
-            trimmed = of_caller(allowed(text), self.sensitive)
+            trimmed = of_caller(screen(text), self.sensitive)
             named = without_identifiers(trimmed.text, self.identifiers)
             kinds.extend((*trimmed.dropped, *named.kinds))
             return named.text
@@ -305,7 +305,7 @@ class Policy:
         asked = said(exchanged.asked)
         dropped = frozenset(kind for kind in Category if kind in kinds)
         # Who asked for something to be kept agrees to an answer that repeats it.
-        told = allowed(exchanged.answered)
+        told = screen(exchanged.answered)
         answered = Trimmed(told) if asks_to_keep(exchanged.asked) else of_assistant(told, self.sensitive, dropped)
         named = without_identifiers(answered.text, self.identifiers)
         kinds.extend((*answered.dropped, *named.kinds))

@@ -119,7 +119,7 @@ _LEAST_ROT13 = 2
 
 @memoize_by_hash(_REMEMBERED)
 def suspicion(text: str) -> Suspicion | None:
-    """Why *text*, a person's words or an assistant's, should not be remembered as it is; None for what people say.
+    """Why *text*, a person's words or an assistant's, should not be remembered as it is; None for words of people.
     Linear in *text*."""
     return _suspicion(text, foreign=False)
 

@@ -688,15 +688,13 @@ def _whole(alternatives: str) -> re.Pattern[str]:
     return re.compile(f"(?:{alternatives})")
 
 
+_CALLED = re.compile(r"(?:called|named)\s+\w")
+
+
 def _hard(value: str) -> bool:
     """Whether *value* is a number, date, address or name rather than a passing state."""
     folded = fold(value)
-    if (
-        _DATE.search(folded)
-        or _SPELLED_NUMBER.search(folded)
-        or "@" in value
-        or re.match(r"(?:called|named)\s+\w", folded)
-    ):
+    if "@" in value or any(found(folded) for found in (_DATE.search, _SPELLED_NUMBER.search, _CALLED.match)):
         return True
     words = value.split()
     return len(words) <= _LONGEST_NAME + 1 and any(word[:1].isupper() for word in words)

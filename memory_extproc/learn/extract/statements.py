@@ -24,7 +24,7 @@ from memory_extproc.text.intents import asks
 from memory_extproc.text.sentences import collapse_whitespace, sentences
 from memory_extproc.text.words import fold
 
-LONGEST_MESSAGE = 4000  # characters; what is longer was pasted
+LONGEST_MESSAGE = 4000  # characters; a longer text was pasted
 _LONGEST_SENTENCE = 400
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
