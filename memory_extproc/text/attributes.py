@@ -185,7 +185,7 @@ def _parse_attribute(name: str, bit: int, section: Any) -> Attribute:
         told=words("told"),
         led=words("led"),
         asking=any_of(section.get("asking", ()), f"{name}.asking"),
-        fields=any_of([translate(glob) for glob in section.get("fields", ())], f"{name}.fields"),
+        fields=any_of([rf"\A{translate(glob)}" for glob in section.get("fields", ())], f"{name}.fields"),
         tells=tuple(compile_pattern(one, f"{name}.tells") for one in section.get("tells", ())),
     )
 

@@ -52,20 +52,6 @@ READS_LITTLE = {
 # joins the others once its caller is shown to bound what it reads.
 UNPROVEN = {
     *(
-        f"index.facets.ATTRIBUTES.attributes[{name}].fields"
-        for name in [
-            "contact",
-            "relatives",
-            "friends",
-            "allergies",
-            "trips",
-            "flights",
-            "events",
-            "budget",
-            "styles",
-        ]
-    ),
-    *(
         f"learn.extract.clauses.{name}"
         for name in ["_FOREIGN", "_ALLERGY", "_CLAUSE", "_CONCERNS", "_SHARED", "_SUBORDINATE", "_TRAILING"]
     ),
