@@ -37,7 +37,8 @@ async def remember(stand: ConsoleStand, *texts: str, user: str = "ann", **fields
 
 async def fits(page: Any) -> bool:
     """Whether nothing stands out of the window to the side."""
-    return bool(await page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+    root = page.locator("html")  # is waited for: between two pages there is none
+    return bool(await root.evaluate("root => root.scrollWidth <= window.innerWidth"))
 
 
 @pytest.mark.parametrize("size", ["desktop", "phone"])
