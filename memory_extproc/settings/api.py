@@ -27,10 +27,12 @@ Way = Literal["mtls", "jwt", "api_key", "trusted_proxy", "none"]
 
 
 class ApiTls(Section):
-    cert: str = Field("", description="PEM file of the API's certificate chain; reread when it changes")
-    key: str = Field("", description="PEM file of its key")
+    cert: str = Field("", description="PEM file with the API server's certificate chain; reloaded when it changes")
+    key: str = Field("", description="PEM file with the certificate's private key")
     client_ca: str = Field(
-        "", description="PEM file of the authorities of clients' certificates; given, each client must show one"
+        "",
+        description="PEM file of the authorities that sign client certificates; if set, every client must "
+        "present one",
     )
 
     @property
@@ -39,31 +41,42 @@ class ApiTls(Section):
 
 
 class ApiJwt(Signed):
-    user_claim: str = Field("sub", min_length=1, description="claim that names the user; dots lead into objects")
-    tenant_claim: str = Field("", description="claim that names the tenant; empty: all are of one unnamed tenant")
-    roles_claim: str = Field(
-        "", description="claim with the roles user, admin, auditor, a list or words; empty: all are users"
+    user_claim: str = Field(
+        "sub", min_length=1, description="claim that names the user; dots reach into nested objects"
     )
-    leeway: Duration = Field(timedelta(seconds=30), description="by which clocks may differ")
-    refresh: Positive = Field(timedelta(minutes=5), description="how often keys are read anew, in the background")
+    tenant_claim: str = Field(
+        "", description="claim that names the tenant; empty: every user belongs to one unnamed tenant"
+    )
+    roles_claim: str = Field(
+        "",
+        description="claim that lists the caller's roles (user, admin, auditor), as a list or separated by "
+        "spaces; empty: every caller has the role user",
+    )
+    leeway: Duration = Field(timedelta(seconds=30), description="accepted clock difference for exp, nbf and iat")
+    refresh: Positive = Field(
+        timedelta(minutes=5), description="interval at which the keys are read again, in the background"
+    )
 
 
 class TrustedProxySection(Section):
     roles_header: OptionalHeader = Field(
         "",
-        description="header with the roles user, admin, auditor; empty: all are users. The gateway must set or "
-        "remove it in every request, or callers give themselves roles",
+        description="header that lists the caller's roles (user, admin, auditor); empty: every caller has the "
+        "role user. The gateway must set or remove this header in every request, or callers can "
+        "grant themselves roles",
     )
     names: tuple[str, ...] = Field(
-        (), description="names or globs (SAN or common name) of proxies elsewhere, with client certificates"
+        (),
+        description="names or globs (SAN or common name) of trusted proxies on other machines, which must "
+        "present client certificates",
     )
 
 
 class CertificateSection(Section):
     name: str = Field(min_length=1, description="glob over the certificate's names (SAN, else common name)")
-    tenant: str = Field("", description="the tenant of whoever has it")
-    user: str = Field("", description="the user; empty: the certificate's name")
-    roles: tuple[Role, ...] = Field((Role.USER,), min_length=1, description="what they may do")
+    tenant: str = Field("", description="tenant of the certificate's owner")
+    user: str = Field("", description="user id of the certificate's owner; empty: the certificate's name")
+    roles: tuple[Role, ...] = Field((Role.USER,), min_length=1, description="roles of the certificate's owner")
 
     def holder(self) -> CertificateHolder:
         """As api/authenticate.py takes it."""
@@ -71,69 +84,82 @@ class CertificateSection(Section):
 
 
 class AuditSection(Section):
-    enabled: bool = Field(default=True, description="a line for each call; who, what, whose and how it ended")
-    directory: str = Field("", description="where; empty: audit under data_dir")
-    file_bytes: Size = Field(64 * MIB, ge=64 << 10, description="of a file, then another is begun; none is deleted")
-    names: Literal["hashed", "plain"] = Field("hashed", description="of users: keyed hashes, or as they are")
+    enabled: bool = Field(
+        default=True, description="write one line per API call: caller, operation, affected user and result"
+    )
+    directory: str = Field("", description="directory of the log; empty: audit under data_dir")
+    file_bytes: Size = Field(
+        64 * MIB, ge=64 << 10, description="size at which a new file is started; old files are never deleted"
+    )
+    names: Literal["hashed", "plain"] = Field(
+        "hashed", description="how user ids are written: as keyed hashes or in plain text"
+    )
 
 
 class RateSection(Section):
-    per_second: float = Field(50.0, gt=0, le=1_000_000, description="calls of one caller, on average")
-    burst: int = Field(200, ge=1, le=1_000_000, description="calls of one caller at once")
+    per_second: float = Field(50.0, gt=0, le=1_000_000, description="average calls per second of one caller")
+    burst: int = Field(200, ge=1, le=1_000_000, description="calls that one caller may make at once")
 
 
 class Console(Section):
     page: bool = Field(
         default=False,
-        description="true: a page at /console of listen.console, for people to see, correct and forget what is "
-        "remembered of them, and for operators",
+        description="true: serve the page at /console on listen.console, where people see, correct and forget "
+        "their memories and operators look after the service",
     )
     chats: OptionalUrl = Field(
         "",
-        description="an OpenAI-compatible API behind Envoy, such as http://127.0.0.1:8888/v1, for a chat box on "
-        "the page; for a demo: it names the reader by identity.user_header, as a gateway would",
+        description="base URL of an OpenAI-compatible API behind Envoy, such as http://127.0.0.1:8888/v1, for "
+        "the chat box on the page; for demos only: the page sends the reader's name in "
+        "identity.user_header, as a gateway would",
     )
-    chat_model: str = Field("demo-llm", description="the model that the chat box names")
+    chat_model: str = Field("demo-llm", description="model name that the chat box sends")
     hosts: tuple[str, ...] = Field(
         (),
-        description="names that listen.console answers to, beside addresses and localhost, and whose pages may "
-        'call it from a browser; "*": any, where a gateway in front checks them',
+        description="host names that listen.console accepts besides IP addresses and localhost; pages of these "
+        'hosts may call it from a browser. "*" accepts any, for use behind a gateway that checks '
+        "the host",
     )
 
 
 class Api(Section):
     auth: tuple[Way, ...] = Field(
         (),
-        description="how callers prove who they are: mtls, jwt, api_key, trusted_proxy (identity.user_header from "
-        "a gateway on this machine), none; several at once. Empty: as identity: jwt where that has keys, else "
-        "trusted_proxy",
+        description="accepted ways to authenticate: mtls, jwt, api_key, trusted_proxy (identity.user_header set "
+        "by a gateway on this machine), none; several may be listed. Empty: jwt if identity.jwt has "
+        "keys, else trusted_proxy",
     )
     insecure: bool = Field(
-        default=False, description="true: off loopback without TLS, or with auth none; whoever reaches it reads all"
+        default=False,
+        description="true: allow the API to listen beyond loopback without TLS, or with auth none; anyone who "
+        "can reach the port can then read every memory",
     )
-    tls: ApiTls = Field(ApiTls(), description="of the API alone; empty: as tls")
-    trusted_proxy: TrustedProxySection = Field(TrustedProxySection(), description="auth trusted_proxy")
-    jwt: ApiJwt = Field(ApiJwt(), description="auth jwt; without keys: as identity.jwt")
-    keys_file: str = Field("", description="auth api_key: YAML file of hashed keys; reread when it changes")
+    tls: ApiTls = Field(ApiTls(), description="TLS of the API server; empty: the same as tls")
+    trusted_proxy: TrustedProxySection = Field(TrustedProxySection(), description="settings for auth trusted_proxy")
+    jwt: ApiJwt = Field(ApiJwt(), description="settings for auth jwt; without keys: the same as identity.jwt")
+    keys_file: str = Field("", description="for auth api_key: YAML file of hashed keys; reloaded when it changes")
     certificates: tuple[CertificateSection, ...] = Field(
-        (), description="auth mtls: who has which certificate; the first that fits"
+        (), description="for auth mtls: which certificate belongs to which user; the first match counts"
     )
-    rate: RateSection = Field(RateSection(), description="beyond it calls are refused")
+    rate: RateSection = Field(RateSection(), description="rate limit per caller; calls beyond it are refused")
     timeout: Positive = Field(
-        timedelta(seconds=30), description="of a call, beside its own deadline; not of streams"
+        timedelta(seconds=30),
+        description="maximum duration of a call, besides the client's own deadline; streaming calls are exempt",
     )
-    concurrency: int = Field(32, ge=1, le=10_000, description="calls worked on at the same time; others wait")
+    concurrency: int = Field(
+        32, ge=1, le=10_000, description="calls processed at the same time; further calls wait"
+    )
     secret: SecretStr = Field(
         SecretStr(""),
-        description="signs page tokens and the audit log; secret, 16 bytes or more, the same in all replicas; "
-        "empty: made under data_dir",
+        description="secret of 16 bytes or more that signs page tokens and the audit log; must be the same in "
+        "all replicas. Empty: generated under data_dir",
     )
     secret_file: str = Field("", description="file that holds the secret")
     audit: AuditSection = Field(AuditSection(), description="the audit log")
     error_body: Literal["status", "semantic_router"] = Field(
         "status",
-        description='of a refused call over HTTP: a google.rpc.Status, or `{"error": {"code": …}}` as clients of '
-        "the vLLM semantic router read it",
+        description='format of an HTTP error body: google.rpc.Status, or `{"error": {"code": …}}` as clients of '
+        "the vLLM semantic router expect",
     )
 
 

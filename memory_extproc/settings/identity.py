@@ -21,12 +21,16 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 class Signed(Section):
     """What makes a token one to believe. As it stands nothing does: `given` is false."""
 
-    jwks_file: str = Field("", description="file of the keys (JWKS); reread when it changes")
-    jwks_url: OptionalUrl = Field("", description="or where to fetch them; https, or http on loopback")
-    issuer: str = Field("", description="iss the token must carry")
-    audience: str = Field("", description="aud the token must carry")
+    jwks_file: str = Field("", description="file with the public keys (JWKS); reloaded when it changes")
+    jwks_url: OptionalUrl = Field(
+        "", description="URL of the public keys (JWKS), instead of a file; https, or http on loopback"
+    )
+    issuer: str = Field("", description="required value of the claim iss")
+    audience: str = Field("", description="required value of the claim aud")
     algorithms: tuple[Algorithm, ...] = Field(
-        ("RS256", "ES256"), min_length=1, description="signatures that count; never none, never shared keys"
+        ("RS256", "ES256"),
+        min_length=1,
+        description="accepted signature algorithms; none and shared-key algorithms cannot be chosen",
     )
 
     @property
@@ -35,14 +39,22 @@ class Signed(Section):
 
 
 class Jwt(Signed):
-    header: Header = Field("authorization", description="where the token stands, after Bearer or alone")
-    user_claim: str = Field("sub", min_length=1, description="claim that names the user; dots lead into objects")
-    tenant_claim: str = Field("", description="claim that names the tenant; empty: all are of one unnamed tenant")
-    projects_claim: str = Field(
-        "", description="claim that lists the projects the caller is a member of; empty: of none"
+    header: Header = Field(
+        "authorization", description="header that carries the token, with or without the prefix Bearer"
     )
-    leeway: Duration = Field(timedelta(seconds=30), description="by which clocks may differ")
-    refresh: Positive = Field(timedelta(minutes=5), description="how often keys are read anew, in the background")
+    user_claim: str = Field(
+        "sub", min_length=1, description="claim that names the user; dots reach into nested objects"
+    )
+    tenant_claim: str = Field(
+        "", description="claim that names the tenant; empty: every user belongs to one unnamed tenant"
+    )
+    projects_claim: str = Field(
+        "", description="claim that lists the projects of which the caller is a member; empty: no projects"
+    )
+    leeway: Duration = Field(timedelta(seconds=30), description="accepted clock difference for exp, nbf and iat")
+    refresh: Positive = Field(
+        timedelta(minutes=5), description="interval at which the keys are read again, in the background"
+    )
 
 
 def _metadata_path(value: str) -> str:
@@ -55,26 +67,49 @@ Metadata = Annotated[str, AfterValidator(_metadata_path)]
 
 
 class IdentitySection(Section):
-    user_header: OptionalHeader = Field("x-authz-user-id", description="set by a trusted filter before us")
+    user_header: OptionalHeader = Field(
+        "x-authz-user-id",
+        description="header with the user id, set by a trusted filter that runs before the sidecar",
+    )
     tenant_header: OptionalHeader = Field(
-        "x-authz-tenant-id", description="the owner of a memory is (tenant, user)"
+        "x-authz-tenant-id", description="header with the tenant; memories belong to the pair (tenant, user)"
     )
-    project_header: OptionalHeader = Field("x-memory-project", description="narrows to one project's memories")
-    session_header: OptionalHeader = Field("x-session-id", description="joins turns; else found from their words")
+    project_header: OptionalHeader = Field(
+        "x-memory-project", description="header that restricts a request to the memories of one project"
+    )
+    session_header: OptionalHeader = Field(
+        "x-session-id",
+        description="header that joins requests into one conversation; without it, conversations are recognised "
+        "by their messages",
+    )
     metadata: Metadata = Field(
-        "", description="instead of the header: a place in Envoy's dynamic metadata, namespace:key.key"
+        "",
+        description="place of the user id in Envoy's dynamic metadata, as namespace:key.key; used instead of "
+        "the header",
     )
-    metadata_tenant: Metadata = Field("", description="where the tenant stands there; empty: one unnamed tenant")
+    metadata_tenant: Metadata = Field(
+        "",
+        description="place of the tenant in Envoy's dynamic metadata; empty: every user belongs to one unnamed "
+        "tenant",
+    )
     metadata_projects: Metadata = Field(
         "",
-        description="where Envoy's dynamic metadata lists the projects that the caller is a member of",
+        description="place in Envoy's dynamic metadata of the list of projects of which the caller is a member",
     )
-    jwt: Jwt = Field(Jwt(), description="instead of the header: a claim of a token that we verify")
+    jwt: Jwt = Field(
+        Jwt(),
+        description="take the user from a claim of a token that the sidecar verifies; used instead of the header",
+    )
     trust_body: bool = Field(
-        default=False, description="true: memory_context.user_id names the caller when the header is absent"
+        default=False,
+        description="true: take the user from memory_context.user_id in the body if the header is absent",
     )
-    strip_headers: bool = Field(default=False, description="true: the upstream does not see the identity headers")
-    people_only: str = Field("", description="glob of user ids that have memory (*@example.com); empty: all")
+    strip_headers: bool = Field(
+        default=False, description="true: remove the identity headers from requests to the upstream"
+    )
+    people_only: str = Field(
+        "", description="glob of user ids that have memory, such as *@example.com; empty: all user ids"
+    )
 
     def options(self, hash_key: bytes | None) -> IdentityOptions:
         """As wire/identity.py takes it; *hash_key* replaces user ids by keyed hashes."""
@@ -97,30 +132,42 @@ class IdentitySection(Section):
 
 
 class ProjectScope(Section):
-    recall: bool = Field(default=False, description="true: a member's requests also reach what the project shares")
+    recall: bool = Field(
+        default=False, description="true: requests of a member also search the memories that the project shares"
+    )
     learn: bool = Field(
         default=False,
-        description="true: what a member says in a request that names it becomes the project's, not theirs",
+        description="true: statements in a request that names a project are stored as the project's, not as the "
+        "caller's",
     )
     most: int = Field(
-        4, ge=1, le=16, description="projects searched for a request that names none; the first that are listed"
+        4,
+        ge=1,
+        le=16,
+        description="maximum number of projects searched for a request that names none; the first ones listed "
+        "are used",
     )
 
 
 class GlobalScope(Section):
-    recall: bool = Field(default=False, description="true: every request also reaches what an operator put there")
+    recall: bool = Field(
+        default=False, description="true: every request also searches the memories that an operator provides"
+    )
     reach: Literal["tenant", "all"] = Field(
         "tenant",
-        description="tenant: each tenant has a set of its own; all: one set for every tenant's callers",
+        description="tenant: each tenant has its own set of global memories; all: one set for the callers of "
+        "every tenant",
     )
 
 
 class Scopes(Section):
     project: ProjectScope = Field(
-        ProjectScope(), description="memories of a project's members together; membership is always verified"
+        ProjectScope(), description="memories shared among the members of a project; membership is always verified"
     )
     global_: GlobalScope = Field(
-        GlobalScope(), alias="global", description="an operator's memories for everybody; never learned into"
+        GlobalScope(),
+        alias="global",
+        description="memories that an operator provides for everyone; nothing is learned into them",
     )
 
     def sharing(self) -> Sharing:
@@ -154,60 +201,77 @@ BlockList = Annotated[
 
 
 class Privacy(Section):
-    hash_user_ids: bool = Field(default=False, description="true: a keyed hash stands for the user id everywhere")
-    hash_key: SecretStr = Field(SecretStr(""), description="16 bytes or more; secret; lost, memories are orphaned")
+    hash_user_ids: bool = Field(default=False, description="true: store a keyed hash in place of every user id")
+    hash_key: SecretStr = Field(
+        SecretStr(""),
+        description="secret key of 16 bytes or more for hash_user_ids; if it is lost, stored memories can no "
+        "longer be assigned to their users",
+    )
     hash_key_file: str = Field("", description="file that holds the hash key")
     encrypt_content: bool = Field(
-        default=False, description="true: texts rest sealed, in Milvus and the journal, with a key of each caller's"
+        default=False,
+        description="true: encrypt stored texts, in Milvus and in the journal, with one key per caller",
     )
     master_key_file: str = Field(
-        "", description="file of the master keys that wrap those, a line each; `memory-extproc keys new` prints one"
+        "",
+        description="file of the master keys that encrypt the callers' keys, one per line; `memory-extproc keys "
+        "new` prints one",
     )
     keys_file: str = Field(
-        "", description="where the wrapped keys rest; empty: keys.db under data_dir, or Redis where there is one"
+        "",
+        description="file that stores the encrypted callers' keys; empty: keys.db under data_dir, or Redis if "
+        "coordination.url is set",
     )
     consent: ConsentDefault = Field(
-        "opt_out", description="of who never chose: opt_out: has memory until they say no; opt_in: none until yes"
+        "opt_out",
+        description="policy for callers who made no choice; opt_out: memory is on until they decline; opt_in: "
+        "memory is off until they agree",
     )
     consent_of: dict[str, ConsentDefault] = Field(
-        {}, description="the same for single tenants, by name", examples=[{"acme": "opt_in"}]
+        {}, description="consent policy of individual tenants, by name", examples=[{"acme": "opt_in"}]
     )
     consent_fresh: Positive = Field(
-        timedelta(seconds=5), description="within which a choice made at one replica holds at the others"
+        timedelta(seconds=5),
+        description="time within which a choice made at one replica takes effect at the others",
     )
     consent_grace: Duration = Field(
-        timedelta(minutes=1), description="how long a yes counts while nobody can be asked; then nothing is allowed"
+        timedelta(minutes=1),
+        description="time for which a known consent counts while the consent store is unreachable; after it, "
+        "memory is off",
     )
     identifiers: Identifiers = Field(
         Identifiers.KEEP,
-        description="mail addresses, phones, national ids, streets: keep; mask; drop their sentence",
+        description="treatment of mail addresses, phone numbers, national ids and street addresses: keep them, "
+        "mask them, or drop the sentence",
     )
     sensitive: frozenset[Category] = Field(
         frozenset({Category.DIET}),
-        description="special categories kept though nobody asked for it: health, religion, politics, sexuality, "
-        "ethnicity, union, crime, biometry, diet (allergies, but those to medicines); the others are not",
+        description="special categories that may be learned without the caller asking for it: health, religion, "
+        "politics, sexuality, ethnicity, union, crime, biometry, diet (includes allergies, except "
+        "to medicines). Statements of other special categories are stored only on request",
         examples=[["diet", "health"]],
     )
     secrets: dict[SecretClass, SecretPolicy] = Field(
         {},
-        description="what becomes of a class of secrets in what is stored: mask (also of classes not named), drop "
-        "its sentence, or keep; classes: api_key, token, password, private_key, code (PINs), card_number, "
-        "bank_account",
+        description="treatment of each class of secrets in stored text: mask (also the default for classes not "
+        "listed), drop (remove the sentence) or keep. Classes: api_key, token, password, "
+        "private_key, code (PINs), card_number, bank_account",
         examples=[{"code": "keep"}],
     )
     never_store: BlockList = Field(
         (),
-        description="regular expressions in RE2's syntax: a message, fact or memory that one of them matches is "
-        "not stored",
+        description="regular expressions (RE2 syntax); a message, fact or memory that matches one is not stored",
         examples=[["(?i)project nightfall"]],
     )
     never_inject: BlockList = Field(
         (),
-        description="the same, for memories that are never put into a prompt",
+        description="regular expressions (RE2 syntax); a memory that matches one is never put into a prompt",
         examples=[["(?i)salary"]],
     )
     quarantine: bool = Field(
-        default=True, description="put what instructs an assistant aside; false: as any memory"
+        default=True,
+        description="true: put text that gives orders to an assistant into quarantine; false: store it like any "
+        "other memory",
     )
 
     @cached_property

@@ -25,60 +25,83 @@ HALF_LIFE = timedelta(days=60)
 
 class Threads(Section):
     min_relevance: Share = Field(
-        0.8, description="of a topic's summary, from which on turns of its conversation are fetched too"
+        0.8, description="minimum relevance of a topic's summary for messages of its conversation to be fetched too"
     )
-    max: int = Field(4, ge=0, le=50, description="messages so fetched, within inject.token_budget; 0: off")
+    max: int = Field(
+        4,
+        ge=0,
+        le=50,
+        description="maximum number of messages fetched this way, within inject.token_budget; 0: none",
+    )
 
 
 class Recall(Section):
     deadline: Positive | Auto = Field(
-        "auto", description="of the whole read path; auto: 150ms, or 1.5s with a language model in it"
+        "auto", description="time limit of the whole recall; auto: 150ms, or 1.5s if a language model takes part"
     )
     settle: Duration = Field(
-        timedelta(milliseconds=50), description="most to wait, within it, until the caller's last turn can be found"
+        timedelta(milliseconds=50),
+        description="maximum wait, within the deadline, for the caller's previous turn to become searchable",
     )
-    max_concurrent: int = Field(64, ge=1, le=10_000, description="recalls at the same time; beyond: overloaded")
-    candidates: int = Field(100, ge=1, le=1000, description="memories asked of the search, before ranking")
+    max_concurrent: int = Field(
+        64,
+        ge=1,
+        le=10_000,
+        description="recalls at the same time; further requests pass without memory, with the outcome `overloaded`",
+    )
+    candidates: int = Field(
+        100, ge=1, le=1000, description="number of memories that the search returns for ranking"
+    )
     threshold_on: Literal["relevance", "cosine"] = Field(
-        "relevance", description="what the threshold is held against: calibrated relevance, or the raw cosine"
+        "relevance", description="score that the threshold applies to: calibrated relevance or raw cosine"
     )
     query_rewrite: Literal["off", "vague", "always"] = Field(
-        "off", description="by a language model; vague: only what does not stand for itself"
+        "off",
+        description="let a language model rewrite the query; vague: only questions that cannot be understood alone",
     )
-    hyde: bool = Field(default=False, description="also search for an answer that a language model supposes")
+    hyde: bool = Field(
+        default=False, description="also search with a hypothetical answer written by a language model (HyDE)"
+    )
     about_caller: tuple[Annotated[str, AfterValidator(_pattern)], ...] = Field(
-        (), description="regular expressions of words about the caller; empty: the built-in ones"
+        (), description="regular expressions that recognise statements about the caller; empty: the built-in ones"
     )
     partition_bytes: Size = Field(
-        256 << 20, ge=1 << 20, description="of recently active callers' memories in process"
+        256 << 20, ge=1 << 20, description="memory for the memories of recently active callers"
     )
     split_questions: bool = Field(
         default=False, description="also search for each part of a question that asks for several things"
     )
     rerank: Literal["off", "cross_encoder", "llm"] = Field(
         "off",
-        description="who has a word in the order of the best: a model in process, or a language model; left out "
-        "where it would be late",
+        description="rerank the best candidates with a cross-encoder in process or with a language model; "
+        "skipped if it would exceed the deadline",
     )
     rerank_model: str = Field(
         "ms-marco-MiniLM-L6-v2",
         min_length=1,
-        description="cross_encoder: a model of `memory-extproc models prepare --kind cross-encoder`, below "
-        "embedding.models_dir and in embedding.precision",
+        description="for cross_encoder: model prepared by `memory-extproc models prepare --kind cross-encoder`, "
+        "under embedding.models_dir and with embedding.precision",
     )
     rerank_weight: Share = Field(
-        0.6, description="0 to 1: the reranker's opinion beside the order of the search; `models calibrate` fits it"
+        0.6,
+        description="weight of the reranker against the order of the search, 0 to 1; `memory-extproc models "
+        "calibrate` fits it",
     )
-    rerank_candidates: int = Field(20, ge=2, le=100, description="of the best that are reranked")
+    rerank_candidates: int = Field(20, ge=2, le=100, description="number of best candidates that are reranked")
     mmr_lambda: Share | None = Field(
-        None, description="1: relevance alone; towards 0: variety among what is injected; null: off"
+        None,
+        description="diversity of the injected memories (maximal marginal relevance); 1: relevance only; lower: "
+        "more variety; null: off",
     )
     half_life: Positive = Field(
-        HALF_LIFE, description="after which a message has lost half of what its age can cost it; facts do not age"
+        HALF_LIFE,
+        description="age at which a message has lost half of the score that age can cost it; facts do not age",
     )
-    threads: Threads = Field(Threads(), description="what was said of a topic that matches well")
+    threads: Threads = Field(
+        Threads(), description="messages of the conversation behind a summary that matches well"
+    )
     weights: str = Field(
-        "", description="file that `memory-extproc eval tune` wrote; empty: what comes with the product"
+        "", description="weights file written by `memory-extproc eval tune`; empty: the packaged weights"
     )
 
     @property
@@ -94,17 +117,25 @@ class Recall(Section):
 
 class JournalSection(Section):
     fsync: bool = Field(
-        default=False, description="true: an accepted turn survives power loss too, not only a crash"
+        default=False, description="true: call fsync for each accepted turn, so that it also survives a power loss"
     )
-    max_turns: int = Field(100_000, ge=1, description="not learned yet; beyond, turns are dropped and counted")
+    max_turns: int = Field(
+        100_000,
+        ge=1,
+        description="maximum number of turns waiting to be learned; beyond it, turns are dropped and counted",
+    )
     intake_bytes: Size = Field(
         256 << 20,
         ge=1 << 20,
-        description="of turns that cannot be decided or journalled for now; beyond, turns are dropped and counted",
+        description="maximum size of turns that cannot be journalled yet, for example while consent is unknown; "
+        "beyond it, turns are dropped and counted",
     )
-    retention: Duration = Field(timedelta(minutes=10), description="until a learned turn is erased")
+    retention: Duration = Field(
+        timedelta(minutes=10), description="time until a learned turn is erased from the journal"
+    )
     wait: Positive = Field(
-        timedelta(milliseconds=50), description="most that an answer's last piece waits for the journal"
+        timedelta(milliseconds=50),
+        description="maximum time that the last piece of an answer waits for the journal",
     )
 
 
@@ -114,19 +145,24 @@ Tokens = Annotated[int | None, Field(ge=1, le=10**12)]
 class ModelTokens(Section):
     """Estimated tokens of prompts and answers, in whole hours and days of UTC."""
 
-    caller_hour: Tokens = Field(100_000, description="for one caller in an hour; null: no bound, here and below")
-    caller_day: Tokens = Field(500_000, description="for one caller in a day")
-    tenant_hour: Tokens = Field(None, description="for all callers of a tenant in an hour")
-    tenant_day: Tokens = Field(None, description="for all callers of a tenant in a day")
-    all_hour: Tokens = Field(None, description="in all in an hour")
-    all_day: Tokens = Field(None, description="in all in a day")
+    caller_hour: Tokens = Field(100_000, description="tokens for one caller per hour; null: unlimited")
+    caller_day: Tokens = Field(500_000, description="tokens for one caller per day; null: unlimited")
+    tenant_hour: Tokens = Field(None, description="tokens for all callers of a tenant per hour; null: unlimited")
+    tenant_day: Tokens = Field(None, description="tokens for all callers of a tenant per day; null: unlimited")
+    all_hour: Tokens = Field(None, description="tokens for all callers per hour; null: unlimited")
+    all_day: Tokens = Field(None, description="tokens for all callers per day; null: unlimited")
 
 
 class QuotaSection(Section):
     turns_per_hour: float = Field(
-        3600.0, ge=0, le=1e9, description="turns of one caller that are kept, in the long run; 0: without bound"
+        3600.0,
+        ge=0,
+        le=1e9,
+        description="average number of turns of one caller that are learned per hour; 0: unlimited",
     )
-    burst: int = Field(1000, ge=1, le=1_000_000, description="of them at once, after a rest")
+    burst: int = Field(
+        1000, ge=1, le=1_000_000, description="number of turns that are learned at once after a quiet time"
+    )
 
 
 def _marker(value: str) -> str:
@@ -146,37 +182,48 @@ class MarkersSection(Section):
 
     create: Marker = Field(
         "",
-        description="what an assistant writes to have something remembered, {text} for what; empty: nothing",
+        description="text with which an assistant asks to store something, {text} stands for the content; "
+        "empty: none",
     )
-    delete: Marker = Field("", description="the same to have something forgotten softly, as chat_commands allows")
+    delete: Marker = Field(
+        "",
+        description="text with which an assistant asks to forget something (softly, and only if chat_commands "
+        "allows it); empty: none",
+    )
 
 
 class Learn(Section):
     journal: JournalSection = Field(
-        JournalSection(), description="where accepted turns wait until they are learned"
+        JournalSection(), description="queue of accepted turns that are not learned yet"
     )
     session_idle: Positive = Field(
-        timedelta(seconds=60), description="of silence, after which a model extracts facts from a session"
+        timedelta(seconds=60), description="idle time after which a language model extracts facts from a session"
     )
     extractor: Literal["auto", "llm", "rules", "off"] = Field(
-        "auto", description="auto: the model memory_extraction if there is one, with the rules while it is down"
+        "auto",
+        description="extractor of facts; auto: the model memory_extraction if it is configured, with the rules "
+        "as fallback",
     )
     model_tokens: ModelTokens = Field(
-        ModelTokens(), description="what learning may ask of a model; beyond it the rules serve"
+        ModelTokens(), description="token budget of learning; when it is used up, the rules take over"
     )
     model_patience: Positive = Field(
         timedelta(hours=24),
-        description="how long turns wait for a model that is away; the rules serve meanwhile",
+        description="time that turns wait for an unavailable model before the rules read them",
     )
-    concurrency: int = Field(4, ge=1, le=256, description="callers learned from at the same time")
-    quota: QuotaSection = Field(QuotaSection(), description="how much of one caller is kept, in each replica")
+    concurrency: int = Field(4, ge=1, le=256, description="callers whose turns are learned at the same time")
+    quota: QuotaSection = Field(
+        QuotaSection(), description="limit on the turns learned per caller, in each replica"
+    )
     notepad: bool = Field(
         default=False,
-        description="also take short notes on what helps a caller, by the model memory_extraction; part of "
-        "inject.profile",
+        description="also let the model memory_extraction take short notes on how to help a caller; shown as "
+        "part of inject.profile",
     )
-    markers: MarkersSection = Field(MarkersSection(), description="of assistants told to note things themselves")
-    max_attempts: int = Field(8, ge=1, le=1000, description="until a turn that fails goes to the dead letters")
+    markers: MarkersSection = Field(
+        MarkersSection(), description="texts by which an assistant itself asks to store or forget something"
+    )
+    max_attempts: int = Field(8, ge=1, le=1000, description="attempts before a failing turn becomes a dead letter")
 
 
 def _coordination_url(value: str) -> str:
@@ -195,16 +242,22 @@ def _coordination_url(value: str) -> str:
 class CoordinationSection(Section):
     url: Annotated[str, AfterValidator(_coordination_url)] = Field(
         "",
-        description="redis://host:port/0 for several replicas, the journal included; empty: SQLite under "
-        "data_dir, one replica",
+        description="Redis for several replicas, journal included: redis://host:port/0; empty: SQLite under "
+        "data_dir, for one replica",
     )
-    password: SecretStr = Field(SecretStr(""), description="of Redis; secret: environment or file")
+    password: SecretStr = Field(
+        SecretStr(""), description="password of Redis; set it through the environment or password_file"
+    )
     password_file: str = Field("", description="file that holds the password")
-    prefix: str = Field("memory-extproc", pattern=r"^[A-Za-z0-9_.:-]{1,64}$", description="of all keys in Redis")
-    timeout: Positive = Field(timedelta(milliseconds=500), description="most that one call of Redis may take")
+    prefix: str = Field(
+        "memory-extproc", pattern=r"^[A-Za-z0-9_.:-]{1,64}$", description="prefix of all keys in Redis"
+    )
+    timeout: Positive = Field(timedelta(milliseconds=500), description="maximum duration of one call to Redis")
     lease: Positive = Field(
-        timedelta(seconds=10), description="after which a dead replica's share of the learning passes to the others"
+        timedelta(seconds=10), description="time after which other replicas take over the learning of a dead one"
     )
     accept_volatile: bool = Field(
-        default=False, description="true: a Redis that loses accepted turns when it dies or is full will do"
+        default=False,
+        description="true: accept a Redis without persistence or with an eviction policy, which can lose "
+        "accepted turns",
     )

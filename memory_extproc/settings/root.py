@@ -44,50 +44,63 @@ from memory_extproc.settings.types import Section, is_loopback, on_loopback
 class Settings(Section):
     """Made by `load`; every default stands in its field and nowhere else."""
 
-    memory: Memory = Field(Memory(), description="the block that the vLLM semantic router documents")
-    external_models: tuple[ExternalModel, ...] = Field((), description="language models, one for each role")
-    listen: Listen = Field(Listen(), description="addresses")
-    tls: Tls = Field(Tls(), description="of the ext_proc server: mutual, or not at all")
+    memory: Memory = Field(Memory(), description="the section that the vLLM semantic router documents")
+    external_models: tuple[ExternalModel, ...] = Field((), description="language models, at most one per role")
+    listen: Listen = Field(Listen(), description="addresses of the servers")
+    tls: Tls = Field(Tls(), description="mutual TLS of the ext_proc server")
     data_dir: str = Field(
         "",
-        description="Milvus Lite's file, the journal, coordination; empty: ./data if a sidecar made it, else "
-        "$XDG_DATA_HOME/memory-extproc, by default ~/.local/share/memory-extproc",
+        description="directory of Milvus Lite's file, the journal and coordination; empty: ./data if a sidecar "
+        "created it there, else $XDG_DATA_HOME/memory-extproc (by default "
+        "~/.local/share/memory-extproc)",
     )
     mode: Literal["active", "shadow", "gradual"] = Field(
-        "active", description="shadow: all but the injection; gradual: for a share of the callers"
+        "active",
+        description="active: inject and learn; shadow: everything except injection; gradual: inject for a share "
+        "of the callers only",
     )
     percent: float | None = Field(
-        None, ge=0, le=100, description="of the callers, always the same ones; with mode: gradual only"
+        None,
+        ge=0,
+        le=100,
+        description="for mode gradual: percentage of the callers; a caller always falls into the same group",
     )
-    identity: IdentitySection = Field(IdentitySection(), description="whose memory a request reaches")
-    scopes: Scopes = Field(Scopes(), description="memories that callers share; none unless switched on")
-    signals: SignalsSection = Field(SignalsSection(), description="what a router in front found out")
+    identity: IdentitySection = Field(IdentitySection(), description="the user and tenant of a request")
+    scopes: Scopes = Field(Scopes(), description="memories that callers share; off by default")
+    signals: SignalsSection = Field(SignalsSection(), description="classification of a request by a router")
     recall: Recall = Field(Recall(), description="the read path")
-    inject: Inject = Field(Inject(), description="the block")
+    inject: Inject = Field(Inject(), description="the injected block")
     learn: Learn = Field(Learn(), description="the write path")
-    compress: Compress = Field(Compress(), description="long chats")
+    compress: Compress = Field(Compress(), description="compression of long chats")
     chat_commands: Literal["off", "remember", "remember_and_forget"] = Field(
         "remember_and_forget",
-        description='"remember that ...", "forget what I told you about ..." said in a chat: off; remember; '
-        "remember_and_forget (a forget is soft: undone over the memory API until it is erased)",
+        description='which commands in a chat are obeyed ("remember that ...", "forget what I told you about '
+        '..."); a forget in a chat is a soft deletion, which the memory API can undo until it is '
+        "erased",
     )
-    topics: Topics = Field(Topics(), description="what sessions were about: topics and summaries")
-    coordination: CoordinationSection = Field(CoordinationSection(), description="what replicas agree on")
-    limits: Limits = Field(Limits(), description="bounds on what is held")
+    topics: Topics = Field(Topics(), description="topics and summaries of sessions")
+    coordination: CoordinationSection = Field(CoordinationSection(), description="state shared among replicas")
+    limits: Limits = Field(Limits(), description="limits on memory use and sizes")
     auxiliary_calls: Literal["skip", "handle"] = Field(
-        "skip", description="titles, tags and summaries that chat clients ask for themselves; handle: as any other"
+        "skip",
+        description="calls that chat clients make for titles, tags and summaries; skip: pass them without "
+        "memory; handle: treat them like any other request",
     )
-    rules: tuple[RuleSection, ...] = Field((), description="exceptions; the first that matches decides")
-    retention: Retention = Field(Retention(), description="what becomes of memories with time")
-    forget: Forgetting = Field(Forgetting(), description="what stays forgotten, and the proof of it")
-    api: Api = Field(Api(), description="the memory API: who may call it")
+    rules: tuple[RuleSection, ...] = Field(
+        (), description="exceptions by route, model, tenant or content; the first match decides"
+    )
+    retention: Retention = Field(Retention(), description="aging, merging and deletion of memories")
+    forget: Forgetting = Field(Forgetting(), description="erasure of memories and its proof")
+    api: Api = Field(Api(), description="access to the memory API")
     console: Console = Field(Console(), description="the memory API over HTTP, and the page")
-    privacy: Privacy = Field(Privacy(), description="what is known of whom")
-    trace: Trace = Field(Trace(), description="decisions that are kept to be asked about")
-    telemetry: Telemetry = Field(Telemetry(), description="logs, metrics, traces")
-    envoy: EnvoySection = Field(EnvoySection(), description="what `envoy-config` writes and we rely on")
-    health: Health = Field(Health(), description="what a probe is told of this process")
-    shutdown: Shutdown = Field(Shutdown(), description="the order of leaving")
+    privacy: Privacy = Field(Privacy(), description="personal data: consent, encryption, identifiers and secrets")
+    trace: Trace = Field(Trace(), description="decisions kept for later inspection")
+    telemetry: Telemetry = Field(Telemetry(), description="logs, metrics and traces")
+    envoy: EnvoySection = Field(
+        EnvoySection(), description="values that `memory-extproc envoy-config` writes and the sidecar relies on"
+    )
+    health: Health = Field(Health(), description="health checks of the process")
+    shutdown: Shutdown = Field(Shutdown(), description="phases of a graceful shutdown")
 
     # Notices about the semantic router's keys that were translated.
     _router_notices: tuple[str, ...] = PrivateAttr(())

@@ -28,26 +28,40 @@ MIB = 1 << 20
 
 
 class Listen(Section):
-    ext_proc: Listening = Field("127.0.0.1:50051", description="gRPC for Envoy: host:port or unix:/path")
+    ext_proc: Listening = Field(
+        "127.0.0.1:50051", description="address of the ext_proc gRPC server for Envoy: host:port or unix:/path"
+    )
     ext_proc_unix: OptionalSocket = Field(
-        "", description="a Unix socket for an Envoy on the same machine, beside ext_proc: unix:/path"
+        "", description="additional Unix socket for an Envoy on the same machine: unix:/path"
     )
-    api: Listening = Field("127.0.0.1:50052", description="gRPC of the memory API, with health and reflection")
+    api: Listening = Field(
+        "127.0.0.1:50052",
+        description="address of the memory API's gRPC server, which also serves health and reflection",
+    )
     console: Listening = Field(
-        "127.0.0.1:50053", description="HTTP of the memory API (/v1/memory, /docs), and the page if it is on"
+        "127.0.0.1:50053",
+        description="address of the memory API over HTTP (/v1/memory, /docs) and of the page, if enabled",
     )
-    http: Listening = Field("127.0.0.1:9190", description="/metrics, /healthz, /readyz; never a person's words")
+    http: Listening = Field(
+        "127.0.0.1:9190",
+        description="address of /metrics, /healthz and /readyz; these never contain texts of users",
+    )
     insecure: bool = Field(
         default=False,
-        description="true: ext_proc may listen off loopback without TLS; whoever reaches it reads memories",
+        description="true: allow ext_proc to listen beyond loopback without TLS; anyone who can reach the port "
+        "can then read memories",
     )
 
 
 class Tls(Section):
-    cert: str = Field("", description="PEM file of the ext_proc server's certificate chain; reread when it changes")
-    key: str = Field("", description="PEM file of its key")
-    client_ca: str = Field("", description="PEM file of the authorities that sign clients' certificates")
-    allowed_names: tuple[str, ...] = Field((), description="names (SAN or common name) a client must have one of")
+    cert: str = Field(
+        "", description="PEM file with the ext_proc server's certificate chain; reloaded when it changes"
+    )
+    key: str = Field("", description="PEM file with the certificate's private key")
+    client_ca: str = Field("", description="PEM file of the authorities that sign client certificates")
+    allowed_names: tuple[str, ...] = Field(
+        (), description="names or globs (SAN or common name); a client certificate must match one"
+    )
 
     @property
     def given(self) -> bool:
@@ -56,48 +70,68 @@ class Tls(Section):
 
 class Limits(Section):
     request_body: Size = Field(
-        4 * MIB, ge=1 << 10, le=256 * MIB, description="larger ones pass untouched: too_large"
+        4 * MIB,
+        ge=1 << 10,
+        le=256 * MIB,
+        description="maximum size of a request body; larger ones pass unchanged, with the outcome `too_large`",
     )
     answer_capture: Size = Field(
-        2 * MIB, ge=1 << 10, le=256 * MIB, description="larger ones pass, nothing is learned"
+        2 * MIB,
+        ge=1 << 10,
+        le=256 * MIB,
+        description="maximum size of an answer that is learned from; larger ones pass and nothing is learned",
     )
     process_bytes: Size = Field(
-        256 * MIB, ge=MIB, description="of bodies held for open exchanges together; beyond it learning yields first"
+        256 * MIB,
+        ge=MIB,
+        description="memory for the bodies of all open exchanges; when it is used up, learning is given up first",
     )
-    content_bytes: Size = Field(8 << 10, ge=256, le=65_535, description="of one memory's text in UTF-8, cut beyond")
+    content_bytes: Size = Field(
+        8 << 10, ge=256, le=65_535, description="maximum size of one memory's text in UTF-8; longer text is cut"
+    )
     streams: int = Field(
-        10_000, ge=1, le=1_000_000, description="exchanges open at the same time, for us and for Envoy's breaker"
+        10_000,
+        ge=1,
+        le=1_000_000,
+        description="maximum number of open exchanges, also written into Envoy's circuit breaker",
     )
 
 
 class EnvoySection(Section):
     message_timeout: Positive | Auto = Field(
-        "auto", description="Envoy's patience with one message of ours; auto: four deadlines, 1s at least"
+        "auto", description="Envoy's message_timeout for the sidecar; auto: four times recall.deadline, at least 1s"
     )
     two_filters: bool = Field(
         default=False,
-        description="true: a second filter, which nobody waits for, watches answers; no piece of one waits for us",
+        description="true: observe answers in a second filter for which Envoy does not wait, so that answers "
+        "are never delayed",
     )
-    health_interval: Positive = Field(timedelta(seconds=1), description="between Envoy's health checks of us")
+    health_interval: Positive = Field(
+        timedelta(seconds=1), description="interval of Envoy's health checks of the sidecar"
+    )
     route_timeout: Duration = Field(
-        timedelta(0), description="Envoy's bound on a whole exchange; 0s: none, answers may stream for long"
+        timedelta(0), description="Envoy's timeout of a whole exchange; 0s: none, for long streamed answers"
     )
-    idle_timeout: Positive = Field(timedelta(minutes=10), description="Envoy's bound on silence within an exchange")
+    idle_timeout: Positive = Field(
+        timedelta(minutes=10), description="Envoy's timeout of silence within an exchange"
+    )
 
 
 class Health(Section):
     stall: Positive = Field(
         timedelta(seconds=10),
-        description="an event loop that has not run for so long is unhealthy: /healthz and /readyz answer 503",
+        description="time without a run of the event loop after which /healthz and /readyz answer 503",
     )
 
 
 class Shutdown(Section):
     announce: Duration = Field(
-        timedelta(seconds=2), description="not serving but still working, so that Envoy turns"
+        timedelta(seconds=2),
+        description="time for which the sidecar reports not serving but still works, so that Envoy sends "
+        "requests elsewhere",
     )
-    grace: Duration = Field(timedelta(seconds=30), description="for open exchanges to end")
-    flush: Duration = Field(timedelta(seconds=10), description="for accepted turns to be learned")
+    grace: Duration = Field(timedelta(seconds=30), description="time for open exchanges to end")
+    flush: Duration = Field(timedelta(seconds=10), description="time for accepted turns to be learned")
 
 
 # --- prompt ------------------------------------------------------------------------------------------
@@ -110,52 +144,68 @@ class Inject(Section):
     as_: InjectAs = Field(
         "auto",
         alias="as",
-        description="auto: by the model's profile; a message of its own; or appended to the user's",
+        description="place of the block: system_message: a system message of its own; user_suffix: the end of "
+        "the user's message; auto: by the model's profile",
     )
-    token_budget: int = Field(512, ge=32, le=100_000, description="estimated tokens of a block at most")
+    token_budget: int = Field(512, ge=32, le=100_000, description="maximum size of a block, in estimated tokens")
     overview_budget: int = Field(
         1024,
         ge=32,
         le=100_000,
-        description="of a block that answers a question for all there is: an overview, a list, past conversations; "
-        "token_budget where that is more",
+        description="maximum size, in estimated tokens, of a block that answers an overview, a list or a "
+        "question about past conversations; token_budget if that is larger",
     )
     window: Annotated[int, Field(ge=256)] | Auto = Field(
-        "auto", description="tokens of the models' context window; auto: by the model's profile"
+        "auto", description="context window of the models, in tokens; auto: by the model's profile"
     )
     margin: int = Field(
-        256, ge=0, le=100_000, description="tokens of the window left free, for what estimates miss"
+        256,
+        ge=0,
+        le=100_000,
+        description="tokens of the context window that stay free, because sizes are estimates",
     )
     unknown_window_budget: int = Field(
-        256, ge=0, le=100_000, description="tokens of a block where the model's window is not known"
+        256,
+        ge=0,
+        le=100_000,
+        description="maximum size of a block, in tokens, for models whose context window is unknown",
     )
     replay: bool = Field(
-        default=True, description="put a conversation's earlier blocks back where they stood, for prompt caches"
+        default=True,
+        description="put the earlier blocks of a conversation back into their places, so that prompt caches "
+        "keep working",
     )
     replay_tokens: int = Field(
-        8192, ge=0, le=1_000_000, description="estimated tokens of those at most; beyond it the oldest go"
+        8192,
+        ge=0,
+        le=1_000_000,
+        description="maximum size of these earlier blocks, in estimated tokens; the oldest are left out first",
     )
-    replay_keep: Positive = Field(timedelta(days=1), description="how long after its last turn one is known again")
+    replay_keep: Positive = Field(
+        timedelta(days=1), description="time after the last turn for which a conversation's blocks are kept"
+    )
     profile: Literal["off", "always", "when_relevant"] = Field(
         "off",
-        description="who the caller is, in a block of its own, once in a conversation; when_relevant: where "
-        "memories are injected too",
+        description="add a profile of the caller as a block of its own, once per conversation; when_relevant: "
+        "only where memories are injected too",
     )
-    profile_tokens: int = Field(256, ge=32, le=10_000, description="estimated tokens of it at most")
-    profile_importance: Share = Field(0.7, description="importance, 0 to 1, that a fact needs to be in it")
+    profile_tokens: int = Field(
+        256, ge=32, le=10_000, description="maximum size of the profile, in estimated tokens"
+    )
+    profile_importance: Share = Field(0.7, description="minimum importance of a fact in the profile, 0 to 1")
 
 
 class Compress(Section):
     enabled: bool = Field(
         default=False,
-        description="send long chats with a condensed state in place of their older messages; false: only where a "
-        "rule or x-memory-compress: force asks for it",
+        description="replace the older messages of long chats by a condensed state; false: only where a rule or "
+        "`x-memory-compress: force` asks for it",
     )
     above_tokens: int = Field(
-        16_000, ge=256, le=10_000_000, description="estimated tokens that a long chat exceeds"
+        16_000, ge=256, le=10_000_000, description="length in estimated tokens above which a chat is compressed"
     )
-    keep_turns: int = Field(5, ge=1, le=1000, description="last turns that stay as they were said")
-    keep: Positive = Field(timedelta(days=7), description="how long a state is kept, from its making on")
+    keep_turns: int = Field(5, ge=1, le=1000, description="number of last turns that stay unchanged")
+    keep: Positive = Field(timedelta(days=7), description="time for which a condensed state is kept")
 
 
 # --- rules -------------------------------------------------------------------------------------------
@@ -165,25 +215,36 @@ class Compress(Section):
 class ClassifierSection(Section):
     url: OptionalUrl = Field(
         "",
-        description="of the vLLM semantic router's API, such as http://127.0.0.1:8080: asked whether a question is "
-        "one of general fact, where the request says nothing; it reads the caller's words. Empty: nobody is asked",
+        description="base URL of the vLLM semantic router's classification API, such as http://127.0.0.1:8080; "
+        "it is asked whether a question is about general facts if the request carries no signal, "
+        "and receives the question's text. Empty: not used",
     )
-    access_key: SecretStr = Field(SecretStr(""), description="bearer key; secret: environment or file")
-    access_key_file: str = Field("", description="file that holds the access key")
-    timeout: Positive = Field(timedelta(milliseconds=40), description="of one call, within recall.deadline")
-    cache: int = Field(4096, ge=0, le=1_000_000, description="questions whose answer is kept")
+    access_key: SecretStr = Field(
+        SecretStr(""), description="bearer token; set it through the environment or access_key_file"
+    )
+    access_key_file: str = Field("", description="file that holds the bearer token")
+    timeout: Positive = Field(
+        timedelta(milliseconds=40), description="maximum duration of one call, within recall.deadline"
+    )
+    cache: int = Field(4096, ge=0, le=1_000_000, description="number of questions whose classification is cached")
 
 
 class SignalsSection(Section):
     fact_headers: tuple[Header, ...] = Field(
-        ("x-memory-signal-fact", "x-vsr-matched-fact-check"), description="say: a question of general fact"
+        ("x-memory-signal-fact", "x-vsr-matched-fact-check"),
+        description="headers that mark a question about general facts",
     )
-    tool_headers: tuple[Header, ...] = Field(("x-memory-signal-tool",), description="say: a call of tools")
-    greeting_headers: tuple[Header, ...] = Field(("x-memory-signal-greeting",), description="say: a greeting")
+    tool_headers: tuple[Header, ...] = Field(("x-memory-signal-tool",), description="headers that mark a tool call")
+    greeting_headers: tuple[Header, ...] = Field(
+        ("x-memory-signal-greeting",), description="headers that mark a greeting"
+    )
     metadata_namespace: str = Field(
-        "", description="Envoy dynamic metadata with the keys fact, tool, greeting; empty: none"
+        "",
+        description="namespace in Envoy's dynamic metadata with the keys fact, tool and greeting; empty: not used",
     )
-    classifier: ClassifierSection = Field(ClassifierSection(), description="where the request says nothing")
+    classifier: ClassifierSection = Field(
+        ClassifierSection(), description="classification API, for requests without signals"
+    )
 
 
 ORIGINS = ("app", "dialect", "model", "route")
@@ -207,23 +268,25 @@ OptionalName = Annotated[str, AfterValidator(_name)]
 
 
 class RuleSignals(Section):
-    fact: bool | None = Field(None, description="as if the router had said so")
-    tool: bool | None = Field(None, description="as if the router had said so")
-    greeting: bool | None = Field(None, description="as if the router had said so")
+    fact: bool | None = Field(None, description="treat the request as a question about general facts")
+    tool: bool | None = Field(None, description="treat the request as a tool call")
+    greeting: bool | None = Field(None, description="treat the request as a greeting")
 
 
 class RuleWhen(Section):
-    path: str = Field("", description="glob over the path without its query")
-    model: str = Field("", description="glob over the request's model, whatever the case")
+    path: str = Field("", description="glob over the path, without the query string")
+    model: str = Field("", description="glob over the request's model, ignoring case")
     route: str = Field("", description="glob over the name of Envoy's route")
     tenant: str = Field("", description="glob over the tenant")
     project: str = Field("", description="glob over the project that the request names")
-    upstream: str = Field("", description="glob over the name of Envoy's cluster that the request goes to")
-    header: dict[Header, str] = Field(default_factory=dict, description="name: glob over one of its values")
+    upstream: str = Field("", description="glob over the name of the Envoy cluster that receives the request")
+    header: dict[Header, str] = Field(
+        default_factory=dict, description="globs by header name; one of the header's values must match"
+    )
     keyword: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         (),
         examples=[["salary"]],
-        description="any of these whole words or phrases in the caller's last words, whatever the case",
+        description="words or phrases of which the caller's last message must contain one, ignoring case",
     )
 
     @model_validator(mode="after")
@@ -234,33 +297,37 @@ class RuleWhen(Section):
 
 
 class RuleThen(Section):
-    retrieve: Switch = Field(Switch.DEFAULT, description="skip: outcome `disabled`, no client can override it")
+    retrieve: Switch = Field(
+        Switch.DEFAULT, description="skip: no recall, with the outcome `disabled`; clients cannot override it"
+    )
     store: Switch = Field(Switch.DEFAULT, examples=["skip"], description="skip: nothing is learned")
     compress: Switch = Field(
         Switch.DEFAULT,
         examples=["force"],
-        description="skip: never; force: whatever its length; default: as compress",
+        description="skip: never compress; force: always compress; default: as compress says",
     )
-    threshold: Share | None = Field(None, description="relevance, 0 to 1")
-    limit: int | None = Field(None, ge=0, le=100, description="memories in a block at most")
+    threshold: Share | None = Field(None, description="minimum relevance of an injected memory, 0 to 1")
+    limit: int | None = Field(None, ge=0, le=100, description="maximum number of memories in a block")
     token_budget: int | None = Field(
-        None, ge=32, le=100_000, description="estimated tokens of a block at most, of an overview too"
+        None, ge=32, le=100_000, description="maximum size of a block in estimated tokens, overviews included"
     )
     project: OptionalName = Field(
         "",
-        description="the project of these requests, whatever they name: only its memories are recalled, and what "
-        "is learned becomes its own; empty: as the request says",
+        description="project of the matching requests, whatever they name: only its memories are recalled, and "
+        "new ones are stored for it; empty: as the request says",
         examples=["support"],
     )
-    types: frozenset[MemoryType] | None = Field(None, min_length=1, description="only memories of these types")
+    types: frozenset[MemoryType] | None = Field(
+        None, min_length=1, description="recall only memories of these types"
+    )
     origins: tuple[Annotated[str, AfterValidator(_origin)], ...] = Field(
         (),
         examples=[["route=support-*"]],
-        description="only memories that came from one of these: app=, dialect=, model= or route= and a glob",
+        description="recall only memories of these origins: app=, dialect=, model= or route= followed by a glob",
     )
-    shared: bool = Field(default=True, description="false: the caller's own memories alone, nothing shared")
-    signals: RuleSignals = Field(RuleSignals(), description="what to take as said by the router")
-    inject: InjectAs | None = Field(None, description="as inject.as, for these requests")
+    shared: bool = Field(default=True, description="false: recall only the caller's own memories, no shared ones")
+    signals: RuleSignals = Field(RuleSignals(), description="signals to assume for the matching requests")
+    inject: InjectAs | None = Field(None, description="place of the block for the matching requests, as inject.as")
 
     @model_validator(mode="after")
     def sets_something(self) -> Self:
@@ -270,8 +337,8 @@ class RuleThen(Section):
 
 
 class RuleSection(Section):
-    when: RuleWhen = Field(description="all that is given must hold")
-    then: RuleThen = Field(description="what is set; the first rule that matches decides alone")
+    when: RuleWhen = Field(description="conditions; all that are given must hold")
+    then: RuleThen = Field(description="effects; only those of the first matching rule apply")
 
     def rule(self) -> Rule:
         """As wire/rules.py takes it."""
@@ -288,24 +355,28 @@ OTHERS = "other"
 
 
 class Telemetry(Section):
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="from this level on")
-    log_format: Literal["json", "console"] = Field("json", description="for programs or for people")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="lowest level that is logged"
+    )
+    log_format: Literal["json", "console"] = Field("json", description="json for programs, console for people")
     tenants: tuple[Annotated[str, Field(min_length=1, max_length=128)], ...] = Field(
-        (), max_length=100, description="that have metrics of their own; all the rest are counted as `other`"
+        (), max_length=100, description="tenants with metrics of their own; all others are counted as `other`"
     )
     canary: Duration | Literal["off"] = Field(
         timedelta(minutes=5),
-        description="how often a caller who is nobody is asked what it is known to remember; 60s at least, or off",
+        description="interval of a self-test that asks for a known memory of an artificial caller; at least "
+        "60s, or off",
     )
     otlp_endpoint: OptionalUrl = Field(
-        "", description="http(s)://host:4317 of an OpenTelemetry collector's gRPC port; empty: no traces"
+        "",
+        description="OTLP gRPC endpoint of an OpenTelemetry collector, such as http://host:4317; empty: no traces",
     )
     trace_share: Share = Field(
-        1.0, description="of the exchanges that no trace of the gateway's decides about: 0 to 1"
+        1.0, description="share of exchanges that are traced if the gateway's trace context does not decide, 0 to 1"
     )
     content: bool = Field(
         default=False,
-        description="true: traces show what people say and what is remembered of them; for a test system only",
+        description="true: include texts of users and memories in traces; for test systems only",
     )
 
 
@@ -313,10 +384,10 @@ class Trace(Section):
     keep: Duration = Field(
         timedelta(0),
         le=timedelta(days=30),
-        description="how long it is known what was decided for a request, for GetDecision and the page; ids and "
-        "numbers alone, forgotten with their memories. 0s: nothing is kept",
+        description="time for which the decisions about a request are kept, for GetDecision and the page; they "
+        "hold ids and numbers only and are forgotten with their memories. 0s: not kept",
     )
-    most: int = Field(200, ge=10, le=10_000, description="requests of one user that are kept at most")
+    most: int = Field(200, ge=10, le=10_000, description="maximum number of requests kept per user")
 
 
 def telemetry_agrees(telemetry: Telemetry) -> Iterator[str]:
