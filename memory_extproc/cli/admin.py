@@ -39,24 +39,24 @@ if TYPE_CHECKING:
     from memory_extproc.retention.scheduler import Round
 
 
-audit_app = typer.Typer(help="The memory API's audit log.", no_args_is_help=True)
-api_key_app = typer.Typer(help="API keys for the memory API.", no_args_is_help=True)
-console_app = typer.Typer(help="The page to see, correct and forget.", no_args_is_help=True)
+audit_app = typer.Typer(help="Check the memory API's audit log.", no_args_is_help=True)
+api_key_app = typer.Typer(help="Create API keys for the memory API.", no_args_is_help=True)
+console_app = typer.Typer(help="Sign in to the page.", no_args_is_help=True)
 
 
 @audit_app.command("verify")
 def verify_log(
     config: ConfigFile = None,
     directory: Annotated[
-        Path | None, typer.Option(help="where the log lies, if not where the configuration says")
+        Path | None, typer.Option(help="directory of the log; by default the configured one")
     ] = None,
     since: Annotated[
-        int, typer.Option(min=1, help="the first line that should be there, where older files were put away")
+        int, typer.Option(min=1, help="number of the first expected line, if older files were moved away")
     ] = 1,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether lines of the audit log were removed, changed or cut off: exit 0 if none was, else 1."""
+    """Check the audit log for removed, changed or truncated lines; exit 1 if there are any."""
     from memory_extproc.api.audit import verify  # noqa: PLC0415 - quick `--help`
 
     with faults_to_exit():
@@ -102,12 +102,12 @@ def _show(lines: int, faults: list[dict[str, str | int]]) -> None:
 
 @api_key_app.command("new")
 def new_key(
-    name: Annotated[str, typer.Option("--id", help="what the key is called, in the file and nowhere else")],
-    tenant: Annotated[str, typer.Option(help="the tenant of whoever has it")] = "",
-    user: Annotated[str, typer.Option(help="the user it is of; empty: of none, for admins and auditors")] = "",
-    role: Annotated[list[Role] | None, typer.Option(help="what it may do; several at once")] = None,
+    name: Annotated[str, typer.Option("--id", help="name of the key in the file")],
+    tenant: Annotated[str, typer.Option(help="tenant of the key's owner")] = "",
+    user: Annotated[str, typer.Option(help="user id of the key's owner; empty for admins and auditors")] = "",
+    role: Annotated[list[Role] | None, typer.Option(help="role of the key; may be repeated")] = None,
 ) -> None:
-    """Make an API key, and its entry for api.keys_file.
+    """Create an API key and print its entry for api.keys_file.
 
     The key itself stands on the first line; it cannot be shown again.
     """
@@ -129,13 +129,13 @@ def new_key(
 
 @console_app.command("link")
 def print_link(
-    user: Annotated[str, typer.Option(help="the user whom the link signs in")],
-    tenant: Annotated[str, typer.Option(help="the user's tenant, if there is one")] = "",
-    role: Annotated[list[Role] | None, typer.Option(help="the session's roles; several at once")] = None,
-    url: Annotated[str, typer.Option(help="the page's address, if browsers do not reach listen.console")] = "",
+    user: Annotated[str, typer.Option(help="user that the link signs in")],
+    tenant: Annotated[str, typer.Option(help="tenant of the user")] = "",
+    role: Annotated[list[Role] | None, typer.Option(help="role of the session; may be repeated")] = None,
+    url: Annotated[str, typer.Option(help="base URL of the page, if browsers do not reach listen.console")] = "",
     config: ConfigFile = None,
 ) -> None:
-    """Print a link that signs a user in to the page, once, within half an hour.
+    """Print a link that signs a user in to the page; it works once, within half an hour.
 
     The link is signed with api.secret, or with the secret in the data directory of a sidecar that was started.
     """
@@ -160,7 +160,9 @@ def sign_in_link(settings: Settings, user: str, tenant: str, roles: frozenset[Ro
 # --- keys --------------------------------------------------------------------------------------------
 # `memory-extproc keys`: the master key, and what it wrapped.
 
-keys_app = typer.Typer(help="Keys of texts at rest (privacy.encrypt_content).", no_args_is_help=True)
+keys_app = typer.Typer(
+    help="Manage the encryption keys of stored texts (privacy.encrypt_content).", no_args_is_help=True
+)
 
 
 @keys_app.command()
@@ -177,7 +179,7 @@ def new() -> None:
 
 @keys_app.command()
 def rotate(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Wrap every caller's key anew with the first master key of the file.
+    """Encrypt every caller's key again, with the first master key of the file.
 
     Texts stay as they are, and a sidecar that runs takes no notice.
     """
@@ -191,7 +193,7 @@ def rotate(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 
 @keys_app.command()
 def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Say how many keys each master key wraps, by its name."""
+    """Print how many callers' keys each master key encrypts."""
     with faults_to_exit():
         current, masters = asyncio.run(_masters(load(file_of(config), os.environ)))
     if as_json:
@@ -219,7 +221,7 @@ async def _masters(settings: Settings) -> tuple[tuple[str, ...], dict[str, int]]
 # --- models ------------------------------------------------------------------------------------------
 # `memory-extproc models`: the files of the embedding model and of a cross-encoder.
 
-models_app = typer.Typer(help="Prepare and check the models' files.", no_args_is_help=True)
+models_app = typer.Typer(help="Prepare, check, calibrate and copy models.", no_args_is_help=True)
 
 # As model_source.DEFAULT_SOURCE; not imported, because what stands behind it takes half a second to load and
 # `--help` need not wait for that. A test holds the two together.
@@ -234,7 +236,7 @@ WRONG_USE = 2
 RERANK_WEIGHTS = (0.2, 0.4, 0.6, 0.8)
 RERANK_QUESTIONS = 100  # of the packaged notes
 
-AsOne = Annotated[bool, typer.Option("--json", help="one JSON object on stdout, for programs")]
+AsOne = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 
 
 @models_app.command()
@@ -247,18 +249,20 @@ def prepare(
         ),
     ] = None,
     kind: Annotated[
-        ModelKind, typer.Option(help="embedder: makes vectors; cross-encoder: reranks (recall.rerank)")
+        ModelKind, typer.Option(help="embedder, or cross-encoder for recall.rerank")
     ] = ModelKind.EMBEDDER,
-    precision: Annotated[Precision, typer.Option(help="of the weights")] = Precision.INT8,
+    precision: Annotated[Precision, typer.Option(help="precision of the weights")] = Precision.INT8,
     models_dir: Annotated[
-        Path, typer.Option(envvar="MEMORY_EXTPROC_MODELS_DIR", help="where model directories stand")
+        Path, typer.Option(envvar="MEMORY_EXTPROC_MODELS_DIR", help="directory that contains the model directories")
     ] = DEFAULT_DIRECTORY,
-    name: Annotated[str | None, typer.Option(help="of the model directory; by default the source's own")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="name of the model directory; by default the source's name")
+    ] = None,
     *,
-    force: Annotated[bool, typer.Option("--force", help="make it again even if it is there and whole")] = False,
+    force: Annotated[bool, typer.Option("--force", help="prepare the model again even if it is complete")] = False,
     as_json: AsOne = False,
 ) -> None:
-    """Turn a model's files into a directory that the sidecar can load: checksummed, idempotent, no PyTorch."""
+    """Convert a model's files into a checksummed directory that the sidecar can load, without PyTorch."""
     console = Console(stderr=True, quiet=as_json)
     try:
         with needs_extra("models"):
@@ -289,13 +293,11 @@ def prepare(
 @models_app.command()
 def calibrate(
     config: ConfigFile = None,
-    out: Annotated[Path, typer.Option(help="the file of weights to write, for recall.weights")] = Path(
-        "weights.json"
-    ),
+    out: Annotated[Path, typer.Option(help="weights file to write, for recall.weights")] = Path("weights.json"),
     *,
     as_json: AsOne = False,
 ) -> None:
-    """Fit recall's weights to the configured embedding model, on packaged sets of made-up people, in minutes.
+    """Fit recall's weights for the configured embedding model on the packaged data sets; takes minutes.
 
     With recall.rerank: cross_encoder it also says which weight of the reranker orders best, and whether it helps.
     """
@@ -346,11 +348,11 @@ async def _fit_rerank_weight(settings: Settings) -> dict[str, Any]:
 @models_app.command(name="export")
 def export_(
     directory: Annotated[Path, typer.Argument(help="a model directory")],
-    archive: Annotated[Path, typer.Argument(help="the archive to write, .tar")],
+    archive: Annotated[Path, typer.Argument(help="archive to write (.tar)")],
     *,
     as_json: AsOne = False,
 ) -> None:
-    """Write a model directory as an archive, for a machine that reaches no registry."""
+    """Write a model directory into an archive, for machines without access to a registry."""
     try:
         manifest = export_model(directory, archive)
     except ModelDirectoryError as error:
@@ -360,14 +362,14 @@ def export_(
 
 @models_app.command(name="import")
 def import_(
-    archive: Annotated[Path, typer.Argument(help="what `models export` wrote")],
+    archive: Annotated[Path, typer.Argument(help="archive written by `models export`")],
     models_dir: Annotated[
-        Path, typer.Option(envvar="MEMORY_EXTPROC_MODELS_DIR", help="where model directories stand")
+        Path, typer.Option(envvar="MEMORY_EXTPROC_MODELS_DIR", help="directory that contains the model directories")
     ] = DEFAULT_DIRECTORY,
     *,
     as_json: AsOne = False,
 ) -> None:
-    """Unpack a model's archive below --models-dir, once every checksum is right."""
+    """Verify a model's archive and unpack it under --models-dir."""
     try:
         directory, manifest = import_model(archive, models_dir)
     except ModelDirectoryError as error:
@@ -377,7 +379,7 @@ def import_(
 
 @models_app.command()
 def check(directory: Annotated[Path, typer.Argument(help="a model directory")], *, as_json: AsOne = False) -> None:
-    """Compare a model directory with its manifest; exit 1 when it is damaged or half-written."""
+    """Compare a model directory with its manifest; exit 1 if it is damaged or incomplete."""
     try:
         manifest = verify(directory)
     except ModelDirectoryError as error:
@@ -411,7 +413,7 @@ def _write(answer: dict[str, Any]) -> None:
 
 app = typer.Typer(
     name="retention",
-    help="What becomes of memories with time.\n\n"
+    help="Delete expired memories and merge duplicates.\n\n"
     "A Milvus Lite file lets one process in: there the sidecar keeps its memories itself "
     "(retention.every), and the command is for when it is stopped; beside a Milvus server it can run at any time.",
     no_args_is_help=True,
@@ -420,12 +422,12 @@ app = typer.Typer(
 
 @app.callback()
 def retention() -> None:
-    """What becomes of memories with time."""
+    """Delete expired memories and merge duplicates."""
 
 
-_User = Annotated[str, typer.Option(help="this caller alone; empty: everybody")]
-_Tenant = Annotated[str, typer.Option(help="the caller's tenant, if there is one")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="change nothing, say what would happen")]
+_User = Annotated[str, typer.Option(help="only this user; empty: all users")]
+_Tenant = Annotated[str, typer.Option(help="tenant of the user")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="print what would happen, without changing anything")]
 
 
 @app.command()
@@ -437,7 +439,7 @@ def run(
     dry_run: _DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """See to everybody's memories once: delete, erase, and make what says the same one.
+    """Run one round of retention: delete, erase, and merge duplicates.
 
     Deleted softly is what is over or too many, erased what was deleted for long enough. It can be stopped at any
     time and run again.
@@ -456,7 +458,7 @@ def reflect(
     dry_run: _DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have the extraction model say what several facts of a theme show.
+    """Let the extraction model draw conclusions from several facts on a theme.
 
     Also where retention.reflect is not switched on. A theme is thought over once, and again when it has grown;
     `--dry-run` counts those that are due, and asks no model.

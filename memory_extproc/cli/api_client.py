@@ -197,30 +197,35 @@ _option = functools.partial(typer.Option, rich_help_panel="Connection")
 def _connection(
     *,
     address: Annotated[
-        str, _option(envvar="MEMORY_EXTPROC_API", help="of the memory API: host:port or unix:/path")
+        str, _option(envvar="MEMORY_EXTPROC_API", help="address of the memory API: host:port or unix:/path")
     ] = USUAL,
-    tls: Annotated[bool, _option("--tls", help="speak TLS to it")] = False,
+    tls: Annotated[bool, _option("--tls", help="use TLS")] = False,
     tls_ca: Annotated[
-        Path | None, _option(envvar="MEMORY_EXTPROC_API_CA", help="authorities of its certificate, PEM")
+        Path | None,
+        _option(
+            envvar="MEMORY_EXTPROC_API_CA", help="PEM file of the authorities that sign the server's certificate"
+        ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, _option(envvar="MEMORY_EXTPROC_API_CERT", help="your certificate, PEM")
+        Path | None, _option(envvar="MEMORY_EXTPROC_API_CERT", help="PEM file of your client certificate")
     ] = None,
-    tls_key: Annotated[Path | None, _option(envvar="MEMORY_EXTPROC_API_KEY_FILE", help="its key, PEM")] = None,
-    token: Annotated[str, _option(envvar="MEMORY_EXTPROC_TOKEN", help="a JWT that says who you are")] = "",
-    api_key: Annotated[str, _option(envvar="MEMORY_EXTPROC_API_KEY", help="an API key")] = "",
+    tls_key: Annotated[
+        Path | None, _option(envvar="MEMORY_EXTPROC_API_KEY_FILE", help="PEM file of its private key")
+    ] = None,
+    token: Annotated[str, _option(envvar="MEMORY_EXTPROC_TOKEN", help="JWT that identifies you")] = "",
+    api_key: Annotated[str, _option(envvar="MEMORY_EXTPROC_API_KEY", help="API key that identifies you")] = "",
     as_user: Annotated[
         str,
         _option(
             "--as",
             envvar="MEMORY_EXTPROC_AS",
-            help="who you are, where the memory API takes your word: on its own machine",
+            help="your user id, where the API trusts its own machine (auth trusted_proxy)",
         ),
     ] = "",
     as_tenant: Annotated[
-        str, _option("--tenant", envvar="MEMORY_EXTPROC_TENANT", help="with --as: of which tenant")
+        str, _option("--tenant", envvar="MEMORY_EXTPROC_TENANT", help="tenant of the user given with --as")
     ] = "",
-    timeout: Annotated[float, _option(min=0.1, help="seconds for a call; streams take what they take")] = 30.0,
+    timeout: Annotated[float, _option(min=0.1, help="timeout of a call in seconds; streams have none")] = 30.0,
 ) -> Connection:
     return Connection(
         address=address,
@@ -269,7 +274,7 @@ def with_api(command: Callable[..., None]) -> Callable[..., None]:
 
 
 UserOption = Annotated[
-    str, typer.Option("--user", help="whose memories, for an admin or auditor; by default your own")
+    str, typer.Option("--user", help="user whose memories are meant, for admins and auditors; by default yourself")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout, for programs")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]

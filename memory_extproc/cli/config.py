@@ -26,17 +26,17 @@ from memory_extproc.settings.loading import read
 from memory_extproc.settings.memory import Provider
 from memory_extproc.settings.semantic_router import Fate, import_configuration
 
-app = typer.Typer(name="config", help="Check, show and describe the configuration.", no_args_is_help=True)
+app = typer.Typer(name="config", help="Check, show, describe and import a configuration.", no_args_is_help=True)
 
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", help="YAML file; by default ./config.yaml if it is there, else what is built in"
+        "--config", "-c", help="YAML file; by default ./config.yaml if it exists, else the built-in defaults"
     ),
 ]
 USUAL = Path("config.yaml")
 ROUTER = "semantic-router"
-AsJson = Annotated[bool, typer.Option("--json", help="for programs")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 
 
 def file_of(config: Path | None) -> Path | None:
@@ -46,7 +46,7 @@ def file_of(config: Path | None) -> Path | None:
 
 @app.command()
 def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Name every fault of the configuration at once; exit 2 if there is one."""
+    """Report every error of the configuration at once; exit 2 if there is one."""
     with faults_to_exit():
         try:
             settings = load(file_of(config), os.environ)
@@ -100,7 +100,7 @@ def _calibration(settings: Settings, fingerprint: str) -> str:
 
 @app.command()
 def show(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Print what is in effect: file, environment and defaults together; secrets are stars."""
+    """Print the effective configuration (file, environment and defaults) with secrets masked."""
     with faults_to_exit():
         effective = dump_effective(load(file_of(config), os.environ))
     if as_json:
@@ -117,7 +117,7 @@ def schema() -> None:
 
 @app.command()
 def example() -> None:
-    """Print a whole config.yaml: every key with its meaning and default."""
+    """Print a complete config.yaml: every key with its description and default."""
     typer.echo(written_out(), nl=False)
 
 
@@ -131,10 +131,12 @@ def reference() -> None:
 
 @app.command(name="import")
 def import_(
-    file: Annotated[Path, typer.Argument(help="the configuration file to translate")],
-    source: Annotated[str, typer.Option("--from", metavar="semantic-router", help="whose file it is")] = ROUTER,
+    file: Annotated[Path, typer.Argument(help="configuration file to translate")],
+    source: Annotated[
+        str, typer.Option("--from", metavar="semantic-router", help="program that the file belongs to")
+    ] = ROUTER,
 ) -> None:
-    """Translate the vLLM semantic router's memory configuration: ours on stdout, a table of its keys on stderr.
+    """Translate the vLLM semantic router's memory configuration; a table of its keys goes to stderr.
 
     Exits with 1 if something was lost that matters.
     """

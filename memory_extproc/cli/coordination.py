@@ -23,14 +23,16 @@ from memory_extproc.settings import Settings, load
 if TYPE_CHECKING:
     from memory_extproc.app.coordination import FleetAdmin
 
-app = typer.Typer(name="coordination", help="What replicas share in Redis.", no_args_is_help=True)
+app = typer.Typer(
+    name="coordination", help="Inspect and repair the state that replicas share in Redis.", no_args_is_help=True
+)
 T = TypeVar("T")
-_Reason = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
+_Reason = Annotated[str, typer.Option("--reason", help="reason, for the audit log")]
 
 
 @app.command()
 def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """List the data directories that hold, or may hold, accepted turns that are not in the shared journal.
+    """List data directories that may hold accepted turns that are not in the shared journal.
 
     No forget of a caller whose turns may wait there is clean.
     """
@@ -48,7 +50,7 @@ def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 
 @app.command()
 def strike(name: str, reason: _Reason, config: ConfigFile = None) -> None:
-    """Take the dead data directory NAME off the list: it will never come back, and turns in it are lost.
+    """Remove the dead data directory NAME from the list; turns that only it holds are lost.
 
     Where its volume is still there, start a replica on it instead, or run `learn adopt`.
     """
@@ -59,7 +61,7 @@ def strike(name: str, reason: _Reason, config: ConfigFile = None) -> None:
 
 @app.command("accept-loss")
 def accept_loss(reason: _Reason, config: ConfigFile = None) -> None:
-    """Let replicas serve again after Redis lost forgets, though those cannot be restored from Milvus.
+    """Let replicas serve again after Redis lost forgets that cannot be restored from Milvus.
 
     What was forgotten may then be recalled again. The copies in data directories are restored all the same.
     """

@@ -49,7 +49,7 @@ def doctor(
     serve_echo: ServeEcho = "",
     as_json: AsJson = False,
 ) -> None:
-    """Send through a live gateway what goes wrong most often, and say what does and how to mend it.
+    """Test a live gateway for the most common faults and print how to fix them.
 
     It works with any OpenAI-compatible model, and forgets what it told. Exit 0: nothing is broken; 1: something is.
     """
@@ -227,13 +227,13 @@ def _pair(text: str) -> tuple[str, str] | None:
 # --- doctor arguments --------------------------------------------------------------------------------
 # What `memory-extproc doctor` is told: the gateway, two people to be, and what is configured behind it.
 
-ThroughOption = Annotated[str, typer.Option(help="the gateway as clients reach it: http(s)://host:port")]
-Model = Annotated[str, typer.Option(help="a model it serves; by default the first that /v1/models lists")]
-Path = Annotated[str, typer.Option(help="of OpenAI chat completions")]
+ThroughOption = Annotated[str, typer.Option(help="URL of the gateway, as clients reach it: http(s)://host:port")]
+Model = Annotated[str, typer.Option(help="model to ask; by default the first that /v1/models lists")]
+Path = Annotated[str, typer.Option(help="path of OpenAI chat completions")]
 Tokens = Annotated[
     list[str] | None,
     typer.Option(
-        help="bearer token of a test account without memories; twice, for two people",
+        help="bearer token of a test account without memories; give it twice, for two accounts",
         envvar="MEMORY_EXTPROC_DOCTOR_TOKENS",
     ),
 ]
@@ -243,13 +243,15 @@ TenantHeader = Annotated[str, typer.Option(help="as identity.tenant_header")]
 SessionHeader = Annotated[str, typer.Option(help="as identity.session_header")]
 RolesHeader = Annotated[str, typer.Option(help="as api.trusted_proxy.roles_header, if it is set")]
 TrustedEdge = Annotated[
-    bool, typer.Option("--trusted-edge", help="only an edge of your own reaches this URL, and it may name users")
+    bool, typer.Option("--trusted-edge", help="this URL is reachable only for your own edge, which may name users")
 ]
-Admin = Annotated[str, typer.Option(help="Envoy's admin page, if it can be reached: http://host:port")]
-FilterName = Annotated[str, typer.Option("--filter", help="with --admin: what memory's filter is called")]
+Admin = Annotated[str, typer.Option(help="URL of Envoy's admin interface, if reachable: http://host:port")]
+FilterName = Annotated[str, typer.Option("--filter", help="with --admin: name of the memory filter")]
 BodyLimit = Annotated[str, typer.Option(help="as limits.request_body")]
-Patience = Annotated[float, typer.Option(help="seconds for one answer", min=1)]
+Patience = Annotated[float, typer.Option(help="timeout of one answer in seconds", min=1)]
 ServeEcho = Annotated[
     str,
-    typer.Option(metavar="HOST:PORT", help="be a model that shows what reaches it, to stand behind the gateway"),
+    typer.Option(
+        metavar="HOST:PORT", help="act as a model behind the gateway that returns the requests it receives"
+    ),
 ]

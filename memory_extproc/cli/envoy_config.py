@@ -28,58 +28,64 @@ from memory_extproc.settings.loading import read
 from memory_extproc.settings.types import on_loopback, split_address
 
 ShapeName = Literal["bootstrap", "filter", "envoy-gateway", "istio", "semantic-router"]
-ShapeOption = Annotated[ShapeName, typer.Option(help="a whole Envoy, the filter alone, or for a gateway")]
-UpstreamOption = Annotated[str, typer.Option(help="the LLM: http(s)://host:port")]
-ListenOption = Annotated[str, typer.Option(help="where Envoy listens")]
-AdminPort = Annotated[int, typer.Option(help="of Envoy's admin page, on loopback")]
+ShapeOption = Annotated[
+    ShapeName, typer.Option(help="a complete Envoy, the filter alone, or a gateway's resources")
+]
+UpstreamOption = Annotated[str, typer.Option(help="URL of the LLM: http(s)://host:port")]
+ListenOption = Annotated[str, typer.Option(help="address on which Envoy listens")]
+AdminPort = Annotated[int, typer.Option(help="port of Envoy's admin interface, on loopback")]
 Identity = Annotated[
     IdentityMode,
-    typer.Option(help="strip: clients cannot name themselves; trust: they do; jwt: Envoy verifies a token"),
+    typer.Option(help="strip: remove identity headers of clients; trust: accept them; jwt: Envoy verifies a token"),
 ]
 Sidecar = Annotated[
-    str, typer.Option(help="as Envoy reaches it, if not at listen.ext_proc; name.namespace:port in Kubernetes")
+    str,
+    typer.Option(
+        help="address of the sidecar for Envoy, if not listen.ext_proc; name.namespace:port in Kubernetes"
+    ),
 ]
 Socket = Annotated[bool, typer.Option("--socket", help="Envoy reaches the sidecar at listen.ext_proc_unix")]
 ApiAddress = Annotated[
     str,
     typer.Option(
-        help="the memory API's HTTP as Envoy reaches it, if not beside the sidecar at listen.console's port"
+        help="address of the memory API over HTTP for Envoy, if not the sidecar's host with listen.console's port"
     ),
 ]
-ClientCert = Annotated[str, typer.Option(help="with tls: Envoy's certificate, PEM")]
-ClientKey = Annotated[str, typer.Option(help="with tls: its key, PEM")]
-SidecarCa = Annotated[str, typer.Option(help="with tls: authorities of the sidecar's certificate, PEM")]
-JwtOption = Annotated[str, typer.Option(help="with --identity jwt; else identity.jwt's")]
+ClientCert = Annotated[str, typer.Option(help="with tls: PEM file of Envoy's certificate")]
+ClientKey = Annotated[str, typer.Option(help="with tls: PEM file of its private key")]
+SidecarCa = Annotated[
+    str, typer.Option(help="with tls: PEM file of the authorities that sign the sidecar's certificate")
+]
+JwtOption = Annotated[str, typer.Option(help="for --identity jwt; by default from identity.jwt")]
 Rest = Annotated[
     bool | None,
     typer.Option(
         "--rest/--no-rest",
-        help="the memory API over HTTP, at /v1/memory beside the chats; by default where Envoy can reach it",
+        help="route the memory API over HTTP at /v1/memory; by default where Envoy can reach it",
     ),
 ]
 TwoFilters = Annotated[
     bool | None,
     typer.Option(
         "--two-filters/--one-filter",
-        help="a second filter, which nobody waits for, watches answers; by default as envoy.two_filters",
+        help="observe answers in a second filter for which Envoy does not wait; by default as envoy.two_filters",
     ),
 ]
 BodiesOption = Annotated[
     Bodies,
-    typer.Option(help="full-duplex: in pieces that Envoy keeps no copy of, where a gateway offers nothing else"),
+    typer.Option(help="full-duplex: stream bodies without a copy in Envoy, for gateways that offer nothing else"),
 ]
-Gateway = Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's name")]
+Gateway = Annotated[str, typer.Option(help="Kubernetes shapes: name of the Gateway")]
 Router = Annotated[str, typer.Option(help="semantic-router: host:port of the router's ext_proc")]
 RouterFile = Annotated[
-    Path | None, typer.Option(help="semantic-router: the router's own file, for --plugins-out to read", exists=True)
+    Path | None,
+    typer.Option(help="semantic-router: the router's configuration file, for --plugins-out", exists=True),
 ]
 PluginsOut = Annotated[
     Path | None,
-    typer.Option(
-        help="semantic-router: file for the decisions' header_mutation plugins, to merge into the router's"
-    ),
+    typer.Option(help="semantic-router: file to write the decisions' header_mutation plugins to"),
 ]
-Namespace = Annotated[str, typer.Option(help="Kubernetes shapes: the Gateway's namespace")]
+Namespace = Annotated[str, typer.Option(help="Kubernetes shapes: namespace of the Gateway")]
 
 
 def envoy_config(
@@ -109,7 +115,7 @@ def envoy_config(
     router_file: RouterFile = None,
     plugins_out: PluginsOut = None,
 ) -> None:
-    """Write Envoy configuration that works with the sidecar's own, as YAML."""
+    """Write the Envoy configuration that matches the sidecar's, as YAML."""
     asked = Asked(
         upstream=upstream,
         listen=listen,

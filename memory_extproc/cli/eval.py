@@ -22,7 +22,7 @@ from memory_extproc.settings import Settings, load
 if TYPE_CHECKING:
     from memory_extproc.evaluation.runner import Bounds, System
 
-app = typer.Typer(help="Measure recall on a data set, and fit its weights.", no_args_is_help=True)
+app = typer.Typer(help="Measure recall on a data set and fit its weights.", no_args_is_help=True)
 
 # As evaluation.asking.System and settings.work.Learn have them; not imported, because what stands behind them
 # takes half a second to load and `--help` need not wait for that. A test holds them together.
@@ -31,9 +31,10 @@ EXTRACTORS = ("auto", "llm", "rules", "off")
 
 Dataset = Annotated[Path, typer.Option("--dataset", help="LoCoMo's JSON, or our JSON lines (docs/evaluation.md)")]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help="YAML file; without it, the defaults and the environment")
+    Path | None,
+    typer.Option("--config", "-c", help="YAML file; by default the built-in defaults and the environment"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON object on stdout, for programs")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 
 
 def _one_of(*names: str) -> Any:
@@ -50,15 +51,18 @@ def recall(
     dataset: Dataset,
     config: ConfigFile = None,
     system: Annotated[
-        str, typer.Option(callback=_one_of(*SYSTEMS), metavar="|".join(SYSTEMS), help="what is measured")
+        str, typer.Option(callback=_one_of(*SYSTEMS), metavar="|".join(SYSTEMS), help="system to measure")
     ] = SYSTEMS[0],
-    report: Annotated[Path | None, typer.Option(help="directory for an HTML report with plots")] = None,
-    limit_questions: Annotated[int | None, typer.Option(min=1, help="ask at most so many, spread evenly")] = None,
+    report: Annotated[Path | None, typer.Option(help="directory to write an HTML report with plots to")] = None,
+    limit_questions: Annotated[
+        int | None, typer.Option(min=1, help="maximum number of questions, spread evenly")
+    ] = None,
     threshold: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="of relevance; by default the configured one")
+        float | None, typer.Option(min=0.0, max=1.0, help="minimum relevance; by default the configured one")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, max=20, help="memories injected at most; by default the configured one")
+        int | None,
+        typer.Option(min=1, max=20, help="maximum number of injected memories; by default the configured one"),
     ] = None,
     extractor: Annotated[
         str | None,
@@ -68,20 +72,24 @@ def recall(
     ] = None,
     *,
     topics: Annotated[
-        bool, typer.Option("--topics", help="sum up topics and sessions too, as a sidecar does; takes longer")
+        bool, typer.Option("--topics", help="also summarise topics and sessions, as the sidecar does; takes longer")
     ] = False,
     by_intent: Annotated[
-        bool, typer.Option("--by-intent", help="a set of questions by kind; with --limit-questions so many of each")
+        bool,
+        typer.Option(
+            "--by-intent", help="read a set of questions by kind; --limit-questions then applies to each kind"
+        ),
     ] = False,
     held: Annotated[
-        bool, typer.Option("--held", help="with --by-intent and a folder: the half that nothing is fitted on")
+        bool,
+        typer.Option("--held", help="with --by-intent and a folder: use the half that is never used for fitting"),
     ] = False,
     unbounded: Annotated[
-        bool, typer.Option("--unbounded", help="without the deadline of a request, and waiting for word vectors")
+        bool, typer.Option("--unbounded", help="recall without a deadline, and wait for word vectors")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learn every conversation of a data set as the sidecar would, ask its questions, and say what was found."""
+    """Learn the conversations of a data set as the sidecar would, ask its questions and measure the results."""
     with faults_to_exit():
         settings = _with(load(config, os.environ), extractor)
         log.configure("error", "console")
@@ -120,14 +128,16 @@ def recall(
 @app.command()
 def compare(
     first: Annotated[Path, typer.Argument(help="configuration (YAML) or weights (JSON)")],
-    second: Annotated[Path, typer.Argument(help="the same, to be compared with it")],
+    second: Annotated[Path, typer.Argument(help="configuration or weights to compare with")],
     dataset: Dataset,
     config: ConfigFile = None,
-    limit_questions: Annotated[int | None, typer.Option(min=1, help="ask at most so many, spread evenly")] = None,
+    limit_questions: Annotated[
+        int | None, typer.Option(min=1, help="maximum number of questions, spread evenly")
+    ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Ask every question of two configurations or weights, and say what differs question by question."""
+    """Compare two configurations or weights question by question."""
     with faults_to_exit():
         settings = [_of_file(path, config) for path in (first, second)]
         log.configure("error", "console")
@@ -177,26 +187,26 @@ async def _compare(settings: list[Settings], dataset: Path, limit_questions: int
 @app.command()
 def tune(
     dataset: Annotated[
-        list[Path], typer.Option("--dataset", help="LoCoMo's JSON, or our JSON lines; may be given several times")
+        list[Path], typer.Option("--dataset", help="data set in LoCoMo's JSON or in JSON lines; may be repeated")
     ],
     config: ConfigFile = None,
-    out: Annotated[Path, typer.Option(help="the file of weights to write")] = Path("weights.json"),
+    out: Annotated[Path, typer.Option(help="weights file to write")] = Path("weights.json"),
     *,
     features: Annotated[
-        bool, typer.Option("--features", help="also say what each feature is worth; takes long")
+        bool, typer.Option("--features", help="also measure the contribution of each feature; takes long")
     ] = False,
     settings_out: Annotated[
         Path | None,
         typer.Option(
-            help="then also choose candidates, half_life, mmr_lambda and threshold by a grid, into this file"
+            help="file to write the best candidates, half_life, mmr_lambda and threshold to, found by a grid search"
         ),
     ] = None,
     limit_questions: Annotated[
-        int | None, typer.Option(min=1, help="of the grid: ask at most so many at a time, spread evenly")
+        int | None, typer.Option(min=1, help="maximum number of questions in the grid search, spread evenly")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit recall's weights on conversations, judge them by conversations held out, and write them to a file."""
+    """Fit recall's weights on conversations, measure them on held-out conversations, and write them to a file."""
     with faults_to_exit():
         settings = load(config, os.environ)
         log.configure("error", "console")
@@ -379,12 +389,12 @@ def _share(value: float | None) -> str:
 
 @app.command()
 def topics(
-    dataset: Annotated[Path, typer.Option("--dataset", help="JSON lines of sessions with marked shifts")],
+    dataset: Annotated[Path, typer.Option("--dataset", help="JSON lines of sessions with marked topic changes")],
     config: ConfigFile = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Say how well changes of subject are found, by the measures and thresholds that are configured."""
+    """Measure how well topic changes are detected with the configured thresholds."""
     with faults_to_exit():
         settings = load(config, os.environ)
         log.configure("error", "console")

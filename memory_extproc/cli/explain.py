@@ -25,24 +25,25 @@ _SHOWN = 100  # characters of a memory in the table; --json has all of it
 
 
 def explain(
-    user: Annotated[str, typer.Option(help="whose memories, as the identity names the caller")],
-    query: Annotated[str, typer.Option(help="the caller's words")],
-    tenant: Annotated[str, typer.Option(help="the caller's tenant, if there is one")] = "",
-    project: Annotated[str, typer.Option(help="narrows the memories to one project")] = "",
+    user: Annotated[str, typer.Option(help="user id whose memories are meant")],
+    query: Annotated[str, typer.Option(help="message to explain")],
+    tenant: Annotated[str, typer.Option(help="tenant of the user")] = "",
+    project: Annotated[str, typer.Option(help="restrict the memories to one project")] = "",
     member_of: Annotated[
-        list[str] | None, typer.Option(help="a project whose member the caller is, as Envoy or the token would say")
+        list[str] | None, typer.Option(help="project of which the caller is a member; may be repeated")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="of relevance; by default the configured one")
+        float | None, typer.Option(min=0.0, max=1.0, help="minimum relevance; by default the configured one")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, max=100, help="memories injected at most; by default the configured one")
+        int | None,
+        typer.Option(min=1, max=100, help="maximum number of injected memories; by default the configured one"),
     ] = None,
     config: ConfigFile = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show what recall would find for a caller's words: the query, each candidate with every feature, in or out.
+    """Show what recall would find for a message: the query and each candidate with its features and verdict.
 
     It reads the configured store. A Milvus Lite file lets one process in: stop the sidecar first. Beside a sidecar
     with a Milvus server it can run at any time. It prints what people said.

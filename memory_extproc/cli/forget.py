@@ -91,7 +91,7 @@ def forget(
     types: Types = None,
     project: Project = "",
     session: Session = "",
-    before: Annotated[str, typer.Option(help="only what came to be before")] = "",
+    before: Annotated[str, typer.Option(help="only memories created before this time")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would go, and forget nothing")] = False,
     request_id: RequestId = "",
     user: UserOption = "",

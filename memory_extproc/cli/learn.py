@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 quarantine_app = typer.Typer(
     name="quarantine",
-    help="What was put aside of one person as suspicious.\n\n"
+    help="Review the quarantined memories of one user.\n\n"
     "A Milvus Lite file lets one process in: stop the sidecar first; beside a Milvus server it can run "
     "at any time.",
     no_args_is_help=True,
 )
-User = Annotated[str, typer.Option(help="whose memories, as the identity names the caller")]
-Tenant = Annotated[str, typer.Option(help="the caller's tenant, if there is one")]
-Ids = Annotated[list[str], typer.Argument(help="ids of `quarantine list`, or how they begin")]
+User = Annotated[str, typer.Option(help="user id whose memories are meant")]
+Tenant = Annotated[str, typer.Option(help="tenant of the user")]
+Ids = Annotated[list[str], typer.Argument(help="ids from `quarantine list`, or their beginnings")]
 _WORDS = 100  # characters of a memory in a table
 
 
 @quarantine_app.command("list")
 def listed(user: User, tenant: Tenant = "", config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """List what was put aside and why. It prints what people said."""
+    """List the quarantined memories with the reasons. The output contains texts of users."""
     held = _with_quarantine(config, tenant, user, _held)
     if as_json:
         typer.echo(json.dumps([_quarantine_as_json(memory) for memory in held], indent=2, ensure_ascii=False))
@@ -59,7 +59,7 @@ def listed(user: User, tenant: Tenant = "", config: ConfigFile = None, *, as_jso
 def release(
     ids: Ids, user: User, tenant: Tenant = "", config: ConfigFile = None, *, as_json: AsJson = False
 ) -> None:
-    """Make them memories as any other: recalled from the next request on."""
+    """Release quarantined memories; they can be recalled from the next request on."""
 
     async def released(quarantine: Quarantine, owner: Owner) -> int:
         return await quarantine.release(owner, await _named(quarantine, owner, ids), datetime.now(UTC))
@@ -74,10 +74,10 @@ def drop(
     tenant: Tenant = "",
     config: ConfigFile = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete them. There is no way back."""
+    """Delete quarantined memories for good."""
     if not yes:
         typer.confirm(f"delete what begins with {', '.join(ids)}?", abort=True, err=True)
 
@@ -155,7 +155,9 @@ def _show(held: list[Memory]) -> None:
 # --- learn -------------------------------------------------------------------------------------------
 
 app = typer.Typer(
-    name="learn", help="What is to be learned, beside a running sidecar or without.", no_args_is_help=True
+    name="learn",
+    help="Inspect and repair the learning queue, with or without a running sidecar.",
+    no_args_is_help=True,
 )
 app.add_typer(quarantine_app, name="quarantine")
 T = TypeVar("T")
@@ -166,7 +168,7 @@ _EVERY = 1_000_000  # dead letters: more than a journal keeps
 
 @app.command()
 def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Show how many accepted turns wait to be learned, since when, and who learns from them."""
+    """Show how many accepted turns wait to be learned, since when, and which replicas learn."""
     found = _with_journals(config, _status)
     if as_json:
         typer.echo(json.dumps(found, indent=2))
@@ -180,12 +182,12 @@ def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 
 @app.command("dead-letters")
 def dead_letters(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="letters shown at most")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="maximum number of letters")] = 100,
     config: ConfigFile = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """List the turns that were given up on: why, when and after how many attempts; never what was said."""
+    """List the dead letters: turns that failed too often, with reason, time and attempts, without their texts."""
     letters = _with_journals(config, lambda journals: _letters(journals, limit))
     if as_json:
         typer.echo(json.dumps([_as_json(letter) for letter in letters], indent=2))
@@ -201,13 +203,13 @@ def dead_letters(
 
 @app.command()
 def retry(
-    turns: Annotated[list[str] | None, typer.Argument(help="ids of dead-letters, or how they begin")] = None,
+    turns: Annotated[list[str] | None, typer.Argument(help="ids of dead letters, or their beginnings")] = None,
     config: ConfigFile = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", help="every dead letter")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="all dead letters")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Have dead letters tried again from their beginning; a running sidecar takes them up by itself."""
+    """Retry dead letters from the start; a running sidecar picks them up by itself."""
     if bool(turns) == everything:
         raise typer.BadParameter("name the turns, or say --all")
     count = _with_journals(config, lambda journals: _retry_turns(journals, turns or None))
@@ -218,7 +220,7 @@ def retry(
 
 @app.command()
 def adopt(
-    directory: Annotated[Path, typer.Argument(help="the data directory of a sidecar that is no more")],
+    directory: Annotated[Path, typer.Argument(help="data directory of a sidecar that no longer exists")],
     config: ConfigFile = None,
     *,
     as_json: AsJson = False,

@@ -38,12 +38,16 @@ def list_memories(
     types: Types = None,
     project: Project = "",
     session: Session = "",
-    source: Annotated[list[str] | None, typer.Option(help="only of this source; may be repeated")] = None,
-    state: Annotated[list[str] | None, typer.Option(help="active unless given; any: all")] = None,
-    after: Annotated[str, typer.Option(help="only what came to be then or later")] = "",
-    before: Annotated[str, typer.Option(help="only what came to be before")] = "",
-    text: Annotated[str, typer.Option(help="only those that hold all of these words")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="show at most so many")] = 50,
+    source: Annotated[
+        list[str] | None, typer.Option(help="only memories from this source; may be repeated")
+    ] = None,
+    state: Annotated[
+        list[str] | None, typer.Option(help="only memories in this state (default: active); any: all states")
+    ] = None,
+    after: Annotated[str, typer.Option(help="only memories created at this time or later")] = "",
+    before: Annotated[str, typer.Option(help="only memories created before this time")] = "",
+    text: Annotated[str, typer.Option(help="only memories that contain all of these words")] = "",
+    limit: Annotated[int, typer.Option(min=1, help="maximum number of results")] = 50,
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
@@ -85,15 +89,19 @@ def list_memories(
 def search(
     api: Api,
     *,
-    query: Annotated[str, typer.Argument(help="as a user would ask")],
+    query: Annotated[str, typer.Argument(help="question, as a user would ask it")],
     types: Types = None,
     project: Project = "",
-    limit: Annotated[int, typer.Option(min=0, max=100, help="0: as configured for chats")] = 0,
-    threshold: Annotated[float | None, typer.Option(min=0, max=1, help="by default as for chats")] = None,
+    limit: Annotated[
+        int, typer.Option(min=0, max=100, help="maximum number of memories; 0: as configured for chats")
+    ] = 0,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="minimum relevance; by default as configured for chats")
+    ] = None,
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """Find what a chat would be given for a question."""
+    """Search memories as a chat would."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     request = pb.SearchMemoriesRequest(
@@ -115,7 +123,7 @@ def get(
     api: Api,
     *,
     id_: MemoryId,
-    history: Annotated[bool, typer.Option("--history", help="with what it said before")] = False,
+    history: Annotated[bool, typer.Option("--history", help="include earlier versions")] = False,
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
@@ -131,17 +139,17 @@ def get(
 def store(
     api: Api,
     *,
-    content: Annotated[str, typer.Argument(help="what to remember")],
+    content: Annotated[str, typer.Argument(help="text to remember")],
     type_: Annotated[Kind, typer.Option("--type")] = "semantic",
-    project: Annotated[str, typer.Option(help="it belongs to")] = "",
-    session: Annotated[str, typer.Option(help="it belongs to")] = "",
+    project: Annotated[str, typer.Option(help="project of the memory")] = "",
+    session: Annotated[str, typer.Option(help="session of the memory")] = "",
     importance: Annotated[float | None, typer.Option(min=0, max=1)] = None,
-    expires: Annotated[str, typer.Option(help="when it stops to hold, a date or time")] = "",
+    expires: Annotated[str, typer.Option(help="date or time at which the memory expires")] = "",
     metadata: Annotated[str, typer.Option(help="a JSON object")] = "",
     on_duplicate: Annotated[
-        Literal["update", "keep_both", "reject"], typer.Option(help="when the same is remembered already")
+        Literal["update", "keep_both", "reject"], typer.Option(help="treatment of a duplicate")
     ] = "update",
-    extract: Annotated[bool, typer.Option("--extract", help="learn the facts that the text states too")] = False,
+    extract: Annotated[bool, typer.Option("--extract", help="also extract facts from the text")] = False,
     request_id: RequestId = "",
     user: UserOption = "",
     as_json: AsJson = False,
@@ -178,17 +186,19 @@ def update(
     api: Api,
     *,
     id_: MemoryId,
-    content: Annotated[str | None, typer.Option(help="what is right")] = None,
+    content: Annotated[str | None, typer.Option(help="corrected text")] = None,
     type_: Annotated[Kind | None, typer.Option("--type")] = None,
-    project: Annotated[str | None, typer.Option(help="empty: of none")] = None,
+    project: Annotated[str | None, typer.Option(help="project of the memory; empty: none")] = None,
     importance: Annotated[float | None, typer.Option(min=0, max=1)] = None,
-    expires: Annotated[str | None, typer.Option(help="a date or time; empty: never")] = None,
+    expires: Annotated[
+        str | None, typer.Option(help="date or time at which the memory expires; empty: never")
+    ] = None,
     metadata: Annotated[str | None, typer.Option(help="a JSON object")] = None,
     request_id: RequestId = "",
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """Correct a memory. What it said before is kept as a version."""
+    """Correct a memory. The earlier text is kept as a version."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     given: dict[str, Any] = {
@@ -220,7 +230,7 @@ def restore(
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """Bring back a memory that was deleted softly: by what was said in a chat, or with time."""
+    """Restore a softly deleted memory (deleted by a command in a chat, or by retention)."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     request = pb.RestoreMemoryRequest(id=id_, user_id=user, request_id=request_id)
@@ -229,7 +239,7 @@ def restore(
 
 @with_api
 def stats(api: Api, *, user: UserOption = "", as_json: AsJson = False) -> None:
-    """Count what is remembered."""
+    """Show statistics of the memories."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     counted = api.call("GetStats", pb.GetStatsRequest(user_id=user))
@@ -244,17 +254,23 @@ def explain(
     api: Api,
     *,
     text: Annotated[str, typer.Argument(help="the user's last message")],
-    earlier: Annotated[list[str] | None, typer.Option(help="a message before it; may be repeated")] = None,
+    earlier: Annotated[
+        list[str] | None, typer.Option(help="earlier message of the conversation; may be repeated")
+    ] = None,
     types: Types = None,
     project: Project = "",
-    limit: Annotated[int, typer.Option(min=0, max=100, help="0: as configured for chats")] = 0,
-    threshold: Annotated[float | None, typer.Option(min=0, max=1, help="by default as for chats")] = None,
-    force: Annotated[bool, typer.Option("--force", help="search even where the gate would not")] = False,
-    as_of: Annotated[str | None, typer.Option(help="as memory stood then, such as 2026-03-02T09:00:00Z")] = None,
+    limit: Annotated[
+        int, typer.Option(min=0, max=100, help="maximum number of memories; 0: as configured for chats")
+    ] = 0,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="minimum relevance; by default as configured for chats")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="search even if the gate would skip recall")] = False,
+    as_of: Annotated[str | None, typer.Option(help="recall as of this time, such as 2026-03-02T09:00:00Z")] = None,
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show why recall answers a message as it does."""
+    """Explain the recall for a message."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     explained = api.call(
@@ -281,11 +297,11 @@ def explain(
 def end_session(
     api: Api,
     *,
-    session: Annotated[str, typer.Argument(help="as the client named it")],
+    session: Annotated[str, typer.Argument(help="session id, as the client sent it")],
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """End a session: what was said in it is learned now."""
+    """End a session, so that it is learned now."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     ended = api.call("EndSession", pb.EndSessionRequest(user_id=user, session_id=session))
@@ -300,14 +316,15 @@ def consent(
     api: Api,
     *,
     state: Annotated[
-        Literal["on", "recall_only", "off"] | None, typer.Argument(help="to be set; else shown")
+        Literal["on", "recall_only", "off"] | None,
+        typer.Argument(help="new choice; without it, the current choice is shown"),
     ] = None,
-    forget: Annotated[bool, typer.Option("--forget", help="with off: forget everything, too")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="with off: also forget everything")] = False,
     user: UserOption = "",
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show or set whether words may be remembered and recalled."""
+    """Show or set the user's consent to memory."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     if forget and state != "off":
@@ -336,14 +353,17 @@ def turn(
     api: Api,
     *,
     turn_id: Annotated[
-        str, typer.Argument(help="a turn's id, how it begins, or a request's id; without: the newest")
+        str,
+        typer.Argument(
+            help="id of a turn (or its beginning) or of a request; without it, the newest turns are listed"
+        ),
     ] = "",
     session: Session = "",
-    limit: Annotated[int, typer.Option(min=1, max=100, help="show at most so many")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="maximum number of results")] = 20,
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show how far accepted turns have come, or with an id, the memories that were made of that turn."""
+    """Show the progress of accepted turns, or, with an id, the memories made from that turn."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     if turn_id:
@@ -372,14 +392,14 @@ def quarantine(
     api: Api,
     *,
     ids: Annotated[
-        list[str] | None, typer.Argument(help="ids, or how they begin; without one: all are listed")
+        list[str] | None, typer.Argument(help="ids or their beginnings; without ids, all are listed")
     ] = None,
-    verdict: Annotated[Literal["release", "drop"] | None, typer.Option(help="what becomes of them")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="list at most so many")] = 50,
+    verdict: Annotated[Literal["release", "drop"] | None, typer.Option(help="verdict on the memories")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="maximum number of results")] = 50,
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """List memories that were put aside as suspicious, or release or drop some, while the sidecar runs."""
+    """List, release or drop quarantined memories while the sidecar runs."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     if bool(ids) != bool(verdict):
@@ -403,11 +423,11 @@ def quarantine(
 def dead_letters(
     api: Api,
     *,
-    retry: Annotated[list[str] | None, typer.Option(help="a turn to be tried again; may be repeated")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="list at most so many")] = 50,
+    retry: Annotated[list[str] | None, typer.Option(help="turn to retry; may be repeated")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=100, help="maximum number of results")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """List turns that were given up on, or have some tried again; for admins of no single tenant."""
+    """List or retry dead letters; for admins of all tenants."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     if retry:
@@ -428,7 +448,7 @@ def dead_letters(
 
 @with_api
 def configuration(api: Api, *, as_json: AsJson = False) -> None:
-    """Show what the running server is configured with; for admins of no single tenant."""
+    """Show the configuration of the running server; for admins of all tenants."""
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
 
     answer = api.call("GetConfiguration", pb.GetConfigurationRequest())

@@ -74,7 +74,7 @@ def users(
     api: Api,
     *,
     tenant: Annotated[str, typer.Option(help="only of this tenant")] = "",
-    limit: Annotated[int, typer.Option(min=1, help="show at most so many")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="maximum number of results")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List users with the number of their memories; for admins of no single tenant."""

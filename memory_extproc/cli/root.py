@@ -69,7 +69,7 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001
 def root(
     *,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="the version, nothing else")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
     ] = False,
 ) -> None:
     """Long-term memory for any LLM behind Envoy."""

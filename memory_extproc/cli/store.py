@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="store",
-    help="The store as a whole: check, re-embed, back up, restore.\n\n"
+    help="Check, re-embed, back up and restore the whole store.\n\n"
     "A Milvus Lite file lets one process in: stop the sidecar first; beside a Milvus server all of it "
     "can run at any time.",
     no_args_is_help=True,
 )
 _Source = Annotated[
     str,
-    typer.Option("--from", help="take over all memories of this collection, made with another model or not"),
+    typer.Option("--from", help="copy all memories of this collection, whatever model embedded them"),
 ]
-_Folder = Annotated[Path, typer.Argument(file_okay=False, exists=True, help="what `store backup` wrote")]
-_NewFolder = Annotated[Path, typer.Argument(file_okay=False, help="made where it is not there")]
+_Folder = Annotated[Path, typer.Argument(file_okay=False, exists=True, help="folder written by `store backup`")]
+_NewFolder = Annotated[Path, typer.Argument(file_okay=False, help="folder to write; created if missing")]
 
 
 @app.command()
@@ -58,7 +58,7 @@ def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 
 @app.command()
 def reembed(config: ConfigFile = None, source: _Source = "", *, as_json: AsJson = False) -> None:
-    """Embed what `store check` counts; with --from, what another collection holds.
+    """Embed the memories that `store check` counts or, with --from, those of another collection.
 
     It works beside running sidecars, can be stopped at any time, and goes on where it stood. Exit 1: not for every
     caller; run it again.
@@ -75,7 +75,7 @@ def reembed(config: ConfigFile = None, source: _Source = "", *, as_json: AsJson 
 
 @app.command()
 def compact(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Have the bytes of deleted rows leave the store's files. A server does it in its own time."""
+    """Remove the bytes of deleted rows from the store's files. A server does so by itself."""
     with faults_to_exit():
         settings, data = _load_settings(config)
         done = asyncio.run(_compact_store(settings, data))
@@ -84,7 +84,7 @@ def compact(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 
 @app.command()
 def backup(folder: _NewFolder, config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Write all memories, the journal, what people chose and what was forgotten to FOLDER.
+    """Write all memories, the journal, consent choices and the forget ledger to FOLDER.
 
     Texts that are sealed stay sealed, and their keys are not part of it. What Redis holds is for Redis to back up.
     """
@@ -98,7 +98,7 @@ def backup(folder: _NewFolder, config: ConfigFile = None, *, as_json: AsJson = F
 
 @app.command()
 def restore(folder: _Folder, config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Bring back what `store backup` wrote, and nothing that was forgotten since.
+    """Restore a backup, without the memories that were forgotten since.
 
     Stop the sidecar of this data directory first. What is there stays where it is as new; files that are there are
     kept (take a journal over with `learn adopt FOLDER`). It can be broken off and run again.
