@@ -257,24 +257,25 @@ class OwnerIndex:
         )
         self._positions = np.full(len(rows), -1)
         self._positions[line.places] = np.arange(len(line.places))
-        pieces = rows[line.places]
-        here = pieces[line.starts]  # all pieces have the same speaker
-        piece_length: Floats = np.ascontiguousarray(pieces["length"])
-        by_piece: Floats = np.ascontiguousarray(pieces["by_itself"].T)
+        # Field by field: whole rows are copied through memory several times as wide.
+        first = line.places[line.starts]  # all pieces have the same speaker
+        piece_length: Floats = rows["length"][line.places]
+        by_piece: Floats = np.ascontiguousarray(rows["by_itself"][line.places].T)
         length = line.reduce(np.add, piece_length)
         by_itself = line.reduce(np.maximum, by_piece).T.copy()
         by_itself[:, BY_ITSELF.index("length")] = np.log1p(length)
+        role, speaker, about_caller = rows["role"][first], rows["speaker"][first], rows["about_caller"][first]
         self._known = Known(
             timeline=line,
             piece_length=piece_length,
             length=length,
             by_itself=by_itself,
-            speaker=np.ascontiguousarray(here["speaker"]),
-            role=np.ascontiguousarray(here["role"]),
-            assistant=(here["role"] == _ROLES[Role.ASSISTANT]) & (here["speaker"] < 0) & ~here["about_caller"],
-            about_caller=np.ascontiguousarray(here["about_caller"]),
-            said=np.ascontiguousarray(here["said"]),
-            days=np.ascontiguousarray(pieces["days"]),
+            speaker=speaker,
+            role=role,
+            assistant=(role == _ROLES[Role.ASSISTANT]) & (speaker < 0) & ~about_caller,
+            about_caller=about_caller,
+            said=rows["said"][first],
+            days=rows["days"][line.places],
         )
         return self._known
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.index.entries import pack
+from memory_extproc.index.features import LONGEST_READ
 from memory_extproc.model import Matrix, Vector, Words
 from memory_extproc.text.words import carries_meaning
 
@@ -157,7 +158,7 @@ class BatchingEmbedder:
     def _known(self, text: str) -> Vector | None:
         """The vector of what was asked, or embedded, a moment ago: a question becomes a message, and the message is
         held against its topic. None where the words' vectors are wanted, too, and gone."""
-        if self._words is not None and self._words.find(text) is None:
+        if self._words is not None and len(text) <= LONGEST_READ and self._words.find(text) is None:
             return None
         found = self._cache.find(text)
         return self._lately.find(text) if found is None else found

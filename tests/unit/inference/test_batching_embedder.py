@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from memory_extproc.errors import PermanentError, TransientError
+from memory_extproc.index.features import LONGEST_READ
 from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits, Run, WordVectors
 from memory_extproc.model import Matrix
 
@@ -277,6 +278,18 @@ async def test_a_text_whose_words_are_no_longer_known_is_embedded_again_for_them
     await embedder.close()
 
     assert model.runs == [["a question"]] * 3
+
+
+async def test_a_text_too_long_for_its_words_to_be_kept_is_embedded_once_all_the_same() -> None:
+    model = GatedModel()
+    model.let(100)
+    embedder = BatchingEmbedder(model, EmbedderLimits(), WordVectors(1 << 20))
+    long = "w" * (LONGEST_READ + 1)
+    for _ in range(3):
+        await embedder.embed([long])
+    await embedder.close()
+
+    assert model.runs == [[long]]
 
 
 async def test_without_a_cache_no_text_is_kept() -> None:
