@@ -37,6 +37,7 @@ from memory_extproc.topics.writer import Checks, Closing
 log = logger(__name__)
 _SWAPS = 16  # tries of a compare-and-swap that others keep winning
 _BEFORE = 3  # turns of the open topic that a model is shown
+_RENEWALS = 3  # of a lease while it lasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ class Topics:
         self._coordination, self._limits, self._metrics = coordination, limits, metrics
         self._now, self._rng, self._holder, self._provenance = now, rng, holder, provenance
         self.shifted: Callable[[Owner, str], object] = _nobody  # told the session whose topic has changed
-        self._silences = Silences(now, monotonic_now or now)
+        self._monotonic_now = monotonic_now or now
+        self._silences = Silences(now, self._monotonic_now)
         self._held: OrderedDict[tuple[Owner, str], tuple[bytes, OpenTopic]] = OrderedDict()
         self._wanted: set[Owner] = set()
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
@@ -141,7 +143,7 @@ class Topics:
         self._nudge(owner)
 
     def forget(self, owner: Owner) -> None:
-        """Drops what is held in process of what *owner* said."""
+        """Drop the open topics of *owner* that are held in process."""
         for key in [key for key in self._held if key[0] == owner]:
             del self._held[key]
 
@@ -220,9 +222,11 @@ class Topics:
             raise TransientError("another process follows this owner's topics")
         try:
             known = await self._threads(owner)
-            # A caller may have many sessions that go on, and holding the lease costs a commit for each.
+            renewed = self._monotonic_now()
             for session in [thread.session for thread in known.sessions if self._waits_for_us(owner, thread)]:
-                await self._coordination.acquire(lease, self._holder, self._limits.lease)
+                if self._monotonic_now() - renewed >= self._limits.lease / _RENEWALS:  # each costs a commit
+                    await self._coordination.acquire(lease, self._holder, self._limits.lease)
+                    renewed = self._monotonic_now()
                 await self._follow(owner, session)
         finally:
             await self._coordination.release(lease, self._holder)
@@ -238,20 +242,38 @@ class Topics:
         thread = await self._gather(owner, session)
         if thread is None:
             return
-        if self._is_over(owner, thread):
-            thread = await self._replace(owner, session, state.closed_topic)
+        # Written together where that costs no summary if we end in between: each write is a commit.
+        unwritten: list[Callable[[Thread], Thread]] = []
+        if over := self._is_over(owner, thread):
+            unwritten.append(state.closed_topic)
+            thread = state.closed_topic(thread)
         for group in thread.closing:
+            if len(unwritten) > 1:
+                thread = await self._replace(owner, session, partial(_apply, unwritten))
+                unwritten = []
             written = await self._closing.topic(owner, thread, group, checks)
             self._metrics.topics.labels("written" if written else "small").inc()
-            thread = await self._replace(owner, session, partial(state.summed_up, group=group))
-        if self._is_over(owner, thread) or self._is_full(thread):
-            await self._finish(owner, thread, checks)
+            unwritten.append(partial(state.summed_up, group=group))
+            thread = state.summed_up(thread, group)
+        if over or self._is_full(thread):
+            await self._finish(owner, thread, unwritten, checks)
+        elif unwritten:
+            await self._replace(owner, session, partial(_apply, unwritten))
 
-    async def _finish(self, owner: Owner, thread: Thread, checks: Checks) -> None:
+    async def _finish(
+        self, owner: Owner, thread: Thread, unwritten: Sequence[Callable[[Thread], Thread]], checks: Checks
+    ) -> None:
+        """*unwritten*: changes of *thread* that the record does not have yet."""
         before = state.earlier(await self._threads(owner), thread.session)
         summary = await self._closing.session(owner, thread, before, checks) if thread.closed else ""
         summed = len(thread.closed)
-        await self._change(owner, lambda known: state.drop_summed(known, thread.session, summed, summary))
+
+        def drop_finished(known: Threads) -> Threads:
+            there = known.of(thread.session)
+            known = known if there is None else known.beside(_apply(unwritten, there))
+            return state.drop_summed(known, thread.session, summed, summary)
+
+        await self._change(owner, drop_finished)
         self._held.pop((owner, thread.session), None)
 
     def _waits_for_us(self, owner: Owner, thread: Thread) -> bool:
@@ -356,8 +378,14 @@ class Topics:
         return thread
 
 
+def _apply(changes: Sequence[Callable[[Thread], Thread]], thread: Thread) -> Thread:
+    for change in changes:
+        thread = change(thread)
+    return thread
+
+
 def _nobody(_owner: Owner, _session: str) -> None:
-    """Nobody wants to know."""
+    """Without a listener."""
 
 
 # --- silence -----------------------------------------------------------------------------------------
@@ -375,7 +403,7 @@ class Silences:
 
     @property
     def owners(self) -> Sequence[Owner]:
-        """Those with sessions that go on."""
+        """Owners with sessions that go on."""
         return list(self._heard)
 
     def heard(self, owner: Owner, session: str, at: float) -> None:
