@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 JOURNAL, COORDINATION = "journal.db", "coordination.db"  # in the data directory
+_DEFERRED = timedelta(milliseconds=50)  # of records that a crash may lose
 
 
 async def open_link(
@@ -86,7 +87,7 @@ async def open_coordination(
 
         coordination = RedisCoordination(link, prefix=settings.coordination.prefix)
     else:
-        coordination = SqliteCoordination(data / COORDINATION, now=now)
+        coordination = SqliteCoordination(data / COORDINATION, now=now, deferred=_DEFERRED)
     await stack.enter_async_context(coordination)
     try:
         await coordination.open()

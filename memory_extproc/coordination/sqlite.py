@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Self
@@ -14,6 +17,7 @@ from memory_extproc.coordination.mirror import Copied, Kind, of_items, split_pag
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner
+from memory_extproc.observe.log import logger
 from memory_extproc.ports import Now, OwnerEntry
 
 # Statements are separated by a semicolon and an empty line. Owners are stored by key, never by name.
@@ -42,18 +46,42 @@ CREATE TABLE leases (name TEXT PRIMARY KEY, holder TEXT NOT NULL, expires REAL N
 """,
 )
 _SWEEP = 16  # expired records that each write clears away, so that none is left for long
+_MOST_DEFERRED = 2_000  # records; beyond it each write waits for its commit
+
+log = logger(__name__)
+_Place = tuple[str, str, str]  # of a record: owner, kind, key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Deferred:
+    """A record that waits for a commit."""
+
+    value: bytes
+    expires: float  # seconds since 1970
 
 
 class SqliteCoordination:
     """Coordination in SQLite.
 
-    Reads run on the event loop, some ten microseconds each; writes wait for their commit. Times come from *now*, in
-    seconds since 1970.
+    Reads run on the event loop, some ten microseconds each; writes wait for their commit, but for records of kinds
+    that may be *deferred*: this process has them at once, and the file within so long. A crash loses those; where
+    the file cannot be written, writes wait for their commit again, and fail. Times come from *now*, in seconds
+    since 1970.
     """
 
-    def __init__(self, path: Path, *, now: Now, patience: timedelta = timedelta(seconds=2)) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        now: Now,
+        patience: timedelta = timedelta(seconds=2),
+        deferred: timedelta = timedelta(),
+    ) -> None:
+        """*deferred*: zero where each write waits for its commit."""
         self._file = SqliteFile(path, _SCHEMA, patience=patience)
-        self._now = now
+        self._now, self._within = now, deferred
+        self._deferred: dict[_Place, _Deferred] = {}
+        self._failing = False  # the last deferred write was not committed
 
     async def __aenter__(self) -> Self:
         await self._file.__aenter__()
@@ -88,26 +116,39 @@ class SqliteCoordination:
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
         check_registered([kind])
-        row = self._file.read(_LIVE, (owner.key, kind, key, self._time()))
-        return None if row is None else bytes(row[0])
+        return self._record((owner.key, kind, key))
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
         check_registered([kind])
-        await self._file.run(lambda connection: self._put(connection, (owner.key, kind, key), value, ttl))
+        place, expires = (owner.key, kind, key), self._time() + ttl.total_seconds()
+        if self._may_defer(kind):
+            self._defer(place, value, expires)
+            return
+        await self._file.run(lambda connection: self._put(connection, place, value, expires))
+        self._failing = False
 
     async def replace_record(
         self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
     ) -> bool:
         check_registered([kind])
-
-        def swap(connection: sqlite3.Connection) -> bool:
-            row = connection.execute(_LIVE, (owner.key, kind, key, self._time())).fetchone()
-            if (None if row is None else bytes(row[0])) != old:
+        place, expires = (owner.key, kind, key), self._time() + ttl.total_seconds()
+        if self._may_defer(kind):
+            # Without a pause in between, so that of many swaps in this process one wins.
+            if self._record(place) != old:
                 return False
-            self._put(connection, (owner.key, kind, key), new, ttl)
+            self._defer(place, new, expires)
             return True
 
-        return await self._file.run(swap)
+        def swap(connection: sqlite3.Connection) -> bool:
+            row = connection.execute(_LIVE, (*place, self._time())).fetchone()
+            if (None if row is None else bytes(row[0])) != old:
+                return False
+            self._put(connection, place, new, expires)
+            return True
+
+        swapped = await self._file.run(swap)
+        self._failing = False
+        return swapped
 
     async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
         check_registered(kinds or ())
@@ -119,7 +160,34 @@ class SqliteCoordination:
             these = [(owner.key, kind) for kind in kinds]
             connection.executemany("DELETE FROM records WHERE owner = ? AND kind = ?", these)
 
-        await self._file.run(delete, scrub=True)
+        for place in [one for one in self._deferred if one[0] == owner.key]:
+            if kinds is None or place[1] in kinds:
+                del self._deferred[place]
+        await self._file.run(delete, scrub=True)  # behind those that were deferred
+
+    def _record(self, place: _Place) -> bytes | None:
+        if (deferred := self._deferred.get(place)) is not None:
+            return deferred.value if deferred.expires > self._time() else None
+        row = self._file.read(_LIVE, (*place, self._time()))
+        return None if row is None else bytes(row[0])
+
+    def _may_defer(self, kind: str) -> bool:
+        room = len(self._deferred) < _MOST_DEFERRED and not self._failing
+        return room and bool(self._within) and RECORD_KINDS[kind].deferred
+
+    def _defer(self, place: _Place, value: bytes, expires: float) -> None:
+        deferred = _Deferred(value, expires)
+        written = self._file.defer(lambda connection: self._put(connection, place, value, expires), self._within)
+        self._deferred[place] = deferred
+        written.add_done_callback(partial(self._settle, place, deferred))
+
+    def _settle(self, place: _Place, deferred: _Deferred, written: asyncio.Future[None]) -> None:
+        if self._deferred.get(place) is deferred:
+            del self._deferred[place]
+        error = None if written.cancelled() else written.exception()
+        if error is not None and not self._failing:
+            log.warning("coordination.not_written", kind=type(error).__name__)
+        self._failing = error is not None
 
     async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
         def take(connection: sqlite3.Connection) -> bool:
@@ -156,19 +224,16 @@ class SqliteCoordination:
 
         return await self._file.run(count)
 
-    def _put(
-        self, connection: sqlite3.Connection, place: tuple[str, str, str], value: bytes, ttl: timedelta
-    ) -> None:
-        now = self._time()
+    def _put(self, connection: sqlite3.Connection, place: _Place, value: bytes, expires: float) -> None:
         connection.execute(
             "DELETE FROM records WHERE (owner, kind, key) IN"
             " (SELECT owner, kind, key FROM records WHERE expires <= ? LIMIT ?)",
-            (now, _SWEEP),
+            (self._time(), _SWEEP),
         )
         connection.execute(
             "INSERT INTO records (owner, kind, key, value, expires) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT (owner, kind, key) DO UPDATE SET value = excluded.value, expires = excluded.expires",
-            (*place, value, now + ttl.total_seconds()),
+            (*place, value, expires),
         )
 
 

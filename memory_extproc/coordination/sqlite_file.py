@@ -85,6 +85,8 @@ class SqliteFile:
         self._fsync = fsync
         self._patience = patience
         self._queued: deque[_Operation[Any]] = deque()
+        self._deferred: deque[_Operation[Any]] = deque()  # behind those queued
+        self._timer: asyncio.TimerHandle | None = None  # of the first of the deferred
         self._committing: asyncio.Future[list[_Done]] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -104,6 +106,7 @@ class SqliteFile:
 
     async def __aexit__(self, *_: object) -> None:
         self._closed = True
+        self._commit_deferred()
         await self._idle.wait()
         self._close_reader()
         if self._thread is not None:
@@ -120,13 +123,41 @@ class SqliteFile:
         Operations share a transaction; a failing operation is rolled back alone. *work* may run twice, so its only
         side effect must be on the file. *scrub*: afterwards the write-ahead log contains no deleted data.
         """
+        operation = self._operation(work, scrub=scrub)
+        self._queue_deferred()  # operations run in order
+        self._queued.append(operation)
+        operation.waiter.get_loop().call_soon(
+            self._commit_next
+        )  # operations asked for together share a transaction
+        return await operation.waiter
+
+    def defer(self, work: Work[T], within: timedelta) -> asyncio.Future[T]:
+        """As `run`, but in the transaction of the next operation, or in one after *within*. The result is the
+        future's."""
+        operation = self._operation(work)
+        self._deferred.append(operation)
+        if len(self._deferred) >= _MOST_AT_ONCE:
+            self._commit_deferred()
+        elif self._timer is None:
+            self._timer = operation.waiter.get_loop().call_later(within.total_seconds(), self._commit_deferred)
+        return operation.waiter
+
+    def _operation(self, work: Work[T], *, scrub: bool = False) -> _Operation[T]:
         if self._closed or self._thread is None:
             raise TransientError(f"{self._path.name} is closed")
-        waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queued.append(_Operation(work, scrub, waiter))
         self._idle.clear()
-        waiter.get_loop().call_soon(self._commit_next)  # operations asked for together share a transaction
-        return await waiter
+        return _Operation(work, scrub, asyncio.get_running_loop().create_future())
+
+    def _queue_deferred(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._queued.extend(self._deferred)
+        self._deferred.clear()
+
+    def _commit_deferred(self) -> None:
+        self._queue_deferred()
+        self._commit_next()
 
     def read(self, statement: str, values: Sequence[object]) -> tuple[Any, ...] | None:
         """The first row of `read_all`, or None."""
@@ -186,7 +217,8 @@ class SqliteFile:
         if self._committing is not None:
             return
         if not self._queued:
-            self._idle.set()
+            if not self._deferred:
+                self._idle.set()
             return
         self._idle.clear()
         batch = [self._queued.popleft() for _ in range(min(len(self._queued), _MOST_AT_ONCE))]

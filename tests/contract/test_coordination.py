@@ -33,7 +33,9 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@pytest.fixture(params=["transient", "sealed", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+@pytest.fixture(
+    params=["transient", "sealed", "sqlite", "deferred", pytest.param("redis", marks=pytest.mark.redis)]
+)
 async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Coordination]:
     match request.param:
         case "transient":
@@ -43,6 +45,10 @@ async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncI
             yield EncryptedCoordination(InMemoryCoordination(utc_now), keys)
         case "sqlite":
             async with SqliteCoordination(tmp_path / "coordination.sqlite", now=utc_now) as sqlite:
+                yield sqlite
+        case "deferred":
+            path = tmp_path / "coordination.sqlite"
+            async with SqliteCoordination(path, now=utc_now, deferred=timedelta(seconds=1)) as sqlite:
                 yield sqlite
         case _:
             server: RedisServer = request.getfixturevalue("redis_server")
