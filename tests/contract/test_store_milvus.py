@@ -74,8 +74,10 @@ async def measured(chosen: MilvusOptions) -> AsyncIterator[tuple[MilvusStore, Co
 async def insisted(
     call: Callable[[], Awaitable[T]], seconds: float = 30, answers: tuple[type[TransientError], ...] = ()
 ) -> T:
-    """What the store answers once it does: its limits are short, and the machine may be busy. Errors among *answers*
-    are answers too."""
+    """The store's first answer; calls that fail are repeated, because limits are short and the machine may be busy.
+
+    Errors among *answers* count as answers.
+    """
     deadline = time.monotonic() + seconds
     while True:
         try:
