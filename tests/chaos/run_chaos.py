@@ -120,7 +120,8 @@ async def _look(fleet: Fleet, model: Model, person: Person, replica: int) -> Non
 
 
 def _row(memory: Any) -> dict[str, str]:
-    return {"content": memory.content, "source": memory.source, "role": memory.role, "state": memory.state}
+    names = ("id", "session_id", "content", "source", "role", "state", "superseded_by", "created_at", "metadata")
+    return {name: str(getattr(memory, name)) for name in names}
 
 
 def _report(plan: Plan, counts: Counts, log: Path) -> str:
