@@ -101,6 +101,7 @@ class Fleet:
             api={"rate": {"per_second": 100000.0, "burst": 100000}, "secret": "the same for all replicas"},
             privacy={"consent_fresh": "1ms", "consent_grace": "0s"},
             telemetry={"canary": "off"},
+            envoy={"message_timeout": f"{MESSAGE_TIMEOUT:g}s"},
             shutdown={"announce": "1s"},
         )  # fmt: skip
         replica = Replica(Child(config, data, ports["ext_proc"], ports["http"]), redis, store, ports["api"])
