@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -76,6 +76,14 @@ def whereabouts(error: BaseException) -> str:
         frames.append(f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}")
         trace = trace.tb_next
     return " ".join(frames[-4:])
+
+
+async def contain_faults(step: Callable[[], Awaitable[object]]) -> None:
+    """Run one step of an endless loop; a fault that it did not foresee ends the step and not the loop."""
+    try:
+        await step()
+    except Exception as error:  # noqa: BLE001 - a loop that ends would leave us without what it looks after
+        log.error("background.failed", kind=type(error).__name__, at=whereabouts(error))  # noqa: TRY400
 
 
 # Work proportional to a body: inline for small bodies, in a thread for large ones.

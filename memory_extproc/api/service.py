@@ -263,7 +263,7 @@ class _Accounted:
         if isinstance(error, RefusedError):
             return error
         if isinstance(error, TransientError):
-            log.warning("api.unavailable", method=self._method, kind=type(error).__name__)
+            log.warning("api.unavailable", method=self._method, kind=type(error).__name__, detail=str(error))
             return RefusedError(
                 grpc.StatusCode.UNAVAILABLE,
                 Reason.UNAVAILABLE,

@@ -324,13 +324,11 @@ async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncE
             except MemoryExtprocError as error:
                 log.warning("forget.not_copied", error=type(error).__name__)
 
-    async def drop_everything() -> None:
-        forgotten.renew_all()
-        for owner in partitions.owners():
-            partitions.drop(owner)
+    async def begin_anew() -> None:
+        replicas.begin_anew()
 
     replicas.heard = heard
-    fleet.recovery.hooks.restored.append(drop_everything)
+    fleet.recovery.hooks.restored.append(begin_anew)
     await stack.enter_async_context(fleet.recovery)
     await stack.enter_async_context(replicas)
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
+from memory_extproc.concurrency import contain_faults
 from memory_extproc.coordination.mirror import Copied, decode_copies, encode_copies
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.observe.log import logger
@@ -232,7 +233,7 @@ class Recovery:
                     await self._soon.wait()
             except TimeoutError:
                 pass
-            await self._try()
+            await contain_faults(self._try)
 
     async def _try(self) -> None:
         try:

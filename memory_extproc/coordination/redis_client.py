@@ -22,7 +22,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 
-from memory_extproc.concurrency import cancellation_kept
+from memory_extproc.concurrency import cancellation_kept, contain_faults
 from memory_extproc.errors import (
     MemoryExtprocError,
     NotReadyError,
@@ -284,17 +284,19 @@ class RedisLink:
 
     async def _look_after(self) -> None:
         """Probe the server until it answers, so that no request waits for it."""
-        while True:
+        while self._looking is not None:
             await asyncio.sleep(self._limits.pause.total_seconds())
-            try:
-                with cancellation_kept():
-                    async with asyncio.timeout(self._timeout):
-                        await self.client.ping()
-            except _AWAY:
-                continue
-            except _ASKED:  # it answers, though with a refusal: the calls say with which
-                pass
-            break
+            await contain_faults(self._look)
+
+    async def _look(self) -> None:
+        try:
+            with cancellation_kept():
+                async with asyncio.timeout(self._timeout):
+                    await self.client.ping()
+        except _AWAY:
+            return
+        except _ASKED:  # it answers, though with a refusal: the calls say with which
+            pass
         self._failed, self._looking = 0, None
         self._ours = not self._schema_key
         log.info("redis.answers")

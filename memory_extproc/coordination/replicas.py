@@ -2,18 +2,21 @@
 
 A replica may serve cached data only while its lease runs. With every renewal it first applies the invalidation
 messages, then reports the last message read. A forget is therefore complete once every replica has reported it, or
-its lease has expired and it serves nothing.
+its lease has expired and it serves nothing. Messages are numbered within an era, which ends when Redis loses its
+data: a replica of an earlier era may have missed messages, and drops everything cached before it gets a lease.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
-from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.concurrency import contain_faults
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import Owner, WaitingPlace
 from memory_extproc.observe.log import logger
 
@@ -22,19 +25,23 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-# Messages are a sorted set by number, kept for a day: a replica that missed more has lost its lease long before.
-# KEYS: counter, messages. ARGV: subject, seconds to keep messages. The number is a prefix, so that members are
-# unique.
+# Messages are a sorted set by number. KEYS: counter, messages, era. ARGV: subject, a new era. The number is a
+# prefix, so that members are unique. Returns it and its era.
 _TELL = """
+redis.call('SET', KEYS[3], ARGV[2], 'NX')
 local number = redis.call('INCR', KEYS[1])
 redis.call('ZADD', KEYS[2], number, number .. ':' .. ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', number - 100000)
-return number
+return {number, redis.call('GET', KEYS[3])}
 """
 # KEYS: counter, leases (holder → last message read), expiries (holder → end of its lease), register (holder → age
 # of its oldest waiting turn, whether it left, directory). ARGV: holder, milliseconds, last message read, directory,
-# time of the oldest waiting turn. Only the server's clock counts. Returns the number of the latest message.
+# time of the oldest waiting turn, the era of the last message read. Only the server's clock counts. Returns 0, and
+# gives no lease, if the era ended or messages that were read are gone.
 _RENEW = """
+if redis.call('GET', KEYS[5]) ~= ARGV[6] or tonumber(redis.call('GET', KEYS[1]) or 0) < tonumber(ARGV[3]) then
+  return 0
+end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
@@ -47,7 +54,12 @@ for n = 1, #entries, 2 do
   end
 end
 redis.call('HSET', KEYS[4], ARGV[1], ARGV[5] .. '|serves|' .. ARGV[4])
-return tonumber(redis.call('GET', KEYS[1]) or 0)
+return 1
+"""
+# KEYS: counter, era. ARGV: a new era. Returns the number of the latest message and the era.
+_BEGIN = """
+redis.call('SET', KEYS[2], ARGV[1], 'NX')
+return {tonumber(redis.call('GET', KEYS[1]) or 0), redis.call('GET', KEYS[2])}
 """
 # KEYS: expiries, register. Returns holder, entry and lease state of each replica; a holder without an entry has an
 # older version.
@@ -66,8 +78,12 @@ for _, holder in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf')) do
 end
 return found
 """
-# KEYS: leases, expiries. ARGV: number. Returns how many replicas with a lease have not read that message.
+# KEYS: leases, expiries, counter, era. ARGV: number, its era. Returns how many replicas with a lease have not read
+# that message; -1: it is gone.
 _BEHIND = """
+if redis.call('GET', KEYS[4]) ~= ARGV[2] or tonumber(redis.call('GET', KEYS[3]) or 0) < tonumber(ARGV[1]) then
+  return -1
+end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do
@@ -152,16 +168,17 @@ class RedisReplicas:
         # A common hash tag: the scripts use these keys together.
         base = f"{prefix}:{{forgets}}"
         self._counter, self._news = f"{base}:counter", f"{base}:news"
+        self._era_key = f"{base}:era"
         self._leases, self._expiries = f"{base}:leases", f"{base}:expiries"
         self._entries = f"{base}:directories"
         self._tell = link.client.register_script(_TELL)
+        self._begin = link.client.register_script(_BEGIN)
         self._renew = link.client.register_script(_RENEW)
         self._behind = link.client.register_script(_BEHIND)
         self._leave = link.client.register_script(_LEAVE)
         self._read_register = link.client.register_script(_REGISTER)
-        self._read = (
-            -1
-        )  # number of the last news that we acted upon; -1: we hold nothing yet that they could concern
+        self._read, self._era = 0, b""  # the last message that we applied; no era: none of them yet
+        self._anew = False  # what is cached may be from before messages that are gone
         self._until = float("-inf")
         self._renewing: asyncio.Task[None] | None = None
 
@@ -186,16 +203,26 @@ class RedisReplicas:
         return self._clock() < self._until and self.whole()
 
     async def tell(self, subject: str) -> None:
-        news = [self._counter, self._news]
-        number = int(await self._link.bounded(self._tell(keys=news, args=[subject])))
-        await self._try_to_renew()
+        told = await self._announce(subject)
         pause = self._lease.total_seconds() / 50
-        while await self._are_behind(number):  # noqa: ASYNC110 - it happens in other processes
+        while behind := await self._count_behind(*told):
+            if behind < 0:  # Redis lost the message, so no replica will ever report it
+                told = await self._announce(subject)
             await asyncio.sleep(pause)
 
-    async def _are_behind(self, number: int) -> bool:
-        behind = await self._link.bounded(self._behind(keys=[self._leases, self._expiries], args=[number]))
-        return int(behind) > 0
+    async def _announce(self, subject: str) -> tuple[int, bytes]:
+        keys = [self._counter, self._news, self._era_key]
+        number, era = await self._link.bounded(self._tell(keys=keys, args=[subject, secrets.token_hex(8)]))
+        await self._try_to_renew()
+        return int(number), era
+
+    async def _count_behind(self, number: int, era: bytes) -> int:
+        keys = [self._leases, self._expiries, self._counter, self._era_key]
+        return int(await self._link.bounded(self._behind(keys=keys, args=[number, era])))
+
+    def begin_anew(self) -> None:
+        """Serve no cached data until the next renewal has dropped it: messages may be gone."""
+        self._era, self._anew, self._until = b"", True, float("-inf")
 
     async def waiting(self, owner: Owner | None = None) -> Sequence[WaitingPlace]:  # noqa: ARG002
         places = []
@@ -239,8 +266,23 @@ class RedisReplicas:
         """Apply the messages, then renew the lease. May be called at any time; raises Redis errors."""
         asked = self._clock()
         await self.watch()
-        if self._read < 0:
-            self._read = int(await self._link.bounded(self._link.client.get(self._counter)) or 0)
+        if not await self._report():
+            self.begin_anew()
+            if not await self._report():
+                raise TransientError("Redis lost the messages of this replica")
+        await self._look_up()
+        # Measured from before the call: the server's lease ends later than ours, never earlier.
+        self._until = asked + self._lease.total_seconds()
+
+    async def _report(self) -> bool:
+        """Apply the messages and report the last one. False if messages are gone."""
+        if not self._era:
+            keys, era = [self._counter, self._era_key], secrets.token_hex(8)
+            number, self._era = await self._link.bounded(self._begin(keys=keys, args=[era]))
+            self._read = int(number)
+        if self._anew:  # after the number was read: a later message is among the next
+            await self.heard("")
+            self._anew = False
         fresh = await self._link.bounded(
             self._link.client.zrangebyscore(self._news, f"({self._read}", "+inf", withscores=True)
         )
@@ -248,15 +290,10 @@ class RedisReplicas:
             await self.heard(member.decode().partition(":")[2])
             self._read = max(self._read, int(number))
         ttl = int(self._lease.total_seconds() * 1000)
-        keys = [self._counter, self._leases, self._expiries, self._entries]
-        args: list[str | int] = [self._holder, ttl, self._read, self._directory, _since(self.oldest_waiting)]
-        latest = int(await self._link.bounded(self._renew(keys=keys, args=args)))
-        if latest < self._read:
-            await self.heard("")  # the server lost its data, messages included: drop everything
-            self._read = latest
-        await self._look_up()
-        # Measured from before the call: the server's lease ends later than ours, never earlier.
-        self._until = asked + self._lease.total_seconds()
+        keys = [self._counter, self._leases, self._expiries, self._entries, self._era_key]
+        since = _since(self.oldest_waiting)
+        args: list[str | bytes | int] = [self._holder, ttl, self._read, self._directory, since, self._era]
+        return bool(await self._link.bounded(self._renew(keys=keys, args=args)))
 
     async def _try_to_renew(self) -> None:
         try:
@@ -267,7 +304,7 @@ class RedisReplicas:
     async def _keep_renewing(self) -> None:
         while True:
             await asyncio.sleep(self._lease.total_seconds() / 5)
-            await self._try_to_renew()
+            await contain_faults(self._try_to_renew)
 
 
 async def _nothing() -> None:

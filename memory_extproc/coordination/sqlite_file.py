@@ -222,8 +222,13 @@ class SqliteFile:
             return
         self._idle.clear()
         batch = [self._queued.popleft() for _ in range(min(len(self._queued), _MOST_AT_ONCE))]
-        self._committing = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, batch)
-        self._committing.add_done_callback(partial(self._resolve, batch))
+        try:
+            committing = asyncio.get_running_loop().run_in_executor(self._thread, self._commit, batch)
+        except RuntimeError:  # no thread can be started now
+            committing = asyncio.get_running_loop().create_future()
+            committing.set_exception(TransientError(f"{self._path.name} has no thread to write it"))
+        self._committing = committing
+        committing.add_done_callback(partial(self._resolve, batch))
 
     def _resolve(self, batch: Sequence[_Operation[Any]], committed: asyncio.Future[list[_Done]]) -> None:
         self._committing = None

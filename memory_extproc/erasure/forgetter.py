@@ -27,6 +27,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from memory_extproc.concurrency import contain_faults
 from memory_extproc.erasure.receipts import Signer, unsigned
 from memory_extproc.erasure.steps import Erasable, Eraser, Waiting, compute_cascade
 from memory_extproc.erasure.tombstones import Job, TombstoneIndex, without_words
@@ -239,23 +240,26 @@ class Forgetter:
         """Resume jobs of an earlier process, and of replicas that ended."""
         unreadable = set[str]()
         while True:
-            for kept in await self._insist(self._ledger.unfinished):
-                if kept.id in self._running or kept.id in unreadable:
-                    continue
-                if not await self._insist(partial(self._acquire, kept.id)):
-                    continue
-                # Its replica may have advanced or completed it before its lease expired.
-                latest = await self._insist(partial(self._ledger.job, kept.id))
-                try:
-                    job = Job.read(latest or kept)
-                except msgspec.MsgspecError:
-                    # Written by a newer version, which carries it out; unknown fields might narrow it.
-                    log.warning("forget.unreadable")
-                    unreadable.add(kept.id)
-                    continue
-                if job.state is not ForgetState.COMPLETE:
-                    self._start(job)
+            await contain_faults(partial(self._take_up_once, unreadable))
             await asyncio.sleep(self._limits.lease.total_seconds() / 3)
+
+    async def _take_up_once(self, unreadable: set[str]) -> None:
+        for kept in await self._insist(self._ledger.unfinished):
+            if kept.id in self._running or kept.id in unreadable:
+                continue
+            if not await self._insist(partial(self._acquire, kept.id)):
+                continue
+            # Its replica may have advanced or completed it before its lease expired.
+            latest = await self._insist(partial(self._ledger.job, kept.id))
+            try:
+                job = Job.read(latest or kept)
+            except msgspec.MsgspecError:
+                # Written by a newer version, which carries it out; unknown fields might narrow it.
+                log.warning("forget.unreadable")
+                unreadable.add(kept.id)
+                continue
+            if job.state is not ForgetState.COMPLETE:
+                self._start(job)
 
     async def _acquire(self, job_id: str) -> bool:
         return await self._holders.coordination.acquire(f"forget:{job_id}", self._holder, self._limits.lease)

@@ -16,6 +16,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from memory_extproc.concurrency import contain_faults
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
 from memory_extproc.observe.log import logger
 
@@ -204,7 +205,7 @@ class Readiness:
     async def _keep_asking(self) -> None:
         while True:
             await asyncio.sleep(self._interval.total_seconds())
-            await self._ask()
+            await contain_faults(self._ask)
 
     async def _ask(self) -> None:
         before = self._reason

@@ -219,9 +219,10 @@ class RedisJournal:
         await self._run(scripts.END, owner.key, session.encode(), int(self.holds(owner)))
 
     def holds(self, owner: Owner) -> bool:
-        if self._renewed is None or self._clock() - self._renewed >= self._sharing.lease.total_seconds():
-            return False
-        return self._part(owner.key) in self._parts
+        return not self._has_lapsed() and self._part(owner.key) in self._parts
+
+    def _has_lapsed(self) -> bool:
+        return self._renewed is None or self._clock() - self._renewed >= self._sharing.lease.total_seconds()
 
     async def shares(self) -> Sequence[int]:
         """The number of parts of each live replica, in ascending order."""
@@ -296,17 +297,18 @@ class RedisJournal:
                 log.warning("journal.parts_given_up", held=len(self._parts))
             self._gave_up = gives_up
         tokens = {int(part): token.decode() for part, token in rows}
-        before = self._parts
-        # A part that had another holder starts over: all its turns arrive again.
+        # Without a lease we passed turns by as another's. A part that had another holder, or none for a while,
+        # starts over: all its turns arrive again.
+        before = {} if self._has_lapsed() else self._parts
         self._parts = {
             part: before[part] if part in before and before[part].token == token else _Part(token)
             for part, token in tokens.items()
         }
         self._renewed = None if leaving else asked
-        lost = {part for part, held in before.items() if self._parts.get(part) is not held}
-        self._own = {place: part for place, part in self._own.items() if part not in lost}
+        kept = {part for part, held in before.items() if self._parts.get(part) is held}
+        self._own = {place: part for place, part in self._own.items() if part in kept}
         self._reports_held(len(self._parts))
-        if before.keys() != self._parts.keys():
+        if kept != self._parts.keys() or kept != before.keys():
             log.info("journal.parts", held=len(self._parts))
 
     def _part(self, owner_key: str) -> int:

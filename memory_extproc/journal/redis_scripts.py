@@ -1,6 +1,7 @@
 """The journal's atomic Redis operations as Lua scripts. All keys begin with KEYS[1] and lie on the same node.
 
-    PREFIX:seq          the last place assigned
+    PREFIX:seq          the last place assigned; places and tokens grow with the clock, so that a server that lost
+                        its data gives none a second time
     PREFIX:stream:PART  unlearned turns of the part's owners, in order; an entry's id is PLACE-0
     PREFIX:turn:ID      a turn: its text, place and stage
     PREFIX:owner:KEY    the owner's turns in any state, by place
@@ -43,9 +44,11 @@ local function erase(id)
   redis.call('ZREM', P .. ':owner:' .. owner, id)
   return redis.call('DEL', turn(id))
 end
+local function grown(number) return string.format('%.0f', math.max(tonumber(number or 0) + 1, clock())) end
 -- Waiting, at a new place at the end.
 local function queue(id, part, owner)
-  local place = redis.call('INCR', P .. ':seq')
+  local place = grown(redis.call('GET', P .. ':seq'))
+  redis.call('SET', P .. ':seq', place)
   redis.call('XADD', stream(part), place .. '-0', 'id', id)
   redis.call('ZADD', P .. ':owner:' .. owner, place, id)
   redis.call('HSET', turn(id), 'place', place, 'stage', 0, 'attempts', 0, 'reason', '', 'came', clock())
@@ -313,7 +316,7 @@ for at, part in ipairs(mine) do
 end
 for _, part in ipairs(free) do
   if #kept >= fair then break end
-  redis.call('HINCRBY', P .. ':tokens', part, 1)
+  redis.call('HSET', P .. ':tokens', part, grown(redis.call('HGET', P .. ':tokens', part)))
   redis.call('HSET', P .. ':parts', part, till .. '|' .. holder)
   kept[#kept + 1] = part
 end

@@ -13,6 +13,7 @@ from itertools import islice
 
 import msgspec
 
+from memory_extproc.concurrency import contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
 from memory_extproc.learn.queue import Backoff
@@ -153,7 +154,7 @@ class Intake:
     async def tend(self, closing: asyncio.Event) -> None:
         """Looks after the log's files."""
         while self._log is not None and not await self._ends_within_look(closing):
-            await self._log.tend()
+            await contain_faults(self._log.tend)
 
     async def catch_up(self, closing: asyncio.Event) -> None:
         """Decides what waits as soon as it can be decided, for the last time once *closing* is set."""
@@ -161,7 +162,7 @@ class Intake:
         while self._log is not None:
             for record in self._log.take_left(Kind.TURN):
                 self._put_off(_Logged(record), TurnOutcome.UNDECIDED)
-            await self._look()
+            await contain_faults(self._look)
             if ended:
                 return
             ended = await self._ends_within_look(closing)

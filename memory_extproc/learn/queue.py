@@ -12,6 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from memory_extproc.concurrency import contain_faults
 from memory_extproc.errors import MemoryExtprocError, TransientError, UnknownFaultError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
@@ -431,7 +432,7 @@ class JournalPoller:
                 # A page whose taking failed is taken again: the journal gives it once.
                 page = page or await self._journal.arrivals(_PAGE)
                 await self._taken(page)
-            except MemoryExtprocError as error:
+            except Exception as error:  # noqa: BLE001 - were this loop to end, nothing more would be learned
                 failures += 1
                 log.warning("journal.unreadable", error=type(error).__name__, failures=failures)
                 ended = await _within(closing, self._limits.backoff.seconds(failures, self._rng()))
@@ -443,7 +444,7 @@ class JournalPoller:
 
     async def look_after(self, closing: asyncio.Event) -> None:
         while True:
-            await self.measure()
+            await contain_faults(self.measure)
             if await _within(closing, self._limits.sweep.total_seconds()):
                 return
 

@@ -9,10 +9,12 @@ from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol, Self
 
 import msgspec
 
+from memory_extproc.concurrency import contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.chunking import both_ends
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
@@ -333,10 +335,13 @@ class Incognito:
         """Marks that could not be shared, until they are."""
         while True:
             await asyncio.sleep(self._limits.retry.total_seconds())
-            self._take_left(intake_log)
-            for record, keys in list(self._unshared.items()):
-                if not await self._write(record.owner, keys, record):
-                    break
+            await contain_faults(partial(self._share_once, intake_log))
+
+    async def _share_once(self, intake_log: IntakeLog) -> None:
+        self._take_left(intake_log)
+        for record, keys in list(self._unshared.items()):
+            if not await self._write(record.owner, keys, record):
+                break
 
     def _take_left(self, intake_log: IntakeLog) -> None:
         for record in intake_log.take_left(Kind.MARK):

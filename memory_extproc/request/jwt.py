@@ -22,6 +22,7 @@ from typing import Any, Self
 import aiohttp
 import jwt
 
+from memory_extproc.concurrency import contain_faults
 from memory_extproc.errors import TransientError
 from memory_extproc.observe.log import logger
 
@@ -194,7 +195,7 @@ class Tokens:
                 async with asyncio.timeout(patience):
                     await self._wanted.wait()
             self._wanted.clear()
-            await self._refresh()
+            await contain_faults(self._refresh)
 
     async def _refresh(self) -> None:
         try:

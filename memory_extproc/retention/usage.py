@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol, Self
 
+from memory_extproc.concurrency import contain_faults
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import (
     Embedded,
@@ -127,7 +128,7 @@ class Accesses:
         while True:
             # Jitter: replicas that started together must not write together.
             await asyncio.sleep(self._limits.interval.total_seconds() * (0.75 + self._rng() / 2))
-            await self.write()
+            await contain_faults(self.write)
 
 
 def _adding(accesses: dict[str, _Access]) -> Callable[[Embedded], Sequence[Embedded]]:
@@ -241,7 +242,7 @@ class OwnerCounter:
                 filled = True
             except MemoryExtprocError as error:
                 log.info("owners.not_counted", kind=type(error).__name__)
-            await self.count()
+            await contain_faults(self.count)
 
 
 # --- noticing ----------------------------------------------------------------------------------------

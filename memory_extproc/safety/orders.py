@@ -36,7 +36,23 @@ class _Order:
     foreign: bool  # only in words that came from a tool or a document
     own: bool  # also where the person who speaks is in it: a wish of their own is no order about others
     named: bool  # only with a name or an address in it
-    shapes: re.Pattern[str]
+    shapes: tuple[_Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A sequence of roles. *all* and one of each of *some* must be in a sentence that has it."""
+
+    all: frozenset[str]
+    some: tuple[frozenset[str], ...]
+    sequence: re.Pattern[str]
+
+    def is_in(self, line: str, roles: frozenset[str]) -> bool:
+        return (
+            self.all <= roles
+            and not any(map(roles.isdisjoint, self.some))
+            and self.sequence.search(line) is not None
+        )
 
 
 class OrderGrammar:
@@ -50,6 +66,7 @@ class OrderGrammar:
                 known = self._endings if word.endswith("*") else self._roles
                 plain = word.rstrip("*").replace("_", " ")
                 known[plain] = known.get(plain, "") + role
+        self._beginnings = tuple(self._endings)
         self._starts = frozenset(phrase.partition(" ")[0] for phrase in self._roles if " " in phrase)
         self._orders = [
             _Order(
@@ -57,7 +74,7 @@ class OrderGrammar:
                 order.get("of", "anybody") == "foreign",
                 order.get("own", False),
                 order.get("named", False),
-                re.compile("|".join(f"(?:{_shape(shape)})" for shape in order["shapes"])),
+                tuple(map(_shape, order["shapes"])),
             )
             for order in parsed["order"]
         ]
@@ -68,12 +85,12 @@ class OrderGrammar:
             return None
         roles = self._read(sentence)
         line = "".join(f"{one} " for one in roles)
-        own = any("S" in one for one in roles)
-        named = any("W" in one or "L" in one for one in roles)
+        there = frozenset(line)
+        own, named = "S" in there, not there.isdisjoint("WL")
         for order in self._orders:
             if (order.foreign and not foreign) or (own and not order.own and not foreign):
                 continue
-            if (named or not order.named) and order.shapes.search(line):
+            if (named or not order.named) and any(shape.is_in(line, there) for shape in order.shapes):
                 return order.kind
         return None
 
@@ -112,9 +129,9 @@ class OrderGrammar:
 
     def _roles_of(self, word: str, found: list[tuple[str, str]], at: int) -> tuple[int, str]:
         """How many words it takes, and their roles."""
-        has = self._roles.get(word, "") or next(
-            (roles for start, roles in self._endings.items() if word.startswith(start)), ""
-        )
+        has = self._roles.get(word, "")
+        if not has and word.startswith(self._beginnings):
+            has = next(roles for start, roles in self._endings.items() if word.startswith(start))
         if word in self._starts:
             for size in range(_MOST_OF_PHRASE, 1, -1):
                 phrase = " ".join(text.lower() for _, text in found[at : at + size])
@@ -137,20 +154,23 @@ def _words(sentence: str) -> Iterator[re.Match[str]]:
 _PART = re.compile(r"\{(?P<all>\w+)\}|\[(?P<any>[\w,]+)\]|~(?P<gap>\d+)|(?P<start>\^)|(?P<one>[A-Za-z,])")
 
 
-def _shape(shape: str) -> str:
-    made = []
+def _shape(shape: str) -> _Shape:
+    made, every, some = [], set[str](), list[frozenset[str]]()
     for part in _PART.finditer(shape):
         if part["all"]:
+            every.update(part["all"])
             made.append("".join(rf"(?=\S{{0,16}}{role})" for role in part["all"]) + r"\S{1,16} ")
         elif part["any"]:
+            some.append(frozenset(part["any"]))
             made.append(rf"\S{{0,16}}[{part['any']}]\S{{0,16}} ")
         elif part["gap"]:
             made.append(rf"(?:\S{{1,16}} ){{0,{part['gap']}}}")
         elif part["start"]:
             made.append("^")
         else:
+            every.add(part["one"])
             made.append(rf"\S{{0,16}}{part['one']}\S{{0,16}} ")
-    return r"(?<!\S)" + "".join(made)
+    return _Shape(frozenset(every), tuple(some), re.compile(r"(?<!\S)" + "".join(made)))
 
 
 ORDERS = OrderGrammar(_PARSED)

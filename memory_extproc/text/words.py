@@ -76,6 +76,8 @@ def normalize(form: Literal["NFC", "NFKC"], text: str) -> str:
     quadratic in the run, so marks beyond the thirtieth in a row are dropped. No language writes as many."""
     if text.isascii() or unicodedata.is_normalized(form, text):
         return text
+    if form == "NFKC":  # U+FDFA expands to eighteen letters
+        text = text.replace("\ufdfa", " ")
     return unicodedata.normalize(form, _long_runs_of_marks().sub(r"\1", text))
 
 

@@ -99,8 +99,9 @@ class Fleet:
                 "url": f"redis://127.0.0.1:{redis.port}/0", "prefix": name, "timeout": "200ms", "lease": "3s",
             },
             api={"rate": {"per_second": 100000.0, "burst": 100000}, "secret": "the same for all replicas"},
-            privacy={"consent_fresh": "1ms"},
+            privacy={"consent_fresh": "1ms", "consent_grace": "0s"},
             telemetry={"canary": "off"},
+            envoy={"message_timeout": f"{MESSAGE_TIMEOUT:g}s"},
             shutdown={"announce": "1s"},
         )  # fmt: skip
         replica = Replica(Child(config, data, ports["ext_proc"], ports["http"]), redis, store, ports["api"])

@@ -23,6 +23,7 @@ from tests.promises.front import Person
 from tests.promises.known import WORD
 
 ASKED = os.environ.get
+GAP = 1.0  # seconds between a fault that stands alone and the next
 SETTLE = 180.0  # seconds after the last fault until nothing waits to be learned any more
 
 pytestmark = [pytest.mark.envoy, pytest.mark.redis, pytest.mark.timeout(0)]
@@ -79,6 +80,7 @@ async def _act(plan: Plan, fleet: Fleet, model: Model) -> None:
                 under_way.append(faults.create_task(fleet.befall(fault)))
                 if fault.kind in ALONE:
                     await under_way[-1]
+                    await asyncio.sleep(GAP)  # a plan that is late has its gaps behind it
             await asyncio.sleep(max(0.0, plan.seconds - fleet.log.now))
         over.set()
 
@@ -100,7 +102,9 @@ async def _settle(fleet: Fleet, model: Model) -> None:
 async def _learned(fleet: Fleet, person: Person) -> bool:
     for number, replica in enumerate(fleet.replicas):
         stats = await fleet.call("GetStats", api.GetStatsRequest(), person, number)
-        if stats.backlog or await replica.child.sample("turns_undecided"):
+        undecided = await replica.child.sample("turns_undecided")
+        if stats.backlog or undecided:
+            fleet.log.note("waits", person=str(person), replica=number, backlog=stats.backlog, undecided=undecided)
             return False
     return True
 
@@ -116,7 +120,8 @@ async def _look(fleet: Fleet, model: Model, person: Person, replica: int) -> Non
 
 
 def _row(memory: Any) -> dict[str, str]:
-    return {"content": memory.content, "source": memory.source, "role": memory.role, "state": memory.state}
+    names = ("id", "session_id", "content", "source", "role", "state", "superseded_by", "created_at", "metadata")
+    return {name: str(getattr(memory, name)) for name in names}
 
 
 def _report(plan: Plan, counts: Counts, log: Path) -> str:

@@ -163,3 +163,59 @@ async def test_a_sole_replica_says_since_when_accepted_turns_wait_outside_its_jo
     since = datetime(2026, 3, 2, tzinfo=UTC)
     waiting = SoleReplica("pod-1", oldest_waiting=lambda _: since)
     assert await waiting.waiting() == (WaitingPlace("pod-1", since, live=True),)
+
+
+async def test_a_replica_whose_last_message_was_wiped_drops_all_it_cached(pair: Pair) -> None:
+    """Though the numbers, which began anew, are beyond its own by the time that it looks."""
+    first, second = pair.replicas
+    await asyncio.wait_for(first.tell("before"), 10)
+    assert second._renewing is not None
+    second._renewing.cancel()  # it is late
+    await first._link.client.flushall()
+    for subject in ("ann", "bob", "cid"):
+        await asyncio.wait_for(first.tell(subject), 10)
+    pair.heard[1].clear()
+    await second.renew()
+    assert pair.heard[1][-1] == ""
+    assert second.holds()
+    pair.heard[1].clear()
+    await second.renew()
+    assert pair.heard[1] == []
+
+
+async def test_a_forget_that_is_told_while_redis_is_wiped_is_told_again(pair: Pair) -> None:
+    first, second = pair.replicas
+    for subject in ("one", "two", "three"):
+        await asyncio.wait_for(first.tell(subject), 10)
+    for replica in pair.replicas:
+        assert replica._renewing is not None
+        replica._renewing.cancel()
+    telling = asyncio.create_task(first.tell("ann"))
+
+    async def waits() -> bool:
+        return await first._count_behind(4, first._era) == 1
+
+    await until(waits, "the second replica is behind")
+    await first._link.client.flushall()
+    for replica in pair.replicas:
+        await replica.renew()  # twice: once each was told that all is gone, none reports an old number
+        await replica.renew()
+
+    async def told() -> bool:
+        await second.renew()
+        return telling.done()
+
+    await until(told, "it was told")
+    await telling
+    assert pair.heard[1][-2:] == ["", "ann"]
+
+
+async def test_a_replica_that_begins_anew_serves_nothing_until_it_has_dropped_all(pair: Pair) -> None:
+    first = pair.replicas[0]
+    assert first._renewing is not None
+    first._renewing.cancel()
+    first.begin_anew()
+    assert not first.holds()
+    await first.renew()
+    assert first.holds()
+    assert pair.heard[0] == [""]

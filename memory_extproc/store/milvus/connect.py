@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from memory_extproc.concurrency import whereabouts
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chance, MemoryStore
@@ -308,10 +309,11 @@ class Opener:
                 log.error(  # noqa: TRY400
                     "store.refused", at=self._at, detail=str(error), again_in_s=pause.total_seconds()
                 )
-            except MemoryExtprocError as error:
+            except Exception as error:  # noqa: BLE001 - were this loop to end, the store would never be open
                 pause = min(self._limits.longest, self._limits.first * 2**attempt)
                 attempt = min(attempt + 1, 16)
-                log.warning("store.not_open", at=self._at, detail=str(error), again_in_s=pause.total_seconds())
+                why = str(error) if isinstance(error, MemoryExtprocError) else whereabouts(error)
+                log.warning("store.not_open", at=self._at, detail=why, again_in_s=pause.total_seconds())
             else:
                 self._is_opening = False
                 log.info("store.open")

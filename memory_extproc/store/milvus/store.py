@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from memory_extproc.concurrency import contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import (
     Embedded,
@@ -146,8 +147,11 @@ class MilvusStore:
         while True:
             await asyncio.sleep(self._options.probe_every.total_seconds())
             if not self._calls.up:
-                with suppress(MemoryExtprocError):
-                    await self.probe()
+                await contain_faults(self._probe_quietly)
+
+    async def _probe_quietly(self) -> None:
+        with suppress(MemoryExtprocError):
+            await self.probe()
 
     async def probe(self) -> None:
         """Reads, writes a row and deletes it: raises what anybody's read or write would raise now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -77,3 +78,19 @@ async def test_an_upgrade_that_fails_changes_nothing_and_is_told_where_the_file_
 def test_a_version_without_a_way_to_it_is_not_to_be_written() -> None:
     with pytest.raises(ValueError, match="an upgrade to the next"):
         Schema(application=7, version=3, script="", upgrades={1: ""})
+
+
+async def test_a_write_that_finds_no_thread_fails_and_later_ones_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    path = tmp_path / "words.db"
+    async with SqliteFile(path, FIRST) as file:
+        with monkeypatch.context() as starved:
+            starved.setattr(threading.Thread, "start", no_thread)
+            with pytest.raises(TransientError, match="has no thread"):
+                await file.run(lambda connection: connection.execute(SAY, ("lost",)).rowcount)
+        await file.run(lambda connection: connection.execute(SAY, ("said",)).rowcount)
+        assert file.read("SELECT word FROM words WHERE word = 'said'", ()) == ("said",)

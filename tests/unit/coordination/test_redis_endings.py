@@ -10,6 +10,7 @@ from redis import exceptions as faults
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import TransientError
+from tests.fixtures.waiting import until
 
 NOBODY = "redis://127.0.0.1:1"
 LIMITS = LinkLimits(timeout=timedelta(seconds=30))
@@ -71,3 +72,23 @@ async def test_what_is_tidied_up_after_the_end_still_reaches_redis() -> None:
         await asyncio.wait({task})
         assert task.cancelled()
     assert given_back == ["lease"]
+
+
+async def test_redis_is_asked_for_until_it_answers_whatever_the_client_raises_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults_left = [RuntimeError("a bug of the client"), faults.ConnectionError(), IndexError()]
+
+    async def ping() -> None:
+        if faults_left:
+            raise faults_left.pop()
+
+    async def away() -> None:
+        raise faults.ConnectionError
+
+    async with RedisLink(NOBODY, LinkLimits(failures=1, pause=timedelta())) as link:
+        monkeypatch.setattr(link.client, "ping", ping)
+        with pytest.raises(TransientError):
+            await link.bounded(away())
+        await until(lambda: link.answering, "it answers")
+        assert not faults_left
