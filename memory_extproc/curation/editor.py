@@ -13,8 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
@@ -535,6 +536,9 @@ def place_of(memory: Memory, order: Order = Order.NEWEST) -> Cursor:
     return Cursor(group, -int(memory.created_at.timestamp()), memory.id)
 
 
+_cursor_of = itemgetter(0)
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     memories: tuple[Memory, ...]
@@ -581,10 +585,15 @@ class MemoryCatalog:
         total = 0
         best: list[tuple[Cursor, Memory]] = []
         async for rows in self._lists.rows(owner):
-            fitting = [(place_of(memory, order), memory) for memory in rows if chosen.holds(memory)]
+            fitting = [memory for memory in rows if chosen.holds(memory)]
             total += len(fitting)
-            behind = [one for one in fitting if after is None or one[0] > after]
-            best = heapq.nsmallest(limit + 1, [*best, *behind], key=lambda one: one[0])
+            if len(best) > limit and order is Order.NEWEST:
+                # Most rows of a large owner are older than the page's end: no place. Places round to seconds.
+                end = datetime.fromtimestamp(-best[-1][0].newest_first - 1, UTC)
+                fitting = [memory for memory in fitting if memory.created_at >= end]
+            placed = [(place_of(memory, order), memory) for memory in fitting]
+            behind = [one for one in placed if after is None or one[0] > after]
+            best = heapq.nsmallest(limit + 1, [*best, *behind], key=_cursor_of)
         return Page(tuple(memory for _, memory in best[:limit]), total, more=len(best) > limit)
 
     async def get(self, owner: Owner, memory_id: str) -> Memory | None:

@@ -31,6 +31,8 @@ from tests.fixtures.waiting import until
 EXAMPLES = ROOT / "deploy" / "examples"
 SERVERS = EXAMPLES / "servers"
 NAMES = sorted(each.parent.name for each in EXAMPLES.glob("*/values.yaml"))
+_PAGE = " with its page"
+PAGES = sorted(each.parent.name + _PAGE for each in EXAMPLES.glob("*/page-values.yaml"))
 _FILTERS = "type.googleapis.com/envoy.extensions.filters"
 # The kinds of the AI gateway that the examples use, closed: each field with what may stand in it. From its CRDs
 # (github.com/envoyproxy/ai-gateway, manifests/charts/ai-gateway-crds-helm), which no registry has as a package.
@@ -52,11 +54,16 @@ _AI: dict[str, Any] = {
 @cache
 def trees(name: str) -> tuple[Tree, ...]:
     """What is applied and what the chart adds with the values beside it."""
-    values = EXAMPLES / name / "values.yaml"
-    chosen = ("--namespace", "memory", "--kube-version", KUBERNETES, "--values", str(values))
-    run = helm("4", "template", "memory", str(CHART), *chosen)
+    folder = EXAMPLES / name.removesuffix(_PAGE)
+    manifests, values = ["gateway.yaml"], ["values.yaml"]
+    if name.endswith(_PAGE):
+        manifests, values = [*manifests, "page.yaml"], [*values, "page-values.yaml"]
+    chosen = [word for file in values for word in ("--values", str(folder / file))]
+    place = ("--namespace", "memory", "--kube-version", KUBERNETES)
+    run = helm("4", "template", "memory", str(CHART), *place, *chosen)
     assert run.returncode == 0, run.stderr
-    return (*documents((EXAMPLES / name / "gateway.yaml").read_text()), *documents(run.stdout))
+    applied = [each for file in manifests for each in documents((folder / file).read_text())]
+    return (*applied, *documents(run.stdout))
 
 
 def test_every_gateway_of_the_chart_has_an_example_with_its_values() -> None:
@@ -81,7 +88,7 @@ def outside(value: Any, shape: Any, place: str) -> Iterator[str]:
 
 @needs_schemas
 def test_no_kind_and_no_field_of_the_examples_is_unknown(tmp_path: Path) -> None:
-    everything = [each for name in NAMES for each in trees(name)]
+    everything = [each for name in (*NAMES, *PAGES) for each in trees(name)]
     routed = [each for each in everything if each["apiVersion"].startswith("aigateway.")]
     assert [place for each in routed for place in outside(each["spec"], _AI[each["kind"]], each["kind"])] == []
     assert len(routed) == 2
@@ -110,7 +117,7 @@ def references(tree: Any) -> Iterator[Tree]:
 _BACKEND = {"AIGatewayRoute": "AIServiceBackend"}  # what a reference without a kind means
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *PAGES])
 def test_all_that_an_example_refers_to_is_in_it(name: str) -> None:
     there = {(each["kind"], each["metadata"]["name"]): each for each in trees(name)}
     referred = 0
