@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -84,13 +84,26 @@ def cascade(rows: Iterable[Memory], scope: ForgetScope, at: float, now: float = 
     """Compute the memories among all *rows* of an owner that go with *scope*."""
     known = {memory.id: memory for memory in rows}
     named = [memory for memory in known.values() if within(scope, memory, at, now)]
+    return _follow(known, named, scope, at, now)
+
+
+def cascade_of(rows: Iterable[Memory], named: Sequence[Memory], at: float) -> Cascade:
+    """Compute the memories among all *rows* of an owner that go with those *named* by scopes up to *at*."""
+    return _follow({memory.id: memory for memory in rows}, named, ForgetScope(), at, inf)
+
+
+def _follow(
+    known: Mapping[str, Memory], named: Sequence[Memory], scope: ForgetScope, at: float, now: float
+) -> Cascade:
     growing = _Growing(known, frozenset(memory.id for memory in named))
     growing.take(named)
     if scope.ids:
         growing.take_what_carries_words()
     growing.take_alone(scope.listed)
-    # As in `within`: statements made after the forget stay, even if they repeat it.
+    # As in `within`: statements made after the forget stay, even if they repeat it. Memories derived from forgotten
+    # ones go, whenever they were derived.
     taken = {one: memory for one, memory in growing.taken.items() if _moment(memory, at, now) <= at}
+    taken |= derived_from(taken, growing.taken.values())
     return Cascade(
         taken,
         frozenset(growing.whole),
@@ -98,6 +111,22 @@ def cascade(rows: Iterable[Memory], scope: ForgetScope, at: float, now: float = 
         {one: moment_of(memory) for one, memory in taken.items() if moment_of(memory) > now},
         frozenset(memory.id for memory in named),
     )
+
+
+def derived_from(sources: Collection[str], rows: Iterable[Memory]) -> dict[str, Memory]:
+    """Those of *rows* that were derived from *sources*, directly or through each other; without the sources."""
+    made_of: defaultdict[str, list[Memory]] = defaultdict(list)
+    for memory in rows:
+        for source in sources_of(memory):
+            made_of[source].append(memory)
+    found: dict[str, Memory] = {}
+    waiting = list(sources)
+    while waiting:
+        for memory in made_of.get(waiting.pop(), ()):
+            if memory.id not in found and memory.id not in sources:
+                found[memory.id] = memory
+                waiting.append(memory.id)
+    return found
 
 
 class _Growing:

@@ -11,8 +11,16 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from memory_extproc.erasure.cascade import Cascade, cascade
-from memory_extproc.erasure.tombstones import NOTHING_FOUND, WAITING_TURNS, Job, Kind, TombstoneIndex, items_of_turn
+from memory_extproc.erasure.cascade import Cascade, cascade, cascade_of, derived_from
+from memory_extproc.erasure.tombstones import (
+    NEVER,
+    NOTHING_FOUND,
+    WAITING_TURNS,
+    Job,
+    Kind,
+    TombstoneIndex,
+    items_of_turn,
+)
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import (
     TEXT_KINDS,
@@ -276,14 +284,23 @@ class Eraser:
     async def erased_again(self, owner: Owner) -> tuple[int, int]:
         """Erase data that arrived late, from another replica's pending write or a restored file.
 
-        Returns the numbers of memories and turns.
+        Rows of a forget that is only accepted are among them: it finds nothing of them afterwards, so all that goes
+        with them is erased and noted here. Returns the numbers of memories and turns.
         """
         holders = self._holders
         marks = await self._forgotten.of(owner)
         async with holders.partitions.alone(owner) as alone:
-            late = [memory.id async for memory in self.rows(owner) if marks.covers(memory)]
+            rows = [memory async for memory in self.rows(owner)] if marks else []
+            late = {memory.id for memory in rows if marks.covers(memory)}
             if late:
-                await alone.delete(late)
+                cut = {memory.id: at for memory in rows if (at := marks.cut_at(memory)) != NEVER}
+                named = [memory for memory in rows if memory.id in cut]
+                at = max(cut.values(), default=NEVER)
+                taken = await _run_off_loop(len(rows), cascade_of, rows, named, at)
+                await self._forgotten.note(owner, taken.items(marks.blind), at)
+                gone = late | taken.memories.keys()
+                late = gone | derived_from(gone, rows).keys()
+                await alone.delete(sorted(late))
             entries = holders.journal.of_owner(owner)
             turns = [
                 entry.turn.id async for entry in entries if await self._forgotten.select_forgotten([entry.turn])

@@ -155,13 +155,23 @@ class TombstoneIndex:
             marks = await self._read(owner)
         return [memory.id for memory in unstored if marks.covers(memory)]
 
+    async def note(self, owner: Owner, items: Iterable[bytes], at: float) -> None:
+        """Add the *items* that are new, forgotten *at*, durably."""
+        known = (await self._read(owner)).items
+        if fresh := sorted(item for item in items if item not in known):
+            await self._add(owner, fresh, at)
+
     async def _trace(self, owner: Owner, found: Iterable[Mapping[bytes, float]]) -> bool:
         """Add items for *owner*, durably; returns whether there were any."""
         items = {item: at for some in found for item, at in some.items()}
         if not items:
             return False
+        await self._add(owner, sorted(items), max(items.values()))
+        self.found(owner)
+        return True
+
+    async def _add(self, owner: Owner, items: Sequence[bytes], at: float) -> None:
         subject = (await self.blind()).subject(owner)
-        at = max(items.values())
         done = Job(
             id=uuid.uuid4().hex,
             subject=subject,
@@ -169,10 +179,8 @@ class TombstoneIndex:
             at=datetime.fromtimestamp(at, UTC),
             state=ForgetState.COMPLETE,
         )
-        await self._ledger.write(done.kept(), items=sorted(items), at=at)
+        await self._ledger.write(done.kept(), items=items, at=at)
         self.renew(subject)
-        self.found(owner)
-        return True
 
 
 class TombstoneFilteringStore:
@@ -260,6 +268,7 @@ def _nothing(_owner: Owner) -> None:
 
 MOMENT = "said"  # in a memory's metadata: when it was said, in seconds since 1970 with fractions, unlike rows
 HEARD = "heard"  # in a message's metadata: Turn.heard
+PAST = "past"  # in the metadata of a memory that lists earlier values: the ids of their facts
 DRAWN_FROM = "drawn_from"  # in the metadata of a memory drawn from several turns: their ids
 SOURCES = "sources"  # in the metadata of a derived memory: the ids of its sources
 WHOLE = "whole"  # in the metadata of a piece: hash of the message that it is a piece of
@@ -355,27 +364,39 @@ class Tombstones:
 
     def covers(self, memory: Memory) -> bool:
         """Whether *memory* was forgotten, comes from an earlier turn within a cut, or has a forgotten source."""
-        owner, moment = memory.owner, moment_of(memory)
-        if any(
-            self.blind.cuts_off(cut, owner, memory.project, memory.session, (memory.type,), moment)
-            for cut in self.cuts
-        ):
+        if self.cut_at(memory) != NEVER:
             return True
         if not self.items:
             return False
+        owner, moment = memory.owner, moment_of(memory)
+        # Earlier values that it lists are facts, whose ids never return: the time of its own value does not matter.
+        if any(self._when(Kind.MEMORY, owner, earlier) != NEVER for earlier in _ids(memory, PAST)):
+            return True
         named = [(Kind.MEMORY, memory.id), *((Kind.MEMORY, source) for source in sources_of(memory))]
         if turn := turn_of(memory):
             named += [(kind, turn) for kind in ((Kind.TURN, Kind.MESSAGES) if is_message(memory) else (Kind.TURN,))]
         named += [(kind, turn) for turn in drawn_from(memory) for kind in (Kind.TURN, Kind.MESSAGES)]
         return any(moment <= self._when(kind, owner, name) for kind, name in named)
 
+    def cut_at(self, memory: Memory) -> float:
+        """The time of the latest cut that covers *memory*; minus infinity if there is none."""
+        owner, moment = memory.owner, moment_of(memory)
+        return max(
+            (
+                cut.at
+                for cut in self.cuts
+                if self.blind.cuts_off(cut, owner, memory.project, memory.session, (memory.type,), moment)
+            ),
+            default=NEVER,
+        )
+
     def covers_turn(self, turn: Turn) -> bool:
         """Whether *turn* was forgotten before it was learned, or repeats a forgotten turn."""
-        if self.forgotten_at(turn) != _NEVER:
+        if self.forgotten_at(turn) != NEVER:
             return True
-        when = self._when(Kind.HEARD, turn.owner, turn.heard) if self.items and turn.heard else _NEVER
+        when = self._when(Kind.HEARD, turn.owner, turn.heard) if self.items and turn.heard else NEVER
         if turn.resumes:
-            return when != _NEVER
+            return when != NEVER
         return turn.at.timestamp() - when < RETRIED.total_seconds()
 
     def forgotten_at(self, turn: Turn) -> float:
@@ -392,7 +413,7 @@ class Tombstones:
         if self.items and not found:
             found = [self._when(kind, owner, turn.id) for kind in (Kind.TURN, Kind.MESSAGES)]
             found += [self._when(Kind.MEMORY, owner, one) for one in message_ids(turn, any_answer=False)]
-        return max((when for when in found if moment <= when), default=_NEVER)
+        return max((when for when in found if moment <= when), default=NEVER)
 
     def untraced_turn(self, turn: Turn) -> dict[bytes, float]:
         """Items, with times, that will recognise a retry of the forgotten *turn*.
@@ -401,17 +422,24 @@ class Tombstones:
         """
         when = self.forgotten_at(turn)
         known = self.blind.item(Kind.HEARD, turn.owner, turn.heard) if turn.heard else None
-        if when == _NEVER or known in self.items or self._when(Kind.TURN, turn.owner, turn.id) != _NEVER:
+        if when == NEVER or known in self.items or self._when(Kind.TURN, turn.owner, turn.id) != NEVER:
             return {}
         return dict.fromkeys(items_of_turn(self.blind, turn), when)
 
     def untraced(self, memory: Memory) -> dict[bytes, float]:
-        """Items, with times, of the turn of *memory*, which was forgotten by id while its turn was unknown."""
+        """Items, with times, that recognise what goes with *memory*, and are missing because it was unknown.
+
+        They name its turn if it was forgotten by id, and itself if it is within a cut: memories may be derived from
+        it.
+        """
         owner, turn = memory.owner, turn_of(memory)
+        if (cut := self.cut_at(memory)) != NEVER:
+            item = self.blind.item(Kind.MEMORY, owner, memory.id)
+            return {} if item in self.items else {item: cut}
         when = self._when(Kind.MEMORY, owner, memory.id)
         if not turn or drawn_from(memory) or moment_of(memory) > when:
             return {}
-        if any(self._when(kind, owner, turn) != _NEVER for kind in (Kind.TURN, Kind.MESSAGES)):
+        if any(self._when(kind, owner, turn) != NEVER for kind in (Kind.TURN, Kind.MESSAGES)):
             return {}
         kind = Kind.TURN if was_message(memory) else Kind.MESSAGES
         return dict.fromkeys({self.blind.item(kind, owner, turn), *items_of_message(self.blind, memory)}, when)
@@ -423,10 +451,10 @@ class Tombstones:
         return self.blind.item(Kind.SAID, owner, words_hash(message.text)) in self.items
 
     def _when(self, kind: Kind, owner: Owner, name: str) -> float:
-        return self.items.get(self.blind.item(kind, owner, name), _NEVER)
+        return self.items.get(self.blind.item(kind, owner, name), NEVER)
 
 
-_NEVER = float("-inf")
+NEVER = float("-inf")
 
 
 def moment_of(memory: Memory) -> float:

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import structlog
 
+from memory_extproc.erasure.cascade import cascade
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.tombstones import Job
 from memory_extproc.errors import TransientError
@@ -27,6 +28,7 @@ from memory_extproc.model import (
     ForgetScope,
     ForgetState,
     LedgerJob,
+    Memory,
     Message,
     Owner,
     Role,
@@ -35,7 +37,7 @@ from memory_extproc.model import (
     TurnOutcome,
 )
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryLedger
-from tests.builders import ANN, BOB, a_memory, a_message
+from tests.builders import ANN, BOB, MONDAY, a_memory, a_message
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 from tests.unit.learn.learning import ListingExtractor, until
 
@@ -340,3 +342,64 @@ async def test_a_replica_that_lost_its_lease_on_a_forget_leaves_it_to_the_one_th
 
 async def _is_finished(world: World) -> bool:
     return not await world.ledger.unfinished()
+
+
+def a_history(of: Memory, *earlier: Memory, **metadata: Any) -> Memory:
+    """A fact that tells earlier values too, as retention makes it."""
+    return replace(
+        a_memory(f"{of.content} (first {', then '.join(one.content for one in earlier)})", session=of.session),
+        metadata={
+            "derived": "history",
+            "sources": [of.id, *(one.id for one in earlier)],
+            "past": [one.id for one in earlier],
+            **metadata,
+        },
+    )
+
+
+async def test_a_late_look_of_another_forget_takes_along_what_was_made_of_an_accepted_one(
+    world: World, forgetter: Forgetter
+) -> None:
+    first = a_memory("User's team is Hawks", session="monday")
+    now = a_memory("User's team is Owls", session="tuesday")
+    made_of_it = a_history(now, first)
+    await world.put(first, now, made_of_it)
+    # Another replica accepted a forget of Monday, and has not come to it when an earlier forget looks again.
+    blind = await world.forgotten.blind()
+    job = Job(
+        id="7" * 32, subject=blind.subject(ANN), name="session", at=world.now, owner=ANN,
+        scope=ForgetScope(session="monday"),
+    )  # fmt: skip
+    cut = blind.cut(ANN, ForgetScope(session="monday"), world.now)
+    await world.ledger.write(job.kept(), cut=msgspec.json.encode(cut))
+    world.forgotten.renew(job.subject)
+    forgetter.sweep(ANN)
+    await until(lambda: _is(world, {now.content}), "only what nobody forgot is left")
+
+
+async def _is(world: World, wanted: set[str]) -> bool:
+    return await world.contents() == wanted
+
+
+async def test_a_history_with_a_forgotten_value_does_not_return_though_its_own_value_is_newer(
+    world: World, forgetter: Forgetter
+) -> None:
+    first = a_memory("User's team is Hawks", session="monday")
+    await world.put(first)
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(session="monday")))
+    world.now += timedelta(seconds=5)
+    now = replace(a_memory("User's team is Owls", session="tuesday"), created_at=world.now)
+    await world.put(now)
+    # A replica that read both before the forget writes what it made of them.
+    late = a_history(now, first, said=world.now.timestamp())
+    await world.put(late)
+    assert await world.contents() == {now.content}
+
+
+def test_what_was_derived_from_forgotten_memories_goes_whenever_it_was_derived() -> None:
+    at = MONDAY.timestamp() + 60
+    first = a_memory("User's team is Hawks", session="monday")
+    now = replace(a_memory("User's team is Owls", session="tuesday"), created_at=MONDAY + timedelta(seconds=65))
+    made_of_it = a_history(now, first, said=at + 5)
+    taken = cascade([first, now, made_of_it], ForgetScope(session="monday"), at, at + 10)
+    assert taken.memories.keys() == {first.id, made_of_it.id}
