@@ -30,10 +30,12 @@ LISTS = _read()
 _GRAMMAR: Mapping[str, str] = LISTS["grammar"]
 REASONS = _GRAMMAR["reasons"]
 _NAME = r"(?-i:[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?:[-'][A-Z][a-z]+)?)"
-_NAMES = rf"{_NAME}(?: {_NAME})?"
+_TITLES = frozenset({"dr", "mr", "mrs", "ms", "prof", "professor"})
+_NAMES = rf"(?:(?-i:Dr|Mr|Mrs|Ms|Prof|Professor)\.? )?{_NAME}(?: {_NAME})?"
 _WHICH = rf"(?:(?:{LISTS['which']}) )?"
 _RELATIVE = rf"{_WHICH}(?:{LISTS['relations']})"
 _NO_NAMES = frozenset(_GRAMMAR["no_names"].split())
+BY_NAME = "\u2063"  # stands before somebody's name in a clause that has "my" in place of a relation
 
 _SUBJECTS = (
     r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
@@ -58,7 +60,7 @@ _SHARED = re.compile(
     re.IGNORECASE,
 )
 _HEAD = re.compile(
-    rf"^((?:i'm|i\s+am|i've|we're|we've)\b|i\b|we\b|my\s+{_RELATIVE}(?:\s+{_NAMES})?(?=\s)"
+    rf"^(my\s+{BY_NAME}{_NAMES}|(?:i'm|i\s+am|i've|we're|we've)\b|i\b|we\b|my\s+{_RELATIVE}(?:\s+{_NAMES})?(?=\s)"
     r"|(?:my|our)\s+[\w'-]+(?:\s+[\w'-]+){0,5}?(?=\s+(?:is|has|lives|works|loves|likes|hates|plays|speaks)\b))",
     re.IGNORECASE,
 )
@@ -66,7 +68,7 @@ _OPENERS = re.compile(rf"^(?:(?:{_GRAMMAR['openers']})\b[\s,:.!-]*)+", re.IGNORE
 _SUBORDINATE = re.compile(rf"^(?:{REASONS}|while|although|though|even\s+though)\s+(?={_SUBJECTS})", re.IGNORECASE)
 # "In May we fly to Japan" is "we fly to Japan in May".
 _FRONTED = re.compile(
-    rf"^(?P<when>(?:{_GRAMMAR['fronted']})(?:\s+[\w'-]+){{1,4}}?|tomorrow|tonight|nowadays|later)\s*,?\s+"
+    rf"^(?P<when>(?:{_GRAMMAR['fronted']})(?:\s+[\w'-]+){{1,4}}?|{_GRAMMAR['times']})\s*,?\s+"
     r"(?P<rest>(?:i|i'm|i've|we|we're|we've|my|our)\s.+)$",
     re.IGNORECASE,
 )
@@ -106,9 +108,10 @@ _ENCLOSED = re.compile(
 _TOGETHER = re.compile(rf"\b(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?\s+and\s+(?:i|me)\s+(?=[a-z])", re.IGNORECASE)
 # the children of a family that is spoken of
 _OF_MINE = re.compile(
-    r"(?:^|(?<=[,;] )|(?<=\band ))the\s+(?P<who>kids|children|twins|"
-    r"youngest|oldest|eldest|in-laws|grandkids|grandchildren)"
-    r"(?=\s+(?:is|are|has|have|start|go|turn|love|hate|like|can't|don't)|'s)",
+    r"(?:^|(?<=[,;] )|(?<=\band ))(?:the\s+(?P<who>kids|children|twins|youngest|oldest|eldest|in-laws|grandkids"
+    r"|grandchildren|(?:old |young |little )?(?:dog|cat|puppy|kitten|wife|husband|missus)|boyfriend|girlfriend)"
+    r"|(?P<elder>mum|mom|dad|grandma|grandpa|granny|nana|papa|mama))"
+    r"(?=,\s+(?-i:[A-Z])[a-z]+,|\s+(?:is|are|was|has|have|had|lives?|works?|just|starts?|go|goes|turns?|turned|loves?|hates?|likes?|can't|don't|doesn't)\b|'s\s)",
     re.IGNORECASE,
 )
 # "my boss, Helga, hates ...", "Helga, my boss, hates ..." and "Helga is my boss"
@@ -124,11 +127,12 @@ _SUBJECT_OF = re.compile(
 )
 _PRONOUN = re.compile(rf"^{_PRONOUNS}", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
+_FILLER = re.compile(r"(?<=\w),? (?:btw|tbh|ngl|fyi|imo|lol)(?=[, ])", re.IGNORECASE)
 
 
 def write_out(text: str) -> str:
     """*text* with the short forms of haste in full: "im", "dont" and "gonna" as "I'm", "don't", "going to"."""
-    return _HASTY.sub(lambda found: LISTS["hasty"].get(found[0].lower(), found[0]), text)
+    return _HASTY.sub(lambda found: LISTS["hasty"].get(found[0].lower(), found[0]), _FILLER.sub("", text))
 
 
 def strip_openers(text: str) -> str:
@@ -145,6 +149,8 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
         bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
         if _PRONOUN.match(bare):
             bare = people.put_for_pronoun(bare)
+        elif people.by_name and (alone := _ABOUT_A_PERSON.match(bare)) is not None and _is_name(alone["name"]):
+            bare = f"my {BY_NAME}{alone['name']}{bare[alone.end() :]}"
         if not bare:
             continue
         people.note(bare)
@@ -160,6 +166,7 @@ class People:
 
     def __init__(self, relations: Mapping[str, str] | None = None) -> None:
         self._relations = dict(relations or {})
+        self.by_name = True  # whether a name alone may be somebody's: in a long text it may be anything
         self._latest: dict[str, str] = {}
 
     def note(self, clause: str) -> None:
@@ -169,6 +176,9 @@ class People:
             self._latest.pop("they", None)
             if _SOMEBODY.search(clause):
                 self._latest.clear()  # a pronoun may mean this person
+            named = {one["first"] or one["name"] for one in _NAMED_ALONE.finditer(clause)} if self.by_name else ()
+            if len(named) == 1 and _is_name(*named):
+                self._latest.update(dict.fromkeys(("he", "she"), f"my {BY_NAME}{next(iter(named))}"))
             return
         relation = fold(found["who"]).rsplit(" ", 1)[-1]
         who = found["who"] if found["who"].lower().startswith(("my ", "our ")) else f"my {found['who']}"
@@ -215,6 +225,15 @@ _HAS_ONE = re.compile(
 )
 _SOMEBODY = re.compile(
     rf"\b(?:(?i:an?|one|two|his|her|their)\s+(?i:{LISTS['relations']})|(?:and|with|met|from|by|for)\s+{_NAME})\b"
+)
+# a name that a pronoun may mean: in front of a verb, or of somebody met
+_NAMED_ALONE = re.compile(
+    rf"(?:(?:^|[,;] )(?P<first>{_NAMES})(?= (?:from|is|was|has|can|and (?:i|me)\b|[a-z]{{2,}}s\b))"
+    rf"|\b(?:me and|and me and|with|met|know|colleague|client|this is|is) (?P<name>{_NAMES})(?=[,.]? |$))"
+)
+_ABOUT_A_PERSON = re.compile(
+    rf"(?P<name>{_NAMES})(?:,? from [a-z]\w+)?(?='s |\s)(?=\s?(?:{fill_in(LISTS, _GRAMMAR['of_people'])}))",
+    re.IGNORECASE,
 )
 _MALE = frozenset(_GRAMMAR["male"].split())
 _FEMALE = frozenset(_GRAMMAR["female"].split())
@@ -274,7 +293,9 @@ class Begins(Flag):
 
 _SPEAKER = re.compile(r"(?:i|we)(?=['\s]|$)", re.IGNORECASE)
 _OWNER = re.compile(r"(?:my|our)\s", re.IGNORECASE)
-_OWN_PERSON = re.compile(rf"(?:my|our)\s+(?:(?:{LISTS['relations']})'s\s+)?{_RELATIVE}\b", re.IGNORECASE)
+_OWN_PERSON = re.compile(
+    rf"(?:my|our)\s+(?:{BY_NAME}|(?:(?:{LISTS['relations']})'s\s+)?{_RELATIVE}\b)", re.IGNORECASE
+)
 _FOREIGN = re.compile(rf"(?:{_GRAMMAR['foreign']})", re.IGNORECASE)
 _CONCERNS = re.compile(rf"(?:{_GRAMMAR['otherwise']})\b|.*\b(?:me|my|our)\b", re.IGNORECASE)
 
@@ -298,7 +319,9 @@ def concerns_writer(clause: str) -> bool:
 
 
 _OWNED = re.compile(
-    r"\b(?:my|our|the\s+(?:kids|children|twins|youngest|oldest|eldest|in-laws|grand\w+))\b", re.IGNORECASE
+    r"\b(?:my|our|the\s+(?:kids|children|twins|youngest|oldest|eldest|in-laws|grand\w+)|mum|mom|dad|grandma|grandpa|granny|nana"
+    r"|papa|mama|dog|cat|puppy|kitten|wife|husband|boyfriend|girlfriend)\b",
+    re.IGNORECASE,
 )
 
 
@@ -309,7 +332,7 @@ def join_enclosed(sentence: str) -> str:
         return sentence
     for pattern, joined in (
         (_TOGETHER, "we "),
-        (_OF_MINE, r"my \g<who>"),
+        (_OF_MINE, r"my \g<who>\g<elder>"),
         (_ENCLOSED, r"\g<who> "),
         (_NAMED_BETWEEN, r"\g<who> \g<name> "),
         (_NAME_FIRST, r"\g<who> \g<name> "),
@@ -363,7 +386,7 @@ _EVENT = re.compile(
     rf"(?P<when>(?:(?:to|in|with|at)\s+{_NAMES}\s+)?(?:on|in|this|next)\s+(?:{LISTS['words']['dates']})(?:\s+\d{{1,4}}(?:st|nd|rd|th)?)?)",
     re.IGNORECASE,
 )
-_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as\s+an?|being|here\s+in)\b", re.IGNORECASE)
+_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as\s+an?|being|here\s+in|sign|that\s+the)\b", re.IGNORECASE)
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
 _HERE = re.compile(rf"\b(?:up|down|over|out|back)\s+here\s+in\s+(?P<place>{_NAMES})")
 _PAST = re.compile(r"\b(?:last|ago|was|were|went|had|did)\b", re.IGNORECASE)
@@ -394,7 +417,33 @@ def _people(sentence: str) -> Iterator[str]:
         yield f"my {one['rel']}{name} is {one['age']}"
 
 
+# "to Ms Adler, my son's piano teacher": the words behind the name say who that is
+_WITH_ROLE = re.compile(
+    rf"\b(?:to|with|from|for|by|and|is|ask|call|meet|email|mail|thank|invite|tell) (?P<name>{_NAMES}),?\s+(?:who(?:'s|\s+is)\s+)?"
+    rf"(?:my|our)\s+(?P<role>(?:[a-z][\w'-]*\s+){{0,2}}?(?:{LISTS['relations']}|{LISTS['words']['occupations']}|counsel|[a-z]{{3,}}(?:er|or|ist|ian)))"
+    r"(?=[,.;!?)]|$)"
+)
+_THING_OF_KIND = re.compile(
+    rf"{_OWN}(?P<thing>(?:[\w-]+\s+)?(?:{LISTS['words']['ownables']}|{LISTS['things']})),\s+(?P<kind>(?:an?\s+|the\s+)[^,;.!?]{{2,40}})(?=[,.;!?])",
+    re.IGNORECASE,
+)
+_SIGNED = re.compile(rf"\bsign\s+(?:(?:it|this|that|them|off)\s+)*(?:as|with)\s+(?P<name>{_NAMES})")
+_THAT_IS_ON = re.compile(
+    rf"\bthat\s+(?P<said>(?:my|our|the)\s+(?:[\w-]+\s+)?(?:{LISTS['words']['owned']}|{LISTS['events']})\s+(?:is|starts|begins|moved)\s[^,;.!?]+)",
+    re.IGNORECASE,
+)
+
+
 def _own_life(sentence: str) -> Iterator[str]:
+    for one in _WITH_ROLE.finditer(sentence):
+        if _is_name(one["name"]):
+            yield f"there is in the role of {one['role']}: {one['name']}"
+    for one in _THING_OF_KIND.finditer(sentence):
+        yield f"my {one['thing']} is {one['kind']}"
+    for one in _SIGNED.finditer(sentence):
+        yield f"my name is {one['name']}"
+    for one in _THAT_IS_ON.finditer(sentence):
+        yield one["said"]
     for one in _AS_A.finditer(sentence):
         # "As a doctor, would you say ...?" asks a doctor; a diet is the asker's own.
         own = _FIRST.search(sentence, one.end()) is not None
@@ -420,4 +469,6 @@ def _own_life(sentence: str) -> Iterator[str]:
 
 
 def _is_name(text: str) -> bool:
-    return not _NO_NAMES.intersection(fold(text).split())
+    words = fold(text).split()
+    titled = len(words) > 1 and words[0].rstrip(".") in _TITLES
+    return not _NO_NAMES.intersection(words[titled:]) and not words[-1].endswith("ly")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from memory_extproc.learn.extract.clauses import LISTS, Begins, People, begins, begins_with_person, fill_in
+from memory_extproc.learn.extract.clauses import BY_NAME, LISTS, Begins, People, begins, begins_with_person, fill_in
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
     confirmed,
@@ -214,7 +214,7 @@ class RulesExtractor:
 
 def _ended(fact: Fact, caught: Captured) -> Fact:
     """*fact*, which no longer holds."""
-    who = f"User's {caught.groups['rel'].strip()}" if caught.groups.get("rel") else "User"
+    who = _who(caught.groups.get("rel", "").strip())
     return replace(
         fact,
         content=no_longer(fact.content, who),
@@ -230,9 +230,13 @@ _AUX = r"(?P<aux>'m|'re|'s|'ve| am| are| is| have been| has been|'ve been| have|
 def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) -> Rule:
     # "my daughter", "my older brother", "my daughter Mia"
     relations = lists["relations"]
-    person = rf"(?:(?:{relations})'s )?(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
+    one = r"(?-i:[A-Z][\w'-]*\w)"
+    person = (
+        rf"(?:(?:(?:{relations})'s )?(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?|{BY_NAME}{one}(?: {one})?)"
+    )
     named = {
         "{who}": rf"(?:i|we|(?:my|our) (?P<rel>{person}))",
+        "{person}": person,
         "{aux}": _AUX,
         "{be}": r"(?:'m|'re|'s| am| are| is)",
         "{rel}": rf"(?:\w+ )?(?:{relations})",
@@ -277,6 +281,10 @@ def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
     return Captured(value, groups)
 
 
+def _who(person: str) -> str:
+    return (person.removeprefix(BY_NAME) if BY_NAME in person else f"User's {person}") if person else "User"
+
+
 def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, str]:
     """Everything a rule's content and attribute may name."""
     words = {name: _of_them(text.strip()) for name, text in groups.items()}
@@ -284,7 +292,7 @@ def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, s
     rest, given = groups.get("rest", ""), groups.get("object", "")
     return words | {
         "value": value,
-        "Who": f"User's {words['rel']}" if words.get("rel") else "User",
+        "Who": _who(words.get("rel", "")),
         "rest": rest,
         "aim": f" for {aim if aim.startswith(('the ', 'a ')) or not groups.get('trip') else 'the ' + aim}"
         if aim
@@ -643,7 +651,7 @@ class Checks:
     def _occupation(self, caught: Captured) -> bool:
         phrase = _NOUN_PHRASE.sub(r"\1", caught.folded).strip()
         *_, last = ["", *phrase.split()]
-        if last in self._not_occupations or not self.plain(caught):
+        if last in self._not_occupations or self._traits.fullmatch(last) or not self.plain(caught):
             return False
         return phrase in self._occupations or last in self._occupations or last.endswith(_OCCUPATION_ENDINGS)
 

@@ -69,7 +69,7 @@ _SUPPOSED = re.compile(
       |\blol\b|\blmao\b|\brofl\b|\bhaha\w*"""
 )
 _UNSURE = re.compile(
-    r"""(?x)\b(?:would(?!\s+(?:\w+\s+)?rather)|wouldn't|(?:i|we)'d(?!\s+(?:\w+\s+)?rather)|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly
+    r"""(?x)\b(?:would(?!\s+(?:\w+\s+)?rather)|wouldn't|(?:i|we)'d(?!\s+(?:\w+\s+)?rather|\s+(?:like|prefer)\s+(?:(?:all|my|short|long|the|your)\s+)?(?:answers?|replies|responses|explanations))|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly
           |probably|wish\w*|(?:hope|hoping)(?!\s+to)
         |i\s+(?:think|guess|suppose|believe|assume|wonder|doubt|bet)|not\s+sure|unsure|uncertain|don't\s+(?:know
         |think|remember|believe)
@@ -83,6 +83,11 @@ _REPORTED = re.compile(
     r"\b(?:said|says|saying|(?<!don't\s)tells?\s+me|told|asked|asks|wrote|writes|claim(?:s|ed)|according\s+to|quote|quoted"
     r"|article|thinks|insists?"
     r"|mentioned\s+that|sagt|sagte|dit\s+que|dice|dijo)\b|\b(?:reads|states)\s*:"
+)
+# "..., she said": all of the sentence is somebody else's words
+_REPORTED_WHOLE = re.compile(
+    r"^(?:according\s+to|\w+(?:\s+\w+){0,2}\s+(?:said|says|told|asked|claims|thinks|insists|wrote|reads|states)\b(?!\s+hello))"
+    r"|,\s+(?:\w+\s+){1,3}(?:said|says|wrote|claims|asked)\W*$|\b(?:quote|quoted|article)\b|\bsaid\s*:"
 )
 _CODE_LINE = re.compile(
     r"[{};]\s*$|[=!]=|\w+\(.*\)\s*[;{]|^\s*(?:select|insert|update|delete|def|class|import|from|var|let"
@@ -182,6 +187,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     of before."""
     people = people if people is not None else People()
     bare = _QUOTED.sub(_unquote, meant(text))
+    people.by_name = len(bare) <= _LONGEST_SENTENCE
     found: list[str] = []
     for sentence in sentences(write_out(bare.replace("\u2019", "'"))):
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
@@ -207,7 +213,7 @@ def _stated(sentence: str, people: People) -> list[str]:
         tail = _ASKING_TAIL.search(sentence)
         stated, rest = (sentence[: tail.start()], sentence[tail.start() :]) if tail is not None else ("", sentence)
     told = strip_openers(fold(stated))
-    if _REPORTED.search(strip_openers(fold(sentence))):
+    if _REPORTED_WHOLE.search(strip_openers(fold(sentence))):
         return []
     if told and _asks(told):
         stated, rest = "", sentence
@@ -217,7 +223,11 @@ def _stated(sentence: str, people: People) -> list[str]:
     return found
 
 
-_AMENDS = re.compile(r"make\s+(?:it|that)\s+[^a-z]|(?:full\s+|first\s+)?name(?:'s|\s+is)\s")
+# "I want to learn Norwegian" is no request, "make it 6" corrects
+_AMENDS = re.compile(
+    r"make\s+(?:it|that)\s+[^a-z]|(?:full\s+|first\s+)?name(?:'s|\s+is)\s"
+    rf"|(?:i|we)\s+(?:really\s+)?(?:want|hope|plan)\s+{LISTS['words']['aims']}"
+)
 
 
 def _asks(told: str) -> bool:
@@ -234,6 +244,8 @@ def _beyond_doubt(clauses: Sequence[str]) -> list[str]:
     if not any(map(concerns_writer, clauses)):
         return []
     folded = [fold(clause) for clause in clauses]
+    reported = next((at for at, clause in enumerate(folded) if _REPORTED.search(clause)), len(clauses))
+    clauses, folded = clauses[:reported], folded[:reported]
     supposed = [at for at, clause in enumerate(folded) if _SUPPOSED.search(clause)]
     if supposed and (supposed[0] == 0 and _SUPPOSED.match(folded[0])):
         return []
