@@ -76,6 +76,7 @@ _HEDGED = re.compile(
     rf"^(?P<who>(?:i|we)(?:'m|'ve|'re|\s+am|\s+are|\s+have)?|my\s+{_RELATIVE}(?:\s+is|\s+has)?)\s+{_ADVERB}+",
     re.IGNORECASE,
 )
+_THE_ONE = re.compile(r"^i(?:'m|\s+am)\s+the\s+one\s+(?:who|that)(?:'s)?\s+", re.IGNORECASE)
 _TRAILING = re.compile(
     r"(?:[\s,]+(?:by the way|just so you know|you know|does that matter|if that (?:helps|matters)|obviously"
     r"|unfortunately|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$",
@@ -94,7 +95,7 @@ _APPOSED = re.compile(
 )
 # "my sister, a nurse in Oslo, ...": the words between the commas are about her.
 _INSERTED = re.compile(
-    rf"\b(?P<who>my\s+{_RELATIVE}(?:\s+{_NAMES})?)\s*(?:,\s*|\s+)(?:who(?:'s|\s+is)?|(?=(?:an?|\d{{1,3}})\b))\s*"
+    rf"\b(?P<who>my\s+{_RELATIVE}(?:\s+{_NAMES})?)\s*(?:,?\s+who(?:'s|\s+is)?|,\s*(?=(?:an?|\d{{1,3}})\b))\s*"
     r"(?P<said>[^,;()]{2,80})(?:,|$)",
     re.IGNORECASE,
 )
@@ -229,7 +230,7 @@ _SOMEBODY = re.compile(
 # a name that a pronoun may mean: in front of a verb, or of somebody met
 _NAMED_ALONE = re.compile(
     rf"(?:(?:^|[,;] )(?P<first>{_NAMES})(?= (?:from|is|was|has|can|and (?:i|me)\b|[a-z]{{2,}}s\b))"
-    rf"|\b(?:me and|and me and|with|met|know|colleague|client|this is|is) (?P<name>{_NAMES})(?=[,.]? |$))"
+    rf"|\b(?:me and|and|with|met|know|colleague|client|this is|is) (?P<name>{_NAMES})(?=[,.]? |$))"
 )
 _ABOUT_A_PERSON = re.compile(
     rf"(?P<name>{_NAMES})(?:,? from [a-z]\w+)?(?='s |\s)(?=\s?(?:{fill_in(LISTS, _GRAMMAR['of_people'])}))",
@@ -245,7 +246,7 @@ def _unfold(clause: str) -> str:
     fronted = _FRONTED.match(bare)
     if fronted is not None:
         bare = f"{fronted['rest']} {fronted['when'][0].lower()}{fronted['when'][1:]}"
-    bare = _TRAILING.sub("", _HEDGED.sub(r"\g<who> ", bare))
+    bare = _TRAILING.sub("", _HEDGED.sub(r"\g<who> ", _THE_ONE.sub("I ", bare)))
     return _with_dropped_subject(bare)
 
 

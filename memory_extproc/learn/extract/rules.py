@@ -387,7 +387,7 @@ def _without(words: Mapping[str, str]) -> str:
         return f"avoids {deed}".strip()
     if verb == "never":
         return f"never {_does(deed)}"
-    return f"can't {deed}" if verb.startswith("can") else f"doesn't {deed}"
+    return f"{'won' if verb.startswith('won') else 'can'}'t {deed}" if verb[:3] in {"can", "won"} else f"doesn't {deed}"
 
 
 _OF_PERSON = re.compile(
@@ -531,6 +531,7 @@ class Checks:
         self._lists = lists
         words = lists["words"]
         self._traits = _whole(words["traits"])
+        self._trait = _whole(rf"(?:{words['traits']})s?(?: (?:in|on) (?:my|his|her|their|one|both|the) .+)?")
         self._nationalities = _whole(words["nationalities"])
         self._occupations = frozenset(words["occupations"].split("|"))
         self._not_occupations = frozenset(words["not_occupations"].split("|"))
@@ -563,7 +564,7 @@ class Checks:
             "place": lambda caught: self.plain(caught) and not _NOT_PLACES.match(caught.folded),
             "titled place": self._titled_place,
             "employer": lambda caught: self.plain(caught) and not _NOT_EMPLOYERS.match(caught.folded),
-            "trait": lambda caught: self._traits.fullmatch(caught.folded.partition(",")[0]) is not None,
+            "trait": lambda caught: self._trait.fullmatch(caught.folded.partition(",")[0]) is not None,
             "trade": self._trade,
             "state": lambda caught: not caught.value or self._titled(caught),
             "age": lambda caught: _AGE.match(caught.folded) is not None,

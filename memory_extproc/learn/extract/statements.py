@@ -86,7 +86,7 @@ _REPORTED = re.compile(
 )
 # "..., she said": all of the sentence is somebody else's words
 _REPORTED_WHOLE = re.compile(
-    r"^(?:according\s+to|\w+(?:\s+\w+){0,2}\s+(?:said|says|told|asked|claims|thinks|insists|wrote|reads|states)\b(?!\s+hello))"
+    r"^(?:according\s+to|\w+(?:\s+\w+){0,2}\s+(?:said|says|told|asked|claims|thinks|insists|wrote)\b)"
     r"|,\s+(?:\w+\s+){1,3}(?:said|says|wrote|claims|asked)\W*$|\b(?:quote|quoted|article)\b|\bsaid\s*:"
 )
 _CODE_LINE = re.compile(
