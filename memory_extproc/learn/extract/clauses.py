@@ -146,7 +146,7 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
     replaced by a person of *people*; *people* gains the persons named here."""
     found: list[str] = []
     people = people if people is not None else People()
-    for clause in _CLAUSE.split(_APPOSED.sub(r"\1, I'm ", sentence)):
+    for clause in _CLAUSE.split(_WHO_IS.sub(r"\g<one>, he ", _APPOSED.sub(r"\1, I'm ", sentence))):
         bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
         if _PRONOUN.match(bare):
             bare = people.put_for_pronoun(bare)
@@ -157,9 +157,28 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
         people.note(bare)
         head = _HEAD.match(bare)
         first, *others = _SHARED.split(bare) if head is not None else [bare]
-        found.append(first)
-        found.extend(_with_subject(head[1] if head is not None else "", other) for other in others)
+        found.extend(_one_by_one(first))
+        for other in others:
+            person = people.put_for_pronoun(f"he {other}") if _OF_SOMEBODY.match(f"{bare[:3]} {other}") else ""
+            found.extend(_one_by_one(person or _with_subject(head[1] if head is not None else "", other)))
     return found
+
+
+# "I have a dog called Rex and loves water": the verb is somebody else's
+_OF_SOMEBODY = re.compile(r"(?:i|we)\b\W*(?:'?\w{1,2}\s)?\s*(?:love|like|hate|prefer|work|live|speak|play|run|collect|teache)s\b", re.IGNORECASE)
+_ALLERGIES = re.compile(
+    r"(?P<head>.{1,60}?\ballerg(?:ic to|ies are|ies:|ies include)) (?P<items>[^,;]{2,30}(?:, [^,;]{2,30}){0,9},? and [^,;]{2,30})",
+    re.IGNORECASE,
+)
+_LISTED = re.compile(r", and |, | and ", re.IGNORECASE)
+
+
+def _one_by_one(clause: str) -> list[str]:
+    """*clause* for each thing of a list of allergies: each of them is a fact, and ends by itself."""
+    listed = _ALLERGIES.fullmatch(clause)
+    if listed is None:
+        return [clause]
+    return [f"{listed['head']} {item.strip()}" for item in _LISTED.split(listed["items"])]
 
 
 class People:
@@ -236,6 +255,7 @@ _ABOUT_A_PERSON = re.compile(
     rf"(?P<name>{_NAMES})(?:,? from [a-z]\w+)?(?='s |\s)(?=\s?(?:{fill_in(LISTS, _GRAMMAR['of_people'])}))",
     re.IGNORECASE,
 )
+_WHO_IS = re.compile(rf"(?P<one>{_HAS_ONE.pattern}),? (?:who|that)(?= (?:is|has|was|can|[a-z]+s) )", re.IGNORECASE)
 _MALE = frozenset(_GRAMMAR["male"].split())
 _FEMALE = frozenset(_GRAMMAR["female"].split())
 

@@ -276,6 +276,8 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
 def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
     groups = {name: text or "" for name, text in matched.groupdict().items()}
     value = _of_them(_LEADING.sub("", _TRAILING.sub("", groups.get("value", "")).strip(" ,.!;:\"'")))
+    if "thing" in groups and matched.start("thing") == 0 and groups["thing"][1:].islower():
+        groups["thing"] = groups["thing"].lower()  # the sentence begins with it
     if "word" in groups:
         groups["thing"] = rule.words.get(fold(groups["word"]), groups["word"])
     return Captured(value, groups)
