@@ -32,7 +32,6 @@ def announces_other_subject(text: str) -> bool:
     return _CUE.match(text) is not None
 
 
-
 class Stage(StrEnum):
     """Who decided: a label of topic_checks_total, so never renamed."""
 

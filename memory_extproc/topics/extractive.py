@@ -54,7 +54,9 @@ _ASKS_BARE = re.compile(
     r"(?:(?:and|also|so|but|oh) )?(?:how|what(?:'s)?|why|when|where|which|who|whom|whose|does|do|is|are|did|should) [^?,;.]*+$",
     re.IGNORECASE,
 )
-_DRAFT = re.compile(r"(?:[\w ]{1,30}: ?)?[\"'\u201c\u2018\u201e\u00ab]")  # of a text that the assistant wrote for the caller
+_DRAFT = re.compile(
+    r"(?:[\w ]{1,30}: ?)?[\"'\u201c\u2018\u201e\u00ab]"
+)  # of a text that the assistant wrote for the caller
 
 
 @dataclass(frozen=True, slots=True)

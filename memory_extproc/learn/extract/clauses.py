@@ -165,7 +165,10 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
 
 
 # "I have a dog called Rex and loves water": the verb is somebody else's
-_OF_SOMEBODY = re.compile(r"(?:i|we)\b\W*(?:'?\w{1,2}\s)?\s*(?:love|like|hate|prefer|work|live|speak|play|run|collect|teache)s\b", re.IGNORECASE)
+_OF_SOMEBODY = re.compile(
+    r"(?:i|we)\b\W*(?:'?\w{1,2}\s)?\s*(?:love|like|hate|prefer|work|live|speak|play|run|collect|teache)s\b",
+    re.IGNORECASE,
+)
 _ALLERGIES = re.compile(
     r"(?P<head>.{1,60}?\ballerg(?:ic to|ies are|ies:|ies include)) (?P<items>[^,;]{2,30}(?:, [^,;]{2,30}){0,9},? and [^,;]{2,30})",
     re.IGNORECASE,

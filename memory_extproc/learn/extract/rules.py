@@ -231,9 +231,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
     # "my daughter", "my older brother", "my daughter Mia"
     relations = lists["relations"]
     one = r"(?-i:[A-Z][\w'-]*\w)"
-    person = (
-        rf"(?:(?:(?:{relations})'s )?(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?|{BY_NAME}{one}(?: {one})?)"
-    )
+    person = rf"(?:(?:(?:{relations})'s )?(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?|{BY_NAME}{one}(?: {one})?)"
     named = {
         "{who}": rf"(?:i|we|(?:my|our) (?P<rel>{person}))",
         "{person}": person,
@@ -389,7 +387,11 @@ def _without(words: Mapping[str, str]) -> str:
         return f"avoids {deed}".strip()
     if verb == "never":
         return f"never {_does(deed)}"
-    return f"{'won' if verb.startswith('won') else 'can'}'t {deed}" if verb[:3] in {"can", "won"} else f"doesn't {deed}"
+    return (
+        f"{'won' if verb.startswith('won') else 'can'}'t {deed}"
+        if verb[:3] in {"can", "won"}
+        else f"doesn't {deed}"
+    )
 
 
 _OF_PERSON = re.compile(

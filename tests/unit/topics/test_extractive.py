@@ -49,7 +49,10 @@ def test_a_change_of_subject_a_question_without_its_mark_and_advice_for_anything
     talk = said(
         ("Different thing: my protein powder is finished.", "I would start small and try it for a week."),
         ("how warm should I keep a damp room", "Ask early, be specific, and agree on a date with everybody."),
-        ("Can you write to Mr Osei that I pay 19.90 on Friday?", "Of course: 'Dear Mr Osei, I shall pay on Friday.'"),
+        (
+            "Can you write to Mr Osei that I pay 19.90 on Friday?",
+            "Of course: 'Dear Mr Osei, I shall pay on Friday.'",
+        ),
         ("He wants it by the 15th.", "Noted."),
     )
     text = summarize([talk], 5, named=False)
