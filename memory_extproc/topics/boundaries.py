@@ -19,7 +19,8 @@ _READ = 400  # characters of what was asked
 # How people say that they change the subject.
 _CUE = re.compile(
     r"\W*(?:(?:thanks|thank you|okay|ok|great|cool|alright|danke|gut|merci|gracias)\W+(?:you\W+)?)*"
-    r"(?:by the way|btw|something else|(?:a |one )?different (?:question|topic|thing|matter)|(?:an)?other (?:question|topic|thing|matter)"
+    r"(?:by the way|btw|something else|(?:a |one )?different (?:question|topic|thing|matter)"
+    r"|(?:an)?other (?:question|topic|thing|matter)"
     r"|(?:my )?next question|new (?:question|topic)|on another note|changing (?:the )?(?:subject|topic)"
     r"|(?:unrelated|off.topic)|speaking of something else|übrigens|etwas anderes|andere frage|neues thema"
     r"|au fait|autre (?:question|chose)|por cierto|otra (?:pregunta|cosa))\b",
@@ -28,7 +29,7 @@ _CUE = re.compile(
 
 
 def announces_other_subject(text: str) -> bool:
-    """Whether *text* begins as people begin who change the subject: "Another thing"."""
+    """Report whether *text* begins with a change of subject, such as "Another thing"."""
     return _CUE.match(text) is not None
 
 

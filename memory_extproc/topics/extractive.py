@@ -51,7 +51,8 @@ _MASKED = re.compile(r"\[masked:|[\[<][A-Z][A-Z_]*_\d+[\]>]")
 _OPENING = re.compile(r"^([^,.!:;\uff0c\u3002\uff01]{1,40})[,.!:;\uff0c\u3002\uff01]+\s*(?=\S)")
 _UNSPACED = re.compile(UNSPACED)
 _ASKS_BARE = re.compile(
-    r"(?:(?:and|also|so|but|oh) )?(?:how|what(?:'s)?|why|when|where|which|who|whom|whose|does|do|is|are|did|should) [^?,;.]*+$",
+    r"(?:(?:and|also|so|but|oh) )?(?:how|what(?:'s)?|why|when|where|which|who|whom|whose"
+    r"|does|do|is|are|did|should) [^?,;.]*+$",
     re.IGNORECASE,
 )
 _DRAFT = re.compile(

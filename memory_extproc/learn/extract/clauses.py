@@ -35,7 +35,7 @@ _NAMES = rf"(?:(?-i:Dr|Mr|Mrs|Ms|Prof|Professor)\.? )?{_NAME}(?: {_NAME})?"
 _WHICH = rf"(?:(?:{LISTS['which']}) )?"
 _RELATIVE = rf"{_WHICH}(?:{LISTS['relations']})"
 _NO_NAMES = frozenset(_GRAMMAR["no_names"].split())
-BY_NAME = "\u2063"  # stands before somebody's name in a clause that has "my" in place of a relation
+BY_NAME = "\u2063"  # marks a name after "my", in place of a relation
 
 _SUBJECTS = (
     r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
@@ -150,6 +150,8 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
         bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
         if _PRONOUN.match(bare):
             bare = people.put_for_pronoun(bare)
+            if BY_NAME in bare and not _ABOUT_A_PERSON.match(bare.partition(BY_NAME)[2]):
+                continue  # of people whom the caller only names, lasting things alone
         elif people.by_name and (alone := _ABOUT_A_PERSON.match(bare)) is not None and _is_name(alone["name"]):
             bare = f"my {BY_NAME}{alone['name']}{bare[alone.end() :]}"
         if not bare:
@@ -164,13 +166,15 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
     return found
 
 
-# "I have a dog called Rex and loves water": the verb is somebody else's
+# The third person in "I have a dog called Rex and loves water": the dog loves it.
 _OF_SOMEBODY = re.compile(
-    r"(?:i|we)\b\W*(?:'?\w{1,2}\s)?\s*(?:love|like|hate|prefer|work|live|speak|play|run|collect|teache)s\b",
+    r"(?:i|we)\b\W*(?:'?\w{1,2}\s)?\s*(?:love|like|hate|prefer|work|live|speak"
+    r"|play|run|collect|teache)s\b",
     re.IGNORECASE,
 )
 _ALLERGIES = re.compile(
-    r"(?P<head>.{1,60}?\ballerg(?:ic to|ies are|ies:|ies include)) (?P<items>[^,;]{2,30}(?:, [^,;]{2,30}){0,9},? and [^,;]{2,30})",
+    r"(?P<head>.{1,60}?\ballerg(?:ic to|ies are|ies:|ies include)) "
+    r"(?P<items>[^,;]{2,30}(?:, [^,;]{2,30}){0,9},? and [^,;]{2,30})",
     re.IGNORECASE,
 )
 _LISTED = re.compile(r", and |, | and ", re.IGNORECASE)
@@ -189,7 +193,7 @@ class People:
 
     def __init__(self, relations: Mapping[str, str] | None = None) -> None:
         self._relations = dict(relations or {})
-        self.by_name = True  # whether a name alone may be somebody's: in a long text it may be anything
+        self.by_name = True  # a name without a relation counts as a person: in short texts
         self._latest: dict[str, str] = {}
 
     def note(self, clause: str) -> None:
@@ -249,7 +253,7 @@ _HAS_ONE = re.compile(
 _SOMEBODY = re.compile(
     rf"\b(?:(?i:an?|one|two|his|her|their)\s+(?i:{LISTS['relations']})|(?:and|with|met|from|by|for)\s+{_NAME})\b"
 )
-# a name that a pronoun may mean: in front of a verb, or of somebody met
+# A name that a pronoun may mean.
 _NAMED_ALONE = re.compile(
     rf"(?:(?:^|[,;] )(?P<first>{_NAMES})(?= (?:from|is|was|has|can|and (?:i|me)\b|[a-z]{{2,}}s\b))"
     rf"|\b(?:me and|and|with|met|know|colleague|client|this is|is) (?P<name>{_NAMES})(?=[,.]? |$))"
@@ -420,7 +424,7 @@ def asides(sentence: str) -> list[str]:
     """Facts that *sentence* takes for granted of its writer and their people, each as a clause of its own."""
     if _MAY_STAND_ASIDE.search(sentence) is None:
         return []
-    found = [*_people(sentence), *_own_life(sentence)]
+    found = [*_people(sentence), *_read_introductions(sentence), *_own_life(sentence)]
     return list(dict.fromkeys(_BLANKS.sub(" ", one) for one in found))
 
 
@@ -441,24 +445,28 @@ def _people(sentence: str) -> Iterator[str]:
         yield f"my {one['rel']}{name} is {one['age']}"
 
 
-# "to Ms Adler, my son's piano teacher": the words behind the name say who that is
+# "to Ms Adler, my son's piano teacher"
 _WITH_ROLE = re.compile(
-    rf"\b(?:to|with|from|for|by|and|is|ask|call|meet|email|mail|thank|invite|tell) (?P<name>{_NAMES}),?\s+(?:who(?:'s|\s+is)\s+)?"
+    rf"\b(?:to|with|from|for|by|and|is|ask|call|meet|email|mail|thank|invite|tell) "
+    rf"(?P<name>{_NAMES}),?\s+(?:who(?:'s|\s+is)\s+)?"
     rf"(?:my|our)\s+(?P<role>(?:[a-z][\w'-]*\s+){{0,2}}?(?:{LISTS['relations']}|{LISTS['words']['occupations']}|counsel|[a-z]{{3,}}(?:er|or|ist|ian)))"
     r"(?=[,.;!?)]|$)"
 )
 _THING_OF_KIND = re.compile(
-    rf"{_OWN}(?P<thing>(?:[\w-]+\s+)?(?:{LISTS['words']['ownables']}|{LISTS['things']})),\s+(?P<kind>(?:an?\s+|the\s+)[^,;.!?]{{2,40}})(?=[,.;!?])",
+    rf"{_OWN}(?P<thing>(?:[\w-]+\s+)?(?:{LISTS['words']['ownables']}|{LISTS['things']})),"
+    r"\s+(?P<kind>(?:an?\s+|the\s+)[^,;.!?]{2,40})(?=[,.;!?])",
     re.IGNORECASE,
 )
 _SIGNED = re.compile(rf"\bsign\s+(?:(?:it|this|that|them|off)\s+)*(?:as|with)\s+(?P<name>{_NAMES})")
 _THAT_IS_ON = re.compile(
-    rf"\bthat\s+(?P<said>(?:my|our|the)\s+(?:[\w-]+\s+)?(?:{LISTS['words']['owned']}|{LISTS['events']})\s+(?:is|starts|begins|moved)\s[^,;.!?]+)",
+    rf"\bthat\s+(?P<said>(?:my|our|the)\s+(?:[\w-]+\s+)?(?:{LISTS['words']['owned']}|{LISTS['events']})\s+"
+    r"(?:is|starts|begins|moved)\s[^,;.!?]+)",
     re.IGNORECASE,
 )
 
 
-def _own_life(sentence: str) -> Iterator[str]:
+def _read_introductions(sentence: str) -> Iterator[str]:
+    """People by role, things by kind, and appointments that a request names."""
     for one in _WITH_ROLE.finditer(sentence):
         if _is_name(one["name"]):
             yield f"there is in the role of {one['role']}: {one['name']}"
@@ -468,6 +476,9 @@ def _own_life(sentence: str) -> Iterator[str]:
         yield f"my name is {one['name']}"
     for one in _THAT_IS_ON.finditer(sentence):
         yield one["said"]
+
+
+def _own_life(sentence: str) -> Iterator[str]:
     for one in _AS_A.finditer(sentence):
         # "As a doctor, would you say ...?" asks a doctor; a diet is the asker's own.
         own = _FIRST.search(sentence, one.end()) is not None

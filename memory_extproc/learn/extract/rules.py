@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from memory_extproc.learn.extract.statements import (
     first_person_statements,
     meant,
     no_longer,
+    procedures,
     resolved,
 )
 from memory_extproc.model import MemoryType, Source, Turn
@@ -40,29 +41,6 @@ _IRREGULAR = {"have": "has", "go": "goes", "do": "does", "am": "is", "are": "is"
               "coach": "coaches", "watch": "watches", "can": "can", "can't": "can't",
               "cannot": "can't"}  # fmt: skip
 _PAST_FORMS = frozenset(LISTS["past_forms"].split())
-_PROCEDURE = re.compile(
-    r"""(?imx)^[ \t]*(?:(?:remember|note|fyi|btw|by\ the\ way|here)[:,\s]+(?:that\s+)?)?(?:
-        (?:how\ )?to\ (?P<verb>[a-z]+(?:\ up|\ down|\ back)?)\ (?P<object>(?!know\b)[^\n:,.!?]{2,80}?)\s*(?::|,
-          |\ -|\ \u2013)\s*
-          (?P<steps>(?:(?:we|i|you|first|just|always|simply|please|you\ (?:need|have)\ to|we\ (?:need
-            |have)\ to)\s*,?\s+)*
-            (?:run|use|execute|push|build|install|merge|open|click|start|stop|restart|type|call|go|log|ssh|set
-              |create|copy|tag|unplug|press|hold|pull
-            |check|wait|turn|fill|send|update|clone|edit|delete|select|mix|add|preheat|heat|put|take|bump|write
-            |submit|export|apply|docker|kubectl|make|npm|git|`|1[.)])
-            .*(?:\n[ \t]*(?:[-*\u2022]|\d+[.)]).*)*)
-      | (?:the\ |our\ |my\ )?(?:steps?|procedure|process|way|recipe|instructions?)\ (?:to
-      |for)\ (?P<goal>[^\n:]{2,80}?)\s*(?:is|are)?\s*(?::|\bis\b|\bare\b)\s*(?::\s*)?
-          (?P<list>.{8,}(?:\n[ \t]*(?:[-*\u2022]|\d+[.)]).*)*)
-    )"""
-)
-_NO_DEEDS = """
-be me my sum summarize summarise answer clarify recap begin start conclude repeat explain put give
-say make confirm
-"""
-_IDLE_AIMS = frozenset(tokens(_NO_DEEDS))
-_LONGEST_STEPS = 300  # characters
-
 
 _BEGINNINGS = (
     ("{who}", Begins.I | Begins.MY),
@@ -124,7 +102,7 @@ class RulesExtractor:
         return facts
 
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
-        found = [self._made(turn, *made) for made in _procedures(turn.asked)]
+        found = [self._made(turn, *made) for made in procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
         stated = first_person_statements(turn.asked, _people(known, before))
         if before is not None and confirms(turn.asked):
@@ -231,7 +209,10 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
     # "my daughter", "my older brother", "my daughter Mia"
     relations = lists["relations"]
     one = r"(?-i:[A-Z][\w'-]*\w)"
-    person = rf"(?:(?:(?:{relations})'s )?(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?|{BY_NAME}{one}(?: {one})?)"
+    person = (
+        rf"(?:(?:(?:{relations})'s )?(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
+        rf"|{BY_NAME}{one}(?: {one})?)"
+    )
     named = {
         "{who}": rf"(?:i|we|(?:my|our) (?P<rel>{person}))",
         "{person}": person,
@@ -445,16 +426,6 @@ def _kind(value: str) -> Kind | None:
     """A date, even where it has a number in it; a number; a name; or nothing of the kind."""
     found = kinds(value)
     return next((kind for kind in Kind if kind in found), None)
-
-
-def _procedures(text: str) -> Iterator[tuple[str, str]]:
-    """What is done and how, from "To deploy X: run ..." and "The steps to ... are: ..."."""
-    for matched in _PROCEDURE.finditer(meant(text)):
-        aim = matched["goal"] or f"{matched['verb']} {matched['object']}"
-        steps = _BLANKS.sub(" ", matched["list"] or matched["steps"]).strip(" .")
-        verb = fold(matched["verb"] or "")
-        if verb not in _IDLE_AIMS and not steps.endswith("?") and len(steps) <= _LONGEST_STEPS:
-            yield aim.strip(), steps
 
 
 # --- rule checks -------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ READS_LITTLE = {
     ),
     "learn.extract.statements._REASON",
     "learn.extract.llm_client._FENCE", "learn.extract.rules._COUNTED", "learn.extract.rules._NOUN_PHRASE",
-    "learn.extract.rules._PREPOSITION", "learn.extract.rules._PROCEDURE", "learn.extract.rules._TRAILING",
+    "learn.extract.rules._PREPOSITION", "learn.extract.statements._PROCEDURE", "learn.extract.rules._TRAILING",
     "learn.extract.statements._ASKING_TAIL",
     "learn.extract.statements._CODE_LINE", "learn.extract.statements._MAIL",
     "learn.extract.statements._NOT_ANY_MORE", "learn.extract.statements._NO_LONGER",
