@@ -105,6 +105,8 @@ def likeness(fact: Fact, found: Hit) -> FactRelation:
         return FactRelation.OTHER
     if fact.ends or named.get("ends"):
         return _likeness_of_endings(fact, there)
+    if denies(fact.content, there.content):
+        return FactRelation.CHANGED
     return _likeness_of_values(fact, found)
 
 
@@ -326,6 +328,7 @@ _CURRENCIES = {
 }  # fmt: skip
 _SIGNS = re.compile("[$\u20ac\u00a3\u00a5\u20b9]|[^\\W\\d_]+")
 _NEGATIONS = frozenset(stem(word) for word in ENGLISH.negations)
+_DENYING = _NEGATIONS | frozenset(map(stem, tokens("do does did can could is are will has have")))
 
 
 def about(text: str) -> frozenset[str]:
@@ -355,6 +358,11 @@ def currencies(text: str) -> frozenset[str]:
     """Those that *text* names, by word or by sign."""
     found = (_CURRENCIES.get(word) for word in _SIGNS.findall(fold(text)))
     return frozenset(one for one in found if one is not None)
+
+
+def denies(one: str, other: str) -> bool:
+    """Whether the texts say the same but for a "not": "eats meat" and "doesn't eat meat"."""
+    return negates(one) != negates(other) and set(saying(one)) - _DENYING == set(saying(other)) - _DENYING
 
 
 def repeats(text: str, other: str) -> bool:

@@ -19,12 +19,18 @@ _READ = 400  # characters of what was asked
 # How people say that they change the subject.
 _CUE = re.compile(
     r"\W*(?:(?:thanks|thank you|okay|ok|great|cool|alright|danke|gut|merci|gracias)\W+(?:you\W+)?)*"
-    r"(?:by the way|btw|something else|(?:a |one )?different (?:question|topic)|another (?:question|topic|thing)"
+    r"(?:by the way|btw|something else|(?:a |one )?different (?:question|topic|thing|matter)"
+    r"|(?:an)?other (?:question|topic|thing|matter)"
     r"|(?:my )?next question|new (?:question|topic)|on another note|changing (?:the )?(?:subject|topic)"
     r"|(?:unrelated|off.topic)|speaking of something else|übrigens|etwas anderes|andere frage|neues thema"
     r"|au fait|autre (?:question|chose)|por cierto|otra (?:pregunta|cosa))\b",
     re.IGNORECASE,
 )
+
+
+def announces_other_subject(text: str) -> bool:
+    """Report whether *text* begins with a change of subject, such as "Another thing"."""
+    return _CUE.match(text) is not None
 
 
 class Stage(StrEnum):
@@ -113,7 +119,7 @@ def apartness(topic: OpenTopic, heard: EmbeddedTurn) -> float:
         float((vectors @ heard.vector).max()),
         float(topic.vectors[-1] @ heard.vector),
         min(len(content_words(asked)), _MOST_WORDS) / _MOST_WORDS,
-        1.0 if _CUE.match(asked) else 0.0,
+        float(announces_other_subject(asked)),
     )
     odds = _BIAS + sum(weight * feature for weight, feature in zip(_WEIGHTS, features, strict=True))
     return 1.0 / (1.0 + math.exp(-odds))

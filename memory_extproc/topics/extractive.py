@@ -21,6 +21,7 @@ from memory_extproc.text.intents import acknowledgement, asks, only_asks, polite
 from memory_extproc.text.persons import kinds
 from memory_extproc.text.sentences import clauses, sentences
 from memory_extproc.text.words import LEXICONS, UNSPACED, fold, lexicon_of, rarity, stem, terms_in, tokens
+from memory_extproc.topics.boundaries import announces_other_subject
 from memory_extproc.topics.state import Said
 
 ANSWER = "Answer: "  # before the assistant's sentences
@@ -49,6 +50,14 @@ _ENDED = tuple(".!?\u2026:;\"')\u201d\u2019\u3002\uff01\uff1f")
 _MASKED = re.compile(r"\[masked:|[\[<][A-Z][A-Z_]*_\d+[\]>]")
 _OPENING = re.compile(r"^([^,.!:;\uff0c\u3002\uff01]{1,40})[,.!:;\uff0c\u3002\uff01]+\s*(?=\S)")
 _UNSPACED = re.compile(UNSPACED)
+_ASKS_BARE = re.compile(
+    r"(?:(?:and|also|so|but|oh) )?(?:how|what(?:'s)?|why|when|where|which|who|whom|whose"
+    r"|does|do|is|are|did|should) [^?,;.]*+$",
+    re.IGNORECASE,
+)
+_DRAFT = re.compile(
+    r"(?:[\w ]{1,30}: ?)?[\"'\u201c\u2018\u201e\u00ab]"
+)  # of a text that the assistant wrote for the caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +145,13 @@ def _join_lines(lines: Sequence[Line]) -> str:
 
 def _lines(said: Sequence[Said], language: str) -> list[Line]:
     own = [line for turn, one in enumerate(said) for line in _side(one.asked, turn, language, own=True)]
-    answers = [line for turn, one in enumerate(said) for line in _side(one.answered, turn, language, own=False)]
+    asked = [frozenset(terms_in(one.asked[:_BEGINNING], language)) for one in said]
+    answers = [
+        line
+        for turn, one in enumerate(said)
+        for line in _side(one.answered, turn, language, own=False)
+        if line.terms & asked[turn] or not asked[turn]  # else it is advice that would do for anything
+    ]
     return [*_spread(own), *_spread(answers)]
 
 
@@ -148,7 +163,7 @@ def _side(text: str, turn: int, language: str, *, own: bool) -> Iterator[Line]:
     """Lines of a message. The caller's requests count, the assistant's questions and requests do not."""
     for at, sentence in enumerate(_clean_sentences(text)):
         requests = asks(sentence)
-        if not _tells(sentence) or (_is_question(sentence) if own else requests):
+        if not _tells(sentence) or (_is_question(sentence) if own else requests or _DRAFT.match(sentence)):
             continue
         weight = (_REQUEST if requests else 1.0) if own else _ANSWERED
         line = _line(sentence, language, own=own, turn=turn, at=at, weight=weight)
@@ -157,7 +172,9 @@ def _side(text: str, turn: int, language: str, *, own: bool) -> Iterator[Line]:
 
 
 def _is_question(sentence: str) -> bool:
-    """Whether it asks with a question mark and tells nothing beside."""
+    """Whether it asks, with a question mark or as questions begin, and tells nothing beside."""
+    if _ASKS_BARE.match(sentence) is not None:
+        return not sentence.endswith(".")
     bare = sentence.rstrip("\"')\u201d\u300d ")
     if not bare.endswith(_MARKS):
         return False
@@ -180,10 +197,10 @@ def _clean_sentences(text: str) -> Iterator[str]:
 
 
 def _without_opening(sentence: str) -> str:
-    """Without "Sure, ", "Okay. " and their like."""
+    """Without "Sure, ", "Okay. ", "Different thing: " and their like."""
     for _ in range(3):
         opening = _OPENING.match(sentence)
-        if opening is None or not polite(opening[1]):
+        if opening is None or not (polite(opening[1]) or announces_other_subject(opening[1])):
             break
         sentence = sentence[opening.end() :]
         sentence = sentence[:1].upper() + sentence[1:]

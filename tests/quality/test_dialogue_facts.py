@@ -13,7 +13,7 @@ import pytest
 from memory_extproc.learn.extract.rules import RulesExtractor
 from scripts.measure_extraction import measure, read_dialogues
 
-FLOORS = {"fitting": (0.95, 0.70), "held back": (0.97, 0.31)}  # precision, recall
+FLOORS = {"fitting": (0.95, 0.79), "held back": (0.97, 0.33)}  # precision, recall
 
 
 @pytest.mark.parametrize("half", FLOORS)

@@ -30,10 +30,12 @@ LISTS = _read()
 _GRAMMAR: Mapping[str, str] = LISTS["grammar"]
 REASONS = _GRAMMAR["reasons"]
 _NAME = r"(?-i:[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?:[-'][A-Z][a-z]+)?)"
-_NAMES = rf"{_NAME}(?: {_NAME})?"
+_TITLES = frozenset({"dr", "mr", "mrs", "ms", "prof", "professor"})
+_NAMES = rf"(?:(?-i:Dr|Mr|Mrs|Ms|Prof|Professor)\.? )?{_NAME}(?: {_NAME})?"
 _WHICH = rf"(?:(?:{LISTS['which']}) )?"
 _RELATIVE = rf"{_WHICH}(?:{LISTS['relations']})"
 _NO_NAMES = frozenset(_GRAMMAR["no_names"].split())
+BY_NAME = "\u2063"  # marks a name after "my", in place of a relation
 
 _SUBJECTS = (
     r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
@@ -58,7 +60,7 @@ _SHARED = re.compile(
     re.IGNORECASE,
 )
 _HEAD = re.compile(
-    rf"^((?:i'm|i\s+am|i've|we're|we've)\b|i\b|we\b|my\s+{_RELATIVE}(?:\s+{_NAMES})?(?=\s)"
+    rf"^(my\s+{BY_NAME}{_NAMES}|(?:i'm|i\s+am|i've|we're|we've)\b|i\b|we\b|my\s+{_RELATIVE}(?:\s+{_NAMES})?(?=\s)"
     r"|(?:my|our)\s+[\w'-]+(?:\s+[\w'-]+){0,5}?(?=\s+(?:is|has|lives|works|loves|likes|hates|plays|speaks)\b))",
     re.IGNORECASE,
 )
@@ -66,7 +68,7 @@ _OPENERS = re.compile(rf"^(?:(?:{_GRAMMAR['openers']})\b[\s,:.!-]*)+", re.IGNORE
 _SUBORDINATE = re.compile(rf"^(?:{REASONS}|while|although|though|even\s+though)\s+(?={_SUBJECTS})", re.IGNORECASE)
 # "In May we fly to Japan" is "we fly to Japan in May".
 _FRONTED = re.compile(
-    rf"^(?P<when>(?:{_GRAMMAR['fronted']})(?:\s+[\w'-]+){{1,4}}?|tomorrow|tonight|nowadays|later)\s*,?\s+"
+    rf"^(?P<when>(?:{_GRAMMAR['fronted']})(?:\s+[\w'-]+){{1,4}}?|{_GRAMMAR['times']})\s*,?\s+"
     r"(?P<rest>(?:i|i'm|i've|we|we're|we've|my|our)\s.+)$",
     re.IGNORECASE,
 )
@@ -74,6 +76,7 @@ _HEDGED = re.compile(
     rf"^(?P<who>(?:i|we)(?:'m|'ve|'re|\s+am|\s+are|\s+have)?|my\s+{_RELATIVE}(?:\s+is|\s+has)?)\s+{_ADVERB}+",
     re.IGNORECASE,
 )
+_THE_ONE = re.compile(r"^i(?:'m|\s+am)\s+the\s+one\s+(?:who|that)(?:'s)?\s+", re.IGNORECASE)
 _TRAILING = re.compile(
     r"(?:[\s,]+(?:by the way|just so you know|you know|does that matter|if that (?:helps|matters)|obviously"
     r"|unfortunately|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$",
@@ -92,7 +95,7 @@ _APPOSED = re.compile(
 )
 # "my sister, a nurse in Oslo, ...": the words between the commas are about her.
 _INSERTED = re.compile(
-    rf"\b(?P<who>my\s+{_RELATIVE}(?:\s+{_NAMES})?)\s*(?:,\s*|\s+)(?:who(?:'s|\s+is)?|(?=(?:an?|\d{{1,3}})\b))\s*"
+    rf"\b(?P<who>my\s+{_RELATIVE}(?:\s+{_NAMES})?)\s*(?:,?\s+who(?:'s|\s+is)?|,\s*(?=(?:an?|\d{{1,3}})\b))\s*"
     r"(?P<said>[^,;()]{2,80})(?:,|$)",
     re.IGNORECASE,
 )
@@ -106,9 +109,10 @@ _ENCLOSED = re.compile(
 _TOGETHER = re.compile(rf"\b(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?\s+and\s+(?:i|me)\s+(?=[a-z])", re.IGNORECASE)
 # the children of a family that is spoken of
 _OF_MINE = re.compile(
-    r"(?:^|(?<=[,;] )|(?<=\band ))the\s+(?P<who>kids|children|twins|"
-    r"youngest|oldest|eldest|in-laws|grandkids|grandchildren)"
-    r"(?=\s+(?:is|are|has|have|start|go|turn|love|hate|like|can't|don't)|'s)",
+    r"(?:^|(?<=[,;] )|(?<=\band ))(?:the\s+(?P<who>kids|children|twins|youngest|oldest|eldest|in-laws|grandkids"
+    r"|grandchildren|(?:old |young |little )?(?:dog|cat|puppy|kitten|wife|husband|missus)|boyfriend|girlfriend)"
+    r"|(?P<elder>mum|mom|dad|grandma|grandpa|granny|nana|papa|mama))"
+    r"(?=,\s+(?-i:[A-Z])[a-z]+,|\s+(?:is|are|was|has|have|had|lives?|works?|just|starts?|go|goes|turns?|turned|loves?|hates?|likes?|can't|don't|doesn't)\b|'s\s)",
     re.IGNORECASE,
 )
 # "my boss, Helga, hates ...", "Helga, my boss, hates ..." and "Helga is my boss"
@@ -124,11 +128,12 @@ _SUBJECT_OF = re.compile(
 )
 _PRONOUN = re.compile(rf"^{_PRONOUNS}", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
+_FILLER = re.compile(r"(?<=\w),? (?:btw|tbh|ngl|fyi|imo|lol)(?=[, ])", re.IGNORECASE)
 
 
 def write_out(text: str) -> str:
     """*text* with the short forms of haste in full: "im", "dont" and "gonna" as "I'm", "don't", "going to"."""
-    return _HASTY.sub(lambda found: LISTS["hasty"].get(found[0].lower(), found[0]), text)
+    return _HASTY.sub(lambda found: LISTS["hasty"].get(found[0].lower(), found[0]), _FILLER.sub("", text))
 
 
 def strip_openers(text: str) -> str:
@@ -141,18 +146,46 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
     replaced by a person of *people*; *people* gains the persons named here."""
     found: list[str] = []
     people = people if people is not None else People()
-    for clause in _CLAUSE.split(_APPOSED.sub(r"\1, I'm ", sentence)):
+    for clause in _CLAUSE.split(_WHO_IS.sub(r"\g<one>, he ", _APPOSED.sub(r"\1, I'm ", sentence))):
         bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
         if _PRONOUN.match(bare):
             bare = people.put_for_pronoun(bare)
+            if BY_NAME in bare and not _ABOUT_A_PERSON.match(bare.partition(BY_NAME)[2]):
+                continue  # of people whom the caller only names, lasting things alone
+        elif people.by_name and (alone := _ABOUT_A_PERSON.match(bare)) is not None and _is_name(alone["name"]):
+            bare = f"my {BY_NAME}{alone['name']}{bare[alone.end() :]}"
         if not bare:
             continue
         people.note(bare)
         head = _HEAD.match(bare)
         first, *others = _SHARED.split(bare) if head is not None else [bare]
-        found.append(first)
-        found.extend(_with_subject(head[1] if head is not None else "", other) for other in others)
+        found.extend(_one_by_one(first))
+        for other in others:
+            person = people.put_for_pronoun(f"he {other}") if _OF_SOMEBODY.match(f"{bare[:3]} {other}") else ""
+            found.extend(_one_by_one(person or _with_subject(head[1] if head is not None else "", other)))
     return found
+
+
+# The third person in "I have a dog called Rex and loves water": the dog loves it.
+_OF_SOMEBODY = re.compile(
+    r"(?:i|we)\b\W*(?:'?\w{1,2}\s)?\s*(?:love|like|hate|prefer|work|live|speak"
+    r"|play|run|collect|teache)s\b",
+    re.IGNORECASE,
+)
+_ALLERGIES = re.compile(
+    r"(?P<head>.{1,60}?\ballerg(?:ic to|ies are|ies:|ies include)) "
+    r"(?P<items>[^,;]{2,30}(?:, [^,;]{2,30}){0,9},? and [^,;]{2,30})",
+    re.IGNORECASE,
+)
+_LISTED = re.compile(r", and |, | and ", re.IGNORECASE)
+
+
+def _one_by_one(clause: str) -> list[str]:
+    """*clause* for each thing of a list of allergies: each of them is a fact, and ends by itself."""
+    listed = _ALLERGIES.fullmatch(clause)
+    if listed is None:
+        return [clause]
+    return [f"{listed['head']} {item.strip()}" for item in _LISTED.split(listed["items"])]
 
 
 class People:
@@ -160,6 +193,7 @@ class People:
 
     def __init__(self, relations: Mapping[str, str] | None = None) -> None:
         self._relations = dict(relations or {})
+        self.by_name = True  # a name without a relation counts as a person: in short texts
         self._latest: dict[str, str] = {}
 
     def note(self, clause: str) -> None:
@@ -169,6 +203,9 @@ class People:
             self._latest.pop("they", None)
             if _SOMEBODY.search(clause):
                 self._latest.clear()  # a pronoun may mean this person
+            named = {one["first"] or one["name"] for one in _NAMED_ALONE.finditer(clause)} if self.by_name else ()
+            if len(named) == 1 and _is_name(*named):
+                self._latest.update(dict.fromkeys(("he", "she"), f"my {BY_NAME}{next(iter(named))}"))
             return
         relation = fold(found["who"]).rsplit(" ", 1)[-1]
         who = found["who"] if found["who"].lower().startswith(("my ", "our ")) else f"my {found['who']}"
@@ -216,6 +253,16 @@ _HAS_ONE = re.compile(
 _SOMEBODY = re.compile(
     rf"\b(?:(?i:an?|one|two|his|her|their)\s+(?i:{LISTS['relations']})|(?:and|with|met|from|by|for)\s+{_NAME})\b"
 )
+# A name that a pronoun may mean.
+_NAMED_ALONE = re.compile(
+    rf"(?:(?:^|[,;] )(?P<first>{_NAMES})(?= (?:from|is|was|has|can|and (?:i|me)\b|[a-z]{{2,}}s\b))"
+    rf"|\b(?:me and|and|with|met|know|colleague|client|this is|is) (?P<name>{_NAMES})(?=[,.]? |$))"
+)
+_ABOUT_A_PERSON = re.compile(
+    rf"(?P<name>{_NAMES})(?:,? from [a-z]\w+)?(?='s |\s)(?=\s?(?:{fill_in(LISTS, _GRAMMAR['of_people'])}))",
+    re.IGNORECASE,
+)
+_WHO_IS = re.compile(rf"(?P<one>{_HAS_ONE.pattern}),? (?:who|that)(?= (?:is|has|was|can|[a-z]+s) )", re.IGNORECASE)
 _MALE = frozenset(_GRAMMAR["male"].split())
 _FEMALE = frozenset(_GRAMMAR["female"].split())
 
@@ -226,7 +273,7 @@ def _unfold(clause: str) -> str:
     fronted = _FRONTED.match(bare)
     if fronted is not None:
         bare = f"{fronted['rest']} {fronted['when'][0].lower()}{fronted['when'][1:]}"
-    bare = _TRAILING.sub("", _HEDGED.sub(r"\g<who> ", bare))
+    bare = _TRAILING.sub("", _HEDGED.sub(r"\g<who> ", _THE_ONE.sub("I ", bare)))
     return _with_dropped_subject(bare)
 
 
@@ -274,7 +321,9 @@ class Begins(Flag):
 
 _SPEAKER = re.compile(r"(?:i|we)(?=['\s]|$)", re.IGNORECASE)
 _OWNER = re.compile(r"(?:my|our)\s", re.IGNORECASE)
-_OWN_PERSON = re.compile(rf"(?:my|our)\s+(?:(?:{LISTS['relations']})'s\s+)?{_RELATIVE}\b", re.IGNORECASE)
+_OWN_PERSON = re.compile(
+    rf"(?:my|our)\s+(?:{BY_NAME}|(?:(?:{LISTS['relations']})'s\s+)?{_RELATIVE}\b)", re.IGNORECASE
+)
 _FOREIGN = re.compile(rf"(?:{_GRAMMAR['foreign']})", re.IGNORECASE)
 _CONCERNS = re.compile(rf"(?:{_GRAMMAR['otherwise']})\b|.*\b(?:me|my|our)\b", re.IGNORECASE)
 
@@ -298,7 +347,9 @@ def concerns_writer(clause: str) -> bool:
 
 
 _OWNED = re.compile(
-    r"\b(?:my|our|the\s+(?:kids|children|twins|youngest|oldest|eldest|in-laws|grand\w+))\b", re.IGNORECASE
+    r"\b(?:my|our|the\s+(?:kids|children|twins|youngest|oldest|eldest|in-laws|grand\w+)|mum|mom|dad|grandma|grandpa|granny|nana"
+    r"|papa|mama|dog|cat|puppy|kitten|wife|husband|boyfriend|girlfriend)\b",
+    re.IGNORECASE,
 )
 
 
@@ -309,7 +360,7 @@ def join_enclosed(sentence: str) -> str:
         return sentence
     for pattern, joined in (
         (_TOGETHER, "we "),
-        (_OF_MINE, r"my \g<who>"),
+        (_OF_MINE, r"my \g<who>\g<elder>"),
         (_ENCLOSED, r"\g<who> "),
         (_NAMED_BETWEEN, r"\g<who> \g<name> "),
         (_NAME_FIRST, r"\g<who> \g<name> "),
@@ -363,7 +414,7 @@ _EVENT = re.compile(
     rf"(?P<when>(?:(?:to|in|with|at)\s+{_NAMES}\s+)?(?:on|in|this|next)\s+(?:{LISTS['words']['dates']})(?:\s+\d{{1,4}}(?:st|nd|rd|th)?)?)",
     re.IGNORECASE,
 )
-_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as\s+an?|being|here\s+in)\b", re.IGNORECASE)
+_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as\s+an?|being|here\s+in|sign|that\s+the)\b", re.IGNORECASE)
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
 _HERE = re.compile(rf"\b(?:up|down|over|out|back)\s+here\s+in\s+(?P<place>{_NAMES})")
 _PAST = re.compile(r"\b(?:last|ago|was|were|went|had|did)\b", re.IGNORECASE)
@@ -373,7 +424,7 @@ def asides(sentence: str) -> list[str]:
     """Facts that *sentence* takes for granted of its writer and their people, each as a clause of its own."""
     if _MAY_STAND_ASIDE.search(sentence) is None:
         return []
-    found = [*_people(sentence), *_own_life(sentence)]
+    found = [*_people(sentence), *_read_introductions(sentence), *_own_life(sentence)]
     return list(dict.fromkeys(_BLANKS.sub(" ", one) for one in found))
 
 
@@ -392,6 +443,39 @@ def _people(sentence: str) -> Iterator[str]:
     for one in _PERSON_OF_AGE.finditer(sentence):
         name = f" {one['name']}" if one["name"] and _is_name(one["name"]) else ""
         yield f"my {one['rel']}{name} is {one['age']}"
+
+
+# "to Ms Adler, my son's piano teacher"
+_WITH_ROLE = re.compile(
+    rf"\b(?:to|with|from|for|by|and|is|ask|call|meet|email|mail|thank|invite|tell) "
+    rf"(?P<name>{_NAMES}),?\s+(?:who(?:'s|\s+is)\s+)?"
+    rf"(?:my|our)\s+(?P<role>(?:[a-z][\w'-]*\s+){{0,2}}?(?:{LISTS['relations']}|{LISTS['words']['occupations']}|counsel|[a-z]{{3,}}(?:er|or|ist|ian)))"
+    r"(?=[,.;!?)]|$)"
+)
+_THING_OF_KIND = re.compile(
+    rf"{_OWN}(?P<thing>(?:[\w-]+\s+)?(?:{LISTS['words']['ownables']}|{LISTS['things']})),"
+    r"\s+(?P<kind>(?:an?\s+|the\s+)[^,;.!?]{2,40})(?=[,.;!?])",
+    re.IGNORECASE,
+)
+_SIGNED = re.compile(rf"\bsign\s+(?:(?:it|this|that|them|off)\s+)*(?:as|with)\s+(?P<name>{_NAMES})")
+_THAT_IS_ON = re.compile(
+    rf"\bthat\s+(?P<said>(?:my|our|the)\s+(?:[\w-]+\s+)?(?:{LISTS['words']['owned']}|{LISTS['events']})\s+"
+    r"(?:is|starts|begins|moved)\s[^,;.!?]+)",
+    re.IGNORECASE,
+)
+
+
+def _read_introductions(sentence: str) -> Iterator[str]:
+    """People by role, things by kind, and appointments that a request names."""
+    for one in _WITH_ROLE.finditer(sentence):
+        if _is_name(one["name"]):
+            yield f"there is in the role of {one['role']}: {one['name']}"
+    for one in _THING_OF_KIND.finditer(sentence):
+        yield f"my {one['thing']} is {one['kind']}"
+    for one in _SIGNED.finditer(sentence):
+        yield f"my name is {one['name']}"
+    for one in _THAT_IS_ON.finditer(sentence):
+        yield one["said"]
 
 
 def _own_life(sentence: str) -> Iterator[str]:
@@ -420,4 +504,6 @@ def _own_life(sentence: str) -> Iterator[str]:
 
 
 def _is_name(text: str) -> bool:
-    return not _NO_NAMES.intersection(fold(text).split())
+    words = fold(text).split()
+    titled = len(words) > 1 and words[0].rstrip(".") in _TITLES
+    return not _NO_NAMES.intersection(words[titled:]) and not words[-1].endswith("ly")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from memory_extproc.learn.extract.clauses import LISTS, Begins, People, begins, begins_with_person, fill_in
+from memory_extproc.learn.extract.clauses import BY_NAME, LISTS, Begins, People, begins, begins_with_person, fill_in
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
     confirmed,
@@ -18,6 +18,7 @@ from memory_extproc.learn.extract.statements import (
     first_person_statements,
     meant,
     no_longer,
+    procedures,
     resolved,
 )
 from memory_extproc.model import MemoryType, Source, Turn
@@ -40,29 +41,6 @@ _IRREGULAR = {"have": "has", "go": "goes", "do": "does", "am": "is", "are": "is"
               "coach": "coaches", "watch": "watches", "can": "can", "can't": "can't",
               "cannot": "can't"}  # fmt: skip
 _PAST_FORMS = frozenset(LISTS["past_forms"].split())
-_PROCEDURE = re.compile(
-    r"""(?imx)^[ \t]*(?:(?:remember|note|fyi|btw|by\ the\ way|here)[:,\s]+(?:that\s+)?)?(?:
-        (?:how\ )?to\ (?P<verb>[a-z]+(?:\ up|\ down|\ back)?)\ (?P<object>(?!know\b)[^\n:,.!?]{2,80}?)\s*(?::|,
-          |\ -|\ \u2013)\s*
-          (?P<steps>(?:(?:we|i|you|first|just|always|simply|please|you\ (?:need|have)\ to|we\ (?:need
-            |have)\ to)\s*,?\s+)*
-            (?:run|use|execute|push|build|install|merge|open|click|start|stop|restart|type|call|go|log|ssh|set
-              |create|copy|tag|unplug|press|hold|pull
-            |check|wait|turn|fill|send|update|clone|edit|delete|select|mix|add|preheat|heat|put|take|bump|write
-            |submit|export|apply|docker|kubectl|make|npm|git|`|1[.)])
-            .*(?:\n[ \t]*(?:[-*\u2022]|\d+[.)]).*)*)
-      | (?:the\ |our\ |my\ )?(?:steps?|procedure|process|way|recipe|instructions?)\ (?:to
-      |for)\ (?P<goal>[^\n:]{2,80}?)\s*(?:is|are)?\s*(?::|\bis\b|\bare\b)\s*(?::\s*)?
-          (?P<list>.{8,}(?:\n[ \t]*(?:[-*\u2022]|\d+[.)]).*)*)
-    )"""
-)
-_NO_DEEDS = """
-be me my sum summarize summarise answer clarify recap begin start conclude repeat explain put give
-say make confirm
-"""
-_IDLE_AIMS = frozenset(tokens(_NO_DEEDS))
-_LONGEST_STEPS = 300  # characters
-
 
 _BEGINNINGS = (
     ("{who}", Begins.I | Begins.MY),
@@ -124,7 +102,7 @@ class RulesExtractor:
         return facts
 
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
-        found = [self._made(turn, *made) for made in _procedures(turn.asked)]
+        found = [self._made(turn, *made) for made in procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
         stated = first_person_statements(turn.asked, _people(known, before))
         if before is not None and confirms(turn.asked):
@@ -214,7 +192,7 @@ class RulesExtractor:
 
 def _ended(fact: Fact, caught: Captured) -> Fact:
     """*fact*, which no longer holds."""
-    who = f"User's {caught.groups['rel'].strip()}" if caught.groups.get("rel") else "User"
+    who = _who(caught.groups.get("rel", "").strip())
     return replace(
         fact,
         content=no_longer(fact.content, who),
@@ -230,9 +208,14 @@ _AUX = r"(?P<aux>'m|'re|'s|'ve| am| are| is| have been| has been|'ve been| have|
 def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) -> Rule:
     # "my daughter", "my older brother", "my daughter Mia"
     relations = lists["relations"]
-    person = rf"(?:(?:{relations})'s )?(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
+    one = r"(?-i:[A-Z][\w'-]*\w)"
+    person = (
+        rf"(?:(?:(?:{relations})'s )?(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
+        rf"|{BY_NAME}{one}(?: {one})?)"
+    )
     named = {
         "{who}": rf"(?:i|we|(?:my|our) (?P<rel>{person}))",
+        "{person}": person,
         "{aux}": _AUX,
         "{be}": r"(?:'m|'re|'s| am| are| is)",
         "{rel}": rf"(?:\w+ )?(?:{relations})",
@@ -272,9 +255,15 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
 def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
     groups = {name: text or "" for name, text in matched.groupdict().items()}
     value = _of_them(_LEADING.sub("", _TRAILING.sub("", groups.get("value", "")).strip(" ,.!;:\"'")))
+    if "thing" in groups and matched.start("thing") == 0 and groups["thing"][1:].islower():
+        groups["thing"] = groups["thing"].lower()  # the sentence begins with it
     if "word" in groups:
         groups["thing"] = rule.words.get(fold(groups["word"]), groups["word"])
     return Captured(value, groups)
+
+
+def _who(person: str) -> str:
+    return (person.removeprefix(BY_NAME) if BY_NAME in person else f"User's {person}") if person else "User"
 
 
 def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, str]:
@@ -284,7 +273,7 @@ def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, s
     rest, given = groups.get("rest", ""), groups.get("object", "")
     return words | {
         "value": value,
-        "Who": f"User's {words['rel']}" if words.get("rel") else "User",
+        "Who": _who(words.get("rel", "")),
         "rest": rest,
         "aim": f" for {aim if aim.startswith(('the ', 'a ')) or not groups.get('trip') else 'the ' + aim}"
         if aim
@@ -379,7 +368,11 @@ def _without(words: Mapping[str, str]) -> str:
         return f"avoids {deed}".strip()
     if verb == "never":
         return f"never {_does(deed)}"
-    return f"can't {deed}" if verb.startswith("can") else f"doesn't {deed}"
+    return (
+        f"{'won' if verb.startswith('won') else 'can'}'t {deed}"
+        if verb[:3] in {"can", "won"}
+        else f"doesn't {deed}"
+    )
 
 
 _OF_PERSON = re.compile(
@@ -433,16 +426,6 @@ def _kind(value: str) -> Kind | None:
     """A date, even where it has a number in it; a number; a name; or nothing of the kind."""
     found = kinds(value)
     return next((kind for kind in Kind if kind in found), None)
-
-
-def _procedures(text: str) -> Iterator[tuple[str, str]]:
-    """What is done and how, from "To deploy X: run ..." and "The steps to ... are: ..."."""
-    for matched in _PROCEDURE.finditer(meant(text)):
-        aim = matched["goal"] or f"{matched['verb']} {matched['object']}"
-        steps = _BLANKS.sub(" ", matched["list"] or matched["steps"]).strip(" .")
-        verb = fold(matched["verb"] or "")
-        if verb not in _IDLE_AIMS and not steps.endswith("?") and len(steps) <= _LONGEST_STEPS:
-            yield aim.strip(), steps
 
 
 # --- rule checks -------------------------------------------------------------------------------------
@@ -523,6 +506,7 @@ class Checks:
         self._lists = lists
         words = lists["words"]
         self._traits = _whole(words["traits"])
+        self._trait = _whole(rf"(?:{words['traits']})s?(?: (?:in|on) (?:my|his|her|their|one|both|the) .+)?")
         self._nationalities = _whole(words["nationalities"])
         self._occupations = frozenset(words["occupations"].split("|"))
         self._not_occupations = frozenset(words["not_occupations"].split("|"))
@@ -555,7 +539,7 @@ class Checks:
             "place": lambda caught: self.plain(caught) and not _NOT_PLACES.match(caught.folded),
             "titled place": self._titled_place,
             "employer": lambda caught: self.plain(caught) and not _NOT_EMPLOYERS.match(caught.folded),
-            "trait": lambda caught: self._traits.fullmatch(caught.folded.partition(",")[0]) is not None,
+            "trait": lambda caught: self._trait.fullmatch(caught.folded.partition(",")[0]) is not None,
             "trade": self._trade,
             "state": lambda caught: not caught.value or self._titled(caught),
             "age": lambda caught: _AGE.match(caught.folded) is not None,
@@ -643,7 +627,7 @@ class Checks:
     def _occupation(self, caught: Captured) -> bool:
         phrase = _NOUN_PHRASE.sub(r"\1", caught.folded).strip()
         *_, last = ["", *phrase.split()]
-        if last in self._not_occupations or not self.plain(caught):
+        if last in self._not_occupations or self._traits.fullmatch(last) or not self.plain(caught):
             return False
         return phrase in self._occupations or last in self._occupations or last.endswith(_OCCUPATION_ENDINGS)
 

@@ -22,7 +22,7 @@ from memory_extproc.learn.extract.clauses import (
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
 from memory_extproc.text.sentences import collapse_whitespace, sentences
-from memory_extproc.text.words import fold
+from memory_extproc.text.words import fold, tokens
 
 LONGEST_MESSAGE = 4000  # characters; a longer text was pasted
 _LONGEST_SENTENCE = 400
@@ -69,7 +69,7 @@ _SUPPOSED = re.compile(
       |\blol\b|\blmao\b|\brofl\b|\bhaha\w*"""
 )
 _UNSURE = re.compile(
-    r"""(?x)\b(?:would(?!\s+(?:\w+\s+)?rather)|wouldn't|(?:i|we)'d(?!\s+(?:\w+\s+)?rather)|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly
+    r"""(?x)\b(?:would(?!\s+(?:\w+\s+)?rather)|wouldn't|(?:i|we)'d(?!\s+(?:\w+\s+)?rather|\s+(?:like|prefer)\s+(?:(?:all|my|short|long|the|your)\s+)?(?:answers?|replies|responses|explanations))|could|might|may\s+(?:be|have|want)|maybe|perhaps|possibly
           |probably|wish\w*|(?:hope|hoping)(?!\s+to)
         |i\s+(?:think|guess|suppose|believe|assume|wonder|doubt|bet)|not\s+sure|unsure|uncertain|don't\s+(?:know
         |think|remember|believe)
@@ -84,6 +84,12 @@ _REPORTED = re.compile(
     r"|article|thinks|insists?"
     r"|mentioned\s+that|sagt|sagte|dit\s+que|dice|dijo)\b|\b(?:reads|states)\s*:"
 )
+# "..., she said" quotes the whole sentence.
+_REPORTED_WHOLE = re.compile(
+    r"^(?:according\s+to|\w+(?:\s+\w+){0,2}\s+(?:said|says|told|asked|claims|thinks|insists|wrote)\b)"
+    r"|,\s+(?:\w+\s+){1,3}(?:said|says|wrote|claims|asked)\W*$|\b(?:quote|quoted|article)\b|\bsaid\s*:"
+)
+_BLANKS = re.compile(r"\s+")
 _CODE_LINE = re.compile(
     r"[{};]\s*$|[=!]=|\w+\(.*\)\s*[;{]|^\s*(?:select|insert|update|delete|def|class|import|from|var|let"
     r"|const)\s.*[=({]|^\s*select\b.*\bfrom\b|</?\w+>"
@@ -182,6 +188,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     of before."""
     people = people if people is not None else People()
     bare = _QUOTED.sub(_unquote, meant(text))
+    people.by_name = len(bare) <= _LONGEST_SENTENCE
     found: list[str] = []
     for sentence in sentences(write_out(bare.replace("\u2019", "'"))):
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
@@ -207,7 +214,7 @@ def _stated(sentence: str, people: People) -> list[str]:
         tail = _ASKING_TAIL.search(sentence)
         stated, rest = (sentence[: tail.start()], sentence[tail.start() :]) if tail is not None else ("", sentence)
     told = strip_openers(fold(stated))
-    if _REPORTED.search(strip_openers(fold(sentence))):
+    if _REPORTED_WHOLE.search(strip_openers(fold(sentence))):
         return []
     if told and _asks(told):
         stated, rest = "", sentence
@@ -217,7 +224,11 @@ def _stated(sentence: str, people: People) -> list[str]:
     return found
 
 
-_AMENDS = re.compile(r"make\s+(?:it|that)\s+[^a-z]|(?:full\s+|first\s+)?name(?:'s|\s+is)\s")
+# "I want to learn Norwegian" is no request, "make it 6" corrects
+_AMENDS = re.compile(
+    r"make\s+(?:it|that)\s+[^a-z]|(?:full\s+|first\s+)?name(?:'s|\s+is)\s"
+    rf"|(?:i|we)\s+(?:really\s+)?(?:want|hope|plan)\s+{LISTS['words']['aims']}"
+)
 
 
 def _asks(told: str) -> bool:
@@ -234,6 +245,8 @@ def _beyond_doubt(clauses: Sequence[str]) -> list[str]:
     if not any(map(concerns_writer, clauses)):
         return []
     folded = [fold(clause) for clause in clauses]
+    reported = next((at for at, clause in enumerate(folded) if _REPORTED.search(clause)), len(clauses))
+    clauses, folded = clauses[:reported], folded[:reported]
     supposed = [at for at, clause in enumerate(folded) if _SUPPOSED.search(clause)]
     if supposed and (supposed[0] == 0 and _SUPPOSED.match(folded[0])):
         return []
@@ -243,6 +256,41 @@ def _beyond_doubt(clauses: Sequence[str]) -> list[str]:
         for clause, told in zip(clauses[start:], folded[start:], strict=True)
         if concerns_writer(clause) and not (_UNSURE.search(told) or _asks(told))
     ]
+
+
+# --- procedures -------------------------------------------------------------------------------------
+_PROCEDURE = re.compile(
+    r"""(?imx)^[ \t]*(?:(?:remember|note|fyi|btw|by\ the\ way|here)[:,\s]+(?:that\s+)?)?(?:
+        (?:how\ )?to\ (?P<verb>[a-z]+(?:\ up|\ down|\ back)?)\ (?P<object>(?!know\b)[^\n:,.!?]{2,80}?)\s*(?::|,
+          |\ -|\ \u2013)\s*
+          (?P<steps>(?:(?:we|i|you|first|just|always|simply|please|you\ (?:need|have)\ to|we\ (?:need
+            |have)\ to)\s*,?\s+)*
+            (?:run|use|execute|push|build|install|merge|open|click|start|stop|restart|type|call|go|log|ssh|set
+              |create|copy|tag|unplug|press|hold|pull
+            |check|wait|turn|fill|send|update|clone|edit|delete|select|mix|add|preheat|heat|put|take|bump|write
+            |submit|export|apply|docker|kubectl|make|npm|git|`|1[.)])
+            .*(?:\n[ \t]*(?:[-*\u2022]|\d+[.)]).*)*)
+      | (?:the\ |our\ |my\ )?(?:steps?|procedure|process|way|recipe|instructions?)\ (?:to
+      |for)\ (?P<goal>[^\n:]{2,80}?)\s*(?:is|are)?\s*(?::|\bis\b|\bare\b)\s*(?::\s*)?
+          (?P<list>.{8,}(?:\n[ \t]*(?:[-*\u2022]|\d+[.)]).*)*)
+    )"""
+)
+_NO_DEEDS = """
+be me my sum summarize summarise answer clarify recap begin start conclude repeat explain put give
+say make confirm
+"""
+_IDLE_AIMS = frozenset(tokens(_NO_DEEDS))
+_LONGEST_STEPS = 300  # characters
+
+
+def procedures(text: str) -> Iterator[tuple[str, str]]:
+    """Yield aims with their steps, from "To deploy X: run ..." and "The steps to ... are: ..."."""
+    for matched in _PROCEDURE.finditer(meant(text)):
+        aim = matched["goal"] or f"{matched['verb']} {matched['object']}"
+        steps = _BLANKS.sub(" ", matched["list"] or matched["steps"]).strip(" .")
+        verb = fold(matched["verb"] or "")
+        if verb not in _IDLE_AIMS and not steps.endswith("?") and len(steps) <= _LONGEST_STEPS:
+            yield aim.strip(), steps
 
 
 # --- endings -----------------------------------------------------------------------------------------

@@ -118,6 +118,41 @@ def test_after_any_statements_restatements_and_corrections_every_detail_that_hol
         assert any(detail in message and known.job in message for message in messages)
 
 
+# --- changes -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("said", "changed", "expected"),
+    [
+        ("My rent is 900 euros.", "Rent got raised to 1200 euros last week.", "User's rent is 1200 euros"),
+        ("Our wedding is on 3 June 2026.", "Our wedding had to be moved to 17 June 2026.",
+         "User's wedding is 17 June 2026"),
+        ("My flight is on Friday.", "My flight was rebooked to Sunday.", "User's flight is Sunday"),
+        ("My deadline is 1 April.", "The deadline was pushed back by a week to 8 April.",
+         "User's deadline is 8 April"),
+        ("Meine Miete ist 900 Euro.", "Meine Miete wurde auf 1200 Euro erhöht.", "User's rent is 1200 Euro"),
+        ("Mein Zahnarzttermin ist am 3. Juni.", "Mein Zahnarzttermin wurde auf den 17. Juni verschoben.",
+         "User's dentist appointment is 17. Juni"),
+        ("Mon loyer est de 900 euros.", "Mon loyer a été augmenté à 1200 euros.", "User's rent is 1200 euros"),
+        ("I eat meat.", "I don't eat meat.", "User doesn't eat meat"),
+        ("I drink coffee.", "I can't drink coffee.", "User can't drink coffee"),
+    ],
+)  # fmt: skip
+async def test_a_change_however_it_is_said_leaves_the_new_value_alone(
+    said: str, changed: str, expected: str
+) -> None:
+    facts, _ = await told(said, changed)
+    assert facts == [expected]
+
+
+async def test_each_allergy_of_a_list_is_a_fact_of_its_own() -> None:
+    facts, _ = await told("I have a penicillin allergy.", "My allergies are penicillin, cats and dust.")
+    assert facts == [f"User is allergic to {one}" for one in ("cats", "dust", "penicillin")]
+
+
+async def test_what_a_relative_clause_says_is_said_of_the_one_it_follows() -> None:
+    facts, _ = await told("I have a dog called Rex who is 3 and hates cats.")
+    assert facts == ["User has a dog named Rex", "User's dog dislikes cats", "User's dog is 3"]
+
+
 # --- what the assistant said -------------------------------------------------------------------------
 BUDGET = "My budget for the Hawaii trip is $4,000."
 PLANS = "Hawaii is lovely in May. I'll plan the trip around $4,000. Bring a raincoat for the east coast."

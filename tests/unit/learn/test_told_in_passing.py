@@ -187,13 +187,58 @@ async def test_people_are_known_by_their_names_and_by_pronouns_in_the_turn_after
         "User's girlfriend Wiebke works for the university hospital",
     ]
     assert await contents("My girlfriend is called Wiebke", "met Beth today and she's allergic to nuts") == [
-        "User's girlfriend is Wiebke"
+        "User's girlfriend is Wiebke",
+        "Beth is allergic to nuts",
     ]
 
 
 async def test_a_pronoun_stands_for_the_person_named_before_it_and_for_nobody_else() -> None:
     assert await contents("She works at Google") == []
-    assert await contents("I met Ann and she works at Google") == []
+    assert await contents("I met Ann and she works at Google") == ["Ann works for Google"]
+    assert await contents("I met Ann and Bea and she works at Google") == []
+    assert await contents("We talked about Rome for hours. He lives there.") == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("Karel from finance is coming too, he uses a wheelchair", ["Karel uses a wheelchair"]),
+        ("Birgit is a vet, so don't ask her about money.", ["Birgit is a vet"]),
+        ("Python is a language and Postgres uses a log.", []),
+        ("Could you write to Ms Adler, my son's piano teacher?", ["User's son's piano teacher is Ms Adler"]),
+        ("Oh my god, Sharp, my guy!", []),
+        ("My car, a Skoda Octavia, is in the garage until Monday.", ["User's car is a Skoda Octavia"]),
+        ("Dad is 78 and lives alone.", ["User's Dad is 78", "User's Dad lives alone"]),
+        ("moved to Turku last weekend, my back says hello", ["User lives in Turku"]),
+        ("I'm a nurse, my mum says I work too much", ["User is a nurse"]),
+        ("I live in Paris, she said.", []),
+        ("These days I mostly take the tram to work.", ["User takes the tram to work"]),
+        ("On Thursdays I have choir.", ["User has choir on Thursdays"]),
+        ("I still owe my brother 400 euros", ["User owes their brother 400 euros"]),
+        ("remind my team that the offsite is on 5 May in Ghent", ["User's offsite is on 5 May in Ghent"]),
+        ("I prefer you keep it short", ["User wants the assistant to keep it short"]),
+    ],
+)
+async def test_people_roles_and_habits_told_on_the_side_are_facts(asked: str, expected: list[str]) -> None:
+    assert await contents(asked) == expected
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "I'm allergic to {}", "I have a {} allergy", "I've an allergy to {}", "I've got a severe {} allergy",
+        "no way, because of my {} allergy", "{} gives me a rash", "I break out in hives from {}",
+        "my allergy is to {}", "I get hives from {}", "I react badly to {}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("what", ["latex", "penicillin", "peanuts"])
+async def test_an_allergy_is_one_fact_in_whatever_words(asked: str, what: str) -> None:
+    (fact,) = await facts_of(asked.format(what))
+    assert (fact.content, fact.attribute, fact.value) == (
+        f"User is allergic to {what}",
+        f"allergic to {what}",
+        what,
+    )
 
 
 # --- changes -----------------------------------------------------------------------------------------

@@ -45,6 +45,21 @@ def test_the_assistants_pleasantries_offers_and_questions_are_in_no_summary() ->
     assert not re.search(r"\?|lovely|Would you|Good choice|Let me know|here is", text)
 
 
+def test_a_change_of_subject_a_question_without_its_mark_and_advice_for_anything_are_in_no_summary() -> None:
+    talk = said(
+        ("Different thing: my protein powder is finished.", "I would start small and try it for a week."),
+        ("how warm should I keep a damp room", "Ask early, be specific, and agree on a date with everybody."),
+        (
+            "Can you write to Mr Osei that I pay 19.90 on Friday?",
+            "Of course: 'Dear Mr Osei, I shall pay on Friday.'",
+        ),
+        ("He wants it by the 15th.", "Noted."),
+    )
+    text = summarize([talk], 5, named=False)
+    assert text == "My protein powder is finished. He wants it by the 15th."
+    assert not {"different", "friday"} & set(re.findall(r"\w+", name_topic(talk).lower()))
+
+
 def test_answers_serve_where_the_caller_only_asked_and_are_marked() -> None:
     asked = said(
         ("Can you explain sourdough bread to me?", "Sure! Sourdough bread rises by wild yeast."),
