@@ -44,6 +44,7 @@ from memory_extproc.ports import (
     TurnLearner,
 )
 from memory_extproc.recall.canary import Canary, CanaryLimits
+from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInteractionScorer
 from memory_extproc.recall.model_match import ModelMatcher
@@ -277,6 +278,7 @@ def make_recaller(
         threads=threads,
         ongoing=None if reads is None else Ongoing(reads),
         selects=selects,
+        examples=IntentExamples(embedder, waits=bool(waits)) if fusion.fitted else None,
         traces=traces,
         classifier=classifier,
     )

@@ -17,17 +17,19 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from memory_extproc.index.facets import names_in
 from memory_extproc.model import Memory, Owner, Role, Source
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.topic_context import View, sources_of
-from memory_extproc.text.intents import asks, content_stems, polite
-from memory_extproc.text.persons import Kind, corrects, expected_answer_type, kinds, may_correct
+from memory_extproc.text.attributes import ATTRIBUTES, plain_words
+from memory_extproc.text.intents import asks, content_stems, only_asks, polite
+from memory_extproc.text.persons import Kind, corrects, expected_answer_type, kinds, may_correct, subject
 from memory_extproc.text.sentences import clauses, sentences
-from memory_extproc.text.words import content_words, fold, negates, stem
+from memory_extproc.text.words import MOST_REMEMBERED, content_words, fold, memoize_by_hash, negates, stem
 
 CORRECTS: Final = "corrects"  # in the metadata of a fact: the turns of the facts that it replaced
 _REVISION = "revision"  # in the metadata of what a person corrected themselves
@@ -327,6 +329,32 @@ def _newest(corrected: Candidate, later: Sequence[Candidate]) -> Candidate | Non
     return max(found, key=lambda one: when(one.memory), default=None)
 
 
+def without_former(
+    ordered: Sequence[Candidate], threshold: float
+) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
+    """Put the last value of each thing in the place of its former values, and return the relevant candidates with
+    former values beside them."""
+    telling = [one for one in ordered if said_by_caller(one.memory) or one.memory.source in _LEARNED]
+    telling = [one for one in telling if _value_of(one.memory.content).kinds]
+    passing = [one for one in telling if one.relevance >= threshold][:_LOOKED_AT]
+    last_of: dict[str, Candidate] = {}
+    for one in passing:
+        newer = [new for new in telling if renews(new.memory, one.memory)]
+        if newer:
+            last_of[one.memory.id] = max(newer, key=lambda new: when(new.memory))
+    if not last_of:
+        return ordered, ()
+    found: dict[str, Candidate] = {}
+    for one in ordered:
+        last = one
+        while last.memory.id in last_of:  # ends: each step leads to a later memory
+            last = last_of[last.memory.id]
+        if last is not one:
+            last = msgspec.structs.replace(last, score=one.score, relevance=max(last.relevance, one.relevance))
+        found.setdefault(last.memory.id, last)
+    return list(found.values()), [one for one in passing if one.memory.id in last_of]
+
+
 # --- correcting --------------------------------------------------------------------------------------
 # Whether one message takes back what another said. Pure.
 
@@ -341,6 +369,50 @@ def is_correction(new: Memory, old: Memory) -> bool:
         return False
     at_once = bool(new.session) and new.session == old.session and new.seq - old.seq <= AT_ONCE
     return corrects(new.content, old.content, at_once=at_once)
+
+
+def renews(new: Memory, old: Memory) -> bool:
+    """Whether *new* replaces a value in *old*: a sum with a single value at a time ("my rent", "the budget for
+    Hawaii"), or the day or number of a named thing ("they moved Falcon to May 3"). In doubt not."""
+    if new.owner != old.owner or when(new) <= when(old) or (new.session, new.seq) == (old.session, old.seq):
+        return False
+    now, was = _value_of(new.content), _value_of(old.content)
+    alike, shared = now.kinds & was.kinds, now.names & was.names
+    if Kind.NUMBER in alike and now.sums & was.sums:
+        return bool(shared) or not (now.names or was.names or now.subject != was.subject)
+    if not alike or not shared or not now.changes:
+        return False
+    return Kind.DAY in alike or len(now.stems & was.stems) >= _SEVERAL
+
+
+class _Value(NamedTuple):
+    """The values in a text without its questions, and the names and words for these values."""
+
+    kinds: AbstractSet[Kind]
+    names: Words
+    sums: Words
+    stems: Words
+    subject: str
+    changes: bool
+
+
+@memoize_by_hash(MOST_REMEMBERED)
+def _value_of(text: str) -> _Value:
+    beginning = text[:_READ_FOR_VALUE]
+    told = " ".join(one for one in sentences(beginning) if not only_asks(one))
+    return _Value(
+        kinds(told) & _CHANGING,
+        names_in(told),
+        _SUMS.intersection(plain_words(told)),
+        content_stems(told),
+        subject(told)[0],
+        may_correct(told),
+    )
+
+
+_CHANGING = frozenset({Kind.DAY, Kind.NUMBER})
+_SUMS = ATTRIBUTES.attributes["budget"].told  # "rent", "salary", "budget"
+_READ_FOR_VALUE = 400  # characters
 
 
 def said_by_caller(memory: Memory) -> bool:

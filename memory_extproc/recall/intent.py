@@ -16,12 +16,13 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
+from memory_extproc.index.facets import names_in
 from memory_extproc.model import Trust
 from memory_extproc.text.attributes import ATTRIBUTES, LexiconError, any_of, compile_pattern, plain_words
 from memory_extproc.text.dates import Span, asked_of
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.periods import impossible_day, period_asked_for
-from memory_extproc.text.persons import relation_words
+from memory_extproc.text.persons import about_caller, relation_words
 from memory_extproc.text.sentences import sentences
 from memory_extproc.text.words import UNSPACED, fold
 
@@ -88,6 +89,7 @@ class _Language:
 
 @dataclass(frozen=True, slots=True)
 class _Domain:
+    name: str
     words: frozenset[str]
     attributes: int
     likings: int
@@ -124,6 +126,17 @@ class IntentLexicon:
         unknown = impossible_day(asked, today)
         notes = (f"no calendar has a {unknown}",) if unknown else ()
         return Reading(tuple(found), notes)
+
+    def read_as(self, asked: str, kind: Kind, domain: str, today: date) -> Reading:
+        """Read *asked* as a question of *kind*, as its likeness to examples says; *domain* of a request. Nothing is
+        read of a question whose words show another kind."""
+        sentence = next(iter(_last_first(asked)), "")
+        words = plain_words(sentence)
+        joined, there = " ".join(words), set(words)
+        language = next((one for one in self._languages if not one.speaks.isdisjoint(there)), self._languages[0])
+        question = _Question(self, language, sentence, words, joined, today)
+        found = None if language.find("never", joined) else question.intent_as(kind, domain)
+        return Reading() if found is None else Reading((found,))
 
     def _of_sentence(self, sentence: str, today: date) -> list[Intent]:
         words = plain_words(sentence)
@@ -169,8 +182,12 @@ class IntentLexicon:
     def domains_of(self, words: set[str]) -> Iterator[_Domain]:
         return (one for one in self._domains if not one.words.isdisjoint(words))
 
+    def domain(self, name: str) -> _Domain | None:
+        return next((one for one in self._domains if one.name == name), None)
+
 
 _PLANS = ATTRIBUTES.mask(name for name, one in ATTRIBUTES.attributes.items() if one.group == "plans")
+_NAME = ATTRIBUTES.mask(["name"])  # "my sister's name" is no chain
 _COMPANY = ATTRIBUTES.mask(["children"])  # "a trip with the kids"
 _PLURALS = frozenset({"children", "people", "kids", "haustiere", "hobbies"})
 _LONGEST_FOLLOW_UP = 8  # words
@@ -219,6 +236,26 @@ class _Question:
         if asking:
             yield from self._of_facts(days)
 
+    def intent_as(self, kind: Kind, domain: str) -> Intent | None:
+        people, words = relation_words(self.words), tuple(self.words)
+        rest = [word for word in self._rest_words(0) if word not in self._words_for("framing")]
+        if kind is Kind.OVERVIEW:
+            of_caller = about_caller(self.sentence) and not people and not self._attributes()
+            return Intent(kind) if of_caller and not names_in(self.sentence[1:]) else None
+        if kind is Kind.CONSTRAINT:
+            bearing = self.lexicon.domain(domain)
+            if bearing is None or self._pattern("about_the_world").search(self.joined):
+                return None
+            return Intent(kind, attributes=bearing.attributes, likings=bearing.likings, of=bearing.of, words=words)
+        subject = " ".join(rest)
+        if kind is Kind.PAST:
+            if not (self._words_for("together") & set(words)):
+                return None
+            days = period_asked_for(self.sentence, self.today)
+            latest = self.language.find("last", self.joined) is not None
+            return Intent(kind, subject=subject, words=words, days=days, latest=latest and not rest)
+        return Intent(kind, subject=subject, words=words, people=people, mine=self._is_mine()) if rest else None
+
     def _of_days(self, days: Span) -> Iterator[Intent]:
         named = self._attributes()
         if named and not named & _PLANS and self._wants_all(named) and len(self._rest(named)) <= 1:
@@ -234,8 +271,11 @@ class _Question:
 
     def _rest(self, named: int) -> frozenset[str]:
         """Stems of the question's words that name no time, none of the attributes *named*, and report nothing."""
+        return content_stems(" ".join(self._rest_words(named)))
+
+    def _rest_words(self, named: int) -> list[str]:
         timing, reporting = self._words_for("timing"), self._words_for("reporting")
-        kept = [
+        return [
             word
             for word in ATTRIBUTES.without_asking(self.joined).split()
             if word.isalpha()
@@ -243,8 +283,8 @@ class _Question:
             and word not in timing
             and word not in reporting
             and not ATTRIBUTES.named_in([word]) & named
+            and content_stems(word)
         ]
-        return content_stems(" ".join(kept))
 
     def _asks_for_advice(self) -> bool:
         """Whether the caller asks for advice ("where should I eat tonight?"), not for memories of a day."""
@@ -301,9 +341,10 @@ class _Question:
         """Whether the question goes over a person or a thing of the caller's to another memory, and is not about
         the caller as well ("does my friend recommend it to me")."""
         speaking = self._words_for("own") - self._words_for("possessive")
-        if not speaking.isdisjoint(self.words) and self._pattern("where_i").search(self.joined) is None:
+        linked = not self._attributes() & _NAME and self._pattern("owned").search(self.joined) is not None
+        if not linked and not speaking.isdisjoint(self.words) and not self._pattern("where_i").search(self.joined):
             return False
-        return bool(people) or self._pattern("anchored").search(self.joined) is not None
+        return linked or bool(people) or self._pattern("anchored").search(self.joined) is not None
 
     def _wants_all(self, named: int) -> bool:
         """Whether the question asks for all values of an attribute: "which allergies", "everything I planted"."""
@@ -400,7 +441,7 @@ def _drop_groups(pattern: str) -> str:
 def _domain(section: Mapping[str, Any]) -> _Domain:
     where = f"domain {section.get('name', '')!r}"
     masks = [ATTRIBUTES.mask(section.get(key, ()), f"{where}, {key}") for key in ("attributes", "likings", "of")]
-    return _Domain(frozenset(plain_words(section.get("words", ""))), *masks)
+    return _Domain(str(section.get("name", "")), frozenset(plain_words(section.get("words", ""))), *masks)
 
 
 def read_intents(text: str, where: str) -> IntentLexicon:

@@ -24,6 +24,7 @@ from memory_extproc.recall.memory_traits import (
     READ_FOR_STATEMENT,
     about_self,
     all_names,
+    asks_of_another,
     facts_first,
     having_most,
     is_of_caller,
@@ -126,6 +127,10 @@ class _Asked:
     searched: Sequence[Candidate]
     now: datetime
     masks: dict[str, int] = field(default_factory=dict)  # attributes of the selected memories, by id
+
+    def place(self) -> dict[str, int]:
+        """The places of the candidates of the search, best first, by id."""
+        return {one.memory.id: at for at, one in enumerate(self.searched)}
 
     async def select(self, wanted: Selection, **narrowed: object) -> list[Memory]:
         """Memories of the caller, then of each owner who shares with the caller; the newest first."""
@@ -260,7 +265,8 @@ async def _overview(asked: _Asked) -> Lookup | None:
     said = [
         one
         for one in said
-        if (is_of_caller(one) or is_of_family(one) or asked.states_single(one)) and is_of_household(one)
+        if ((is_of_caller(one) and not asks_of_another(one)) or is_of_family(one) or asked.states_single(one))
+        and is_of_household(one)
     ]
     kept = asked.newest_of_single(asked.once(facts_first([*facts, *said]), ATTRIBUTES.every))
     ordered = asked.spread(kept, ATTRIBUTES.every)[:_MOST_OF_OVERVIEW]
@@ -300,13 +306,26 @@ async def _subject(asked: _Asked) -> Lookup | None:
     if not intent.mine and not any(set(words) <= names_in(one.content) and said_by_owner(one) for one in having):
         # "Ada Lovelace" is no name of the caller's, though there is an Ada.
         return Lookup(intent, (), alone=True) if _asks_who(intent) and len(words) > 1 else None
-    spans = [(one.owner, one.session, span) for one in having if (span := span_of(one))]
+    # A summary that merely mentions the subject is about other things, too.
+    summaries = [one for one in having if one.source is Source.SUMMARY]
+    having = [one for one in having if one.source is not Source.SUMMARY]
+    about = [one for one in summaries if wanted <= content_stems(_name_of(one)) or len(having) < _MOST_ABOUT]
+    spans = [(one.owner, one.session, span) for one in about if (span := span_of(one))]
     facts = (
         await asked.select(Selection(everything=True), sources=FACTS & asked.wish.scope.sources) if spans else []
     )
     said_there = [one for one in facts if any(stands_in(one, *where) for where in spans)]
-    found = _each_once([*facts_first(filter(said_by_owner, having)), *said_there, *having])
-    return asked.lookup(sorted(found, key=lambda one: one.source is Source.SUMMARY), alone=True, all_of_it=True)
+    said = [one for one in said_there if having_most(wanted, [one]) or names_in(one.content) & all_names(having)]
+    found = _each_once([*facts_first(filter(said_by_owner, having)), *said, *having, *about[:_MOST_ABOUT]])
+    return asked.lookup(found, alone=True, all_of_it=True)
+
+
+def _name_of(summary: Memory) -> str:
+    name = summary.metadata.get("name")
+    return name if isinstance(name, str) else ""
+
+
+_MOST_ABOUT = 2  # summaries of a subject
 
 
 def _asks_who(intent: Intent) -> bool:
@@ -369,7 +388,7 @@ def _sessions(rows: Iterable[Memory], view: View) -> list[list[Memory]]:
 def _to_the_point(asked: _Asked, memories: Sequence[Memory]) -> list[Memory]:
     """The *memories* with most words of the subject, best first."""
     wanted = content_stems(asked.intent.subject)
-    place = {one.memory.id: at for at, one in enumerate(asked.searched)}
+    place = asked.place()
     shared = {one.id: len(wanted & content_stems(named_content(one))) for one in memories}
     most = max(shared.values(), default=0)
     having = {one.id for one in having_most(wanted, memories)}
@@ -438,7 +457,7 @@ async def _indirect(asked: _Asked) -> Lookup | None:
 
 def _narrow(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
     """The memories in *found* with most words of the question, in the order of the search."""
-    place = {one.memory.id: at for at, one in enumerate(asked.searched)}
+    place = asked.place()
     wanted = content_stems(" ".join(asked.intent.words))
     shared = {one.id: len(wanted & content_stems(one.content)) for one in found}
     most = max(shared.values(), default=0)
@@ -462,12 +481,13 @@ async def _hops(asked: _Asked) -> Lookup | None:
     through = {word for known in (intent.subject, *intent.people) for word in (known, *same_relation(known))}
     rest = content_stems(" ".join(word for word in intent.words if word.removesuffix("'s") not in through))
     anchors = await _anchors(asked)
-    chain, seen = list(anchors), {one.id for one in anchors}
+    chain, seen, fronts = list(anchors), {one.id for one in anchors}, list[list[Memory]]()
     front, targets = anchors, [one for one in having_most(rest, anchors) if rest] if len(rest) > 1 else []
     people = relation_words([intent.subject])
     for step in range(_STEPS):
         near = people or frozenset({intent.subject})
-        names = frozenset[str]().union(*(names_near(one, near) for one in front)) if not step else all_names(front)
+        close = frozenset[str]().union(*(names_near(one, near) for one in front)) if not step else frozenset[str]()
+        names = close or all_names(front[: 1 if not step else None])
         if targets or not names:
             break
         found = await asked.select(Selection(names=names))
@@ -475,10 +495,18 @@ async def _hops(asked: _Asked) -> Lookup | None:
         seen.update(one.id for one in front)
         targets = [one for one in front if _meets(asked, rest, one)]
         front = facts_first(front)[:_MOST_CHAIN]
+        fronts.append(front)
         chain += [] if targets else front
-    if not targets:
+    if targets:
+        best = sorted(targets, key=lambda one: (-len(rest & content_stems(one.content)), one.source not in FACTS))
+    elif intent.attributes:  # no memory on the way tells it; another reading may find it
+        best = []
+    else:  # the answer uses other words: of each step the memory that the search has first
+        place = asked.place()
+        reached = [[one for one in front if place.get(one.id, _REACHED) < _REACHED] for front in fronts[::-1]]
+        best = [min(front, key=lambda one: place[one.id]) for front in reached if front]
+    if not best:
         return None
-    best = sorted(targets, key=lambda one: (-len(rest & content_stems(one.content)), one.source not in FACTS))
     best = best[:_MOST_TARGETS]
     linked = [one for one in chain if names_in(one.content) & all_names(best)]
     return asked.lookup(_each_once([*best, *linked[:_MOST_CHAIN]]), alone=True)
@@ -494,7 +522,9 @@ async def _anchors(asked: _Asked) -> list[Memory]:
         head = anchor[: max(_SHORTEST_HEAD, len(anchor) - 3)]
         there = [one.memory for one in asked.searched if said_by_owner(one.memory)]
         found = [one for one in there if any(word.startswith(head) for word in plain_words(one.content))]
-    return [one for one in facts_first(found) if names_in(one.content)][:_MOST_CHAIN]
+    place = asked.place()
+    best = sorted(facts_first(found), key=lambda one: place.get(one.id, len(place)))
+    return [one for one in best if names_in(one.content)][:_MOST_CHAIN]
 
 
 def _meets(asked: _Asked, rest: frozenset[str], memory: Memory) -> bool:
@@ -503,8 +533,16 @@ def _meets(asked: _Asked, rest: frozenset[str], memory: Memory) -> bool:
         return True
     if INTENTS.patterns["place"].search(" ".join(asked.intent.words)) and _AT_A_PLACE.search(memory.content):
         return True
-    asked_for = asked.intent.attributes & ~ATTRIBUTES.of_others & ~ATTRIBUTES.named_in([asked.intent.subject])
+    asked_for = _asked_of_chain(asked)
     return bool(asked.tells_anybody(memory) & asked_for and states(memory, asked_for))
+
+
+def _asked_of_chain(asked: _Asked) -> int:
+    """The attributes that the question asks for at the end of the chain."""
+    return asked.intent.attributes & ~ATTRIBUTES.of_others & ~ATTRIBUTES.named_in([asked.intent.subject])
+
+
+_REACHED = 25  # places of the search
 
 
 # "on Elm Street", "at the zoo", "in Building 7"

@@ -12,9 +12,9 @@ from memory_extproc.index.facets import names_in
 from memory_extproc.model import Memory, Owner, Role, Source
 from memory_extproc.recall.intent import INTENTS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
-from memory_extproc.text.intents import content_stems
+from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import about_caller, same_relation, subject
-from memory_extproc.text.sentences import sentences
+from memory_extproc.text.sentences import clauses, sentences
 from memory_extproc.text.words import fold, rarity
 
 _READ_FOR_SUBJECT = 60  # characters
@@ -62,6 +62,16 @@ def about_self(memory: Memory) -> bool:
 def is_of_caller(memory: Memory) -> bool:
     """True for "my sister", not for "Anna's sister"."""
     return memory.source in FACTS or about_caller(memory.content)
+
+
+def asks_of_another(memory: Memory) -> bool:
+    """Whether *memory* is a question behind a statement about another person ("Ann eats no eggs, so what can I
+    bake?")."""
+    if memory.source in FACTS:
+        return False
+    said = sentences(memory.content[:READ_FOR_STATEMENT])
+    stated = (part for one in said for part in clauses(one)[:-1])
+    return bool(said) and all(map(asks, said)) and not any(map(about_caller, stated))
 
 
 def mentions(memory: Memory, people: frozenset[str]) -> bool:

@@ -6,6 +6,7 @@ Whatever fails here is an outcome and a log line: the request goes on as it came
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -50,9 +51,10 @@ from memory_extproc.ports import (
     TurnLearner,
 )
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
-from memory_extproc.recall.dedup import with_corrections
-from memory_extproc.recall.fusion import Fused, Fusion
-from memory_extproc.recall.intent import INTENTS, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
+from memory_extproc.recall.dedup import with_corrections, without_former
+from memory_extproc.recall.examples import IntentExamples
+from memory_extproc.recall.fusion import FEW, Fused, Fusion
+from memory_extproc.recall.intent import INTENTS, LONGEST, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.lookup import Lookup, Lookups
 from memory_extproc.recall.parallel import PendingEmbeddings, merge_rankings, search_shared
@@ -65,6 +67,7 @@ from memory_extproc.recall.rank import (
     gained_by_rating,
     lost_to_age,
     most_lost,
+    raise_supported,
     reaching,
     weigh,
 )
@@ -72,8 +75,9 @@ from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.topic_context import Ongoing, Threads, with_threads
 from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
 from memory_extproc.text import dates
-from memory_extproc.text.intents import content_stems
+from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import about_caller
+from memory_extproc.text.sentences import sentences
 
 log = logger(__name__)
 
@@ -142,6 +146,7 @@ class Recaller:
         selects: MemorySelector | None = None,
         classifier: SignalClassifier | None = None,
         intents: IntentLexicon = INTENTS,
+        examples: IntentExamples | None = None,
         traces: Traces = NO_TRACES,
         clock: Clock = time.perf_counter,
     ) -> None:
@@ -151,7 +156,7 @@ class Recaller:
         self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
         self._threads, self._ongoing, self._classifier = threads, ongoing, classifier
         self._lookups = None if selects is None else Lookups(selects)
-        self._intents = intents
+        self._intents, self._examples = intents, None if selects is None else examples
         self._now, self._clock, self._metrics = now, clock, metrics
         self._fusion, self._traces = fusion, traces
         self._running = 0
@@ -323,17 +328,21 @@ class Recaller:
             fused = [self._fused(*pair) for found in whose for pair in zip(questions, found, strict=True)]
         totals = [found[0].total for found in whose]
         rankings = [one.candidates for one in fused if one.candidates]
-        candidates = rankings[0] if len(rankings) == 1 else merge_rankings(rankings)
+        candidates: Sequence[Candidate] = rankings[0] if len(rankings) == 1 else merge_rankings(rankings)
         if then is not None:
             candidates = [
                 one for one in candidates if (one.memory.valid_from or one.memory.created_at) < then.until
             ]
+        reading = await self._read_by_examples(wish, reading, coming)
         lookup = None
         if self._lookups is not None and reading.intents:
             with self._time_stage("search"):
                 lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
         if reading.intents and reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
             reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
+        if lookup is None:
+            searched = max(found[0].searched for found in whose)
+            candidates = self._raise_supported(wish, reading, candidates, searched)
         return _Found(
             query=query,
             candidates=candidates,
@@ -348,6 +357,16 @@ class Recaller:
         if self._lookups is None:
             return NOTHING_READ
         return self._intents.read(wish.question, wish.earlier, self._now().date())
+
+    async def _read_by_examples(self, wish: RecallRequest, reading: Reading, coming: PendingEmbeddings) -> Reading:
+        """*reading*; if it is empty, the kind of the examples that the question is like."""
+        if self._examples is None or reading.intents:
+            return reading
+        like = await self._examples.read(wish.question, await coming.at(0))
+        if like is None:
+            return reading
+        read = self._intents.read_as(wish.question, like.kind, like.domain, self._now().date())
+        return replace(read, notes=reading.notes)
 
     def _instant(self, wish: RecallRequest) -> Period | None:
         """The instant in the request; None for no time, a time without a zone and a time in the future."""
@@ -481,6 +500,9 @@ class Recaller:
             candidates = diversify_mmr(candidates, balance, limit, threshold, on_cosine=on_cosine)
         if not on_cosine:  # of a correction no cosine says that it belongs to what it corrects
             candidates = with_corrections(candidates, threshold)
+        former: Sequence[Candidate] = ()
+        if not _asks_of_past(wish, found.reading):
+            candidates, former = without_former(candidates, threshold)
         # A question for everything gets a summary beside the messages under it.
         apart = lookup is not None and lookup.all_of_it
         least = least_trust(wish.question, found.reading)
@@ -504,8 +526,8 @@ class Recaller:
                 trusted=lambda memory: trust_of(memory).covers(least),
             )
         ]
-        blocked = (Considered(one.memory, one.score, one.relevance, Verdict.BLOCKED) for one in barred)
-        return [*weighed, *blocked]
+        left_out = [(one, Verdict.BLOCKED) for one in barred] + [(one, Verdict.NOT_RECALLABLE) for one in former]
+        return [*weighed, *(Considered(one.memory, one.score, one.relevance, verdict) for one, verdict in left_out)]
 
     def _may_inject(self, memory: Memory) -> bool:
         return may_be_injected(memory.content, self._limits.never_inject)
@@ -556,6 +578,19 @@ class Recaller:
             names & names_in(one.memory.content) or 2 * len(words & content_stems(one.memory.content)) >= len(words)
             for one in passing
         )
+
+    @staticmethod
+    def _raise_supported(
+        wish: RecallRequest, reading: Reading, candidates: Sequence[Candidate], searched: int
+    ) -> Sequence[Candidate]:
+        """Raise *candidates* of a question about the caller in a store of many memories, whose gate was
+        fitted on other talk. An answer over several steps needs several memories."""
+        asked = wish.question
+        if searched < FEW or len(asked) > LONGEST or not about_caller(asked):
+            return candidates
+        if Kind.HOPS in {intent.kind for intent in reading.intents} or not any(map(asks, sentences(asked))):
+            return candidates
+        return raise_supported(candidates, asked)
 
     def _time_left(self, started: float) -> timedelta:
         """Of the deadline."""
@@ -615,6 +650,19 @@ class Recaller:
             self._stages[stage].observe(took, exemplar())
             if (stages := _STAGES.get()) is not None:
                 stages[stage] = stages.get(stage, 0.0) + took
+
+
+def _asks_of_past(wish: RecallRequest, reading: Reading) -> bool:
+    """Whether former values are part of the answer."""
+    kinds = {intent.kind for intent in reading.intents}
+    return bool(kinds & _OF_PAST) or wish.scope.as_of is not None or _FORMER.search(wish.question) is not None
+
+
+_OF_PAST = frozenset({Kind.PAST, Kind.DATED, Kind.AS_OF})
+_FORMER = re.compile(
+    r"(?i)\b(?:was|were|before|previous\w*|former\w*|originally|first|old|used to|changed?|history|until|war|waren"
+    r"|vorher|fr\u00fcher|alte\w*|avant|ancien\w*|\u00e9tait|antes|anterior|era)\b"
+)
 
 
 def _with_room(weighed: Iterable[Considered], kept: AbstractSet[str]) -> Iterator[Considered]:

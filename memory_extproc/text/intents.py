@@ -64,6 +64,14 @@ _REASONS = re.compile(
     r"|\b(?:my|our)\s+(?:[\w'-]+\s+){1,4}(?:of|=|named|called)\s+[^\s?]"
     r"|\bwith\s+(?:an?|my)\s+budget\s+of\b)"
 )
+_FEWEST_STATED = 4  # words
+# Conditions, greetings and open ends before a question state nothing.
+_NO_STATEMENT = re.compile(
+    r"^(?:if|when|whenever|while|suppos\w*|assum\w*|say|let's|imagin\w*|hypothetical\w*|hey|hi|hello|hallo|wenn|falls"
+    r"|angenommen|si|cuando|quand|supposons)\b"
+    rf"|^(?:\w+\s+)?{_ASKING_WORD}\b"
+)
+_VERBS = frozenset(PHRASES["stating"].split())
 _CLAUSES = re.compile(r"[,;:\u00bf\uff0c\uff1b\u3001]\s*|\s+[-\u2013\u2014]+\s+")
 _ENDS_ASKING = re.compile(rf"\b{_ASKING_WORD}(?:\s+much|\s+many)?\W*$")
 _HAN_STATES = re.compile("^(?:\u6211|\u79c1|\u50d5|\u4ffa)")
@@ -110,13 +118,26 @@ def _asks(sentence: str) -> bool:
     folded = fold(sentence)
     if not asks(sentence) or _REASONS.search(folded) or _TELLS.search(folded):
         return False
-    return not any(_is_statement(clause) for clause in _CLAUSES.split(folded) if clause)
+    *before, last = [clause for clause in _CLAUSES.split(folded) if clause] or [""]
+    return not (_is_statement(last) or any(_is_statement(one) or _says_of_others(one) for one in before))
 
 
 def _is_statement(clause: str) -> bool:
     if _HAN_STATES.match(clause):
         return _HAN_ASKS.search(clause.rstrip(_MARKS)) is None
     return _STATES.match(clause) is not None and not _WONDERS.match(clause) and not _ENDS_ASKING.search(clause)
+
+
+def _says_of_others(clause: str) -> bool:
+    """Whether the *clause* before a question states something: "Finn won't sleep alone, is that normal?"."""
+    words = clause.split()
+    return (
+        len(words) >= _FEWEST_STATED
+        and _NO_STATEMENT.match(clause) is None
+        and _ASKS.match(clause) is None
+        and _REQUESTS.match(clause) is None
+        and not _VERBS.isdisjoint(words[1:])
+    )
 
 
 def vague(text: str) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.model import Memory, MemoryState, Ranked, Source
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.rank import choose_ranked, weigh
+from memory_extproc.recall.rank import choose_ranked, raise_supported, weigh
 from tests.builders import BOB, MONDAY, a_memory, a_message, later
 
 NOW = later(days=3)
@@ -157,3 +157,24 @@ def test_a_summary_that_does_not_say_what_it_sums_up_is_a_memory_as_any_other(sp
     said = a_message("My budget is $10,000.", session="s1", seq=4)
     summary = a_summary(span)
     assert given((summary, 0.9), (said, 0.8)) == [summary, said]
+
+
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("What's my sister's name?", "got a parcel from Marta, my little sister"),
+        ("Where am I staying in Madeira?", "Casa Velha in Madeira has no lift"),
+        ("How much is my rent?", "we pay 780 in rent, warm"),
+    ],
+)
+def test_a_message_that_tells_what_a_question_for_ones_own_names_counts_for_more(question: str, text: str) -> None:
+    other = Candidate(a_message("the sourdough is flat again"), 0.2, 0.2)
+    raised, same = raise_supported([Candidate(a_message(text), 0.3, 0.3), other], question)
+    assert raised.relevance > 0.6
+    assert same == other
+
+
+def test_support_counts_for_the_first_candidates_alone() -> None:
+    sisters = [Candidate(a_message(f"my sister called {at}"), 0.3, 0.3) for at in range(9)]
+    raised = [one.relevance > 0.3 for one in raise_supported(sisters, "What's my sister's name?")]
+    assert raised == [True] * 5 + [False] * 4

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from memory_extproc.model import Memory, Ranked, Role, Source
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.dedup import with_corrections
+from memory_extproc.recall.dedup import with_corrections, without_former
 from memory_extproc.recall.prompt_block import render
 from tests.builders import BOB, a_memory, a_message, later
 
@@ -67,3 +67,48 @@ def test_the_block_says_which_of_two_is_the_correction() -> None:
         '- [2026-03-02] the user corrected this, saying: "no, I meant 12,000"',
         '- [2026-03-02] the user said: "I also like hiking."',
     ]
+
+
+# --- former values -----------------------------------------------------------------------------------
+
+
+def current(*memories: Memory, relevant: Sequence[Memory]) -> list[Memory]:
+    """The memories that stay, best first."""
+    candidates = [Candidate(one, -float(at), 0.9 if one in relevant else 0.1) for at, one in enumerate(memories)]
+    kept, former = without_former(candidates, 0.6)
+    assert {one.memory.id for one in kept} | {one.memory.id for one in former} == {one.id for one in memories}
+    return [one.memory for one in kept if one.relevance >= 0.6]
+
+
+OLD_BUDGET = a_message("our budget for Hawaii is $4,000, could you split that?", session="a", seq=0)
+NEW_BUDGET = a_message("the budget for Hawaii goes up to $5,500", session="b", seq=0, created_at=later(days=40))
+DUE = a_message("Falcon has to be done by June 17", session="a", seq=2)
+PUSHED = a_message("they pushed Falcon back, due October 15 now", session="b", seq=2, created_at=later(days=50))
+
+
+def test_the_last_value_of_a_sum_stands_for_the_former_ones() -> None:
+    assert current(OLD_BUDGET, NEW_BUDGET, relevant=(OLD_BUDGET, NEW_BUDGET)) == [NEW_BUDGET]
+
+
+def test_a_day_that_was_moved_is_given_instead_of_the_day_before_though_the_question_does_not_find_it() -> None:
+    assert current(DUE, HIKING, PUSHED, relevant=(DUE,)) == [PUSHED]
+
+
+def test_a_value_of_another_thing_replaces_nothing() -> None:
+    others = (
+        a_message("the budget for Iceland is $900", session="c", seq=0, created_at=later(days=60)),
+        a_message("they pushed Heron back, due October 15 now", session="c", seq=2, created_at=later(days=60)),
+        a_message("Hawaii in June will be hot", session="c", seq=4, created_at=later(days=60)),
+    )
+    for other in others:
+        assert current(OLD_BUDGET, DUE, other, relevant=(OLD_BUDGET, DUE)) == [OLD_BUDGET, DUE]
+
+
+def test_another_person_s_words_and_earlier_ones_replace_nothing() -> None:
+    theirs = a_message("the budget for Hawaii is $1", BOB, session="c", seq=0, created_at=later(days=60))
+    assistant = a_message(
+        "the budget for Hawaii is $1", role=Role.ASSISTANT, session="c", seq=1, created_at=later(days=60)
+    )
+    for other in (theirs, assistant):
+        assert current(OLD_BUDGET, other, relevant=(OLD_BUDGET,)) == [OLD_BUDGET]
+    assert current(NEW_BUDGET, OLD_BUDGET, relevant=(NEW_BUDGET,)) == [NEW_BUDGET]

@@ -136,6 +136,8 @@ def test_the_patterns_of_persons_can_be_configured() -> None:
         "I'd like to know where I work",
         "Please help me with my essay on whales.",
         "My budget is what?",
+        "If it is raining in Rome, where should we go?",
+        "hey there my old friend, what is the plan?",
     ],
 )
 def test_a_message_of_questions_and_requests_only_asks(text: str) -> None:
@@ -161,6 +163,8 @@ def test_a_message_of_questions_and_requests_only_asks(text: str) -> None:
         "Mi presupuesto es 10000, ¿basta?",
         "Could you book it, my name is Bob?",
         "Can you suggest a place because I'm vegetarian?",
+        "Finn won't sleep without Lotte in the room, is that normal?",
+        "Odile lives in Dijon these days, how long is the train from here?",
     ],
 )
 def test_a_message_that_tells_something_besides_asking_does_not_only_ask(text: str) -> None:
