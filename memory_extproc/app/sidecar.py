@@ -186,7 +186,9 @@ async def _open_serving(
 ) -> _Serving:
     """Open the ports, last, so that they close first."""
     settings, metrics, stack = frame.settings, frame.metrics, frame.stack
-    server = GrpcServer(server_options(settings), [SERVICE], wire.processor(frame.live).register)
+    # A learner answers probes on this port. A stream that strays to it is refused, and Envoy lets it pass.
+    registers = _register_nothing if settings.role == "learn" else wire.processor(frame.live).register
+    server = GrpcServer(server_options(settings), [SERVICE], registers)
     parts = _api_parts(frame, kept, writing, reading.recaller, forgetter, decisions, reading.canary)
     servers = await stack.enter_async_context(memory_api(settings, frame.data, parts))
     api = servers.grpc
@@ -211,6 +213,10 @@ async def _open_serving(
     await stack.enter_async_context(server)
     await stack.enter_async_context(readiness)
     return _Serving(server, api, console, f"{host}:{endpoint.port}")
+
+
+def _register_nothing(_server: object) -> None:
+    """A role without streams."""
 
 
 async def _open_console(settings: Settings, server: ConsoleServer, stack: AsyncExitStack) -> str:

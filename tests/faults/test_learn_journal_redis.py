@@ -289,3 +289,19 @@ async def test_turns_that_come_after_redis_was_wiped_arrive_and_old_tokens_count
     time[0] += LASTING.lease.total_seconds() / 2
     assert await asked(holder) == ["four"]
     assert not {held.token for held in holder._parts.values()} & set(tokens.values())
+
+
+async def test_a_replica_that_only_serves_takes_no_part_and_leaves_its_turns_to_a_learner(
+    replicas: Replicas,
+) -> None:
+    serving, learning = replicas.one(replace(BRIEF, learns=False, grace=timedelta())), replicas.one(BRIEF)
+    assert await serving.append(turn("hello")) is TurnOutcome.JOURNALLED
+    assert await asked(serving) == []
+    assert not any(serving.holds(person) for person in PEOPLE)
+    [entry] = await serving.pending(10)
+    await serving.mark_stored([entry])
+    await serving.mark_learned([entry])  # not its to say
+    assert await asked(learning) == ["hello"]
+    assert all(learning.holds(person) for person in PEOPLE)
+    await learning.mark_learned(await learning.pending(10))
+    assert await serving.pending(10) == []
