@@ -141,8 +141,8 @@ class JournalSection(Section):
         0,
         ge=0,
         le=5,
-        description="how many replicas of Redis must have a turn, a change of consent or a forget before it counts as "
-        "accepted; with 1, for Sentinel or a cluster, a failover loses none",
+        description="how many replicas of Redis must have a turn, a change of consent or a forget before it "
+        "counts as accepted; with 1, for Sentinel or a cluster, a failover loses none",
     )
 
 
@@ -243,8 +243,8 @@ class CoordinationSection(Section):
     url: Annotated[str, AfterValidator(_coordination_url)] = Field(
         "",
         description="Redis for several replicas, journal included: redis://host:port/0, redis+cluster://host,host "
-        "for a Redis Cluster, redis+sentinel://host,host/master for the master that Sentinel names, rediss for TLS; "
-        "empty: SQLite under data_dir, for one replica",
+        "for a Redis Cluster, redis+sentinel://host,host/master for the master that Sentinel names, rediss for "
+        "TLS; empty: SQLite under data_dir, for one replica",
     )
     password: SecretStr = Field(
         SecretStr(""), description="password of Redis; set it through the environment or password_file"

@@ -56,8 +56,8 @@ class Settings(Section):
     )
     role: Literal["all", "serve", "learn"] = Field(
         "all",
-        description="all: serve requests and learn from them; serve: serve requests and leave facts to other replicas; "
-        "learn: learn from the shared journal and serve no request",
+        description="all: serve requests and learn from them; serve: serve requests and leave facts to other "
+        "replicas; learn: learn from the shared journal and serve no request",
     )
     mode: Literal["active", "shadow", "gradual"] = Field(
         "active",

@@ -182,16 +182,17 @@ async def test_an_older_answer_stored_late_is_not_what_stays(replicas: Replicas)
 async def test_our_own_second_try_at_an_append_is_no_retry_of_the_client(replicas: Replicas) -> None:
     journal = replicas.one()
     # What the client library does when a connection breaks after the server has done the work.
-    run, calls = journal._run, []
+    link = journal._link
+    run, calls = link.run_replicated, []
 
-    async def twice(script: str, *values: object) -> Any:
-        calls.append(await run(script, *values))
-        return await run(script, *values)
+    async def twice(*values: Any) -> Any:
+        calls.append(await run(*values))
+        return await run(*values)
 
-    journal._run = twice  # type: ignore[method-assign]
+    link.run_replicated = twice  # type: ignore[method-assign, assignment]
     assert await journal.append(turn("once")) is TurnOutcome.JOURNALLED
     assert calls[0] == [b"journalled", b"%s" % calls[0][1]]
-    journal._run = run  # type: ignore[method-assign]
+    link.run_replicated = run  # type: ignore[method-assign]
     assert await journal.append(turn("once")) is TurnOutcome.DUPLICATE
     assert len(await journal.pending(10)) == 1
 
