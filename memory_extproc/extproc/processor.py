@@ -75,7 +75,7 @@ class Processor:
         self._deps, self._peers = deps, peers
 
     def register(self, server: grpc.aio.Server) -> None:
-        _register(server, self.process)
+        _register_handler(server, self.process)
 
     async def process(self, requests: AsyncIterator[bytes], context: Stream) -> None:
         """Serve a stream. Ending this cleanly tells Envoy to carry the exchange on alone
@@ -257,7 +257,7 @@ def message_options(request_bytes: int) -> list[tuple[str, int]]:
 PINGS = timedelta(milliseconds=500)  # the least time between two of Envoy's pings that we permit
 
 
-def _register(server: grpc.aio.Server, process: Callable[..., Awaitable[None]]) -> None:
+def _register_handler(server: grpc.aio.Server, process: Callable[..., Awaitable[None]]) -> None:
     """Registered with messages as bytes: most of them are chunks of responses, which need no decoding."""
     handler = grpc.stream_stream_rpc_method_handler(process)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),))
@@ -269,7 +269,7 @@ def register_ending(server: grpc.aio.Server) -> None:
     A service that is not registered would be an error, and a 500 for the user.
     """
 
-    async def end(_requests: AsyncIterator[bytes], _context: Stream) -> None:
+    async def end_stream(_requests: AsyncIterator[bytes], _context: Stream) -> None:
         """No message ever goes back."""
 
-    _register(server, end)
+    _register_handler(server, end_stream)
