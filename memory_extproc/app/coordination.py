@@ -66,6 +66,8 @@ async def open_link(
         section.url,
         LinkLimits(timeout=section.timeout),
         password=section.password.get_secret_value() or None,
+        sentinel_password=section.sentinel_password.get_secret_value() or None,
+        replicas=settings.learn.journal.replicas,
         prefix=section.prefix,
         answers=metrics.coordination_up.set,
     )
@@ -136,7 +138,7 @@ async def _shared_journal(
             now=now,
             prefix=coordination.prefix,
             max_turns=settings.learn.journal.max_turns,
-            sharing=Sharing(lease=coordination.lease, grace=coordination.lease),
+            sharing=Sharing(lease=coordination.lease, grace=coordination.lease, learns=settings.role != "serve"),
             store_failing_for=store_failing_for,
             reports_held=reports_held,
         )

@@ -42,7 +42,7 @@ from memory_extproc.console.server import ConsoleServer
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.extproc.processor import SERVICE
+from memory_extproc.extproc.processor import SERVICE, register_ending
 from memory_extproc.extproc.server import GrpcServer, Readiness
 from memory_extproc.observe.http import OperationsEndpoint, watch_certificate
 from memory_extproc.observe.log import configure, logger
@@ -186,7 +186,8 @@ async def _open_serving(
 ) -> _Serving:
     """Open the ports, last, so that they close first."""
     settings, metrics, stack = frame.settings, frame.metrics, frame.stack
-    server = GrpcServer(server_options(settings), [SERVICE], wire.processor(frame.live).register)
+    registers = register_ending if settings.role == "learn" else wire.processor(frame.live).register
+    server = GrpcServer(server_options(settings), [SERVICE], registers)
     parts = _api_parts(frame, kept, writing, reading.recaller, forgetter, decisions, reading.canary)
     servers = await stack.enter_async_context(memory_api(settings, frame.data, parts))
     api = servers.grpc

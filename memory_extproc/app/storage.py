@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry
+
+from memory_extproc import __version__
 from memory_extproc.app.context import AppContext, milvus_options, partition_limits, steady_now
 from memory_extproc.app.coordination import (
     ErasureParts,
@@ -242,7 +245,7 @@ async def keys_alone(settings: Settings) -> AsyncIterator[tuple[WrappedKeys, Mas
     if not settings.privacy.encrypt_content:
         raise ConfigurationError(["privacy.encrypt_content: is off, so there are no keys"])
     async with AsyncExitStack() as stack:
-        link = await _link(settings, stack)
+        link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
         table = await _table(settings, Path(settings.data_dir), link, stack)
         master = MasterKeyFile(Path(settings.privacy.master_key_file))
         yield WrappedKeys(table, master), master
@@ -267,18 +270,6 @@ async def journals_to_join(
     for keys in (theirs, ours):
         await keys.check()
     return EncryptedJournal(source, theirs), EncryptedJournal(target, ours)
-
-
-async def _link(settings: Settings, stack: AsyncExitStack) -> RedisLink | None:
-    section = settings.coordination
-    if not section.url:
-        return None
-    from memory_extproc.coordination.redis_client import LinkLimits, RedisLink  # noqa: PLC0415 - where it is configured
-
-    password = section.password.get_secret_value() or None
-    return await stack.enter_async_context(
-        RedisLink(section.url, LinkLimits(timeout=section.timeout), password=password, prefix=section.prefix)
-    )
 
 
 async def _table(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> KeyTable:

@@ -295,13 +295,14 @@ class RedisConsent:
         self, link: RedisLink, *, prefix: str = "memory-extproc", recovery: Recovery | None = None
     ) -> None:
         self._link, self._prefix, self._recovery = link, prefix, recovery
+        self._append = link.client.register_script("return redis.call('RPUSH', KEYS[1], ARGV[1])")
         self._merge = link.client.register_script(_MERGE)
 
     async def add(self, owner: Owner, change: ConsentChange) -> None:
         if self._recovery is not None:
             self._recovery.check()
         written = msgspec.json.encode(_Written(change.consent, change.at.timestamp(), change.by))
-        await self._link.bounded(self._link.client.rpush(self._key(owner.key), written))
+        await self._link.run_replicated(self._append, [self._key(owner.key)], [written])
         if self._recovery is not None:
             await self._recovery.advance()
             await self._recovery.keep([Copied(Kind.CONSENT, owner.key, written)])
@@ -326,21 +327,16 @@ class RedisConsent:
         return tuple(map(_of_bytes, found))
 
     async def merge(self, copies: Sequence[Copied]) -> None:
-        pipeline = self._link.client.pipeline(transaction=False)
         for copy in copies:
             if copy.kind is Kind.CONSENT:
-                await self._merge(keys=[self._key(copy.subject)], args=[copy.body], client=pipeline)
-        await self._link.bounded(pipeline.execute())
+                await self._link.bounded(self._merge(keys=[self._key(copy.subject)], args=[copy.body]))
 
     async def copies(self) -> AsyncIterator[Sequence[Copied]]:
-        client, start = self._link.client, f"{self._prefix}:{{"
-        cursor = -1
-        while cursor:
-            scan = client.scan(cursor=max(cursor, 0), match=f"{start}*}}:consent", count=1_000)
-            cursor, names = await self._link.bounded(scan)
-            for name in [name.decode() for name in names]:
+        start = f"{self._prefix}:{{"
+        async for names in self._link.scan(f"{start}*}}:consent", 1_000):
+            for name in names:
                 key = name.removeprefix(start).removesuffix("}:consent")
-                changes = await self._link.bounded(client.lrange(name, 0, -1))
+                changes = await self._link.bounded(self._link.client.lrange(name, 0, -1))
                 yield [Copied(Kind.CONSENT, key, bytes(change)) for change in changes]
 
     def _key(self, key: str) -> str:

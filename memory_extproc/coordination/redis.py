@@ -101,6 +101,7 @@ class RedisCoordination:
         self._delete = self._client.register_script(_DELETE)
         self._acquire = self._client.register_script(_ACQUIRE)
         self._release = self._client.register_script(_RELEASE)
+        self._advance = self._client.register_script("return redis.call('INCR', KEYS[1])")
 
     async def __aenter__(self) -> Self:
         return self
@@ -124,7 +125,7 @@ class RedisCoordination:
         return int(await self._call_within_timeout(self._client.get(self._key(owner, "epoch"))) or 0)
 
     async def advance_epoch(self, owner: Owner) -> int:
-        return int(await self._call_within_timeout(self._client.incr(self._key(owner, "epoch"))))
+        return int(await self._link.run_replicated(self._advance, [self._key(owner, "epoch")], []))
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
         value = await self._call_within_timeout(self._client.get(self._record(kind, owner, key)))
@@ -309,7 +310,7 @@ class RedisLedger:
         self._check()
         for start in range(0, len(items) or 1, _AT_ONCE):
             written = self._script_arguments(job, cut or b"", items[start : start + _AT_ONCE], at)
-            await self._link.bounded(self._write(*written))
+            await self._link.run_replicated(self._write, *written)
         if self._recovery is not None:
             await self._recovery.advance()
             cuts = [Copied(Kind.CUT, job.subject, cut)] if cut else []
@@ -351,22 +352,22 @@ class RedisLedger:
         return marks, [one.decode() for one in shut]
 
     async def merge(self, copies: Sequence[Copied]) -> None:
-        pipeline = self._link.client.pipeline(transaction=False)
         for copy in copies:
             job = LedgerJob(copy.id, copy.subject, copy.body, copy.shut, copy.open)
             none = LedgerJob("", copy.subject, b"", shut=False, open=False)
             match copy.kind:
                 case Kind.KEY:
-                    pipeline.set(f"{self._base}:key", await self._key_in(copy))
+                    key = await self._key_in(copy)
+                    await self._link.bounded(self._link.client.set(f"{self._base}:key", key))
                 case Kind.JOB:
-                    await self._write(*self._script_arguments(job, b"", (), 0.0, copy=True), client=pipeline)
+                    await self._write_copy(job, b"", (), 0.0)
                 case Kind.CUT:
-                    await self._write(*self._script_arguments(none, copy.body, (), 0.0, copy=True), client=pipeline)
+                    await self._write_copy(none, copy.body, (), 0.0)
                 case Kind.ITEMS:
-                    await self._write(
-                        *self._script_arguments(none, b"", copy.items, copy.at, copy=True), client=pipeline
-                    )
-        await self._link.bounded(pipeline.execute())
+                    await self._write_copy(none, b"", copy.items, copy.at)
+
+    async def _write_copy(self, job: LedgerJob, cut: bytes, items: Sequence[bytes], at: float) -> None:
+        await self._link.bounded(self._write(*self._script_arguments(job, cut, items, at, copy=True)))
 
     async def _key_in(self, copy: Copied) -> bytes:
         if copy.subject != _WRAPPED:
@@ -398,12 +399,9 @@ class RedisLedger:
             cursor, jobs = await self._link.bounded(call)
             yield [Copied.of_job(_read(one.decode(), raw)) for one, raw in jobs.items()]
         for what in ("cuts", "items"):
-            cursor = -1
-            while cursor:
-                call = client.scan(cursor=max(cursor, 0), match=f"{self._base}:{what}:*", count=_AT_ONCE)
-                cursor, names = await self._link.bounded(call)
+            async for names in self._link.scan(f"{self._base}:{what}:*", _AT_ONCE):
                 for name in names:
-                    yield await self.copies_of(name.decode().rpartition(":")[2])
+                    yield await self.copies_of(name.rpartition(":")[2])
 
     async def _copy_of_key(self, key: bytes) -> Copied:
         if self._wraps is None:

@@ -9,20 +9,24 @@ import asyncio
 import inspect
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from redis import asyncio as aioredis
 from redis import exceptions as faults
+from redis.asyncio.cluster import ClusterNode, RedisCluster
+from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
+from redis.commands.core import AsyncScript
 from redis.credentials import CredentialProvider
 
 from memory_extproc.concurrency import cancellation_kept, contain_faults
+from memory_extproc.coordination.redis_url import RedisAddress, Topology, parse_redis_url
 from memory_extproc.errors import (
     MemoryExtprocError,
     NotReadyError,
@@ -45,7 +49,8 @@ _REFUSED = (
     faults.NoPermissionError,
     faults.AuthenticationWrongNumberOfArgsError,
 )
-_AWAY = (faults.ConnectionError, faults.TimeoutError, OSError, TimeoutError)
+# A cluster none of whose nodes answers, or whose nodes do not know one another, is RedisClusterException.
+_AWAY = (faults.ConnectionError, faults.TimeoutError, faults.RedisClusterException, OSError, TimeoutError)
 _PASSING = (
     *_AWAY,
     faults.OutOfMemoryError,
@@ -54,6 +59,7 @@ _PASSING = (
     faults.NoScriptError,
     faults.WatchError,
     faults.InvalidResponse,
+    faults.SlotNotCoveredError,
 )
 # Server errors that an operator will fix and the client has no class for: disk full, too few replicas, a running
 # script. Older servers report script errors in mid-sentence.
@@ -67,6 +73,8 @@ def translate_error(error: Exception) -> MemoryExtprocError:
     kind = type(error).__name__
     if isinstance(error, _NOT_READY):
         return NotReadyError(f"Redis is not ready ({kind})")
+    if isinstance(error, faults.MovedError):  # to a client of one server
+        return TransientError("this Redis is a Redis Cluster: coordination.url must begin with redis+cluster://")
     if isinstance(error, _REFUSED):
         # Transient: an operator fixes it and the call then works, so no turn is discarded.
         return TransientError(f"Redis refuses our credentials ({kind})")
@@ -139,12 +147,42 @@ class _Credentials(CredentialProvider):
         return self.get_credentials()
 
 
-def _without_user(url: str) -> tuple[str, str]:
-    """Split the user from a URL: the client accepts a user from its URL or from a credential provider, not both."""
-    parts = urlsplit(url)
-    if not parts.username:
-        return url, ""
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])), unquote(parts.username)
+def _make_client(
+    address: RedisAddress, limits: LinkLimits, credentials: CredentialProvider, sentinel_password: str | None
+) -> Any:
+    """The client that finds the server of a key, or the master, by itself, also after a failover."""
+    timeout = limits.timeout.total_seconds()
+    common: dict[str, Any] = {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 1),  # a single retry on a new connection, when a pooled connection was closed
+        "protocol": 2,
+        "credential_provider": credentials,  # apart from the URL, which gets printed
+    }
+    if address.topology is Topology.SERVER:
+        # A blocking pool: a burst of calls is not a failure.
+        pool = aioredis.BlockingConnectionPool.from_url(
+            address.options, timeout=timeout, max_connections=limits.connections, **common
+        )
+        return aioredis.Redis.from_pool(pool)
+    if address.topology is Topology.CLUSTER:
+        return RedisCluster.from_url(
+            address.options,
+            startup_nodes=[ClusterNode(*node) for node in address.nodes],
+            require_full_coverage=False,  # the owners of the other slots go on
+            dynamic_startup_nodes=False,  # names that we were given stay; addresses of pods do not
+            **common,
+        )
+    options = {**parse_url(address.options), **common}
+    tls = {"ssl": True} if options.pop("connection_class", None) else {}
+    for name in ("host", "port"):
+        options.pop(name, None)
+    asking = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "protocol": 2, **tls}
+    asking |= {name: value for name, value in options.items() if name.startswith("ssl_")}
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+        list(address.nodes), sentinel_kwargs={**asking, "password": sentinel_password}
+    )
+    return sentinel.master_for(address.master, **{**options, **tls})
 
 
 class RedisLink:
@@ -161,25 +199,22 @@ class RedisLink:
         limits: LinkLimits = LinkLimits(),
         *,
         password: str | None = None,
+        sentinel_password: str | None = None,
+        replicas: int = 0,
         prefix: str = "",
         answers: Callable[[bool], None] = lambda _answers: None,  # called when availability changes
     ) -> None:
         self._limits = limits
         self._timeout = limits.timeout.total_seconds()
-        url, user = _without_user(url)
-        self._credentials = _Credentials(user, password)
-        # A blocking pool: a burst of calls is not a failure.
-        pool = aioredis.BlockingConnectionPool.from_url(
-            url,
-            timeout=self._timeout,
-            max_connections=limits.connections,
-            socket_timeout=self._timeout,
-            socket_connect_timeout=self._timeout,
-            retry=Retry(NoBackoff(), 1),  # a single retry on a new connection, when a pooled connection was closed
-            protocol=2,
-            credential_provider=self._credentials,  # apart from the URL, which gets printed
-        )
-        self.client = aioredis.Redis.from_pool(pool)
+        address = parse_redis_url(url)
+        self._credentials = _Credentials(address.user, password)
+        self.client = _make_client(address, limits, self._credentials, sentinel_password)
+        self._replicas = replicas  # that must have a write of `run_replicated`
+        self._cluster = address.topology is Topology.CLUSTER
+        self._discovering = asyncio.Lock()
+        self._discovered = not self._cluster
+        # The pools of a cluster and of Sentinel do not wait for a free connection.
+        self._calls = asyncio.Semaphore(limits.connections)
         self._answers = answers
         self._schema_key = f"{prefix}:schema" if prefix else ""
         self._ours = not prefix  # whether the schema check passed
@@ -194,6 +229,9 @@ class RedisLink:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         await self.client.aclose()
+        if (asked := getattr(getattr(self.client, "connection_pool", None), "sentinel_manager", None)) is not None:
+            for sentinel in asked.sentinels:
+                await sentinel.aclose()
 
     def use_password(self, password: str | None) -> None:
         """Use *password* for new connections; open connections are authenticated already."""
@@ -206,7 +244,15 @@ class RedisLink:
 
     async def open(self) -> None:
         """Ping the server; raises connection and authentication errors."""
-        await self.bounded(self.client.ping())
+        await self.bounded(self._ping())
+
+    async def _ping(self) -> None:
+        """Ping the server, or each master of a cluster: while one is away, some owner's calls would wait for it."""
+        await self.client.ping(**self._masters)
+
+    @property
+    def _masters(self) -> dict[str, str]:
+        return {"target_nodes": RedisCluster.PRIMARIES} if self._cluster else {}
 
     async def bounded(self, call: Awaitable[Any], *, within: timedelta | None = None) -> Any:
         """Await *call* within our timeout or the shorter *within*.
@@ -216,8 +262,9 @@ class RedisLink:
         if not self.answering:
             _never_made(call)
             raise TransientError("Redis did not answer a moment ago")
-        if not self._ours:
+        if not (self._ours and self._discovered):
             try:
+                await self._discover()
                 await self._claim()
             except BaseException:  # cancelled, too
                 _never_made(call)
@@ -226,8 +273,17 @@ class RedisLink:
             call, self._timeout if within is None else min(self._timeout, within.total_seconds())
         )
 
+    async def _discover(self) -> None:
+        """Learn the nodes of a cluster before the first call: calls that learn them at once cut each other off."""
+        async with self._discovering:
+            if not self._discovered:
+                await self._await_call(self.client.initialize(), self._timeout)
+                self._discovered = True
+
     async def _claim(self) -> None:
         """Check the schema each time the server comes up: it may have another's keys by then."""
+        if self._ours:
+            return
         there = await self._await_call(self.client.get(self._schema_key), self._timeout)
         try:
             schema, readable_from = (int(number) for number in (there or b"0 0").split())
@@ -246,7 +302,7 @@ class RedisLink:
         began = time.monotonic()
         try:
             with cancellation_kept():
-                async with asyncio.timeout(limit):
+                async with asyncio.timeout(limit), self._calls:
                     result = await call
         except asyncio.CancelledError:
             # The caller's deadline passed. Without counting this, a hanging server would never be detected.
@@ -262,18 +318,71 @@ class RedisLink:
         self._failed = 0
         return result
 
+    async def run_replicated(self, script: AsyncScript, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        """Run a script and wait until as many replicas of its server as configured have what it wrote.
+
+        TransientError if they do not: the write stands, and the caller writes again or elsewhere. All keys lie in
+        one slot.
+        """
+        if not self._replicas:
+            return await self.bounded(script(keys=keys, args=args))
+        result, having = await self.bounded(self._run_and_wait(script, keys, args))
+        if int(having) < self._replicas:
+            raise TransientError("too few replicas of Redis have a write: learn.journal.replicas")
+        return result
+
+    async def _run_and_wait(self, script: AsyncScript, keys: Sequence[str], args: Sequence[Any]) -> Sequence[Any]:
+        # On one connection: WAIT is about the writes of its own.
+        for attempt in range(2):
+            pipeline = self.client.pipeline(transaction=False)
+            target = {}
+            if self._cluster:
+                await self.client.initialize()
+                target = {"target_nodes": self.client.get_node_from_key(keys[0])}
+            pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
+            pipeline.execute_command("WAIT", self._replicas, int(self._timeout * 200), **target)  # milliseconds
+            try:
+                return tuple(await pipeline.execute())
+            except faults.NoScriptError:
+                if attempt:
+                    raise
+                await self.client.script_load(script.script)
+        raise AssertionError  # the second attempt returned or raised
+
+    async def scan(self, pattern: str, count: int) -> AsyncIterator[list[str]]:
+        """Pages of the keys that match, of all masters."""
+        if self._cluster:
+            await self.bounded(self.client.initialize())
+        for target in [{"target_nodes": one} for one in self.client.get_primaries()] if self._cluster else [{}]:
+            cursor = -1
+            while cursor:
+                call = self.client.scan(cursor=max(cursor, 0), match=pattern, count=count, **target)
+                found, names = await self.bounded(call)
+                cursor = next(iter(found.values())) if self._cluster else found
+                yield [name.decode() for name in names]
+
     async def keeping(self) -> Keeping:
-        """The server's durability settings, as far as it reports them."""
-        memory = await self.bounded(self.client.info("memory"))
-        evicts = memory.get("maxmemory_policy", "noeviction") != "noeviction"
-        persistence = await self.bounded(self.client.info("persistence"))
-        if persistence.get("aof_enabled"):
+        """The durability settings of the server, or of a cluster's weakest master, as far as reported."""
+        memory = await self._ask_masters(lambda target: self.client.info("memory", **target))
+        evicts = any(one.get("maxmemory_policy", "noeviction") != "noeviction" for one in memory)
+        persistence = await self._ask_masters(lambda target: self.client.info("persistence", **target))
+        if all(one.get("aof_enabled") for one in persistence):
             return Keeping(Persistence.APPENDED, evicts)
         try:
-            saves = (await self.bounded(self.client.config_get("save"))).get("save")
+            saves = await self._ask_masters(lambda target: self.client.config_get("save", **target))
         except (PermanentError, TransientError):  # hosted servers refuse CONFIG
             return Keeping(Persistence.UNKNOWN, evicts)
-        return Keeping(Persistence.SNAPSHOTS if saves else Persistence.NONE, evicts)
+        kept = all(
+            one.get("aof_enabled") or saved.get("save") for one, saved in zip(persistence, saves, strict=True)
+        )
+        return Keeping(Persistence.SNAPSHOTS if kept else Persistence.NONE, evicts)
+
+    async def _ask_masters(self, ask: Callable[[Mapping[str, Any]], Awaitable[Any]]) -> Sequence[Mapping[str, Any]]:
+        if not self._cluster:
+            return [await self.bounded(ask({}))]
+        await self.bounded(self.client.initialize())
+        masters = sorted(self.client.get_primaries(), key=lambda one: str(one.name))
+        return [await self.bounded(ask({"target_nodes": one})) for one in masters]
 
     def _count_failure(self) -> None:
         self._failed += 1
@@ -292,7 +401,7 @@ class RedisLink:
         try:
             with cancellation_kept():
                 async with asyncio.timeout(self._timeout):
-                    await self.client.ping()
+                    await self._ping()
         except _AWAY:
             return
         except _ASKED:  # it answers, though with a refusal: the calls say with which

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -75,9 +75,7 @@ class Processor:
         self._deps, self._peers = deps, peers
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Registered with messages as bytes: most of them are chunks of responses, which need no decoding."""
-        process = grpc.stream_stream_rpc_method_handler(self.process)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": process}),))
+        _register_handler(server, self.process)
 
     async def process(self, requests: AsyncIterator[bytes], context: Stream) -> None:
         """Serve a stream. Ending this cleanly tells Envoy to carry the exchange on alone
@@ -257,3 +255,21 @@ def message_options(request_bytes: int) -> list[tuple[str, int]]:
 
 
 PINGS = timedelta(milliseconds=500)  # the least time between two of Envoy's pings that we permit
+
+
+def _register_handler(server: grpc.aio.Server, process: Callable[..., Awaitable[None]]) -> None:
+    """Registered with messages as bytes: most of them are chunks of responses, which need no decoding."""
+    handler = grpc.stream_stream_rpc_method_handler(process)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),))
+
+
+def register_ending(server: grpc.aio.Server) -> None:
+    """Serve no exchange: each stream ends cleanly at once, so that one that strays here passes without memory.
+
+    A service that is not registered would be an error, and a 500 for the user.
+    """
+
+    async def end_stream(_requests: AsyncIterator[bytes], _context: Stream) -> None:
+        """No message ever goes back."""
+
+    _register_handler(server, end_stream)

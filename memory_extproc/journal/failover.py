@@ -75,7 +75,12 @@ class FailoverJournal:
             return await self.spare.append(turn)
 
     async def arrivals(self, limit: int) -> Sequence[JournalEntry]:
-        moved = await self._move()
+        try:
+            moved = await self._move()
+        except TransientError as error:
+            # The turns stay here. Where only a replica is missing, the shared journal goes on without it.
+            log.info("journal.not_moved", error=type(error).__name__)
+            moved = ()
         return moved or await self.shared.arrivals(limit)
 
     async def _move(self) -> Sequence[JournalEntry]:

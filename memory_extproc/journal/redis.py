@@ -42,6 +42,7 @@ class Sharing:
     # after it, any replica may store messages that the accepting replica has not
     grace: timedelta = timedelta(seconds=10)
     patience: timedelta = timedelta(seconds=10)  # with a store that does not work, until others take our parts
+    learns: bool = True  # False: this replica stores its own turns' messages and takes no part
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class RedisJournal:
         self._store_failing_for, self._reports_held = store_failing_for, reports_held
         self._gave_up = False  # our parts, because the store does not work
         self._link, self._now, self._clock = link, now, clock
-        self._prefix = f"{prefix}:{{journal}}"  # a hash tag: all keys on the same node
+        self._prefix = f"{prefix}:{{journal}}"  # a hash tag: all keys in one slot of a cluster
         self._max_turns, self._max_dead = max_turns, max_dead
         self._sharing = sharing
         self._holder = uuid4().hex
@@ -103,8 +104,7 @@ class RedisJournal:
 
     async def append(self, turn: Turn) -> TurnOutcome:
         part = self._part(turn.owner.key)
-        stored, place = await self._run(
-            scripts.APPEND,
+        values = (
             turn.id,
             turn.owner.key,
             part,
@@ -117,6 +117,8 @@ class RedisJournal:
             self._max_turns,
             uuid4().hex,
         )
+        append = self._register_once(scripts.APPEND)
+        stored, place = await self._link.run_replicated(append, [self._prefix], values)
         # A turn in another's part arrives at that replica; if the part becomes ours, it arrives here.
         if part in self._parts and int(place) > self._parts[part].given:
             self._own[int(place)] = part
@@ -290,7 +292,7 @@ class RedisJournal:
         milliseconds = int(self._sharing.lease.total_seconds() * 1000)
         failing_for = self._store_failing_for()
         gives_up = failing_for >= (self._sharing.patience if self._parts else timedelta(microseconds=1))
-        holds_none = int(leaving or gives_up)
+        holds_none = int(leaving or gives_up or not self._sharing.learns)
         rows = await self._run(scripts.HOLD, self._holder, milliseconds, self._sharing.parts, holds_none)
         if gives_up != self._gave_up:
             if gives_up:
@@ -315,9 +317,12 @@ class RedisJournal:
         return int(owner_key[:8], 16) % self._sharing.parts
 
     async def _run(self, script: str, *values: object) -> Any:
+        return await self._link.bounded(self._register_once(script)(keys=[self._prefix], args=values))
+
+    def _register_once(self, script: str) -> Any:
         if script not in self._scripts:
             self._scripts[script] = self._link.client.register_script(script)
-        return await self._link.bounded(self._scripts[script](keys=[self._prefix], args=values))
+        return self._scripts[script]
 
 
 def _entry(row: Sequence[bytes]) -> Entry | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr
 
+from memory_extproc.coordination.redis_url import parse_redis_url
 from memory_extproc.settings.types import Auto, Duration, Positive, Section, Share, Size
 
 
@@ -137,6 +137,13 @@ class JournalSection(Section):
         timedelta(milliseconds=50),
         description="maximum time that the last piece of an answer waits for the journal",
     )
+    replicas: int = Field(
+        0,
+        ge=0,
+        le=5,
+        description="how many replicas of Redis must have a turn, a change of consent or a forget before it "
+        "counts as accepted; with 1, for Sentinel or a cluster, a failover loses none",
+    )
 
 
 Tokens = Annotated[int | None, Field(ge=1, le=10**12)]
@@ -227,28 +234,25 @@ class Learn(Section):
 
 
 def _coordination_url(value: str) -> str:
-    if not value:
-        return value
-    parts = urlsplit(value)
-    if parts.scheme not in {"redis", "rediss", "unix"}:
-        raise ValueError("expected redis://host:port/0, rediss:// or unix://; empty: SQLite under data_dir")
-    if parts.password:
-        raise ValueError("a URL carries no password here, it would stand in plain sight: coordination.password")
-    if not (parts.hostname if parts.scheme != "unix" else parts.path):
-        raise ValueError("names no server; expected redis://host:port/0")
+    if value:
+        parse_redis_url(value)
     return value
 
 
 class CoordinationSection(Section):
     url: Annotated[str, AfterValidator(_coordination_url)] = Field(
         "",
-        description="Redis for several replicas, journal included: redis://host:port/0; empty: SQLite under "
-        "data_dir, for one replica",
+        description="Redis for several replicas, journal included: redis://host:port/0, redis+cluster://host,host "
+        "for a Redis Cluster, redis+sentinel://host,host/master for the master that Sentinel names, rediss for "
+        "TLS; empty: SQLite under data_dir, for one replica",
     )
     password: SecretStr = Field(
         SecretStr(""), description="password of Redis; set it through the environment or password_file"
     )
     password_file: str = Field("", description="file that holds the password")
+    sentinel_password: SecretStr = Field(
+        SecretStr(""), description="password of the Sentinels, if they have one; set it through the environment"
+    )
     prefix: str = Field(
         "memory-extproc", pattern=r"^[A-Za-z0-9_.:-]{1,64}$", description="prefix of all keys in Redis"
     )

@@ -54,6 +54,11 @@ class Settings(Section):
         "created it there, else $XDG_DATA_HOME/memory-extproc (by default "
         "~/.local/share/memory-extproc)",
     )
+    role: Literal["all", "serve", "learn"] = Field(
+        "all",
+        description="all: serve requests and learn from them; serve: serve requests and leave facts to other "
+        "replicas; learn: learn from the shared journal and serve no request",
+    )
     mode: Literal["active", "shadow", "gradual"] = Field(
         "active",
         description="active: inject and learn; shadow: everything except injection; gradual: inject for a share "
@@ -369,6 +374,18 @@ def _envoy_notices_leaving(shutdown: Shutdown, envoy: EnvoySection) -> Faults:
 def _redis_password_has_a_server(coordination: CoordinationSection) -> Faults:
     if coordination.password.get_secret_value() and not coordination.url:
         yield "coordination.password: is given, but url is empty"
+    if coordination.sentinel_password.get_secret_value() and "+sentinel:" not in coordination.url:
+        yield "coordination.sentinel_password: is given, but url names no Sentinel (redis+sentinel://)"
+
+
+def _roles_share_what_they_work_on(
+    role: Literal["all", "serve", "learn"], memory: Memory, coordination: CoordinationSection
+) -> Faults:
+    if role != "all" and not (coordination.url and memory.milvus.address):
+        yield (
+            f"role: {role} needs coordination.url and memory.milvus.address: a journal or memories in files belong"
+            " to one process, which both serves and learns (role: all)"
+        )
 
 
 def _a_lease_outlives_calls(coordination: CoordinationSection) -> Faults:
@@ -417,6 +434,7 @@ RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
     (("retention",), _retention_agrees),
     (("retention", "external_models"), _reflecting_has_a_model),
     (("shutdown", "envoy"), _envoy_notices_leaving),
+    (("role", "memory", "coordination"), _roles_share_what_they_work_on),
     (("coordination",), _redis_password_has_a_server),
     (("telemetry",), telemetry_agrees),
     (("coordination",), _a_lease_outlives_calls),

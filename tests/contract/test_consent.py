@@ -16,9 +16,9 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Consent, ConsentChange, Owner
 from memory_extproc.ports import ConsentRecords
-from tests.fixtures.redis import RedisServer, redis_server
+from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
 
-__all__ = ["redis_server"]
+__all__ = ["redis_cluster", "redis_server"]
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 ANN = Owner("acme", "ann")
@@ -28,7 +28,10 @@ BACK_ON = ConsentChange(Consent.ON, NOON + timedelta(minutes=5), "support\N{EN D
 PLENTY = timedelta(seconds=10)  # the machine that runs the tests may be busy with others
 
 
-@pytest.fixture(params=["transient", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+REDIS = [pytest.param(name, marks=pytest.mark.redis) for name in ("redis_server", "redis_cluster")]
+
+
+@pytest.fixture(params=["transient", "sqlite", *REDIS])
 async def records(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ConsentRecords]:
     match request.param:
         case "transient":
@@ -37,7 +40,7 @@ async def records(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             async with SqliteConsent(tmp_path / "consent.db") as sqlite:
                 yield sqlite
         case _:
-            server: RedisServer = request.getfixturevalue("redis_server")
+            server: RedisServer | RedisFleet = request.getfixturevalue(request.param)
             prefix = uuid4().hex
             async with RedisLink(server.url, LinkLimits(timeout=PLENTY)) as link:
                 yield RedisConsent(link, prefix=prefix)

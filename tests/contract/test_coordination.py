@@ -18,10 +18,10 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.model import Owner
 from memory_extproc.ports import Coordination
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.fixtures.redis import RedisServer, redis_server
+from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
 from tests.fixtures.waiting import until
 
-__all__ = ["redis_server"]
+__all__ = ["redis_cluster", "redis_server"]
 
 LONG = timedelta(hours=1)
 SHORT = timedelta(milliseconds=30)
@@ -33,9 +33,10 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-@pytest.fixture(
-    params=["transient", "sealed", "sqlite", "deferred", pytest.param("redis", marks=pytest.mark.redis)]
-)
+REDIS = [pytest.param(name, marks=pytest.mark.redis) for name in ("redis_server", "redis_cluster")]
+
+
+@pytest.fixture(params=["transient", "sealed", "sqlite", "deferred", *REDIS])
 async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Coordination]:
     match request.param:
         case "transient":
@@ -51,7 +52,7 @@ async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncI
             async with SqliteCoordination(path, now=utc_now, deferred=timedelta(seconds=1)) as sqlite:
                 yield sqlite
         case _:
-            server: RedisServer = request.getfixturevalue("redis_server")
+            server: RedisServer | RedisFleet = request.getfixturevalue(request.param)
             # Plenty of time: the machine that runs the tests may be busy with others.
             async with RedisCoordination(server.url, prefix=uuid4().hex, timeout=timedelta(seconds=10)) as redis:
                 yield redis

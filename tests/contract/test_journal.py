@@ -23,9 +23,9 @@ from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutc
 from memory_extproc.ports import Journal
 from memory_extproc.testing.adapters import InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
-from tests.fixtures.redis import RedisServer, redis_server
+from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
 
-__all__ = ["redis_server"]
+__all__ = ["redis_cluster", "redis_server"]
 
 OpenJournal = Callable[..., AbstractAsyncContextManager[Journal]]
 
@@ -43,10 +43,10 @@ def clock() -> Clock:
     return Clock()
 
 
-REDIS = pytest.param("redis", marks=pytest.mark.redis)
+REDIS = [pytest.param(name, marks=pytest.mark.redis) for name in ("redis_server", "redis_cluster")]
 
 
-@pytest.fixture(params=["transient", "sealed", "sealed_sqlite", "sqlite", "spared", REDIS])
+@pytest.fixture(params=["transient", "sealed", "sealed_sqlite", "sqlite", "spared", *REDIS])
 def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> OpenJournal:
     @asynccontextmanager
     async def opened(max_turns: int = 100, max_dead: int = 100) -> AsyncIterator[Journal]:
@@ -62,8 +62,8 @@ def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -
         if request.param == "sealed":
             yield EncryptedJournal(InMemoryJournal(now=clock, max_turns=max_turns, max_dead=max_dead), keys)
             return
-        if request.param == "redis":
-            server: RedisServer = request.getfixturevalue("redis_server")
+        if request.param.startswith("redis_"):
+            server: RedisServer | RedisFleet = request.getfixturevalue(request.param)
             # Plenty of time: the machine that runs the tests may be busy with others.
             async with (
                 RedisLink(server.url, LinkLimits(timeout=timedelta(seconds=10))) as link,

@@ -15,9 +15,9 @@ from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.model import LedgerJob, LedgerMarks
 from memory_extproc.ports import Ledger
 from memory_extproc.testing.adapters import InMemoryLedger
-from tests.fixtures.redis import RedisServer, redis_server
+from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
 
-__all__ = ["redis_server"]
+__all__ = ["redis_cluster", "redis_server"]
 
 ANN, BOB = "a" * 64, "b" * 64
 
@@ -30,7 +30,10 @@ def holds(directory: Path, text: bytes) -> bool:
     return any(text in file.read_bytes() for file in directory.iterdir())
 
 
-@pytest.fixture(params=["transient", "sqlite", pytest.param("redis", marks=pytest.mark.redis)])
+REDIS = [pytest.param(name, marks=pytest.mark.redis) for name in ("redis_server", "redis_cluster")]
+
+
+@pytest.fixture(params=["transient", "sqlite", *REDIS])
 async def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ledger]:
     match request.param:
         case "transient":
@@ -39,7 +42,7 @@ async def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             async with SqliteLedger(tmp_path / "erasure.db") as sqlite:
                 yield sqlite
         case _:
-            server: RedisServer = request.getfixturevalue("redis_server")
+            server: RedisServer | RedisFleet = request.getfixturevalue(request.param)
             async with RedisLink(server.url, LinkLimits()) as link:
                 yield RedisLedger(link, prefix=uuid4().hex)
 

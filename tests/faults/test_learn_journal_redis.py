@@ -182,16 +182,17 @@ async def test_an_older_answer_stored_late_is_not_what_stays(replicas: Replicas)
 async def test_our_own_second_try_at_an_append_is_no_retry_of_the_client(replicas: Replicas) -> None:
     journal = replicas.one()
     # What the client library does when a connection breaks after the server has done the work.
-    run, calls = journal._run, []
+    link = journal._link
+    run, calls = link.run_replicated, []
 
-    async def twice(script: str, *values: object) -> Any:
-        calls.append(await run(script, *values))
-        return await run(script, *values)
+    async def twice(*values: Any) -> Any:
+        calls.append(await run(*values))
+        return await run(*values)
 
-    journal._run = twice  # type: ignore[method-assign]
+    link.run_replicated = twice  # type: ignore[method-assign, assignment]
     assert await journal.append(turn("once")) is TurnOutcome.JOURNALLED
     assert calls[0] == [b"journalled", b"%s" % calls[0][1]]
-    journal._run = run  # type: ignore[method-assign]
+    link.run_replicated = run  # type: ignore[method-assign]
     assert await journal.append(turn("once")) is TurnOutcome.DUPLICATE
     assert len(await journal.pending(10)) == 1
 
@@ -289,3 +290,19 @@ async def test_turns_that_come_after_redis_was_wiped_arrive_and_old_tokens_count
     time[0] += LASTING.lease.total_seconds() / 2
     assert await asked(holder) == ["four"]
     assert not {held.token for held in holder._parts.values()} & set(tokens.values())
+
+
+async def test_a_replica_that_only_serves_takes_no_part_and_leaves_its_turns_to_a_learner(
+    replicas: Replicas,
+) -> None:
+    serving, learning = replicas.one(replace(BRIEF, learns=False, grace=timedelta())), replicas.one(BRIEF)
+    assert await serving.append(turn("hello")) is TurnOutcome.JOURNALLED
+    assert await asked(serving) == []
+    assert not any(serving.holds(person) for person in PEOPLE)
+    [entry] = await serving.pending(10)
+    await serving.mark_stored([entry])
+    await serving.mark_learned([entry])  # not its to say
+    assert await asked(learning) == ["hello"]
+    assert all(learning.holds(person) for person in PEOPLE)
+    await learning.mark_learned(await learning.pending(10))
+    assert await serving.pending(10) == []

@@ -64,6 +64,27 @@ async def test_what_one_sidecar_learns_the_other_knows(replicas: Replicas) -> No
     assert "$10,000" in second.shown
 
 
+async def test_one_serves_and_another_learns(replicas: Replicas) -> None:
+    """The caller's next request sees the write; facts are the learner's, and a request that strays to it passes."""
+    serving, learning = replicas
+    serving.change(role="serve")
+    learning.change(role="learn")
+    await serving.start()
+    await learning.start()
+    await serving.say(BUDGET, x_memory_session="end")
+    await until(lambda: serving.kept == 1, "its messages are stored by the one that serves")
+    assert (await serving.say(ASKED)).memory.startswith("used")
+
+    def decided(sidecar: FaultStand) -> float:
+        return sidecar.sample("reconcile_total", decision="added")
+
+    await until(lambda: decided(learning) == 1, "the fact is extracted", seconds=15)
+    assert decided(serving) == 0
+    assert serving.sample("journal_parts") == 0
+    strayed = await learning.say(ASKED)
+    assert (strayed.status, strayed.memory) == (200, "")
+
+
 async def test_a_fact_replaced_by_one_sidecar_is_not_recalled_by_the_other(replicas: Replicas) -> None:
     first, second = replicas
     await first.start()
