@@ -239,9 +239,13 @@ def relevances(relevance: Relevance, worth: float, found: Candidates, scores: Fl
     if not len(scores):
         return scores
     lacks = np.maximum(0.0, relevance.enough - soundness(relevance.weights, found, scores)) * relevance.slope
-    odds = min(SUREST, math.log(max(worth, 1e-9) / max(1.0 - worth, 1e-9)))
-    likely: Floats = 1.0 / (1.0 + np.exp(np.minimum(lacks - odds, 50.0)))
+    likely: Floats = 1.0 / (1.0 + np.exp(np.minimum(lacks - odds_of(worth), 50.0)))
     return likely
+
+
+def odds_of(worth: float) -> float:
+    """Log-odds of a probability, SUREST at most."""
+    return min(SUREST, math.log(max(worth, 1e-9) / max(1.0 - worth, 1e-9)))
 
 
 def soundness(weights: Mapping[str, float], found: Candidates, scores: Floats) -> Floats:
