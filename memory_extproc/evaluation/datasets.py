@@ -148,8 +148,8 @@ def read_datasets(paths: Sequence[Path]) -> Dataset:
     return Dataset(name, found)
 
 
-def thinned(dataset: Dataset, most: int) -> Dataset:
-    """*dataset* with about *most* of its questions, spread evenly over each conversation; the same every time."""
+def thin_out(dataset: Dataset, most: int) -> Dataset:
+    """Keep about *most* of the questions, spread evenly over each conversation. Deterministic."""
     every = -(-dataset.questions // most)
     some = [
         replace(one, questions=one.questions[at % every :: every]) for at, one in enumerate(dataset.conversations)
