@@ -244,6 +244,7 @@ def wire_options(settings: Settings) -> RequestOptions:
             metadata_namespace=signals.metadata_namespace,
         ),
         strip_headers=_identity_headers(settings) if settings.identity.strip_headers else (),
+        explain_tenants=frozenset(inject.explain_tenants),
         skip_auxiliary=settings.auxiliary_calls == "skip",
         give_up_after=(settings.deadline + settings.message_timeout) / 2,
         sharing=settings.scopes.sharing(),

@@ -235,6 +235,7 @@ WRONG_USE = 2
 
 RERANK_WEIGHTS = (0.2, 0.4, 0.6, 0.8)
 RERANK_QUESTIONS = 100  # of the packaged notes
+CALIBRATED_ON = 2000  # questions of the packaged sets: minutes on two cores
 
 AsOne = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 
@@ -309,7 +310,7 @@ def calibrate(
         unweighted = settings.recall.model_copy(update={"weights": ""})
         fitting = settings.model_copy(update={"recall": unweighted})
         log.configure("error", "console")
-        said = asyncio.run(tune_weights(fitting, list(packaged_sets()), out, features=False))
+        said = asyncio.run(tune_weights(fitting, list(packaged_sets()), out, questions=CALIBRATED_ON))
         if settings.recall.rerank == "cross_encoder":
             said["rerank"] = asyncio.run(_fit_rerank_weight(fitting))
     if as_json:

@@ -24,7 +24,7 @@ from memory_extproc.settings.docs import dump_effective
 from memory_extproc.settings.docs import example as written_out
 from memory_extproc.settings.loading import read
 from memory_extproc.settings.memory import Provider
-from memory_extproc.settings.semantic_router import Fate, import_configuration
+from memory_extproc.settings.semantic_router import Fate, import_configuration, without_secrets
 
 app = typer.Typer(name="config", help="Check, show, describe and import a configuration.", no_args_is_help=True)
 
@@ -149,7 +149,11 @@ def import_(
         style = "bold red" if row.fate is Fate.LOST else ""
         table.add_row(Text(row.key), str(row.fate), Text(row.note), style=style)
     Console(stderr=True, width=None if sys.stderr.isatty() else 200).print(table)
-    typer.echo(yaml.safe_dump(imported.settings, sort_keys=False, allow_unicode=True), nl=False)
+    written, secret = without_secrets(imported.settings)
+    if secret:
+        note = "access keys are not written out: give each by environment or as llm_endpoint.access_key_file"
+        Console(stderr=True).print(note, style="yellow")
+    typer.echo(yaml.safe_dump(written, sort_keys=False, allow_unicode=True), nl=False)
     if imported.lost:
         raise typer.Exit(1)
 
@@ -197,8 +201,8 @@ Says = Callable[[str, int, int], None]  # step, done, of how many
 
 
 @contextmanager
-def progress() -> Iterator[Says]:
-    """A progress bar on stderr for each step, removed at the end."""
+def progress(*, plain: bool = False) -> Iterator[Says]:
+    """A progress bar on stderr for each step, removed at the end. *plain*: without a terminal, a line for each."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
@@ -206,6 +210,8 @@ def progress() -> Iterator[Says]:
 
         def says(step: str, done: int, whole: int) -> None:
             if step not in tasks:
+                if plain and not console.is_terminal:
+                    typer.echo(f"{step}: {whole}", err=True)
                 tasks[step] = bars.add_task(step, total=whole)
             bars.update(tasks[step], completed=done, total=whole)
 

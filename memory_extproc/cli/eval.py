@@ -224,15 +224,21 @@ def tune(
         Console().print(f"settings: {settings_out}", soft_wrap=True)
 
 
-async def tune_weights(settings: Settings, datasets: list[Path], out: Path, *, features: bool) -> dict[str, Any]:
+async def tune_weights(
+    settings: Settings, datasets: list[Path], out: Path, *, features: bool = False, questions: int | None = None
+) -> dict[str, Any]:
+    """*questions*: fit on so many of them, and only what depends on the embedding model; None: on all, and all."""
     from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
-    from memory_extproc.evaluation.datasets import read_datasets  # noqa: PLC0415
+    from memory_extproc.evaluation.datasets import read_datasets, thin_out  # noqa: PLC0415
     from memory_extproc.evaluation.fitting import fitted_weights, write_weights  # noqa: PLC0415
 
     read = read_datasets(datasets)
-    with progress() as says:
+    words = questions is None
+    if questions is not None:
+        read = thin_out(read, questions)
+    with progress(plain=not words) as says:
         async with bench(settings) as made:
-            fitted = await fitted_weights(read, made, features=features, says=says)
+            fitted = await fitted_weights(read, made, features=features, words=words, says=says)
     write_weights(out, fitted.weights)
     return fitted.said
 

@@ -148,6 +148,15 @@ def read_datasets(paths: Sequence[Path]) -> Dataset:
     return Dataset(name, found)
 
 
+def thin_out(dataset: Dataset, most: int) -> Dataset:
+    """Keep about *most* of the questions, spread evenly over each conversation. Deterministic."""
+    every = -(-dataset.questions // most)
+    some = [
+        replace(one, questions=one.questions[at % every :: every]) for at, one in enumerate(dataset.conversations)
+    ]
+    return replace(dataset, conversations=tuple(some))
+
+
 def packaged_sets() -> tuple[Path, ...]:
     """Sets of made-up people that come with the product: nobody's data."""
     return tuple(sorted((Path(__file__).parent / "sets").glob("*.jsonl.xz")))

@@ -47,8 +47,10 @@ from memory_extproc.recall.weights import (
     Weights,
     Worth,
     measures,
+    odds_of,
     packaged_weights,
     relevances,
+    soundness,
     worth_of,
 )
 
@@ -348,8 +350,9 @@ def _relevance(stacked: Sequence[_Scored], worth: Worth, aims: Aims) -> Relevanc
     best = Relevance(slope=0.0, enough=0.0, weights=_soundness(kept, aims))
     least: list[float] = []
     fewest = math.inf
-    for some in kinds:
-        gate_alone, _ = _kept_by(some, worth, best, aims)
+    chosen = [_Chosen.of(some, worth, best.weights, aims) for some in kinds]
+    for some, first in zip(kinds, chosen, strict=True):
+        gate_alone, _ = first.kept_by(best, aims)
         whole = mean([one.one.recall(aims.limit, one.scores) for one in some]) or 0.0
         if some[0].one.kind is not Kind.NOTES:
             least.append(min(whole - aims.loss, gate_alone - aims.selection))
@@ -358,7 +361,7 @@ def _relevance(stacked: Sequence[_Scored], worth: Worth, aims: Aims) -> Relevanc
     for enough in _ENOUGH:
         for slope in _SLOPES:
             tried = Relevance(slope, enough, best.weights)
-            found = [_kept_by(some, worth, tried, aims) for some in kinds]
+            found = [first.kept_by(tried, aims) for first in chosen]
             memories = sum(count for _, count in found)
             if memories < fewest and all(recall >= most for (recall, _), most in zip(found, least, strict=True)):
                 best, fewest = tried, memories
@@ -387,14 +390,37 @@ def _soundness(kept: Sequence[_Scored], aims: Aims) -> dict[str, float]:
     }
 
 
-def _kept_by(kept: Sequence[_Scored], worth: Worth, relevance: Relevance, aims: Aims) -> tuple[float, float]:
-    """Evidence recall of what is injected, and how many memories that takes a question."""
-    recalls, counts = [], []
-    for one in kept:
-        places = _passing(one, worth, relevance, aims)
-        recalls.append(_covered(one.one, places))
-        counts.append(float(len(places)))
-    return mean(recalls) or 0.0, mean(counts) or 0.0
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chosen:
+    """The first candidates of each question, up to the limit, as arrays: the same for every relevance tried."""
+
+    odds: Floats  # (questions, 1), of the question's worth
+    sound: Floats  # (questions, limit); minus infinity where there is no candidate
+    evidence: npt.NDArray[np.bool_]  # (questions, limit, pieces): which pieces a candidate holds
+    pieces: Floats  # (questions,), of evidence there is
+
+    @classmethod
+    def of(cls, kept: Sequence[_Scored], worth: Worth, weights: Mapping[str, float], aims: Aims) -> _Chosen:
+        most = max(len(one.one.question.relevant) for one in kept)
+        odds, sound = np.empty((len(kept), 1)), np.full((len(kept), aims.limit), -np.inf)
+        evidence = np.zeros((len(kept), aims.limit, most), dtype=bool)
+        for row, one in enumerate(kept):
+            odds[row] = odds_of(worth_of(worth, one.measured))
+            order = np.argsort(-one.scores, kind="stable")[: aims.limit]
+            sound[row, : len(order)] = soundness(weights, one.one.candidates, one.scores)[order]
+            number = {id_: at for at, id_ in enumerate(sorted(one.one.question.relevant))}
+            for place, at in enumerate(order.tolist()):
+                evidence[row, place, [number[id_] for id_ in one.one.covers[at] if id_ in number]] = True
+        pieces = np.array([float(len(one.one.question.relevant)) for one in kept])
+        return cls(odds, sound, evidence, pieces)
+
+    def kept_by(self, relevance: Relevance, aims: Aims) -> tuple[float, float]:
+        """Evidence recall of the injected memories, and their number for each question."""
+        there = np.isfinite(self.sound)
+        lacks = np.maximum(0.0, relevance.enough - np.where(there, self.sound, 0.0)) * relevance.slope
+        passes = there & (1.0 / (1.0 + np.exp(np.minimum(lacks - self.odds, 50.0))) >= aims.threshold)
+        covered = (self.evidence & passes[:, :, None]).any(axis=1).sum(axis=1) / self.pieces
+        return float(covered.mean()), float(passes.sum(axis=1).mean())
 
 
 # --- fitting -----------------------------------------------------------------------------------------
@@ -417,9 +443,15 @@ class Fitted:
 
 
 async def fitted_weights(
-    dataset: Dataset, bench: Bench, *, features: bool, says: Says = lambda _step, _done, _whole: None
+    dataset: Dataset,
+    bench: Bench,
+    *,
+    features: bool,
+    words: bool = True,
+    says: Says = lambda _step, _done, _whole: None,
 ) -> Fitted:
-    """PermanentError when *dataset* has too little to fit on. *features*: also leave each feature out in turn."""
+    """PermanentError when *dataset* has too little to fit on. *features*: also leave each feature out in turn.
+    *words*: fit the rankers of words too; the packaged ones serve beside any model."""
     before = packaged_weights()
     said: dict[str, Any] = {
         "dataset": dataset.name,
@@ -428,7 +460,7 @@ async def fitted_weights(
     }
     rankers: dict[str, Ranker] = {}
     gathered: Sequence[Gathered] = ()
-    kinds = ("lexical", "hybrid", "close") if close_reader(bench) is not None else ("lexical", "hybrid")
+    kinds = (("lexical",) if words else ()) + ("hybrid",) + (("close",) if close_reader(bench) is not None else ())
     async with learn_all(dataset, bench, says) as stage:
         for kind in kinds:
             first = rankers["hybrid"] if kind == "close" else None
@@ -444,8 +476,9 @@ async def fitted_weights(
         said["features"] = _features(gathered, AMONG_MANY, says)
     fitted_on = f"{dataset.name}: {len(dataset.conversations)} conversations, {dataset.questions} questions"
     known = bench.embedder.fingerprint in before.embedding_models
-    # What could not be fitted stays as it was, where it belongs to this model.
+    # Rankers that could not be fitted stay as they were, if they belong to this model.
     stay = {name: getattr(before, name) if known else None for name in ("close", "close_few")}
+    stay |= {name: getattr(before, name) for name in ("lexical", "lexical_few")}
     kept: dict[str, Any] = {**stay, **rankers}
     weights = Weights(VERSION, (bench.embedder.fingerprint,), fitted_on, **kept)
     return Fitted(weights, said)

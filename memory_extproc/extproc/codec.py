@@ -128,6 +128,8 @@ def _tell(response: pb.ProcessingResponse, told: ExchangeMetadata) -> None:
     fields["n"].number_value = told.count
     fields["tokens"].number_value = told.tokens
     fields["ms"].number_value = round(told.took / timedelta(milliseconds=1), 3)
+    if told.explanation:
+        fields["memories"].string_value = told.explanation
 
 
 _ANSWERS: Mapping[type[Event], Callable[[Reply], pb.ProcessingResponse]] = {

@@ -53,6 +53,7 @@ class ExchangeMetadata:
     tokens: int = 0  # estimated, of all that was added
     took: timedelta = timedelta()  # what the request waited for us, once its body was there
     arm: Arm = Arm.NONE
+    explanation: str = ""  # the ids of these memories, as the response header has them
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from memory_extproc.observe.log import NO_TRACES, Traces, Trail, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import IncognitoMarker, Now, TurnLearner, TurnReceipts
 from memory_extproc.recall.prompt_block import without_blocks
-from memory_extproc.request.admission import NO_DIALECT, Admitted, Declined
+from memory_extproc.request.admission import EXPLAIN, NO_DIALECT, Admitted, Declined
 from memory_extproc.request.body import Enriched, PendingTurn
 from memory_extproc.request.replay import InView
 
@@ -293,6 +293,8 @@ class Exchange:
             # Not ours, or answered before the request was whole: by Envoy itself, mostly (413, 408).
             return Reply(ends=self.phase is not Phase.CLOSED)
         headers = [(STATUS, enriched.status)]
+        if enriched.given:
+            headers.append((EXPLAIN, enriched.explanation))
         if enriched.personal or admitted.controls.redirected:
             headers.append(UNCACHED)
         return Reply(set_headers=tuple(headers), ends=not self._captures(admitted, event))
@@ -415,5 +417,10 @@ def _untrue(headers: Headers, *, unpacked: bool) -> tuple[str, ...]:
 
 def _told(enriched: Enriched, took: timedelta) -> ExchangeMetadata:
     return ExchangeMetadata(
-        outcome=enriched.outcome, count=enriched.count, tokens=enriched.tokens, took=took, arm=enriched.arm
+        outcome=enriched.outcome,
+        count=enriched.count,
+        tokens=enriched.tokens,
+        took=took,
+        arm=enriched.arm,
+        explanation=enriched.explanation,
     )

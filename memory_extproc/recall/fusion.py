@@ -19,6 +19,7 @@ from memory_extproc.recall.weights import (
     Feature,
     Ranker,
     Weights,
+    mean_odds,
     measures,
     relevances,
     worth_of,
@@ -104,7 +105,7 @@ class Fusion:
         own, where there is one."""
         weights, few = self._weights, found.searched < FEW
         if "dense" not in found.names or self.calibration is Calibration.WORDS:
-            return weights.lexical_few if few and weights.lexical_few is not None else weights.lexical
+            return self._ranker_of_words(found)
         if CLOSELY in found.names and weights.close is not None:
             if few and weights.close_few is not None:
                 return weights.close_few
@@ -112,6 +113,11 @@ class Fusion:
             if found.searched >= FEWEST:
                 return weights.close
         return weights.hybrid_few if few and weights.hybrid_few is not None else weights.hybrid
+
+    def _ranker_of_words(self, found: Candidates) -> Ranker:
+        weights = self._weights
+        few = found.searched < FEW and weights.lexical_few is not None
+        return weights.lexical_few if few and weights.lexical_few is not None else weights.lexical
 
     def suits_reading(self, found: Candidates) -> bool:
         """Whether late interaction helps in the store of *found*: a small store, or short messages. In chats with
@@ -139,6 +145,11 @@ class Fusion:
         summaries = np.array([memory.source is Source.SUMMARY for memory in found.memories], dtype=bool)
         scores = scores - SUMMARY_LOSES * summaries
         worth = worth_of(ranker.worth, measures(*_speaking(found, summaries, standardised, scores)))
+        if scale is not None and "dense" in found.names:
+            words = self._ranker_of_words(found)
+            rows = standardise(words.features, found)
+            ranked = sum_features(words.features, rows, len(found.memories)) - SUMMARY_LOSES * summaries
+            worth = mean_odds(worth, worth_of(words.worth, measures(*_speaking(found, summaries, rows, ranked))))
         if "dense" in found.names and self.calibration is Calibration.WORDS:
             scores = scores + score_unfitted(found)
         scores = scores - lost

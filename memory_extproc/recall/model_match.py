@@ -26,12 +26,14 @@ from memory_extproc.model import Candidates, Matrix
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel
+from memory_extproc.text.words import stems
 
 # Quantised to int8, the packaged model itself has 0.985 and more in the mean.
 LEAST_MEAN_COSINE = 0.985
 LEAST_COSINE = 0.96
 MOST_RECALL_LOST = 0.01  # evidence recall@10 on the probes
 _DEPTH = 10
+_LEAST_QUALITY = 0.25  # below it a model finds little that words do not find
 _LEAST_SPREAD = 1e-4  # of cosines; a model below it tells nothing apart
 _DENSE = ("dense", "dense_around", "dense_before")
 _BATCH = 32  # texts of a call: endpoints limit their input
@@ -49,7 +51,8 @@ class Calibration(StrEnum):
 class CosineScale:
     """Map a model's cosines to those of the model of the weights.
 
-    *quality*, 0 to 1: the value of a standard deviation of this model in standard deviations of that model.
+    *quality*, 0 to 1: the value of a standard deviation of this model in standard deviations of that model, and at
+    most the share of the evidence beyond words that this model finds of what that model finds.
     """
 
     mean: float  # cosine of texts that do not belong together
@@ -113,6 +116,19 @@ def _probes() -> _Probes:
     )
 
 
+@cache
+def _words_of_probes() -> tuple[Matrix, Matrix]:
+    """The probes as bags of stems, of unit length: vectors that tell no more than words do."""
+    probes = _probes()
+    bags = [stems(text) for text in (*probes.texts, *probes.questions)]
+    place = {word: at for at, word in enumerate(sorted(set().union(*bags)))}
+    rows: Matrix = np.zeros((len(bags), len(place)), dtype=np.float32)
+    for row, bag in zip(rows, bags, strict=True):
+        row[[place[word] for word in bag]] = 1.0
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
+    return rows[: len(probes.texts)], rows[len(probes.texts) :]
+
+
 async def match_model(embedder: EmbeddingModel) -> ModelMatch:
     """Embeds some hundred short texts. TransientError and PermanentError as the embedder raises them, the latter
     also for vectors that are none."""
@@ -143,8 +159,9 @@ def compare(texts: Matrix, questions: Matrix) -> ModelMatch:
     same = mean is not None and least is not None and mean >= LEAST_MEAN_COSINE and least >= LEAST_COSINE
     if same and abs(theirs.recall - ours.recall) <= MOST_RECALL_LOST:
         return found
-    quality = min(1.0, theirs.apart / ours.apart)
-    if theirs.spread < _LEAST_SPREAD or quality <= 0.0:
+    words = _judge(*_words_of_probes())
+    quality = min(1.0, theirs.apart / ours.apart, (theirs.recall - words.recall) / (ours.recall - words.recall))
+    if theirs.spread < _LEAST_SPREAD or quality < _LEAST_QUALITY:
         return replace(found, calibration=Calibration.WORDS)
     scale = CosineScale(theirs.mean, ours.spread / theirs.spread * quality, ours.mean, quality)
     return replace(found, calibration=Calibration.ALIGNED, scale=scale)
@@ -164,7 +181,8 @@ def _judge(texts: Matrix, questions: Matrix) -> _Judged:
     answers = cosines[np.arange(len(evidence)), evidence]
     others = cosines[np.arange(cosines.shape[1]) != evidence[:, None]]
     mean, spread = float(others.mean()), float(others.std())
-    ahead = (cosines > answers[:, None]).sum(axis=1)
+    # A tie counts half: bags of words have many.
+    ahead = (cosines > answers[:, None]).sum(axis=1) + ((cosines == answers[:, None]).sum(axis=1) - 1) / 2
     return _Judged(mean, spread, (float(answers.mean()) - mean) / max(spread, 1e-9), float((ahead < _DEPTH).mean()))
 
 

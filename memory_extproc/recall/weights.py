@@ -166,6 +166,7 @@ MEASURES = (
 # would.
 
 Floats = npt.NDArray[np.float64]
+CAUTION = 0.4  # log-odds
 SUREST = 3.0  # log-odds; a question that is surer than that says no more for memories that lack much
 _FIRST = 3  # candidates looked at beside the best
 # What a memory has in common with a question that it has nothing to do with, in English and in other languages.
@@ -239,9 +240,22 @@ def relevances(relevance: Relevance, worth: float, found: Candidates, scores: Fl
     if not len(scores):
         return scores
     lacks = np.maximum(0.0, relevance.enough - soundness(relevance.weights, found, scores)) * relevance.slope
-    odds = min(SUREST, math.log(max(worth, 1e-9) / max(1.0 - worth, 1e-9)))
-    likely: Floats = 1.0 / (1.0 + np.exp(np.minimum(lacks - odds, 50.0)))
+    likely: Floats = 1.0 / (1.0 + np.exp(np.minimum(lacks - odds_of(worth), 50.0)))
     return likely
+
+
+def mean_odds(worth: float, other: float) -> float:
+    """The probability between two, by their mean log-odds, less a margin for an unknown model."""
+    return _logistic((_log_odds(worth) + _log_odds(other)) / 2 - CAUTION)
+
+
+def _log_odds(worth: float) -> float:
+    return math.log(max(worth, 1e-9) / max(1.0 - worth, 1e-9))
+
+
+def odds_of(worth: float) -> float:
+    """Log-odds of a probability, SUREST at most."""
+    return min(SUREST, _log_odds(worth))
 
 
 def soundness(weights: Mapping[str, float], found: Candidates, scores: Floats) -> Floats:

@@ -16,6 +16,7 @@ from memory_extproc.request.identity import Identity
 
 OURS = "x-memory-"  # every header that begins so is for us and never reaches the upstream
 DISABLE = "x-disable-router-memory"
+EXPLAIN = "x-memory-explain"  # of a request: asks for the memories injected; of its response: names them
 # Marks our own calls to language models, so that a call that returns through the gateway is recognised.
 INTERNAL = "x-memory-extproc-internal"
 # Envoy sets this header when it follows an upstream redirect. By then our control headers are removed and the body
@@ -45,6 +46,7 @@ class HeaderControls:
     unkept: bool = False  # nothing of this exchange is stored
     incognito: bool = False  # nor of its continuations
     as_of: str = ""  # recall as of this time; unparsed
+    explain: bool = False  # say which memories were injected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +142,7 @@ def controls_of(headers: Headers) -> HeaderControls:
         unkept=unkept,
         incognito=incognito,
         as_of=headers.get("x-memory-as-of").strip(),
+        explain=_any_true(headers, EXPLAIN),
     )
 
 
@@ -299,6 +302,7 @@ class RequestOptions:
     unknown_cap: int  # tokens of a block for a model of unknown window
     signals: SignalSources = SignalSources()
     strip_headers: tuple[str, ...] = ()  # identity headers to keep from the upstream
+    explain_tenants: frozenset[str] = frozenset()  # whose callers may ask for the memories injected; "*": all
     skip_auxiliary: bool = True  # skip title, tag and summary calls of chat clients
     # A guard above recall's own deadline and below Envoy's message_timeout.
     give_up_after: timedelta = timedelta(seconds=5)

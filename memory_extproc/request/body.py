@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from urllib.parse import quote
 
 from memory_extproc.concurrency import off_loop
 from memory_extproc.dialect.base import ChatRequest, apply
@@ -13,9 +14,10 @@ from memory_extproc.observe.log import logger
 from memory_extproc.recall.prompt_block import without_blocks
 from memory_extproc.request.admission import Admitted
 from memory_extproc.request.content_encoding import OversizeError, is_encoded, unpack
-from memory_extproc.request.replay import InView
+from memory_extproc.request.replay import Given, InView
 
 log = logger(__name__)
+LONGEST_EXPLANATION = 2048  # characters: proxies limit all headers of a response to 8 KiB and less
 
 
 async def read_body(admitted: Admitted, body: bytes, limit: int) -> ChatRequest | Enriched:
@@ -111,6 +113,7 @@ class Enriched:
     tenant: str | None = None  # the caller's; None: there is no caller
     heard: PendingTurn | None = None  # None: nothing can be learned from this exchange
     trace: str = ""  # the id that its decision is found by; empty: none is kept
+    given: tuple[Given, ...] = ()  # the memories counted, for a caller who may ask for them
 
     @property
     def personal(self) -> bool:
@@ -122,3 +125,18 @@ class Enriched:
         """The value of x-memory-status."""
         used = f";n={self.count};path={self.path}" if self.outcome is Outcome.USED else ""
         return f"{self.outcome.value}{used}{f';trace={self.trace}' if self.trace else ''}"
+
+    @property
+    def explanation(self) -> str:
+        """The value of the response header x-memory-explain, a list of strings with parameters (RFC 9651).
+
+        Bounded: what does not fit is left out, the least relevant first.
+        """
+        said = ""
+        for id_, relevance in self.given:
+            # Ids of imported memories hold whatever their source wrote.
+            one = f'"{quote(id_, safe="")}"' + ("" if relevance is None else f";relevance={relevance:.3f}")
+            if len(said) + len(one) > LONGEST_EXPLANATION:
+                break
+            said += f", {one}" if said else one
+        return said

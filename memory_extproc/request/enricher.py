@@ -153,7 +153,13 @@ class Enricher:
             found = self._decisions.record(caller.owner, given, enriched, plan.trace)
             enriched, heard = replace(enriched, trace=found), replace(heard, request_id=found)
         arm = self._arm(caller.owner, shadowed=shadowed)
-        return replace(enriched, heard=heard, arm=arm, tenant=caller.owner.tenant)
+        shown = enriched.given if self._may_explain(admitted, caller) else ()
+        return replace(enriched, heard=heard, arm=arm, tenant=caller.owner.tenant, given=shown)
+
+    def _may_explain(self, admitted: Admitted, caller: Caller) -> bool:
+        return admitted.controls.explain and not self._options.explain_tenants.isdisjoint(
+            {caller.owner.tenant, "*"}
+        )
 
     async def _circumstances(self, admitted: Admitted, request: ChatRequest) -> Circumstances:
         caller = self._caller(admitted, request)
@@ -498,7 +504,7 @@ class BlockInserter:
         enriched = Enriched(outcome=outcome, body=body, unpacked=is_encoded(admitted.encoding), path=decision.path)
         if outcome is Outcome.USED:
             count, tokens = len(decision.contents), estimate_tokens(decision.block)
-            enriched = replace(enriched, count=count, tokens=tokens)
+            enriched = replace(enriched, count=count, tokens=tokens, given=decision.given)
         return enriched if shadowed else self._mark_replayed(enriched, blocks, placed)
 
     def _mark_replayed(self, enriched: Enriched, blocks: Blocks, placed: Sequence[Sequence[Edit]]) -> Enriched:
@@ -512,7 +518,8 @@ class BlockInserter:
         if enriched.outcome is not Outcome.NOTHING_RELEVANT:
             return enriched
         # No new block, because the relevant memories are in view: the request still leaves with memories.
-        return replace(enriched, outcome=Outcome.USED, path=REPLAYED, count=len(contents_of(back)))
+        given = tuple((id_, None) for id_ in ids_of(back))
+        return replace(enriched, outcome=Outcome.USED, path=REPLAYED, count=len(contents_of(back)), given=given)
 
     def _note(self, admitted: Admitted, request: ChatRequest, plan: InjectionPlan, *, placed: bool) -> None:
         """Record this turn's blocks for the conversation's next requests."""

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import zip_longest
 from typing import TypeVar
 
 import msgspec
@@ -36,6 +37,7 @@ from memory_extproc.text.words import estimate_tokens
 _LONG = 16_384  # characters; longer messages are only trimmed at the ends for comparison (hot path)
 
 
+Given = tuple[str, float | None]  # a memory's id and relevance; None: it stands there for another reason
 PROFILE = "profile"  # the path of a request that got only the user profile
 
 
@@ -48,6 +50,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     ids: tuple[str, ...] = ()  # of the memories in the block
     contents: tuple[str, ...] = ()  # of the same memories
     profile: tuple[str, ...] = ()  # ids of the memories in the profile
+    relevances: tuple[float, ...] = ()  # of the memories in the block, without those of the profile
 
     @classmethod
     def of(cls, recalled: RecallResult) -> Decision:
@@ -60,6 +63,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
             contents=tuple(
                 ranked.memory.content.encode("utf-8", "replace").decode() for ranked in recalled.memories
             ),
+            relevances=tuple(round(ranked.relevance, 3) for ranked in recalled.memories),
         )
 
     def with_profile(self, profile: Profile) -> Decision:
@@ -73,7 +77,14 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
             ids=(*profile.ids, *self.ids),
             contents=(*contents, *self.contents),
             profile=profile.ids,
+            relevances=self.relevances,
         )
+
+    @property
+    def given(self) -> tuple[Given, ...]:
+        """The memories in the block: those of the profile, then the others, best first."""
+        known = (*(None for _ in self.profile), *self.relevances)
+        return tuple(zip_longest(self.ids, known[: len(self.ids)]))
 
     def __repr__(self) -> str:
         return f"<decision: {self.outcome.value}>"

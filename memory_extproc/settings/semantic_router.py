@@ -120,6 +120,9 @@ _TRANSLATED = frozenset({*_BUILT_IN, *_DROPPED, *_LOST, *_SAME})
 def _translate_strange_keys(tree: Mapping[str, Any]) -> tuple[Imported, dict[str, Any]]:
     """Takes keys that only the router has out of the `memory` section. Unknown keys stay, and are faults later."""
     found, ours = Imported(), copy.deepcopy(dict(tree))
+    models = ours.get("external_models")
+    if isinstance(models, list) and any(isinstance(one, dict) and "llm_provider" in one for one in models):
+        _translate_models(found, ours.pop("external_models"), "external_models")
     memory = ours.get("memory")
     if not isinstance(memory, dict):
         return found, ours
@@ -154,8 +157,8 @@ def import_configuration(tree: Mapping[str, Any]) -> Imported:
     part of it does not have the router's form."""
     found = Imported()
     place, memory = _memory_block(tree)
-    decisions = _decisions(tree)
-    if memory is None and not decisions and "external_models" not in tree:
+    decisions, external = _decisions(tree), tuple(_external_models(tree))
+    if memory is None and not decisions and not external:
         raise ConfigurationError(
             ["no memory configuration found: expected global.stores.memory, memory, or a decision's memory plugin"]
         )
@@ -163,9 +166,18 @@ def import_configuration(tree: Mapping[str, Any]) -> Imported:
         _translate(found, place, key, value)
     for at, decision in decisions:
         _translate_decision(found, at, decision)
-    if "external_models" in tree:
-        _translate_models(found, tree["external_models"])
+    for at, models in external:
+        _translate_models(found, models, at)
     return found
+
+
+def _external_models(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The lists of language models, each with its path: of version v0.3, and of older files."""
+    catalog = _mapping(_mapping(tree.get("global"), "global").get("model_catalog"), "global.model_catalog")
+    if "external" in catalog:
+        yield "global.model_catalog.external", catalog["external"]
+    if "external_models" in tree:
+        yield "external_models", tree["external_models"]
 
 
 def _memory_block(tree: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
@@ -254,6 +266,10 @@ _SPECIAL: Mapping[str, Callable[[Imported, str, Any], None]] = {
     "disabled_routes": _disabled_routes,
     "disabled_models": _disabled_models,
 }
+# Keys of a language model that only other roles have a use for.
+_OF_OTHER_MODELS = frozenset({
+    "llm_provider", "parser_type", "threshold", "name", "use_chat_template", "prompt_template",
+})  # fmt: skip
 # Keys of a decision's plugin → keys of a rule.
 _OF_DECISION = {"retrieval_limit": "limit", "similarity_threshold": "threshold"}
 
@@ -289,19 +305,38 @@ def _translate_decision(found: Imported, at: str, decision: Mapping[str, Any]) -
         )
 
 
-def _translate_models(found: Imported, models: Any) -> None:
+def _translate_models(found: Imported, models: Any, place: str) -> None:
     """Memory models have the same names in both; models of other roles do not concern memory."""
     ours = []
-    for number, model in enumerate(_list(models, "external_models")):
-        at = f"external_models[{number}]"
-        role = str(_mapping(model, at).get("model_role", ""))
-        if role.startswith("memory_"):
-            ours.append(dict(model))
-            found.rows.append(Row(at, Fate.CARRIED, f"external_models, role {role}"))
-        else:
+    for number, listed in enumerate(_list(models, place)):
+        at = f"{place}[{number}]"
+        model = dict(_mapping(listed, at))
+        role = str(model.get("model_role", ""))
+        if not role.startswith("memory_"):
             found.rows.append(Row(at, Fate.DROPPED, "not a model for memory"))
+            continue
+        endpoint = dict(_mapping(model.get("llm_endpoint"), f"{at}.llm_endpoint"))
+        if "access_key" in model:
+            endpoint["access_key"] = model.pop("access_key")
+            found.rows.append(Row(f"{at}.access_key", Fate.RENAMED, "llm_endpoint.access_key"))
+        model["llm_endpoint"] = endpoint
+        for holder, inner in ((model, ""), (endpoint, ".llm_endpoint")):
+            for key in _OF_OTHER_MODELS.intersection(holder):
+                del holder[key]
+                found.rows.append(
+                    Row(f"{at}{inner}.{key}", Fate.DROPPED, "memory reads any OpenAI-compatible answer")
+                )
+        ours.append(model)
+        found.rows.append(Row(at, Fate.CARRIED, f"external_models, role {role}"))
     if ours:
         found.settings["external_models"] = ours
+
+
+def without_secrets(settings: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """*settings* to be written out, without access keys, and whether there were any."""
+    written = copy.deepcopy(dict(settings))
+    keys = [model["llm_endpoint"].pop("access_key", "") for model in written.get("external_models", ())]
+    return written, any(keys)
 
 
 def _add_rule(found: Imported, at: str, when: Mapping[str, Any], then: Mapping[str, Any]) -> None:

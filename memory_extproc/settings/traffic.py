@@ -193,6 +193,13 @@ class Inject(Section):
         256, ge=32, le=10_000, description="maximum size of the profile, in estimated tokens"
     )
     profile_importance: Share = Field(0.7, description="minimum importance of a fact in the profile, 0 to 1")
+    explain_tenants: tuple[str, ...] = Field(
+        (),
+        max_length=1000,
+        description="tenants whose callers learn with `x-memory-explain: true` which memories were injected, by id "
+        "and relevance: in the response header of that name and in Envoy's dynamic metadata; "
+        '"" is the unnamed tenant, "*" stands for all of them',
+    )
 
 
 class Compress(Section):

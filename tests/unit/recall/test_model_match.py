@@ -51,19 +51,32 @@ async def test_the_same_weights_are_known_whoever_serves_them_and_however_exactl
         assert match.calibration is Calibration.FITTED, match
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.3])
-async def test_a_model_that_is_nearly_the_same_is_another(noise: float) -> None:
-    match = await match_model(Served(noise))
+async def test_a_model_that_is_mostly_noise_has_no_word() -> None:
+    assert (await match_model(Served(0.3))).calibration is Calibration.WORDS
+
+
+async def test_a_model_that_is_nearly_the_same_is_another() -> None:
+    match = await match_model(Served(0.05))
     assert match.calibration is Calibration.ALIGNED
     assert match.scale is not None
     assert 0.0 < match.scale.quality <= 1.0
 
 
 @pytest.mark.parametrize("dimension", [64, 256, 384])
-async def test_another_width_is_put_on_the_scale_of_the_weights(dimension: int) -> None:
+async def test_of_vectors_that_tell_no_more_than_words_words_alone_decide(dimension: int) -> None:
     match = await match_model(WordHashEmbedder(dimension))
-    assert match.calibration is Calibration.ALIGNED
+    assert match.calibration is Calibration.WORDS
     assert (match.mean_cosine is None) is (dimension != 384)
+
+
+def test_another_width_is_put_on_the_scale_of_the_weights() -> None:
+    probes = _probes()
+    wider = [np.hstack([one, np.zeros((len(one), 128))]) for one in (probes.text_vectors, probes.question_vectors)]
+    match = compare(*(one.astype(np.float32) for one in wider))
+    assert match.calibration is Calibration.ALIGNED
+    assert match.mean_cosine is None
+    assert match.scale is not None
+    assert match.scale.quality == pytest.approx(1.0)
 
 
 def test_a_model_that_tells_nothing_apart_has_no_word() -> None:

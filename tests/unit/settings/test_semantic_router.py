@@ -138,3 +138,64 @@ def test_every_key_of_the_router_gets_a_row() -> None:
     found = import_configuration(yaml.safe_load(ROUTER))
     assert all(row.note for row in found.rows)
     assert Fate.LOST not in {row.fate for row in found.rows}
+
+
+MODEL = {
+    "llm_provider": "vllm", "model_role": "memory_extraction", "access_key": "hunter2",
+    "llm_endpoint": {"address": "llm", "port": 8000, "protocol": "http", "use_chat_template": True},
+    "llm_model_name": "qwen3", "llm_timeout_seconds": 30, "parser_type": "json",
+}  # fmt: skip
+GUARD = {"llm_provider": "vllm", "model_role": "guardrail", "llm_endpoint": {}, "threshold": 0.7}
+MEMORY = {"enabled": True, "auto_store": True, "milvus": {"address": "m:19530", "dimension": 384}}
+# The forms of the examples in its source (config/, e2e/config, e2e/profiles), versions v0.1 to v0.3.
+FORMS = {
+    "v0.3 with models": {"global": {"stores": {"memory": MEMORY}, "model_catalog": {"external": [MODEL, GUARD]}}},
+    "models alone": {"global": {"model_catalog": {"external": [MODEL]}}, "routing": {"decisions": []}},
+    "older, flat": {"memory": {**MEMORY, "embedding_model": "mmbert"}, "external_models": [MODEL, GUARD]},
+    "older decisions": {
+        "providers": {}, "memory": MEMORY,
+        "decisions": [{"name": "a", "plugins": [{"type": "memory", "configuration": {"enabled": False}}]}],
+    },
+    "a plugin without settings": {"routing": {"decisions": [{"name": "a", "plugins": [{"type": "memory"}]}]}},
+    "null in place of sections": {"global": {"stores": {"memory": MEMORY}}, "routing": None, "listeners": None},
+    "redis beside milvus": {
+        "global": {"stores": {"memory": {**MEMORY, "redis_cache": {"enabled": True, "password": "hunter2"}}}}
+    },
+}  # fmt: skip
+REFUSED = {
+    "valkey": ({"global": {"stores": {"memory": {"backend": "valkey", "valkey": {"host": "v"}}}}}, "only store"),
+    "qdrant": ({"global": {"stores": {"memory": {"backend": "qdrant", "qdrant": {"host": "q"}}}}}, "only store"),
+    "no memory": ({"providers": {}, "routing": {"decisions": [{"name": "a"}]}}, "no memory configuration found"),
+    "a fragment": ({"plugin": {"type": "memory", "configuration": {"enabled": True}}}, "plugin"),
+    "several documents": ("a: 1\n---\nb: 2\n", "router.yaml"),
+    "no YAML": ("memory: [", "router.yaml"),
+    "text": ("hunter2", "router.yaml"),
+}
+
+
+@pytest.mark.parametrize("form", list(FORMS))
+def test_every_form_of_its_examples_is_imported_and_no_secret_is_printed(tmp_path: Path, form: str) -> None:
+    router = written(tmp_path, yaml.safe_dump(FORMS[form]))
+    ran = CliRunner().invoke(app, ["config", "import", str(router)])
+    assert ran.exit_code == 0, ran.stderr
+    assert "hunter2" not in ran.output + ran.stderr
+    ours = tmp_path / "ours.yaml"
+    ours.write_text(ran.stdout)
+    load(ours, {})
+    settings = load(router, {})
+    for model in settings.external_models:
+        assert (model.model_role, model.llm_endpoint.access_key.get_secret_value()) == (
+            "memory_extraction", "hunter2",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", list(REFUSED))
+def test_an_example_that_cannot_be_imported_is_refused_with_the_reason(tmp_path: Path, form: str) -> None:
+    text, reason = REFUSED[form]
+    router = written(tmp_path, text if isinstance(text, str) else yaml.safe_dump(text))
+    with pytest.raises(ConfigurationError) as caught:
+        load(router, {})
+    assert reason in str(caught.value)
+    ran = CliRunner().invoke(app, ["config", "import", str(router)])
+    assert ran.exit_code in {1, 2}
+    assert "hunter2" not in ran.output + ran.stderr + str(caught.value)
