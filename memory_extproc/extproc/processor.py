@@ -1,4 +1,4 @@
-"""Pumps one gRPC stream per HTTP exchange. Whatever fails here, the user's request goes on."""
+"""The gRPC streams of Envoy, one per HTTP exchange. A failure here never fails the request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SERVICE: str = pb.DESCRIPTOR.services_by_name["ExternalProcessor"].full_name
 
 
 class EventHandler(Protocol):
-    """An exchange, in whatever mode."""
+    """An exchange in either mode."""
 
     @property
     def phase(self) -> Phase: ...
@@ -65,13 +65,13 @@ class Processor:
     def __init__(
         self, deps: ExchangeDeps, peers: AllowedPeers | None = None, overhears: RequestObserver | None = None
     ) -> None:
-        """*overhears*: with two filters; what the watching one knows of requests."""
+        """*overhears*: with two filters, the requests as the observing filter saw them."""
         self._deps, self._peers, self._overhears = deps, peers, overhears
         self._open = 0
         self._told_of_modes = False
 
     def reconfigure(self, deps: ExchangeDeps, peers: AllowedPeers | None) -> None:
-        """For the exchanges that begin from now on; those under way end as they began."""
+        """Apply to new exchanges; open exchanges keep their configuration."""
         self._deps, self._peers = deps, peers
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -115,7 +115,7 @@ class Processor:
             else:
                 with following(trail), span.active():
                     left = deps.background.start(_left(exchange, span, trail, faulty=faulty))
-                if left is None:  # no place for what it would leave behind
+                if left is None:  # too many endings wait already
                     _end(span, trail)
         if cuts:
             # Ended cleanly, a body would go on cut short and look whole. To this, Envoy may try another sidecar.
@@ -144,7 +144,7 @@ class Processor:
     async def _handled(
         self, exchange: EventHandler, message: pb.ProcessingRequest, context: Stream, span: Span
     ) -> bool:
-        """Answers one message; False once the stream is to end."""
+        """Answer a message. False: end the stream."""
         event = codec.decode(message)
         if event is None:
             # Envoy waits for an answer that we cannot give: leave it to go on alone.
@@ -153,7 +153,7 @@ class Processor:
             return False
         try:
             replies = await exchange.handle(event)
-        except Exception as error:  # a bug of ours, while an exchange holds what Envoy needs back: it gives it back
+        except Exception as error:  # a bug; the exchange may hold a body that Envoy needs
             rescued = exchange.rescue()
             if rescued is None:
                 raise  # to the catch-all, which ends the stream cleanly
@@ -249,7 +249,7 @@ def message_options(request_bytes: int) -> list[tuple[str, int]]:
         # is called MIN_RECV_PING_INTERVAL, its value is not: an argument named so is ignored.
         ("grpc.http2.min_ping_interval_without_data_ms", int(PINGS / timedelta(milliseconds=1))),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Two sidecars on one port would share its connections by chance: the second is to fail instead.
+        # The second sidecar on a port fails at its start, instead of taking a share of the connections.
         ("grpc.so_reuseport", 0),
     ]
 
@@ -264,7 +264,7 @@ def _register_handler(server: grpc.aio.Server, process: Callable[..., Awaitable[
 
 
 def register_ending(server: grpc.aio.Server) -> None:
-    """Serve no exchange: each stream ends cleanly at once, so that one that strays here passes without memory.
+    """Serve no exchange: every stream ends at once and cleanly, so that its request passes without memory.
 
     A service that is not registered would be an error, and a 500 for the user.
     """
