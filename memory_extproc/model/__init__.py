@@ -15,6 +15,7 @@ from memory_extproc.model.erasure import (
 )
 from memory_extproc.model.memory import (
     RATING,
+    TRUST,
     Candidates,
     Embedded,
     Hit,
@@ -33,9 +34,13 @@ from memory_extproc.model.memory import (
     Selected,
     Selection,
     Source,
+    Trust,
     Vector,
     Words,
+    least_trusted,
     seconds_said,
+    trust_noted,
+    trust_of,
     without_doubt,
 )
 from memory_extproc.model.owner import SHARED, Caller, Consent, ConsentChange, DataKey, Owner, OwnerKind, digest
@@ -52,7 +57,6 @@ from memory_extproc.model.recall import (
     Switch,
     TracedMemory,
 )
-from memory_extproc.model.trust import TRUST, Trust, least_trusted, trust_noted, trust_of
 from memory_extproc.model.turn import (
     DeadLetter,
     Exchanged,

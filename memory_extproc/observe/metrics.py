@@ -158,7 +158,7 @@ class Metrics:
         self.topics = make.counter("topics", "Topics opened and closed, by outcome.", "outcome")
         self.summaries = make.counter("summaries", "Summaries of topics and sessions by author.", "of", "by")
         self.withheld = make.counter(
-            "withheld", "Secrets and personal data that were masked or dropped, by kind.", "kind"
+            "withheld", "Secrets and private data that were masked or dropped, by kind.", "kind"
         )
         self.remembered = make.counter("remembered", "Messages by role and decision.", "role", "decision")
 

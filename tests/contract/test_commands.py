@@ -44,7 +44,7 @@ def test_help_names_every_option_and_every_command_whole_in_a_narrow_terminal(tm
     assert "--sidecar-client-cert" in options
     assert "--sidecar-client-key" in options
     commands = run("store", "-h", at=tmp_path, COLUMNS="60").stdout
-    assert "nothing that was forgotten since." in " ".join(commands.split())
+    assert "without the memories that were forgotten since." in " ".join(commands.split())
     assert "…" not in options + commands
     assert "..." not in commands.replace("[ARGS]...", "")
 
