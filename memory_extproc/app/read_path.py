@@ -25,6 +25,7 @@ from memory_extproc.extproc.observer import MemoryGetter, RequestObserver, hands
 from memory_extproc.extproc.processor import Processor
 from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAccounts
 from memory_extproc.inference.classifier import ClassifierLimits, FactClassifier
+from memory_extproc.inference.word_hashing import WORDS_ALONE
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
@@ -370,8 +371,10 @@ async def open_matcher(
 ) -> ModelMatcher:
     """Measures the embedding model until *stack* is left. *waits*: at most, for the first measurement."""
     known = weights_of(settings, embedder.fingerprint).embedding_models
-    matcher = await stack.enter_async_context(ModelMatcher(embedder, known=known, metrics=metrics))
-    await matcher.wait(waits)
+    matcher = ModelMatcher(embedder, known=known, metrics=metrics)
+    if not embedder.fingerprint.startswith(WORDS_ALONE):  # without a model, words decide
+        await stack.enter_async_context(matcher)
+        await matcher.wait(waits)
     return matcher
 
 

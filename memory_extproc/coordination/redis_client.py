@@ -61,6 +61,7 @@ _PASSING = (
     faults.InvalidResponse,
     faults.SlotNotCoveredError,
 )
+_OURS = (faults.CrossSlotTransactionError, faults.InvalidPipelineStack)  # commands that we should not have sent
 # Server errors that an operator will fix and the client has no class for: disk full, too few replicas, a running
 # script. Older servers report script errors in mid-sentence.
 # https://redis.io/docs/latest/develop/reference/protocol-spec/#simple-errors
@@ -78,7 +79,8 @@ def translate_error(error: Exception) -> MemoryExtprocError:
     if isinstance(error, _REFUSED):
         # Transient: an operator fixes it and the call then works, so no turn is discarded.
         return TransientError(f"Redis refuses our credentials ({kind})")
-    if isinstance(error, _PASSING) or _FOR_NOW.search(str(error)):
+    passes = isinstance(error, _PASSING) and not isinstance(error, _OURS)
+    if passes or _FOR_NOW.search(str(error)):
         return TransientError(f"Redis does not answer as it should ({kind})")
     if isinstance(error, faults.DataError):  # the value cannot be encoded
         return PermanentError(f"Redis refuses the command ({kind})")

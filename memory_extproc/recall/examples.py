@@ -58,7 +58,8 @@ class IntentExamples:
 
     async def _embed(self) -> None:
         try:
-            self._vectors = await self._embedder.embed(self._texts)
+            # One by one, so that whatever is learned meanwhile waits for one text and not for all.
+            self._vectors = np.vstack([await self._embedder.embed([text]) for text in self._texts])
         except MemoryExtprocError as error:
             log.warning("intent_examples.failed", kind=type(error).__name__)
 
