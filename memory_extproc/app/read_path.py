@@ -279,7 +279,7 @@ def make_recaller(
         threads=threads,
         ongoing=None if reads is None else Ongoing(reads),
         selects=selects,
-        examples=IntentExamples(embedder, waits=bool(waits)) if fusion.fitted else None,
+        examples=IntentExamples() if fusion.fitted and not settings.recall.weights else None,
         traces=traces,
         classifier=classifier,
     )

@@ -7,7 +7,6 @@ for the embedding model that the packaged weights belong to; with another model 
 
 from __future__ import annotations
 
-import asyncio
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,14 +14,10 @@ from importlib.resources import files
 
 import numpy as np
 
-from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Matrix, Vector
-from memory_extproc.observe.log import logger
-from memory_extproc.ports import EmbeddingModel
 from memory_extproc.recall.intent import LONGEST, Kind
 
-log = logger(__name__)
-
+VECTORS = "all-MiniLM-L6-v2.examples.npz"  # in `fitted`: an array of shape (examples, dimension)
 _NEAREST = 2  # examples of a kind whose mean likeness counts
 _MARGIN = 0.12  # of a cosine, above the examples that are no question for memory
 # Least likeness. A subject in the question, which no example has, takes from its likeness.
@@ -38,30 +33,18 @@ class Likeness:
 
 
 class IntentExamples:
-    """Embeds the examples once, behind queries; until then it reads nothing, unless it *waits*."""
+    """The examples with their packaged vectors, made by `scripts/make_intent_examples.py`."""
 
-    def __init__(self, embedder: EmbeddingModel, *, waits: bool = False) -> None:
-        self._embedder, self._waits = embedder, waits
-        self._labels, self._texts = zip(*_EXAMPLES, strict=True)
-        self._vectors: Matrix | None = None
-        self._embedding: asyncio.Task[None] | None = None
+    def __init__(self) -> None:
+        self._labels = [label for label, _ in EXAMPLES]
+        with (files(__package__) / "fitted" / VECTORS).open("rb") as file:
+            self._vectors: Matrix = np.load(file, allow_pickle=False)["vectors"].astype(np.float32)
 
-    async def read(self, asked: str, vector: Vector | None) -> Likeness | None:
+    def read(self, asked: str, vector: Vector | None) -> Likeness | None:
         """The kind of the question *asked* with *vector*; None for no kind."""
         if vector is None or len(asked) > LONGEST:
             return None
-        if self._vectors is None and (self._embedding is None or self._embedding.done()):
-            self._embedding = asyncio.create_task(self._embed(), name="intent examples")
-        if self._waits and self._embedding is not None:
-            await self._embedding
-        return None if self._vectors is None else self._nearest(self._vectors @ vector)
-
-    async def _embed(self) -> None:
-        try:
-            # One by one, so that whatever is learned meanwhile waits for one text and not for all.
-            self._vectors = np.vstack([await self._embedder.embed([text]) for text in self._texts])
-        except MemoryExtprocError as error:
-            log.warning("intent_examples.failed", kind=type(error).__name__)
+        return self._nearest(self._vectors @ vector)
 
     def _nearest(self, cosines: Vector) -> Likeness | None:
         by_label: dict[Likeness | None, list[float]] = {}
@@ -86,4 +69,4 @@ def _read_examples(text: str) -> Iterator[tuple[Likeness | None, str]]:
             yield from ((Likeness(Kind(name)), one) for one in section["examples"])
 
 
-_EXAMPLES = tuple(_read_examples((files(__package__) / "examples.toml").read_text(encoding="utf-8")))
+EXAMPLES = tuple(_read_examples((files(__package__) / "examples.toml").read_text(encoding="utf-8")))

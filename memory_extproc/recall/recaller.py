@@ -362,7 +362,7 @@ class Recaller:
         """*reading*; if it is empty, the kind of the examples that the question is like."""
         if self._examples is None or reading.intents:
             return reading
-        like = await self._examples.read(wish.question, await coming.at(0))
+        like = self._examples.read(wish.question, await coming.at(0))
         if like is None:
             return reading
         read = self._intents.read_as(wish.question, like.kind, like.domain, self._now().date())

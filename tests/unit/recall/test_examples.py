@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_extproc.errors import TransientError
 from memory_extproc.inference.batching import EmbedderLimits
-from memory_extproc.inference.onnx import open_onnx_embedder
-from memory_extproc.recall.examples import IntentExamples
+from memory_extproc.inference.onnx import OnnxModel, open_onnx_embedder
+from memory_extproc.recall import examples
+from memory_extproc.recall.examples import EXAMPLES, VECTORS, IntentExamples
 from memory_extproc.recall.intent import INTENTS, Kind
-from memory_extproc.testing.models import CannedEmbedder
 
+FITTED = Path(examples.__file__).parent / "fitted"
 TODAY = date(2026, 3, 2)
 OTHER_WORDS = {
     "Put together a character sketch of me.": Kind.OVERVIEW,
@@ -27,22 +27,27 @@ NO_QUESTIONS = ("Who painted the Mona Lisa?", "Write me a limerick.", "What's my
 
 async def test_other_words_for_a_kind_are_read_and_other_questions_are_not(int8_model_dir: Path) -> None:
     async with open_onnx_embedder(int8_model_dir, EmbedderLimits()) as embedder:
-        examples = IntentExamples(embedder, waits=True)
+        known = IntentExamples()
 
         async def kind(text: str) -> Kind | None:
-            like = await examples.read(text, await embedder.embed_query(text))
+            like = known.read(text, await embedder.embed_query(text))
             return None if like is None else like.kind
 
         assert {text: await kind(text) for text in OTHER_WORDS} == OTHER_WORDS
         assert [await kind(text) for text in NO_QUESTIONS] == [None] * len(NO_QUESTIONS)
 
 
-async def test_without_a_model_or_a_vector_nothing_is_read() -> None:
-    embedder = CannedEmbedder()
-    embedder.failing = TransientError("away")
-    examples = IntentExamples(embedder, waits=True)
-    assert await examples.read("Sum me up.", np.ones(384, dtype=np.float32)) is None
-    assert await examples.read("Sum me up.", None) is None
+def test_without_a_vector_nothing_is_read() -> None:
+    assert IntentExamples().read("Sum me up.", None) is None
+
+
+def test_the_packaged_vectors_are_those_of_the_examples(int8_model_dir: Path) -> None:
+    model = OnnxModel(int8_model_dir)
+    made = np.vstack([model.run([text], 2048) for _, text in EXAMPLES])
+    with np.load(FITTED / VECTORS) as packaged:
+        vectors = packaged["vectors"].astype(np.float32)
+    assert vectors.shape == made.shape
+    assert float((vectors * made).sum(axis=1).min()) > 0.99
 
 
 @pytest.mark.parametrize(
