@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Any, Protocol
 
 import grpc
+from google.protobuf.json_format import ParseDict
 
 from memory_extproc.api.call import (
     Call,
@@ -16,6 +18,7 @@ from memory_extproc.api.call import (
     Reason,
     RefusedError,
     Repeats,
+    bad_request,
     is_id,
     message_of,
     no_such_memory,
@@ -25,17 +28,23 @@ from memory_extproc.api.call import (
 )
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.curation.editor import MemoryCatalog
+from memory_extproc.erasure.receipts import SignatureState, Verification
 from memory_extproc.erasure.tombstones import WAITING_TURNS
-from memory_extproc.errors import NotConfirmedError
-from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, MemoryType
+from memory_extproc.errors import NotConfirmedError, PermanentError
+from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, MemoryType, Owner
 from memory_extproc.ports import MemoryForgetter
 
 MOST_IDS = 1000
 _FILTERS = ("project_id", "type", "session_id", "before", "memory_ids", "query", "dry_run")
 
 
+class VerifyingForgetter(MemoryForgetter, Protocol):
+    async def verify(self, owner: Owner, signed: bytes, signature: bytes) -> Verification:
+        """Check a receipt, and search the stores. PermanentError for bytes that are no receipt."""
+
+
 class ForgetCalls:
-    def __init__(self, forgets: MemoryForgetter, catalogue: MemoryCatalog, repeats: Repeats) -> None:
+    def __init__(self, forgets: VerifyingForgetter, catalogue: MemoryCatalog, repeats: Repeats) -> None:
         self._forgets, self._catalogue, self._repeats = forgets, catalogue, repeats
 
     @property
@@ -44,6 +53,7 @@ class ForgetCalls:
             "ForgetMemory": self.forget_one,
             "ForgetMemories": self.forget,
             "GetForgetReceipt": self.receipt,
+            "VerifyReceipt": self.verify,
         }
 
     async def forget_one(self, call: Call, request: pb.ForgetMemoryRequest) -> pb.ForgetMemoryResponse:
@@ -87,6 +97,22 @@ class ForgetCalls:
 
     async def receipt(self, call: Call, request: pb.GetForgetReceiptRequest) -> pb.ForgetReceipt:
         return receipt_of(await self._receipt(call, request.receipt_id))
+
+    async def verify(self, call: Call, request: pb.VerifyReceiptRequest) -> pb.VerifyReceiptResponse:
+        given = request.receipt
+        try:
+            found = await self._forgets.verify(call.owner, given.signed, given.signature)
+        except PermanentError as error:
+            raise bad_request(("receipt", "the receipt of a forget as it was given, with `signed`")) from error
+        altered = found.signature is SignatureState.VALID and not _agrees(given, found.body)
+        return pb.VerifyReceiptResponse(
+            signature=SignatureState.ALTERED if altered else found.signature,
+            subject_matches=found.looks is not None,
+            stores=[
+                pb.StoreLook(store=look.store, verdict=look.verdict, found=look.found, why=look.why)
+                for look in found.looks or ()
+            ],
+        )
 
     async def _planned(self, call: Call, scope: ForgetScope) -> pb.ForgetMemoriesResponse:
         plan = await self._forgets.plan(call.owner, scope)
@@ -132,6 +158,18 @@ def receipt_of(receipt: ForgetReceipt) -> pb.ForgetReceipt:
         signature=receipt.signature,
         key_id=receipt.key_id,
     )
+
+
+def _agrees(given: pb.ForgetReceipt, body: Mapping[str, Any]) -> bool:
+    """Whether the readable fields of a receipt, where it has any, say the same as the signed bytes."""
+    if not given.id:
+        return True
+    readable = pb.ForgetReceipt()
+    readable.CopyFrom(given)
+    for name in ("signed", "signature", "key_id"):
+        readable.ClearField(name)
+    expected = ParseDict(dict(body), pb.ForgetReceipt(), ignore_unknown_fields=True)
+    return bool(readable == expected)
 
 
 def _scope(request: pb.ForgetMemoriesRequest) -> ForgetScope:

@@ -85,6 +85,7 @@ METHODS: Mapping[str, Access] = {
     "ForgetMemory": Access.WRITE,
     "ForgetMemories": Access.WRITE,
     "GetForgetReceipt": Access.READ,
+    "VerifyReceipt": Access.READ,
     "ExportMemories": Access.READ,
     "ImportMemories": Access.WRITE,
     "GetStats": Access.READ,

@@ -26,7 +26,7 @@ from memory_extproc.api.authentication import (
 from memory_extproc.api.authorization import CallAdmission, NamesUser, RateLimits, Rates
 from memory_extproc.api.call import Operation, Repeats
 from memory_extproc.api.decisions import DecisionCalls
-from memory_extproc.api.forget import ForgetCalls
+from memory_extproc.api.forget import ForgetCalls, VerifyingForgetter
 from memory_extproc.api.memories import (
     MemoriesLimits,
     MemoryCalls,
@@ -66,7 +66,6 @@ from memory_extproc.ports import (
     Coordination,
     EmbeddingModel,
     Journal,
-    MemoryForgetter,
     MemoryStore,
     Now,
     OwnerRegistry,
@@ -103,7 +102,7 @@ class ApiParts:
     explains: RecallExplainer
     decisions: DecisionLog
     consent: ConsentRegistry | None
-    forgets: MemoryForgetter
+    forgets: VerifyingForgetter
     owners: OwnerRegistry
     store_failing_for: Callable[[], timedelta]
     canary: Canary | None  # None: it is switched off

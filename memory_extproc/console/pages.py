@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 
 import grpc
 from aiohttp import web
+from google.protobuf.json_format import ParseDict, ParseError
 
 from memory_extproc.api.authentication import Credentials
 from memory_extproc.api.call import Reason, RefusedError
@@ -109,6 +110,8 @@ class Pages:
             ("POST", "/forget/confirm", self._forget),
             ("GET", "/receipts/{id}", self._receipt),
             ("GET", "/receipts/{id}/download", self._receipt_file),
+            ("GET", "/verify", self._verify_form),
+            ("POST", "/verify", self._verify),
             ("GET", "/settings", self._settings),
             ("POST", "/consent", self._consent),
             ("GET", "/export", self._export),
@@ -119,6 +122,7 @@ class Pages:
         add("POST", f"{PATH}/leave", self.for_reader(self._leave))
         add("GET", f"{PATH}/static/{{digest}}/{{name}}", self._static)
         add("GET", f"{PATH}/", self._home)
+        add("GET", f"{PATH}/{{unknown:.*}}", self.for_reader(self._unknown))  # the more special routes go first
         add("GET", "/", self._home)
 
     # --- readers -----------------------------------------------------------------------------------
@@ -192,6 +196,9 @@ class Pages:
         response = see_other(f"{PATH}/enter")
         response.del_cookie(COOKIE, path=PATH)
         return response
+
+    async def _unknown(self, visit: Visit) -> web.StreamResponse:
+        return self.render("unknown.html", visit.principal, status=404)
 
     async def _home(self, _: web.Request) -> web.StreamResponse:
         return see_other(PATH)
@@ -359,6 +366,35 @@ class Pages:
         asked = pb.GetForgetReceiptRequest(receipt_id=visit.request.match_info["id"])
         return await self._service.call("GetForgetReceipt", asked, visit.presented)
 
+    async def _verify_form(self, visit: Visit) -> web.StreamResponse:
+        return self.render("verify.html", visit.principal, found=None, receipt=None, text="", fault=False)
+
+    async def _verify(self, visit: Visit) -> web.StreamResponse:
+        """Checks a receipt that is named (from its own page), uploaded or pasted."""
+        name, text = visit.field("id"), visit.field("file") or visit.field("receipt")
+        try:
+            if name:
+                wanted = pb.GetForgetReceiptRequest(receipt_id=name)
+                receipt: Any = await self._service.call("GetForgetReceipt", wanted, visit.presented)
+            else:
+                given = json.loads(text)
+                receipt = ParseDict(given.get("receipt", given), pb.ForgetReceipt(), ignore_unknown_fields=True)
+            asked = pb.VerifyReceiptRequest(receipt=receipt)
+            found = await self._service.call("VerifyReceipt", asked, visit.presented)
+        except (ValueError, TypeError, AttributeError, RecursionError, ParseError):
+            return self._no_receipt(visit, text)
+        except RefusedError as refused:
+            if name or refused.code is not grpc.StatusCode.INVALID_ARGUMENT:
+                raise
+            return self._no_receipt(visit, text)
+        shown, result = to_json(receipt, verbose=True), to_json(found, verbose=True)
+        return self.render("verify.html", visit.principal, found=result, receipt=shown, text="", fault=False)
+
+    def _no_receipt(self, visit: Visit, text: str) -> web.Response:
+        return self.render(
+            "verify.html", visit.principal, status=400, found=None, receipt=None, text=text, fault=True
+        )
+
     # --- settings ------------------------------------------------------------------------------------
     async def _settings(self, visit: Visit) -> web.StreamResponse:
         stats: Any = await self._service.call("GetStats", pb.GetStatsRequest(), visit.presented)
@@ -505,6 +541,8 @@ async def _read_form(request: web.Request) -> Form:
         raise web.HTTPRequestEntityTooLarge(_FORM_BYTES, request.content_length)
     found: dict[str, list[str]] = {}
     for name, value in (await request.post()).items():
+        if isinstance(value, web.FileField):
+            value = value.file.read().decode("utf-8", "replace")  # noqa: PLW2901 - a small file, as text
         if isinstance(value, str):
             found.setdefault(name, []).append(value)
     return found

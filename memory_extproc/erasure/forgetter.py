@@ -28,7 +28,14 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from memory_extproc.concurrency import contain_faults
-from memory_extproc.erasure.receipts import Signer, unsigned
+from memory_extproc.erasure.receipts import (
+    Signer,
+    Verification,
+    look_again,
+    parse_proof,
+    signature_state,
+    unsigned,
+)
 from memory_extproc.erasure.steps import Erasable, Eraser, Waiting, compute_cascade
 from memory_extproc.erasure.tombstones import Job, TombstoneIndex, without_words
 from memory_extproc.errors import MemoryExtprocError, NotConfirmedError, PermanentError, TransientError
@@ -210,6 +217,17 @@ class Forgetter:
             raise PermanentError("there is nothing here to search with")
         found = await self._seeks.about(owner, scope.query, scope)
         return without_words(scope, tuple(memory.id for memory in found) or ("",))
+
+    async def verify(self, owner: Owner, signed: bytes, signature: bytes) -> Verification:
+        """Check a receipt, and search the stores. PermanentError for bytes that are no receipt."""
+        proof = parse_proof(signed, signature)
+        state = signature_state(proof, None if self._signer is None else self._signer.public)
+        if (await self._forgotten.blind()).subject(owner) != proof.body["subject"]:
+            return Verification(state, proof.body, None)
+        store, journal = self._holders.store, self._holders.journal
+        return Verification(
+            state, proof.body, await look_again(proof, owner, self._forgotten, store=store, journal=journal)
+        )
 
     def _sign_receipt(self, job: Job) -> ForgetReceipt:
         receipt = job.receipt()

@@ -144,6 +144,15 @@ class Look:
     why: str = ""
 
 
+class SignatureState(StrEnum):
+    """Part of the API, so values are never renamed."""
+
+    VALID = "valid"
+    ALTERED = "altered"  # or signed with another key
+    UNSIGNED = "unsigned"
+    NO_KEY = "no_key"  # there is no key to check it with
+
+
 @dataclass(frozen=True, slots=True)
 class Proof:
     """A receipt as a client holds it."""
@@ -153,6 +162,15 @@ class Proof:
     signature: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """*looks*: None if the receipt belongs to another owner or installation."""
+
+    signature: SignatureState
+    body: Mapping[str, Any]
+    looks: Sequence[Look] | None
+
+
 def read_proof(text: bytes) -> Proof:
     """Parse the JSON of the API or of `memory forget --json`, alone or within the response. Else PermanentError."""
     try:
@@ -160,12 +178,29 @@ def read_proof(text: bytes) -> Proof:
         given = given.get("receipt", given)
         signed = base64.b64decode(given["signed"], validate=True)
         signature = base64.b64decode(given.get("signature", ""), validate=True)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
+        raise PermanentError("this is no receipt of a forget") from error
+    return parse_proof(signed, signature)
+
+
+def parse_proof(signed: bytes, signature: bytes) -> Proof:
+    """Parse the signed bytes of a receipt. Else PermanentError."""
+    try:
         body = json.loads(signed)
         if not isinstance(body["subject"], str) or not isinstance(body["state"], str):
             raise PermanentError("this is no receipt of a forget")
-    except (ValueError, KeyError, TypeError, AttributeError, binascii.Error) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PermanentError("this is no receipt of a forget") from error
     return Proof(body, signed, signature)
+
+
+def signature_state(proof: Proof, key: Ed25519PublicKey | None) -> SignatureState:
+    if not proof.signature:
+        return SignatureState.UNSIGNED
+    if key is None:
+        return SignatureState.NO_KEY
+    genuine = is_genuine(proof.signed, proof.signature, key)
+    return SignatureState.VALID if genuine else SignatureState.ALTERED
 
 
 def check_signature(proof: Proof, key: Ed25519PublicKey) -> None:

@@ -72,6 +72,33 @@ async def test_a_memory_is_found_corrected_confirmed_and_forgotten_with_a_receip
     assert [one["content"] for one in left] == ["Likes tea"]
 
 
+@pytest.mark.parametrize("script", [True, False])
+async def test_a_receipt_is_checked_on_its_page_and_from_its_file(
+    browser: Browser, stand: ConsoleStand, script: bool, tmp_path: Path
+) -> None:
+    await remember(stand, "Likes tea")
+    done = await stand.rest("POST", "/v1/memory:forget", {})
+    receipt = (await stand.rest("GET", f"/v1/memory/receipts/{done.json['receipt']['id']}?verbose=true")).json
+    page = await browser.open(size="phone", script=script)
+    await page.goto(f"{stand.console.url}/console/receipts/{receipt['id']}")
+    await page.click("text=Check it now")
+    await page.wait_for_selector("text=The signature is valid")
+    assert await page.locator("td:has-text('still gone')").count() == 2
+    assert await fits(page)
+    for change, said in (({}, "The signature is valid"), ({"memories": 9}, "was altered")):
+        kept = tmp_path / "receipt.json"
+        kept.write_text(json.dumps({**receipt, **change}))
+        await page.set_input_files("input[type=file]", kept)
+        await page.click("button:has-text('Check')")
+        await page.wait_for_selector(f"text={said}")
+    await page.fill("textarea[name=receipt]", "no receipt")
+    await page.click("button:has-text('Check')")
+    await page.wait_for_selector("text=This is no receipt of a forget")
+    assert await page.input_value("textarea[name=receipt]") == "no receipt"
+    if script:
+        assert await browser.check_access(page) == []
+
+
 @pytest.mark.parametrize("chosen", ["ticked", "conversation", "about", "everything"])
 async def test_much_is_forgotten_at_once(browser: Browser, stand: ConsoleStand, chosen: str) -> None:
     await remember(stand, "Hawaii in May", "Hawaii costs much", session_id="trip")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from html import escape
+from html import escape, unescape
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -236,3 +239,74 @@ async def test_the_chat_box_speaks_as_its_reader_and_survives_any_gateway(tmp_pa
             assert (await post(stand, "/console/try", cookie, {**fields, "csrf": ""})).status == 403
             assert (await page(stand, "/console/try/learned?session=s", cookie)).status == 200
     assert heard == [("ann", "My dog is Rex")] * len(answers)
+
+
+async def test_an_unknown_page_leads_back(stand: ConsoleStand) -> None:
+    cookie = await signed_in(stand)
+    for path in ("/console/nothing", "/console/operator/nothing", "/console/forget", "/console/memory/a/b"):
+        answer = await page(stand, path, cookie)
+        assert answer.status == 404, path
+        assert 'href="/console">Back to all' in answer.text
+        assert answer.headers["cache-control"] == "no-store"
+    for there in ("/console", "/console/timeline", "/console/why", "/console/verify"):
+        assert (await page(stand, there, cookie)).status == 200, there
+    nobody = await stand.rest("GET", "/console/nothing", user="")
+    assert nobody.status == 401
+    assert "Sign in" in nobody.text
+    assert "memory-extproc console link" in nobody.text, "the way back"
+
+
+async def forgotten(stand: ConsoleStand, user: str = "ann") -> Any:
+    await stand.rest("POST", "/v1/memory", {"content": "Likes tea"}, user=user)
+    done = (await stand.rest("POST", "/v1/memory:forget", {}, user=user)).json["receipt"]["id"]
+    return (await stand.rest("GET", f"/v1/memory/receipts/{done}?verbose=true", user=user)).json
+
+
+async def test_a_receipt_is_checked_and_looked_for_again(stand: ConsoleStand) -> None:
+    receipt = await forgotten(stand)
+    genuine = await stand.rest("POST", "/v1/memory/receipts:verify", {"receipt": receipt})
+    assert genuine.status == 200, genuine.body
+    assert genuine.json["signature"] == "valid"
+    assert genuine.json["subject_matches"] is True
+    assert {(one["store"], one["verdict"]) for one in genuine.json["stores"]} == {
+        ("memories", "clean"),
+        ("journal", "clean"),
+    }
+    bare = {name: receipt[name] for name in ("signed", "signature")}
+    assert (await stand.rest("POST", "/v1/memory/receipts:verify", {"receipt": bare})).json["signature"] == "valid"
+    for change, expected in (
+        ({"memories": 7}, "altered"),
+        ({"signed": base64.b64encode(base64.b64decode(receipt["signed"]) + b" ").decode()}, "altered"),
+        ({"signature": ""}, "unsigned"),
+    ):
+        answer = await stand.rest("POST", "/v1/memory/receipts:verify", {"receipt": {**receipt, **change}})
+        assert answer.json["signature"] == expected, change
+    others = (await stand.rest("POST", "/v1/memory/receipts:verify", {"receipt": receipt}, user="bob")).json
+    assert (others["signature"], others["subject_matches"], others["stores"]) == ("valid", False, [])
+    for wrong in ({}, {"signed": "e30="}, {"signed": "MQ=="}, {"id": "x"}):
+        refused = await stand.rest("POST", "/v1/memory/receipts:verify", {"receipt": wrong})
+        assert refused.status == 400, wrong
+
+
+async def test_a_receipt_is_checked_on_the_page(stand: ConsoleStand) -> None:
+    receipt, cookie = await forgotten(stand), await signed_in(stand)
+    csrf = csrf_of(await page(stand, "/console/verify", cookie))
+    named = await post(stand, "/console/verify", cookie, {"csrf": csrf, "id": receipt["id"]})
+    pasted = await post(stand, "/console/verify", cookie, {"csrf": csrf, "receipt": json.dumps(receipt)})
+    for shown in (named, pasted):
+        assert shown.status == 200
+        assert "The signature is valid" in shown.text
+        assert shown.text.count("still gone") == 2
+    changed = json.dumps({**receipt, "scope": "user"} | {"memories": 70})
+    assert "altered" in (await post(stand, "/console/verify", cookie, {"csrf": csrf, "receipt": changed})).text
+    for wrong in ("", "no json <b>", "[]", "1", "[" * 20_000, '{"receipt": 1}', '{"signed": 1}', "{}"):
+        refused = await post(stand, "/console/verify", cookie, {"csrf": csrf, "receipt": wrong})
+        assert refused.status == 400, wrong[:20]
+        assert "This is no receipt" in refused.text
+        assert wrong in unescape(refused.text), "the text is kept"
+    bob = await signed_in(stand, "bob")
+    token = csrf_of(await page(stand, "/console/verify", bob))
+    others = await post(stand, "/console/verify", bob, {"csrf": token, "receipt": json.dumps(receipt)})
+    assert "about somebody else" in others.text
+    missing = await post(stand, "/console/verify", bob, {"csrf": token, "id": receipt["id"]})
+    assert missing.status == 404

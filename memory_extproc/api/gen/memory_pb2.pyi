@@ -282,6 +282,36 @@ class GetForgetReceiptRequest(_message.Message):
     user_id: str
     def __init__(self, receipt_id: _Optional[str] = ..., user_id: _Optional[str] = ...) -> None: ...
 
+class VerifyReceiptRequest(_message.Message):
+    __slots__ = ("receipt", "user_id")
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    receipt: ForgetReceipt
+    user_id: str
+    def __init__(self, receipt: _Optional[_Union[ForgetReceipt, _Mapping]] = ..., user_id: _Optional[str] = ...) -> None: ...
+
+class VerifyReceiptResponse(_message.Message):
+    __slots__ = ("signature", "subject_matches", "stores")
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_MATCHES_FIELD_NUMBER: _ClassVar[int]
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    signature: str
+    subject_matches: bool
+    stores: _containers.RepeatedCompositeFieldContainer[StoreLook]
+    def __init__(self, signature: _Optional[str] = ..., subject_matches: _Optional[bool] = ..., stores: _Optional[_Iterable[_Union[StoreLook, _Mapping]]] = ...) -> None: ...
+
+class StoreLook(_message.Message):
+    __slots__ = ("store", "verdict", "found", "why")
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    store: str
+    verdict: str
+    found: int
+    why: str
+    def __init__(self, store: _Optional[str] = ..., verdict: _Optional[str] = ..., found: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
 class ForgetReceipt(_message.Message):
     __slots__ = ("id", "state", "scope", "subject", "accepted_at", "clean_at", "completed_at", "memories", "stores", "signed", "signature", "key_id")
     ID_FIELD_NUMBER: _ClassVar[int]

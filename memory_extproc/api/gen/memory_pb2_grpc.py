@@ -80,6 +80,11 @@ class MemoryServiceStub:
                 request_serializer=memory_dot_v1_dot_memory__pb2.GetForgetReceiptRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_memory__pb2.ForgetReceipt.FromString,
                 _registered_method=True)
+        self.VerifyReceipt = channel.unary_unary(
+                '/memory.v1.MemoryService/VerifyReceipt',
+                request_serializer=memory_dot_v1_dot_memory__pb2.VerifyReceiptRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.VerifyReceiptResponse.FromString,
+                _registered_method=True)
         self.ExportMemories = channel.unary_stream(
                 '/memory.v1.MemoryService/ExportMemories',
                 request_serializer=memory_dot_v1_dot_memory__pb2.ExportMemoriesRequest.SerializeToString,
@@ -241,6 +246,13 @@ class MemoryServiceServicer:
 
     def GetForgetReceipt(self, request, context):
         """How far a forget has come, signed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def VerifyReceipt(self, request, context):
+        """Whether a receipt is as this server gave it, and whether all that the user's forgets cover is still gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -428,6 +440,11 @@ def add_MemoryServiceServicer_to_server(servicer, server):
                     servicer.GetForgetReceipt,
                     request_deserializer=memory_dot_v1_dot_memory__pb2.GetForgetReceiptRequest.FromString,
                     response_serializer=memory_dot_v1_dot_memory__pb2.ForgetReceipt.SerializeToString,
+            ),
+            'VerifyReceipt': grpc.unary_unary_rpc_method_handler(
+                    servicer.VerifyReceipt,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.VerifyReceiptRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.VerifyReceiptResponse.SerializeToString,
             ),
             'ExportMemories': grpc.unary_stream_rpc_method_handler(
                     servicer.ExportMemories,
@@ -769,6 +786,33 @@ class MemoryService:
             '/memory.v1.MemoryService/GetForgetReceipt',
             memory_dot_v1_dot_memory__pb2.GetForgetReceiptRequest.SerializeToString,
             memory_dot_v1_dot_memory__pb2.ForgetReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def VerifyReceipt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/VerifyReceipt',
+            memory_dot_v1_dot_memory__pb2.VerifyReceiptRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.VerifyReceiptResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,53 @@
+"""Pages of a listing hold each memory once, whatever its time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from memory_extproc.api.gen import memory_pb2 as pb
+from memory_extproc.model import Embedded
+from tests.builders import ANN, BOB, MONDAY, a_memory
+from tests.fixtures.memory_api import ApiStand
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TIMES = {
+    "the same second": [MONDAY] * 9,
+    "parts of one second": [MONDAY + timedelta(milliseconds=100 * at) for at in range(9)],
+    "before 1970": [EPOCH - timedelta(days=365 * at) for at in range(9)],
+    "around 1970": [EPOCH + timedelta(milliseconds=500 * at) for at in range(-4, 5)],
+    "mixed": [MONDAY, MONDAY, EPOCH, EPOCH, *[EPOCH - timedelta(days=1)] * 3, MONDAY, EPOCH + timedelta(1)],
+}
+
+
+@pytest.fixture
+async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
+    async with ApiStand(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4])
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+async def test_each_memory_is_on_one_page(stand: ApiStand, times: list[datetime], limit: int) -> None:
+    rows = [
+        a_memory(f"has {at} cats", owner, created_at=when) for owner in (ANN, BOB) for at, when in enumerate(times)
+    ]
+    vectors = await stand.embedder.embed([row.content for row in rows])
+    for row, vector in zip(rows, vectors, strict=True):
+        await stand.partitions.put(row.owner, [Embedded(row, vector)])
+    seen, token = [], ""
+    for _ in range(len(times) + 1):
+        listed = await stand.call("ListMemories", pb.ListMemoriesRequest(limit=limit, page_token=token), as_=ANN)
+        assert listed.total == len(times)
+        seen += listed.memories
+        if not (token := listed.next_page_token):
+            break
+    assert not token
+    assert sorted(one.id for one in seen) == sorted(row.id for row in rows if row.owner == ANN)
+    shown = [one.created_at.ToDatetime(tzinfo=UTC) for one in seen]
+    for before, after in pairwise(shown):
+        assert after - before < timedelta(seconds=2), "the newest first, to the second"
