@@ -36,6 +36,7 @@ _BEFORE_MONTH = re.compile(
     r"\b(?:in|last|next|this|since|until|during|of|early|late|mid|im|en|letzte[nrsm]?|vorige[nrsm]?)[\s-]+$",
     re.IGNORECASE,
 )
+_SURELY_BEFORE_MONTH = re.compile(r"\b(?:in|since|until|during)\s+$", re.IGNORECASE)  # no verb stands behind it
 _CITY = re.compile(r"\brio\s+de\s+$", re.IGNORECASE)  # "Rio de Janeiro" is no month
 
 
@@ -89,7 +90,8 @@ def _in_month(text: str, word: re.Match[str], month: int, said: date) -> Iterato
     day_before = _DAY_BEFORE.search(before)
     day = day_before[1] if day_before else after[1]
     year = after[2]
-    surely = day or year or (word[0][0].isupper() and _BEFORE_MONTH.search(before) is not None)
+    leading = _BEFORE_MONTH if word[0][0].isupper() else _SURELY_BEFORE_MONTH
+    surely = day or year or leading.search(before) is not None
     if word[0].lower() in _AMBIGUOUS and not surely:
         return
     yield from _span(int(year) if year else _year_of(month, said), month, int(day) if day else None)
