@@ -12,15 +12,27 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.entries import days_told, entry_of
-from memory_extproc.model import Memory, Role, Selected, Selection, Source
+from memory_extproc.index.entries import BY_ITSELF, days_told, entry_of
+from memory_extproc.model import AttributeReader, Matrix, Memory, Role, Selected, Selection, Source
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
+from memory_extproc.text.persons import NAMED_SHARE, subject
 from memory_extproc.text.words import LEXICONS, PHRASES
 
 _FIRST_CAPACITY = 16
 _READ = 600  # characters that are searched for names
 _MOST_NAMES = 12  # of one memory
-_COLUMNS = np.dtype([("tells", np.int64), ("said", np.int32), ("days", np.int32, (2, 2))])
+_COLUMNS = np.dtype(
+    [
+        ("tells", np.int64),
+        ("own", np.bool_),  # a fact or the owner's words, in a language that vectors are read in
+        ("asks", np.bool_),
+        ("alike", np.int64),  # attributes by the vector
+        ("said", np.int32),
+        ("days", np.int32, (2, 2)),
+    ]
+)
+_ASKS = BY_ITSELF.index("asks")
+_READ_BY_VECTOR = frozenset({"", "en"})  # languages
 _FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
 _NAME = re.compile(r"(?<![\w'-])[A-Z\u00c0-\u00de][\w-]*[a-z\u00df-\u00ff][\w-]*")
 _NO_NAMES = frozenset(PHRASES["no_names"].split()).union(*(lexicon.stop for lexicon in LEXICONS.values()))
@@ -40,12 +52,14 @@ def names_in(text: str) -> frozenset[str]:
 
 def tells_of(memory: Memory) -> int:
     """The mask of the attributes that *memory* tells of its owner; an assistant's words tell of no attribute."""
-    if memory.source in _FACTS:
-        named = memory.metadata.get("attribute")
-        return ATTRIBUTES.told_by(memory.content, named if isinstance(named, str) else "")
-    if memory.source is Source.VERBATIM and memory.role is Role.USER:
-        return ATTRIBUTES.told_by(memory.content)
-    return 0
+    if not _is_own(memory):
+        return 0
+    named = memory.metadata.get("attribute") if memory.source in _FACTS else None
+    return ATTRIBUTES.told_by(memory.content, named if isinstance(named, str) else "")
+
+
+def _is_own(memory: Memory) -> bool:
+    return memory.source in _FACTS or (memory.source is Source.VERBATIM and memory.role is Role.USER)
 
 
 class Facets:
@@ -56,6 +70,7 @@ class Facets:
         self._names: defaultdict[str, set[int]] = defaultdict(set)
         self._named: dict[int, frozenset[str]] = {}
         self._names_held = 0  # a name counts for each memory that has it
+        self._read: tuple[AttributeReader | None, int] = (None, 0)  # and the places that it has read
 
     @property
     def size(self) -> int:
@@ -69,7 +84,9 @@ class Facets:
             grown[: len(self._rows)] = self._rows
             self._rows = grown
         entry = entry_of(memory)
-        self._rows[place] = (tells_of(memory), entry.said, entry.days)
+        named_another = subject(memory.content)[1] == NAMED_SHARE  # "Priscilla has a daughter"
+        own = _is_own(memory) and entry.language in _READ_BY_VECTOR and not named_another
+        self._rows[place] = (tells_of(memory), own, entry.by_itself[_ASKS] > 0, 0, entry.said, entry.days)
         if names := names_in(memory.content):
             self._named[place] = names
             self._names_held += len(names)
@@ -87,6 +104,7 @@ class Facets:
     def keep(self, places: Sequence[int]) -> None:
         """Gives the memories at *places*, and no others are left, the places 0, 1, 2 … in this order."""
         self._rows = self._rows[np.asarray(places, dtype=np.int64)]
+        self._read = (None, 0)
         named, self._named = self._named, {}
         self._names, self._names_held = defaultdict(set), 0
         for new, old in enumerate(places):
@@ -96,12 +114,22 @@ class Facets:
                 for name in names:
                     self._names[name].add(new)
 
+    def read_vectors(self, reader: AttributeReader, vectors: Matrix) -> None:
+        """Let *reader* find attributes by *vectors*, which stand by place; each place is read once."""
+        known, start = self._read
+        start = start if known == reader else 0
+        if start < len(vectors):
+            rows = self._rows[start : len(vectors)]
+            rows["alike"] = np.where(rows["own"], reader(vectors[start:], rows["asks"]), 0)
+            self._read = (reader, len(vectors))
+
     def select(self, wanted: Selection, count: int) -> npt.NDArray[np.bool_]:
         """A mask over the first *count* places: true where a memory is *wanted*."""
         rows = self._rows[:count]
         if wanted.everything:
             return np.ones(count, dtype=np.bool_)
-        found: npt.NDArray[np.bool_] = (rows["tells"] & wanted.attributes) != 0
+        tells = rows["tells"] if wanted.reads is None else rows["tells"] | rows["alike"]
+        found: npt.NDArray[np.bool_] = (tells & wanted.attributes) != 0
         if wanted.days is not None:
             first, last = wanted.days
             found |= (rows["said"] >= first) & (rows["said"] <= last)
@@ -115,6 +143,9 @@ class Facets:
 
     def tells(self, place: int) -> int:
         return int(self._rows[place]["tells"])
+
+    def alike(self, place: int) -> int:
+        return int(self._rows[place]["alike"])
 
 
 def select_among(memories: Iterable[Memory], wanted: Selection) -> list[Selected]:

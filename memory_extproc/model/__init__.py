@@ -16,6 +16,7 @@ from memory_extproc.model.erasure import (
 from memory_extproc.model.memory import (
     RATING,
     TRUST,
+    AttributeReader,
     Candidates,
     Embedded,
     Hit,
@@ -77,6 +78,7 @@ __all__ = [
     "TEXT_KINDS",
     "TRUST",
     "Arm",
+    "AttributeReader",
     "Caller",
     "Candidates",
     "ChatState",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -18,6 +18,8 @@ from memory_extproc.model.owner import Owner, OwnerKind
 # Both are float32, every row of unit Euclidean length.
 Vector = npt.NDArray[np.float32]  # shape (dimension,)
 Matrix = npt.NDArray[np.float32]  # shape (n, dimension)
+# Masks of attributes by row, of memories by their vectors and by whether they ask something.
+AttributeReader = Callable[[Matrix, npt.NDArray[np.bool_]], npt.NDArray[np.int64]]
 
 
 class MemoryType(StrEnum):
@@ -197,10 +199,11 @@ class Selection:
     """Conditions for memories, any of which suffices.
 
     *attributes* is a mask of `text.attributes`; *names* are folded; *days* are the first and last day as
-    date.toordinal().
+    date.toordinal(). *reads* finds attributes by vectors, beside those found by words, where vectors are at hand.
     """
 
     attributes: int = 0
+    reads: AttributeReader | None = field(default=None, repr=False)
     names: frozenset[str] = field(default=frozenset(), repr=False)
     days: tuple[int, int] | None = None
     everything: bool = False
@@ -208,10 +211,11 @@ class Selection:
 
 
 class Selected(NamedTuple):
-    """A selected memory with the mask of its attributes."""
+    """A selected memory with the masks of its attributes, by its words and by its vector."""
 
     memory: Memory
     tells: int
+    alike: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

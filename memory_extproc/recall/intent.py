@@ -63,6 +63,7 @@ class Intent:
     rest: frozenset[str] = field(default=frozenset(), repr=False)  # stems beside time, attributes and reporting
     latest: bool = False  # only the last conversation
     mine: bool = False  # the subject is called the caller's own
+    alike: bool = False  # read by likeness to examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +128,17 @@ class IntentLexicon:
         notes = (f"no calendar has a {unknown}",) if unknown else ()
         return Reading(tuple(found), notes)
 
-    def read_as(self, asked: str, kind: Kind, domain: str, today: date) -> Reading:
-        """Read *asked* as a question of *kind*, as its likeness to examples says; *domain* of a request. Nothing is
-        read of a question whose words show another kind."""
+    def read_as(self, asked: str, kind: Kind, domain: str, today: date, attributes: int = 0) -> Reading:
+        """Read *asked* as a question of *kind*, as its likeness to examples says; *domain* of a request for advice,
+        *attributes* of a question for facts. A question whose words show another kind is not read."""
         sentence = next(iter(_last_first(asked)), "")
         words = plain_words(sentence)
         joined, there = " ".join(words), set(words)
         language = next((one for one in self._languages if not one.speaks.isdisjoint(there)), self._languages[0])
         question = _Question(self, language, sentence, words, joined, today)
-        found = None if language.find("never", joined) else question.intent_as(kind, domain)
+        if language.find("never", joined):
+            return Reading()
+        found = question.fact_as(attributes) if kind is Kind.INDIRECT else question.intent_as(kind, domain)
         return Reading() if found is None else Reading((found,))
 
     def _of_sentence(self, sentence: str, today: date) -> list[Intent]:
@@ -176,6 +179,16 @@ class IntentLexicon:
             return [replace(first, subject=" ".join(rest), words=rest, latest=False)]
         return []
 
+    def asks_of_class(self, asked: str) -> bool:
+        """Whether the question is about anything of a class ("what is a mortgage"), not about a known thing."""
+        return self.patterns["of_a_class"].search(" ".join(plain_words(asked[:LONGEST]))) is not None
+
+    def asks_of_past(self, asked: str, reading: Reading) -> bool:
+        """Whether former values are part of the answer."""
+        kinds = {intent.kind for intent in reading.intents}
+        words = " ".join(plain_words(asked[:LONGEST]))
+        return bool(kinds & _OF_PAST) or self.patterns["of_past"].search(words) is not None
+
     def several(self, language: _Language, name: str) -> Sequence[re.Pattern[str]]:
         return self._several[id(language)][name]
 
@@ -186,6 +199,7 @@ class IntentLexicon:
         return next((one for one in self._domains if one.name == name), None)
 
 
+_OF_PAST = frozenset({Kind.PAST, Kind.DATED, Kind.AS_OF})
 _PLANS = ATTRIBUTES.mask(name for name, one in ATTRIBUTES.attributes.items() if one.group == "plans")
 _NAME = ATTRIBUTES.mask(["name"])  # "my sister's name" is no chain
 _COMPANY = ATTRIBUTES.mask(["children"])  # "a trip with the kids"
@@ -197,6 +211,8 @@ _MOST_BESIDE = 2  # content words of a question for an attribute beside the word
 _SEEKS_TIME = re.compile(
     r"^(?:when|since when|wann|quand|cuando|how (?:long|often|many times)|seit wann|depuis quand)\b"
 )
+_OF_SEVERAL = frozenset({"are", "which", "my", "sind", "welche", "quels", "quelles"})
+_SHORTEST_PLURAL = 3  # letters
 _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
 
 
@@ -244,7 +260,7 @@ class _Question:
             return Intent(kind) if of_caller and not names_in(self.sentence[1:]) else None
         if kind is Kind.CONSTRAINT:
             bearing = self.lexicon.domain(domain)
-            if bearing is None or self._pattern("about_the_world").search(self.joined):
+            if bearing is None or not self._is_task():
                 return None
             return Intent(kind, attributes=bearing.attributes, likings=bearing.likings, of=bearing.of, words=words)
         subject = " ".join(rest)
@@ -255,6 +271,18 @@ class _Question:
             latest = self.language.find("last", self.joined) is not None
             return Intent(kind, subject=subject, words=words, days=days, latest=latest and not rest)
         return Intent(kind, subject=subject, words=words, people=people, mine=self._is_mine()) if rest else None
+
+    def _is_task(self) -> bool:
+        return not any(self._pattern(one).search(self.joined) for one in ("about_the_world", "no_task"))
+
+    def fact_as(self, attributes: int) -> Intent | None:
+        if not self._is_mine():
+            return None
+        kind = Kind.LIST if self._wants_several() else Kind.INDIRECT
+        if self._pattern("formerly").search(self.joined):
+            kind = Kind.AS_OF
+        people = relation_words(self.words)
+        return Intent(kind, attributes=attributes, words=tuple(self.words), people=people, alike=True)
 
     def _of_days(self, days: Span) -> Iterator[Intent]:
         named = self._attributes()
@@ -267,7 +295,9 @@ class _Question:
         if _SEEKS_TIME.search(self.joined) is not None:  # "when did I go camping in June?"
             return
         if self.language.find("dated", self.joined) and not self._asks_for_advice():
-            yield Intent(Kind.DATED, days=days, words=tuple(self.words), attributes=named, rest=self._rest(_PLANS))
+            beside = " ".join(self._rest_words(named | _PLANS))
+            words, rest = tuple(self.words), self._rest(_PLANS)
+            yield Intent(Kind.DATED, subject=beside, days=days, words=words, attributes=named, rest=rest)
 
     def _rest(self, named: int) -> frozenset[str]:
         """Stems of the question's words that name no time, none of the attributes *named*, and report nothing."""
@@ -353,6 +383,12 @@ class _Question:
         naming = [word for word in self.words if ATTRIBUTES.named_in([word]) & named]
         several = any(word.endswith("s") and ATTRIBUTES.named_in([word.removesuffix("s")]) for word in naming)
         return several and not self._words_for("which").isdisjoint(self.words[:_NOUN_PHRASE])
+
+    def _wants_several(self) -> bool:
+        """Whether the question asks for things in the plural: "list my health issues", "who are my flatmates"."""
+        first = set(self.words[:2])
+        plural = any(word.endswith("s") and len(word) > _SHORTEST_PLURAL for word in self.words)
+        return not first.isdisjoint(self._words_for("all")) or (plural and not first.isdisjoint(_OF_SEVERAL))
 
     def _is_plural(self, thing: str) -> bool:
         last = thing.rsplit(maxsplit=1)[-1]

@@ -9,19 +9,25 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from memory_extproc.index.facets import names_in, tells_of
-from memory_extproc.model import Memory, MemoryType, Owner, RecallRequest, Role, Scope, Selection, Source
+from memory_extproc.index.facets import names_in
+from memory_extproc.model import (
+    AttributeReader,
+    Memory,
+    MemoryType,
+    Owner,
+    RecallRequest,
+    Role,
+    Selection,
+    Source,
+)
 from memory_extproc.ports import MemorySelector
+from memory_extproc.recall.asked import Asked, Lookup
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.intent import INTENTS, Intent, Kind, Reading
 from memory_extproc.recall.memory_traits import (
     FACTS,
-    HERE,
-    OWN_START,
-    READ_FOR_STATEMENT,
     about_self,
     all_names,
     asks_of_another,
@@ -39,6 +45,7 @@ from memory_extproc.recall.memory_traits import (
     span_of,
     stands_in,
     states,
+    states_something,
     valid_since,
 )
 from memory_extproc.recall.prompt_block import GROUPS
@@ -46,50 +53,26 @@ from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import content_stems
 from memory_extproc.text.persons import relation_words, same_relation, subject
-from memory_extproc.text.sentences import clauses, sentences
-from memory_extproc.text.words import fold
 
-RELEVANCE = 0.9  # of memories that a lookup found; a client may set its threshold above it
 _SAID = frozenset({Source.VERBATIM})
 _MOST_CHAIN = 4  # memories on the way to an answer of several hops
 _LIKELY = 0.35  # relevance of a candidate, for questions about a past conversation
 _MOST_TOPICS = 12  # summaries of all conversations
 _ENOUGH = 0.6  # share of the question's words in a procedure
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
-_WEIGHTY = frozenset({"identity", "work", "people", "health"})
-_VALUES = 3  # of such an attribute in a round
-_NAME_OR_PEOPLE = ATTRIBUTES.mask(["name"]) | ATTRIBUTES.in_groups({"people"})
-_LAST = 1 << 62  # behind all attributes
+_FULL = 24  # memories of an overview beside which no statement without an attribute is needed
+_PARTNER = ATTRIBUTES.mask(["partner"])
 _MOST_SAID = 20  # messages without a fact among them
 _CURRENT = frozenset(
     {Kind.OVERVIEW, Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.PAST}
 )  # that need no search beside them
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Memories found for *intent*, best first. *headings* by id put memories under a heading; *alone*: nothing else
-    goes into the block; *all_of_it*: as many as fit go in, not only the best."""
-
-    intent: Intent
-    memories: tuple[Memory, ...] = field(repr=False)
-    headings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    alone: bool = False
-    all_of_it: bool = False
-    opens: bool = False  # the words of a conversation follow its summary
-    leads: bool = True  # False: it bears on the request without answering it, so the ranking goes first
-
-    @property
-    def candidates(self) -> list[Candidate]:
-        count = len(self.memories)
-        return [Candidate(memory, float(count - at), RELEVANCE) for at, memory in enumerate(self.memories)]
-
-
 class Lookups:
     """Runs the lookup for a kind of question, over all owners within reach of the request."""
 
-    def __init__(self, selects: MemorySelector) -> None:
-        self._selects = selects
+    def __init__(self, selects: MemorySelector, reads: AttributeReader | None = None) -> None:
+        self._selects, self._reads = selects, reads
 
     async def before_search(self, wish: RecallRequest, reading: Reading, now: datetime) -> Lookup | None:
         """For readings that need no search; None if they find nothing, or a reading with a search comes first."""
@@ -114,149 +97,13 @@ class Lookups:
         self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
     ) -> Lookup | None:
         find = _FINDERS[intent.kind]
-        return await find(_Asked(self._selects, wish, intent, searched, now))
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A reading of a request, with access to the memories that answer it."""
-
-    selects: MemorySelector
-    wish: RecallRequest
-    intent: Intent
-    searched: Sequence[Candidate]
-    now: datetime
-    masks: dict[str, int] = field(default_factory=dict)  # attributes of the selected memories, by id
-
-    def place(self) -> dict[str, int]:
-        """The places of the candidates of the search, best first, by id."""
-        return {one.memory.id: at for at, one in enumerate(self.searched)}
-
-    async def select(self, wanted: Selection, **narrowed: object) -> list[Memory]:
-        """Memories of the caller, then of each owner who shares with the caller; the newest first."""
-        found: list[Memory] = []
-        for owner in (self.wish.caller.owner, *self.wish.shared):
-            for memory, tells in await self.selects.select(owner, wanted, self._scope(owner, narrowed)):
-                self.masks[memory.id] = tells
-                found.append(memory)
-        return found
-
-    def tells(self, memory: Memory) -> int:
-        known = self.masks.get(memory.id)
-        return tells_of(memory) if known is None else known
-
-    def _scope(self, owner: Owner, narrowed: Mapping[str, object]) -> Scope:
-        scope = replace(self.wish.scope, **narrowed)  # type: ignore[arg-type] # fields of Scope
-        return scope if owner == self.wish.caller.owner else replace(scope, project="")
-
-    def lookup(self, memories: Iterable[Memory], **more: object) -> Lookup | None:
-        kept = tuple(memories)
-        return Lookup(self.intent, kept, **more) if kept else None  # type: ignore[arg-type] # fields of Lookup
-
-    async def telling(self, attributes: int) -> list[Memory]:
-        """Memories that tell *attributes* of the caller, or of the people in the question."""
-        found = await self.select(Selection(attributes=attributes))
-        others = ATTRIBUTES.of_others
-        named = self.intent.people
-        kept = [
-            memory
-            for memory in found
-            if (
-                mentions(memory, named) if named else self.tells(memory) & attributes & others or about_self(memory)
-            )
-        ]
-        return self.once(facts_first(kept), attributes)
-
-    def once(self, ordered: Sequence[Memory], attributes: int) -> list[Memory]:
-        """*ordered*, facts first, without messages that add nothing about *attributes* to their own facts."""
-        told: dict[tuple[str, int], int] = {}
-        named: dict[tuple[str, int], frozenset[str]] = {}
-        kept = []
-        for one in ordered:
-            place, tells = (one.session, one.seq), self.tells(one) & attributes
-            if one.source in FACTS and one.session:
-                told[place] = told.get(place, 0) | tells
-                named[place] = named.get(place, frozenset()) | names_in(one.content)
-            elif (
-                one.session
-                and place in told
-                and not tells & ~told[place]
-                # "Jo and I have our anniversary on Friday" has a name; "User's anniversary is on Friday" has none.
-                and (not tells & ATTRIBUTES.of_others or names_in(one.content) <= named[place])
-            ):
-                continue
-            kept.append(one)
-        return kept
-
-    def tells_each(self, memory: Memory) -> bool:
-        """Whether *memory* tells every attribute that a word of the question names: of "favourite books" likes and
-        books."""
-        masks = (ATTRIBUTES.named_in([word]) for word in self.intent.words)
-        wanted = [mask for mask in masks if mask & self.intent.attributes and not mask & _NAME_OR_PEOPLE]
-        return all(self.tells(memory) & mask for mask in wanted)
-
-    def fitting(self, found: Iterable[Memory], attributes: int) -> list[Memory]:
-        """*found* without memories of another thing of the same attribute: a cat, in a question about a dog."""
-        named = ATTRIBUTES.things(self.intent.words, attributes)
-        there = ((one, ATTRIBUTES.things(plain_words(one.content), attributes)) for one in found)
-        return [
-            one
-            for one, things in there
-            if self.tells_each(one) and (not named or not things or not named.isdisjoint(things))
-        ]
-
-    def spread(self, ordered: Sequence[Memory], attributes: int = -1, most: int = 1_000) -> list[Memory]:
-        """*ordered* with the best memory of each attribute first, then the second of each, up to *most*."""
-        seen: dict[int, int] = {}
-        rounds: list[tuple[int, int, Memory]] = []
-        weighty = ATTRIBUTES.in_groups(_WEIGHTY)
-        for one in ordered:
-            bit = self._main(one, attributes)
-            seen[bit] = seen.get(bit, 0) + 1
-            if seen[bit] <= most or not bit:
-                # More values of an attribute of identity, work, people or health than of any other.
-                turn = (seen[bit] - 1) // _VALUES if bit & weighty and attributes == ATTRIBUTES.every else seen[bit]
-                rounds.append((turn, bit or _LAST, one))
-        return [one for _, _, one in sorted(rounds, key=lambda placed: placed[:2])]
-
-    def newest_of_single(self, ordered: Sequence[Memory]) -> list[Memory]:
-        """*ordered* without former values of attributes with a single value at a time, such as a home."""
-        newest: dict[int, float] = {}
-        told = [(one, self.states_single(one)) for one in ordered]
-        for one, bit in told:
-            if not HERE.search(one.content):  # "we have lived here for years" names no home
-                newest[bit] = max(newest.get(bit, 0.0), valid_since(one))
-        return [one for one, bit in told if not bit or valid_since(one) >= newest.get(bit, 0.0)]
-
-    def states_single(self, memory: Memory) -> int:
-        """The single-valued attribute that *memory* states of its owner; 0: none."""
-        bit = self._main(memory, ATTRIBUTES.single)
-        if not bit & ATTRIBUTES.single or not about_self(memory):
-            return 0
-        content = memory.content[:READ_FOR_STATEMENT]
-        said = (
-            [content] if memory.source in FACTS else [part for one in sentences(content) for part in clauses(one)]
-        )
-        # "moved to Leeds last week" and "we moved to Leeds", not "the deadline was moved to May".
-        own = (one for one in said if OWN_START.search(fold(one)) or memory.source in FACTS)
-        return bit if any(ATTRIBUTES.told_by(one) & bit for one in own) else 0
-
-    def _main(self, memory: Memory, attributes: int) -> int:
-        """The first attribute that *memory* tells, by its field if there is a field."""
-        named = memory.metadata.get("attribute")
-        mask = (ATTRIBUTES.of_field(named) if isinstance(named, str) else 0) or self.tells(memory)
-        mask = mask & attributes or mask
-        return mask & -mask
-
-    def tells_anybody(self, memory: Memory) -> int:
-        """As `tells`, also of statements about other people."""
-        return ATTRIBUTES.told_by(memory.content)
+        return await find(Asked(self._selects, self._reads, wish, intent, searched, now))
 
 
 # --- kinds -------------------------------------------------------------------------------------------
 
 
-async def _overview(asked: _Asked) -> Lookup | None:
+async def _overview(asked: Asked) -> Lookup | None:
     """Facts and statements of weight, of each attribute the best first, so that no attribute crowds out another; of
     an attribute with a single value the newest alone."""
     told = await asked.select(Selection(everything=True), sources=FACTS & asked.wish.scope.sources)
@@ -268,8 +115,14 @@ async def _overview(asked: _Asked) -> Lookup | None:
         if ((is_of_caller(one) and not asks_of_another(one)) or is_of_family(one) or asked.states_single(one))
         and is_of_household(one)
     ]
-    kept = asked.newest_of_single(asked.once(facts_first([*facts, *said]), ATTRIBUTES.every))
-    ordered = asked.spread(kept, ATTRIBUTES.every)[:_MOST_OF_OVERVIEW]
+    once = asked.once(facts_first([*facts, *said]), ATTRIBUTES.every)
+    ordered = asked.spread(asked.newest_of_single(once), ATTRIBUTES.every)[:_MOST_OF_OVERVIEW]
+    if len(ordered) < _FULL:  # of little, everything that was stated
+        rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources)
+        known = {one.id for one in (*facts, *said)}
+        beside = [one for one in rows if one.id not in known and is_of_household(one) and states_something(one)]
+        beside = [one for one in asked.newest_of_single([*once, *beside]) if one.id not in known]
+        ordered += beside[: _FULL - len(ordered)]
     headings = {one.id: group_of(one, asked.tells(one)) for one in ordered}
     return asked.lookup(ordered, headings=headings, alone=True, all_of_it=True)
 
@@ -287,7 +140,7 @@ def group_of(memory: Memory, tells: int) -> str:
     return next((group for group in GROUPS if group in groups), _OTHER)
 
 
-async def _subject(asked: _Asked) -> Lookup | None:
+async def _subject(asked: Asked) -> Lookup | None:
     """Everything on the subject of the question: memories with its words, memories with the names in these, and the
     facts of conversations about it."""
     intent = asked.intent
@@ -302,8 +155,13 @@ async def _subject(asked: _Asked) -> Lookup | None:
         return None
     named_so = await asked.select(Selection(names=frozenset(words)))
     having = having_most(wanted, _each_once([*named_so, *(one.memory for one in asked.searched)]))
-    # A subject without "my" must be a name that the caller used: "Luna", not "black holes".
-    if not intent.mine and not any(set(words) <= names_in(one.content) and said_by_owner(one) for one in having):
+    # A subject without "my" must be known by a name that the caller used ("Luna", "the Lisbon trip", not "black
+    # holes"), or from several statements ("the wedding").
+    names = {word for word in words if content_stems(word) and not ATTRIBUTES.named_in([word])}
+    own = [one for one in having if said_by_owner(one)]
+    stated = [one for one in own if wanted <= content_stems(one.content)]
+    definite = not INTENTS.words["articles"].isdisjoint(intent.words) and len(stated) >= _OFTEN
+    if not (intent.mine or definite or any(names and names <= names_in(one.content) for one in own)):
         # "Ada Lovelace" is no name of the caller's, though there is an Ada.
         return Lookup(intent, (), alone=True) if _asks_who(intent) and len(words) > 1 else None
     # A summary that merely mentions the subject is about other things, too.
@@ -326,6 +184,7 @@ def _name_of(summary: Memory) -> str:
 
 
 _MOST_ABOUT = 2  # summaries of a subject
+_OFTEN = 2  # statements by which a subject is known
 
 
 def _asks_who(intent: Intent) -> bool:
@@ -336,7 +195,7 @@ _MOST_OF_SUBJECT = 3  # content words
 _PERSON = 2  # words that name a person: "sister", "sister Anna"
 
 
-async def _past(asked: _Asked) -> Lookup | None:
+async def _past(asked: Asked) -> Lookup | None:
     """Summaries of conversations; their words before there is a summary."""
     intent = asked.intent
     summaries = await asked.select(Selection(everything=True), sources=_SUMMARIES & asked.wish.scope.sources)
@@ -360,7 +219,7 @@ async def _past(asked: _Asked) -> Lookup | None:
     return asked.lookup(sorted(said, key=lambda one: (-valid_since(one), -one.seq)), alone=True, all_of_it=True)
 
 
-def _past_subject(asked: _Asked, summaries: Sequence[Memory]) -> Lookup | None:
+def _past_subject(asked: Asked, summaries: Sequence[Memory]) -> Lookup | None:
     found = _to_the_point(asked, summaries)
     if not found:  # the question uses other words: trust the best candidates of the search
         likely = [one.memory for one in asked.searched if one.relevance >= _LIKELY][:_MOST_CHAIN]
@@ -369,6 +228,11 @@ def _past_subject(asked: _Asked, summaries: Sequence[Memory]) -> Lookup | None:
             for one in summaries
             if (span := span_of(one)) and any(stands_in(said, one.owner, one.session, span) for said in likely)
         ] or [one for one in summaries if one in likely]
+    if not found:
+        wanted = content_stems(asked.intent.subject)
+        answers = [one.memory for one in asked.searched if one.memory.role is Role.ASSISTANT]
+        advice = [one for one in having_most(wanted, answers) if one.source is not Source.SUMMARY]
+        return asked.lookup(advice[:_MOST_CHAIN])
     # Without a summary the ranking of the messages is better than any choice among them.
     return asked.lookup(found, alone=True, all_of_it=True, opens=True)
 
@@ -385,7 +249,7 @@ def _sessions(rows: Iterable[Memory], view: View) -> list[list[Memory]]:
     return [said for said in by_session.values() if 2 * sum(map(view.shows, said)) <= len(said)]
 
 
-def _to_the_point(asked: _Asked, memories: Sequence[Memory]) -> list[Memory]:
+def _to_the_point(asked: Asked, memories: Sequence[Memory]) -> list[Memory]:
     """The *memories* with most words of the subject, best first."""
     wanted = content_stems(asked.intent.subject)
     place = asked.place()
@@ -396,7 +260,7 @@ def _to_the_point(asked: _Asked, memories: Sequence[Memory]) -> list[Memory]:
     return sorted(kept, key=lambda one: (-shared[one.id], place.get(one.id, len(place))))
 
 
-async def _days(asked: _Asked) -> Lookup | None:
+async def _days(asked: Asked) -> Lookup | None:
     days = asked.intent.days
     if days is None:
         return None
@@ -406,7 +270,8 @@ async def _days(asked: _Asked) -> Lookup | None:
     wanted = asked.intent.attributes
     narrow = [one for one in said if asked.tells(one) & wanted] if wanted else []
     if asked.intent.rest:  # "the workshop last week" asks for that alone
-        narrow = [one for one in having_most(asked.intent.rest, narrow or said) if said_by_owner(one)]
+        having = [one for one in having_most(asked.intent.rest, narrow or said) if said_by_owner(one)]
+        narrow = having or ([] if asked.intent.subject else narrow)
         if not narrow:
             return None
     said = narrow or said
@@ -415,7 +280,7 @@ async def _days(asked: _Asked) -> Lookup | None:
     return asked.lookup([*own, *answers], alone=True, all_of_it=True)
 
 
-async def _list(asked: _Asked) -> Lookup | None:
+async def _list(asked: Asked) -> Lookup | None:
     intent = asked.intent
     found = asked.fitting(await asked.telling(intent.attributes), intent.attributes) if intent.attributes else []
     if intent.rest:
@@ -425,11 +290,13 @@ async def _list(asked: _Asked) -> Lookup | None:
     found += [one.memory for one in said if wanted and wanted <= content_stems(one.memory.content)]
     # The items by their words come first; the ranking orders the rest.
     passing = [one.memory for one in said if one.relevance >= asked.wish.threshold]
+    if intent.attributes and not intent.attributes & ATTRIBUTES.of_others:
+        passing = [one for one in passing if about_self(one)]
     ordered = _each_once([*facts_first(_each_once(found)), *passing])
     return asked.lookup(asked.once(ordered, intent.attributes), alone=True, all_of_it=True)
 
 
-async def _people(asked: _Asked) -> Lookup | None:
+async def _people(asked: Asked) -> Lookup | None:
     people = ATTRIBUTES.mask(
         [name for name, one in ATTRIBUTES.attributes.items() if one.group == "people" and name != "pets"]
     )
@@ -440,22 +307,40 @@ async def _people(asked: _Asked) -> Lookup | None:
     return asked.lookup(facts_first(found), alone=True, all_of_it=True)
 
 
-async def _indirect(asked: _Asked) -> Lookup | None:
+async def _indirect(asked: Asked) -> Lookup | None:
     """The attribute in the question, where the search does not find it by itself."""
     asked_for = _without_people(asked.intent)
     passing = [one.memory for one in asked.searched if one.relevance >= asked.wish.threshold]
     found = [one for one in await asked.telling(asked_for) if asked.tells(one) & asked_for]
+    if not found and asked.intent.people and asked_for & ATTRIBUTES.of_others:
+        # "broke up with Ellie" tells of a girlfriend without the word, "my brother Tom" of no sister; a fiancée may
+        # have been a girlfriend.
+        told = await asked.select(Selection(attributes=asked_for))
+        named = ((one, relation_words(plain_words(one.content))) for one in told)
+        found = [
+            one for one, people in named if not people or ATTRIBUTES.named_in([*people]) == asked_for == _PARTNER
+        ]
     found = asked.fitting(found, asked_for)
     if rest := asked.intent.rest:
         found = [one for one in found if rest <= content_stems(one.content)]
-    found = [one for one in found if states(one, asked_for)]
+    of_self = not asked.intent.people and not asked_for & ATTRIBUTES.of_others
+    found = [
+        one for one in found if states(one, asked_for, of_self=of_self) or not asked.tells_by_words(one) & asked_for
+    ]
+    found = asked.surely(found, asked_for)
     ids = {one.id for one in found}
-    if not found or any(one.id in ids for one in passing):
+    if not found or any(one.id in ids or (asked.intent.alike and _answers(asked, one)) for one in passing):
         return None
     return asked.lookup(_narrow(asked, found)[:_MOST_INDIRECT], alone=True)
 
 
-def _narrow(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
+def _answers(asked: Asked, memory: Memory) -> bool:
+    """Whether *memory* of the owner shares more with the question than a word."""
+    shared = content_stems(" ".join(asked.intent.words)) & content_stems(memory.content)
+    return said_by_owner(memory) and len(shared) > 1
+
+
+def _narrow(asked: Asked, found: Sequence[Memory]) -> list[Memory]:
     """The memories in *found* with most words of the question, in the order of the search."""
     place = asked.place()
     wanted = content_stems(" ".join(asked.intent.words))
@@ -474,7 +359,7 @@ def _without_people(intent: Intent) -> int:
     return intent.attributes & ~named or intent.attributes
 
 
-async def _hops(asked: _Asked) -> Lookup | None:
+async def _hops(asked: Asked) -> Lookup | None:
     """From the caller's people or things in the question ("my sister's husband") to names, and on to memories with
     these names, at most two steps."""
     intent = asked.intent
@@ -512,7 +397,7 @@ async def _hops(asked: _Asked) -> Lookup | None:
     return asked.lookup(_each_once([*best, *linked[:_MOST_CHAIN]]), alone=True)
 
 
-async def _anchors(asked: _Asked) -> list[Memory]:
+async def _anchors(asked: Asked) -> list[Memory]:
     """Memories that say which person or thing of the caller's the question begins with."""
     anchor = asked.intent.subject
     if relation_words([anchor]):
@@ -527,7 +412,7 @@ async def _anchors(asked: _Asked) -> list[Memory]:
     return [one for one in best if names_in(one.content)][:_MOST_CHAIN]
 
 
-def _meets(asked: _Asked, rest: frozenset[str], memory: Memory) -> bool:
+def _meets(asked: Asked, rest: frozenset[str], memory: Memory) -> bool:
     """Whether *memory* has most of the *rest* of the question, or tells the attribute that it asks for."""
     if rest and having_most(rest, [memory]):
         return True
@@ -537,7 +422,7 @@ def _meets(asked: _Asked, rest: frozenset[str], memory: Memory) -> bool:
     return bool(asked.tells_anybody(memory) & asked_for and states(memory, asked_for))
 
 
-def _asked_of_chain(asked: _Asked) -> int:
+def _asked_of_chain(asked: Asked) -> int:
     """The attributes that the question asks for at the end of the chain."""
     return asked.intent.attributes & ~ATTRIBUTES.of_others & ~ATTRIBUTES.named_in([asked.intent.subject])
 
@@ -552,17 +437,18 @@ _AT_A_PLACE = re.compile(
 _STEPS = 2
 
 
-async def _constraint(asked: _Asked) -> Lookup | None:
+async def _constraint(asked: Asked) -> Lookup | None:
     intent = asked.intent
     rows = await asked.select(Selection(attributes=intent.attributes | intent.likings))
     strict = [one for one in rows if asked.tells(one) & intent.attributes and _holds_back(one, asked)]
+    strict = asked.surely(strict, intent.attributes)
     ids = {one.id for one in strict}
     loose = [
         one
         for one in rows
         if one.id not in ids
-        and asked.tells(one) & intent.likings
-        and asked.tells(one) & intent.of
+        and asked.tells_by_words(one) & intent.likings
+        and asked.tells_by_words(one) & intent.of
         and about_self(one)
     ]
     telling = intent.attributes | intent.likings
@@ -578,7 +464,7 @@ _MOST_TARGETS = 2  # answers of several hops
 _SHORTEST_HEAD = 4  # letters that forms of a word share
 
 
-def _holds_back(memory: Memory, asked: _Asked) -> bool:
+def _holds_back(memory: Memory, asked: Asked) -> bool:
     """Whether *memory* constrains the caller, or the family that comes along."""
     if about_self(memory) or asked.tells(memory) & asked.intent.attributes & ATTRIBUTES.of_others:
         return True
@@ -586,7 +472,7 @@ def _holds_back(memory: Memory, asked: _Asked) -> bool:
     return bool(family & INTENTS.words["family"])
 
 
-async def _as_of(asked: _Asked) -> Lookup | None:
+async def _as_of(asked: Asked) -> Lookup | None:
     """Values that held then and were replaced since; without such, values that still hold, and older statements."""
     intent, period = asked.intent, asked.wish.scope.as_of
     if intent.attributes:
@@ -605,16 +491,17 @@ async def _as_of(asked: _Asked) -> Lookup | None:
     return asked.lookup(found[1 : _MOST_INDIRECT + 1] or found, alone=True)
 
 
-def _having_words(asked: _Asked, found: Sequence[Memory]) -> list[Memory]:
+def _having_words(asked: Asked, found: Sequence[Memory]) -> list[Memory]:
     """The memories in *found* with most of the question's words beside its attribute."""
     named = asked.intent.attributes
     words = [word for word in asked.intent.words if not ATTRIBUTES.named_in([word]) & named]
     wanted = content_stems(" ".join(words))
     most = max((len(wanted & content_stems(one.content)) for one in found), default=0)
-    return [one for one in found if len(wanted & content_stems(one.content)) == most]
+    kept = [one for one in found if len(wanted & content_stems(one.content)) == most]
+    return kept if len(kept) > 1 else list(found)  # a single value is as a rule the one of today
 
 
-async def _procedure(asked: _Asked) -> Lookup | None:
+async def _procedure(asked: Asked) -> Lookup | None:
     wanted = content_stems(asked.intent.subject)
     if not wanted:
         return None
@@ -629,7 +516,7 @@ def _each_once(memories: Iterable[Memory]) -> list[Memory]:
     return list({one.id: one for one in memories}.values())
 
 
-_FINDERS: Mapping[Kind, Callable[[_Asked], Awaitable[Lookup | None]]] = {
+_FINDERS: Mapping[Kind, Callable[[Asked], Awaitable[Lookup | None]]] = {
     Kind.OVERVIEW: _overview,
     Kind.SUBJECT: _subject,
     Kind.PAST: _past,

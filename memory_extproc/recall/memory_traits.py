@@ -12,7 +12,7 @@ from memory_extproc.index.facets import names_in
 from memory_extproc.model import Memory, Owner, Role, Source
 from memory_extproc.recall.intent import INTENTS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
-from memory_extproc.text.intents import asks, content_stems
+from memory_extproc.text.intents import asks, content_stems, polite
 from memory_extproc.text.persons import about_caller, same_relation, subject
 from memory_extproc.text.sentences import clauses, sentences
 from memory_extproc.text.words import fold, rarity
@@ -37,6 +37,7 @@ OWN_START = re.compile(
 HERE = re.compile(r"\bhere\b")
 _LISTENER = re.compile(r"\b(?:you|your|yours|you're|you've|du|dein\w*|tu|ton|ta|tes|vous|votre|vos|te)\b")
 READ_FOR_STATEMENT = 600  # characters
+_LEAST_STATED = 3  # content words
 _ENDS = 2  # of a span: first place and end
 
 
@@ -125,17 +126,27 @@ def named_content(memory: Memory) -> str:
     return f"{name} {memory.content}" if isinstance(name, str) else memory.content
 
 
-def states(memory: Memory, attributes: int) -> bool:
+def states(memory: Memory, attributes: int, *, of_self: bool = False) -> bool:
     """Whether *memory* states one of *attributes* of its owner: of a message, in a sentence that is not about the
-    other side and asks nothing."""
+    other side and asks nothing; *of_self*: nor about other people."""
     if memory.source in FACTS:
         return True
     for sentence in sentences(memory.content[:READ_FOR_STATEMENT]):
         folded = fold(sentence)
+        if of_self and subject(sentence)[0]:
+            continue
         addressed = _LISTENER.search(folded) is not None or sentence.rstrip().endswith("?")
         if (not addressed or _SPEAKER.search(folded)) and ATTRIBUTES.told_by(sentence) & attributes:
             return True
     return False
+
+
+def states_something(memory: Memory) -> bool:
+    """Whether *memory* has a sentence of its owner's that neither asks nor is mere politeness."""
+    said = sentences(memory.content[:READ_FOR_STATEMENT])
+    return memory.role is Role.USER and any(
+        not asks(one) and not polite(one) and len(content_stems(one)) >= _LEAST_STATED for one in said
+    )
 
 
 def all_names(memories: Iterable[Memory]) -> frozenset[str]:

@@ -6,7 +6,6 @@ Whatever fails here is an outcome and a log line: the request goes on as it came
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -50,13 +49,14 @@ from memory_extproc.ports import (
     SignalClassifier,
     TurnLearner,
 )
+from memory_extproc.recall.asked import Lookup
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_corrections, without_former
 from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.fusion import FEW, Fused, Fusion
 from memory_extproc.recall.intent import INTENTS, LONGEST, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
-from memory_extproc.recall.lookup import Lookup, Lookups
+from memory_extproc.recall.lookup import Lookups
 from memory_extproc.recall.parallel import PendingEmbeddings, merge_rankings, search_shared
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
@@ -155,7 +155,8 @@ class Recaller:
         self._learns, self._about_caller = learns, about_caller
         self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
         self._threads, self._ongoing, self._classifier = threads, ongoing, classifier
-        self._lookups = None if selects is None else Lookups(selects)
+        reads = None if examples is None else examples.told_by
+        self._lookups = None if selects is None else Lookups(selects, reads)
         self._intents, self._examples = intents, None if selects is None else examples
         self._now, self._clock, self._metrics = now, clock, metrics
         self._fusion, self._traces = fusion, traces
@@ -333,13 +334,7 @@ class Recaller:
             candidates = [
                 one for one in candidates if (one.memory.valid_from or one.memory.created_at) < then.until
             ]
-        reading = await self._read_by_examples(wish, reading, coming)
-        lookup = None
-        if self._lookups is not None and reading.intents:
-            with self._time_stage("search"):
-                lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
-        if reading.intents and reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
-            reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
+        reading, lookup = await self._look_up(wish, reading, candidates, coming)
         if lookup is None:
             searched = max(found[0].searched for found in whose)
             candidates = self._raise_supported(wish, reading, candidates, searched)
@@ -353,20 +348,34 @@ class Recaller:
             lookup=lookup,
         )
 
+    async def _look_up(
+        self, wish: RecallRequest, reading: Reading, candidates: Sequence[Candidate], coming: PendingEmbeddings
+    ) -> tuple[Reading, Lookup | None]:
+        """Run the lookup of *reading*, and without a result the lookup of a reading by examples."""
+        if self._lookups is None:
+            return reading, None
+        with self._time_stage("search"):
+            lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
+            if lookup is None:
+                alike = await self._read_by_examples(wish, coming)
+                lookup = await self._lookups.after_search(wish, alike, candidates, self._now())
+                if lookup is not None or not reading.intents:
+                    reading = replace(alike, notes=reading.notes)
+        if reading.intents and reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
+            reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
+        return reading, lookup
+
     def _read_intents(self, wish: RecallRequest) -> Reading:
         if self._lookups is None:
             return NOTHING_READ
         return self._intents.read(wish.question, wish.earlier, self._now().date())
 
-    async def _read_by_examples(self, wish: RecallRequest, reading: Reading, coming: PendingEmbeddings) -> Reading:
-        """*reading*; if it is empty, the kind of the examples that the question is like."""
-        if self._examples is None or reading.intents:
-            return reading
-        like = self._examples.read(wish.question, await coming.at(0))
+    async def _read_by_examples(self, wish: RecallRequest, coming: PendingEmbeddings) -> Reading:
+        """The kind and the attributes of the examples that the question is like."""
+        like = None if self._examples is None else self._examples.read(wish.question, await coming.at(0))
         if like is None:
-            return reading
-        read = self._intents.read_as(wish.question, like.kind, like.domain, self._now().date())
-        return replace(read, notes=reading.notes)
+            return NOTHING_READ
+        return self._intents.read_as(wish.question, like.kind, like.domain, self._now().date(), like.attributes)
 
     def _instant(self, wish: RecallRequest) -> Period | None:
         """The instant in the request; None for no time, a time without a zone and a time in the future."""
@@ -501,7 +510,7 @@ class Recaller:
         if not on_cosine:  # of a correction no cosine says that it belongs to what it corrects
             candidates = with_corrections(candidates, threshold)
         former: Sequence[Candidate] = ()
-        if not _asks_of_past(wish, found.reading):
+        if not (wish.scope.as_of or self._intents.asks_of_past(wish.question, found.reading)):
             candidates, former = without_former(candidates, threshold)
         # A question for everything gets a summary beside the messages under it.
         apart = lookup is not None and lookup.all_of_it
@@ -519,7 +528,7 @@ class Recaller:
                 threshold=threshold,
                 limit=limit,
                 on_cosine=on_cosine,
-                asked=wish.question,
+                asked="" if apart else wish.question,
                 in_view=wish.in_view,
                 seen=told,
                 whole=whole,
@@ -572,6 +581,8 @@ class Recaller:
             return False
         if about_caller(wish.question):
             return False
+        if self._intents.asks_of_class(wish.question):
+            return True
         passing = reaching(found.candidates, wish.threshold, on_cosine=self._limits.threshold_on_cosine)
         names, words = names_in(wish.question), content_stems(wish.question)
         return not any(
@@ -650,19 +661,6 @@ class Recaller:
             self._stages[stage].observe(took, exemplar())
             if (stages := _STAGES.get()) is not None:
                 stages[stage] = stages.get(stage, 0.0) + took
-
-
-def _asks_of_past(wish: RecallRequest, reading: Reading) -> bool:
-    """Whether former values are part of the answer."""
-    kinds = {intent.kind for intent in reading.intents}
-    return bool(kinds & _OF_PAST) or wish.scope.as_of is not None or _FORMER.search(wish.question) is not None
-
-
-_OF_PAST = frozenset({Kind.PAST, Kind.DATED, Kind.AS_OF})
-_FORMER = re.compile(
-    r"(?i)\b(?:was|were|before|previous\w*|former\w*|originally|first|old|used to|changed?|history|until|war|waren"
-    r"|vorher|fr\u00fcher|alte\w*|avant|ancien\w*|\u00e9tait|antes|anterior|era)\b"
-)
 
 
 def _with_room(weighed: Iterable[Considered], kept: AbstractSet[str]) -> Iterator[Considered]:

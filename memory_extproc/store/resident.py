@@ -165,16 +165,18 @@ class ResidentRows:
     def select(self, wanted: Selection, scope: Scope, now: datetime) -> list[Selected]:
         """As ports.MemorySelector. A pass over arrays, and over the chosen rows."""
         count = len(self._memories)
+        if wanted.reads is not None:
+            self._facets.read_vectors(wanted.reads, self._vectors[:count])
         chosen = self._facets.select(wanted, count) if count else np.zeros(0, dtype=np.bool_)
-        holding = self._select_places(chosen & self._allowed(count, scope, now))
+        holding = self._select_places(chosen & self._allowed(count, scope, now), wanted)
         if scope.as_of is not None:
-            holding = as_it_was(holding, self._select_places(chosen), scope, now)
+            holding = as_it_was(holding, self._select_places(chosen, wanted), scope, now)
         return newest(holding, wanted.most)
 
-    def _select_places(self, chosen: npt.NDArray[np.bool_]) -> list[Selected]:
-        places = np.flatnonzero(chosen).tolist()
-        found = ((self._memories[at], at) for at in places)
-        return [Selected(memory, self._facets.tells(at)) for memory, at in found if memory is not None]
+    def _select_places(self, chosen: npt.NDArray[np.bool_], wanted: Selection) -> list[Selected]:
+        tells, alike = self._facets.tells, self._facets.alike if wanted.reads else lambda _: 0
+        found = ((self._memories[at], at) for at in np.flatnonzero(chosen).tolist())
+        return [Selected(memory, tells(at), alike(at)) for memory, at in found if memory is not None]
 
     def glance(self, text: str, scope: Scope, now: datetime) -> LexicalScan:
         """What words say of the recallable ones within *scope*; the larger part of looking for candidates."""
@@ -336,7 +338,7 @@ def as_it_was(
         return list(holding)
     past = [one for one in wanted if scope.holds(one.memory) and one.memory.held_in(period, now)]
     kept = [one for one in holding if (one.memory.valid_from or one.memory.created_at) < period.until]
-    return [*kept, *(Selected(replace(one.memory, state=MemoryState.ACTIVE), one.tells) for one in past)]
+    return [*kept, *(one._replace(memory=replace(one.memory, state=MemoryState.ACTIVE)) for one in past)]
 
 
 def select_stored(memories: Iterable[Memory], wanted: Selection, scope: Scope, now: datetime) -> list[Selected]:

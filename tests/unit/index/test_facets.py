@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,3 +69,28 @@ def test_the_size_is_that_of_what_is_held(kept: tuple[int, ...]) -> None:
     named = [len(names_in(MEMORIES[place].content)) for place in kept]
     assert facets.size - fresh.size == (len(kept) - len(fresh._rows)) * fresh._rows.itemsize
     assert fresh.size - fresh._rows.nbytes == 150 * sum(named)
+
+
+def test_vectors_add_attributes_of_the_owner_s_words_and_each_is_read_once() -> None:
+    read: list[int] = []
+
+    def reader(vectors: npt.NDArray[np.float32], asking: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        assert len(vectors) == len(asking)
+        read.append(len(vectors))
+        return np.full(len(vectors), ATTRIBUTES.mask(["pets"]))
+
+    mine = a_message("the little rascal chewed my shoes", seq=0)
+    theirs = a_message("the little rascal chewed my shoes", seq=1, role=Role.ASSISTANT)
+    facets = held(mine, theirs)
+    wanted = Selection(attributes=ATTRIBUTES.mask(["pets"]))
+    assert not facets.select(wanted, 2).any()
+    vectors = np.ones((2, 3), dtype=np.float32)
+    for _ in range(2):
+        facets.read_vectors(reader, vectors)
+    assert facets.select(replace(wanted, reads=reader), 2).tolist() == [True, False]
+    assert not facets.select(wanted, 2).any()
+    facets.add(2, a_message("and the sofa", seq=2))
+    facets.read_vectors(reader, np.ones((3, 3), dtype=np.float32))
+    facets.keep([0, 2])
+    facets.read_vectors(reader, vectors)
+    assert read == [2, 1, 2]

@@ -11,8 +11,9 @@ import pytest
 from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.onnx import OnnxModel, open_onnx_embedder
 from memory_extproc.recall import examples
-from memory_extproc.recall.examples import EXAMPLES, VECTORS, IntentExamples
+from memory_extproc.recall.examples import ASKED, EXAMPLES, TOLD, VECTORS, IntentExamples, Likeness
 from memory_extproc.recall.intent import INTENTS, Kind
+from memory_extproc.text.attributes import ATTRIBUTES
 
 FITTED = Path(examples.__file__).parent / "fitted"
 TODAY = date(2026, 3, 2)
@@ -43,11 +44,12 @@ def test_without_a_vector_nothing_is_read() -> None:
 
 def test_the_packaged_vectors_are_those_of_the_examples(int8_model_dir: Path) -> None:
     model = OnnxModel(int8_model_dir)
-    made = np.vstack([model.run([text], 2048) for _, text in EXAMPLES])
     with np.load(FITTED / VECTORS) as packaged:
-        vectors = packaged["vectors"].astype(np.float32)
-    assert vectors.shape == made.shape
-    assert float((vectors * made).sum(axis=1).min()) > 0.99
+        for name, examples in {"vectors": EXAMPLES, "told": TOLD, "asked": ASKED}.items():
+            made = np.vstack([model.run([text], 2048) for _, text in examples])
+            vectors = packaged[name].astype(np.float32)
+            assert vectors.shape == made.shape
+            assert float((vectors * made).sum(axis=1).min()) > 0.99
 
 
 @pytest.mark.parametrize(
@@ -73,3 +75,63 @@ def test_the_words_that_no_example_has_are_the_subject(asked: str, kind: Kind, s
 )
 def test_a_question_whose_words_show_another_kind_is_not_read(asked: str, kind: Kind) -> None:
     assert not INTENTS.read_as(asked, kind, "food", TODAY).intents
+
+
+STATEMENTS = {
+    "prawns and me don't mix, my whole face swells": "allergies",
+    "we finally got the keys, the new flat is right by the harbour": "home",
+    "broke up with Ellie last night": "partner",
+    "the kitten keeps attacking my feet": "pets",
+}
+QUESTIONS = {
+    "whereabouts do we live?": "home",
+    "list my health issues": "health",
+    "what do I do for a living?": "job",
+    "do I have a girlfriend?": "partner",
+}
+
+
+async def test_statements_and_questions_have_the_attribute_of_examples_in_other_words(int8_model_dir: Path) -> None:
+    async with open_onnx_embedder(int8_model_dir, EmbedderLimits()) as embedder:
+        known = IntentExamples()
+        vectors = np.stack(await embedder.embed([*STATEMENTS, "could you make that shorter?"]))
+        told = known.told_by(vectors, np.zeros(len(vectors), dtype=np.bool_)).tolist()
+        assert told == [ATTRIBUTES.mask([name]) for name in STATEMENTS.values()] + [0]
+        for text, name in QUESTIONS.items():
+            assert known.read(text, await embedder.embed_query(text)) == Likeness(
+                Kind.INDIRECT, attributes=ATTRIBUTES.mask([name])
+            )
+
+
+def test_vectors_of_another_model_have_no_attribute() -> None:
+    made = IntentExamples().told_by(np.ones((2, 8), dtype=np.float32), np.zeros(2, dtype=np.bool_))
+    assert made.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        ("am I seeing anybody?", Kind.INDIRECT),
+        ("list my health issues", Kind.LIST),
+        ("what did we use to drive?", Kind.AS_OF),
+    ],
+)
+def test_a_question_read_for_its_attribute_wants_one_all_or_the_former_value(asked: str, kind: Kind) -> None:
+    [intent] = INTENTS.read_as(asked, Kind.INDIRECT, "", TODAY, ATTRIBUTES.every).intents
+    assert (intent.kind, intent.alike) == (kind, True)
+    assert not INTENTS.read_as("who wrote Dracula?", Kind.INDIRECT, "", TODAY, ATTRIBUTES.every).intents
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_class"),
+    [
+        ("So what's a mortgage?", True),
+        ("how many ounces are in a pound", True),
+        ("what is the mortgage", False),
+        ("what is a good time for my dentist", False),
+    ],
+)
+def test_a_question_about_anything_of_a_class_is_told_from_one_about_a_known_thing(
+    asked: str, of_class: bool
+) -> None:
+    assert INTENTS.asks_of_class(asked) is of_class

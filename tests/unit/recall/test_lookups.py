@@ -248,6 +248,30 @@ async def test_an_overview_has_the_newest_home_and_no_other(desk: Desk) -> None:
     assert "Bergen" not in block
 
 
+async def test_an_overview_of_little_has_statements_of_no_attribute_but_no_questions_or_thanks(desk: Desk) -> None:
+    await desk.remember(
+        a_message("The bus from Totnes was packed again this morning.", session="s5", seq=0),
+        a_message("ok so what's a good way to get wine out of a rug", session="s5", seq=1),
+        a_message("Brilliant, thank you so much!", session="s5", seq=2),
+    )
+    block = (await desk.ask("What do you know about me?")).block
+    assert "Totnes" in block
+    assert "rug" not in block
+    assert "Brilliant" not in block
+
+
+async def test_a_subject_is_known_by_a_name_or_from_several_statements(desk: Desk) -> None:
+    await desk.remember(
+        a_message("The wedding is on May 8.", session="s5", seq=0),
+        a_message("We invited eighty people to the wedding.", session="s6", seq=0),
+        a_message("I read a page about the moon.", session="s7", seq=0),
+    )
+    block = (await desk.ask("Tell me everything about the wedding")).block
+    assert "May 8" in block
+    assert "eighty" in block
+    assert (await desk.explain("Tell me everything about the moon")).kind != "subject"
+
+
 async def test_an_overview_leaves_the_questions_of_a_message_out(desk: Desk) -> None:
     await desk.remember(a_message("My husband is Ole. Which socks go with a kilt?", session="s5", seq=0))
     block = (await desk.ask("Who am I?")).block
