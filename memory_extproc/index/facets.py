@@ -84,7 +84,8 @@ class Facets:
             grown[: len(self._rows)] = self._rows
             self._rows = grown
         entry = entry_of(memory)
-        named_another = subject(memory.content)[1] == NAMED_SHARE  # "Priscilla has a daughter"
+        who, sure = subject(memory.content)
+        named_another = sure == NAMED_SHARE and who not in {"we", "they", "you"}  # "Priscilla has a daughter"
         own = _is_own(memory) and entry.language in _READ_BY_VECTOR and not named_another
         self._rows[place] = (tells_of(memory), own, entry.by_itself[_ASKS] > 0, 0, entry.said, entry.days)
         if names := names_in(memory.content):

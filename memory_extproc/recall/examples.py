@@ -28,7 +28,7 @@ _FLOORS = {Kind.OVERVIEW: 0.42, Kind.CONSTRAINT: 0.5, Kind.PAST: 0.4, Kind.SUBJE
 
 # The least likeness to an attribute, its margin above examples of none, and the most that it is behind the likest.
 _TOLD = (0.4, 0.12, 0.08)
-_OF_ASKING = 0.12  # more likeness for a memory that asks something
+_OF_ASKING = 0.3  # more likeness for a memory that asks something
 _ASKED = (0.5, 0.15, 0.05)
 
 

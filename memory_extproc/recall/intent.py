@@ -295,9 +295,8 @@ class _Question:
         if _SEEKS_TIME.search(self.joined) is not None:  # "when did I go camping in June?"
             return
         if self.language.find("dated", self.joined) and not self._asks_for_advice():
-            beside = " ".join(self._rest_words(named | _PLANS))
             words, rest = tuple(self.words), self._rest(_PLANS)
-            yield Intent(Kind.DATED, subject=beside, days=days, words=words, attributes=named, rest=rest)
+            yield Intent(Kind.DATED, days=days, words=words, attributes=named, rest=rest)
 
     def _rest(self, named: int) -> frozenset[str]:
         """Stems of the question's words that name no time, none of the attributes *named*, and report nothing."""
@@ -486,6 +485,14 @@ def read_intents(text: str, where: str) -> IntentLexicon:
         return IntentLexicon(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, LexiconError) as error:
         raise LexiconError(f"{where}: {error}") from error
+
+
+def may_be_read_as(kind: Kind, reading: Reading) -> bool:
+    """Whether a question that patterns read as *reading*, without a result, may be of *kind*, by examples."""
+    kinds = {intent.kind for intent in reading.intents}
+    if not kinds:
+        return True
+    return kind is Kind.OVERVIEW or (kind is Kind.INDIRECT and (Kind.HOPS not in kinds or Kind.INDIRECT in kinds))
 
 
 INTENTS = read_intents((files(__package__) / "intents.toml").read_text(encoding="utf-8"), "intents.toml")

@@ -56,11 +56,12 @@ from memory_extproc.text.persons import relation_words, same_relation, subject
 
 _SAID = frozenset({Source.VERBATIM})
 _MOST_CHAIN = 4  # memories on the way to an answer of several hops
+_NOT_UNLIKELY = 0.3  # relevance of a candidate, where likeness shows an attribute
 _LIKELY = 0.35  # relevance of a candidate, for questions about a past conversation
 _MOST_TOPICS = 12  # summaries of all conversations
 _ENOUGH = 0.6  # share of the question's words in a procedure
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
-_FULL = 24  # memories of an overview beside which no statement without an attribute is needed
+_FULL = 16  # memories of an overview beside which no statement without an attribute is needed
 _PARTNER = ATTRIBUTES.mask(["partner"])
 _MOST_SAID = 20  # messages without a fact among them
 _CURRENT = frozenset(
@@ -268,12 +269,12 @@ async def _days(asked: Asked) -> Lookup | None:
     # A summary repeats its messages; it stands for days of which nothing else is left.
     said = [one for one in rows if one.source is not Source.SUMMARY] or rows
     wanted = asked.intent.attributes
-    narrow = [one for one in said if asked.tells(one) & wanted] if wanted else []
+    narrow = [one for one in said if asked.tells_by_words(one) & wanted] if wanted else []
     if asked.intent.rest:  # "the workshop last week" asks for that alone
         having = [one for one in having_most(asked.intent.rest, narrow or said) if said_by_owner(one)]
-        narrow = having or ([] if asked.intent.subject else narrow)
-        if not narrow:
+        if not having:
             return None
+        narrow = having
     said = narrow or said
     own = asked.once(facts_first(one for one in said if one.role is not Role.ASSISTANT), ATTRIBUTES.every)
     answers = [one for one in said if one.role is Role.ASSISTANT]
@@ -328,6 +329,9 @@ async def _indirect(asked: Asked) -> Lookup | None:
         one for one in found if states(one, asked_for, of_self=of_self) or not asked.tells_by_words(one) & asked_for
     ]
     found = asked.surely(found, asked_for)
+    likely = {one.memory.id for one in asked.searched if one.relevance >= _NOT_UNLIKELY}
+    by_words = [] if asked.intent.alike else [one for one in found if asked.tells_by_words(one) & asked_for]
+    found = by_words or [one for one in found if one.id in likely]
     ids = {one.id for one in found}
     if not found or any(one.id in ids or (asked.intent.alike and _answers(asked, one)) for one in passing):
         return None
@@ -441,7 +445,7 @@ async def _constraint(asked: Asked) -> Lookup | None:
     intent = asked.intent
     rows = await asked.select(Selection(attributes=intent.attributes | intent.likings))
     strict = [one for one in rows if asked.tells(one) & intent.attributes and _holds_back(one, asked)]
-    strict = asked.surely(strict, intent.attributes)
+    strict = [one for one in strict if asked.tells_by_words(one) & intent.attributes] or strict
     ids = {one.id for one in strict}
     loose = [
         one

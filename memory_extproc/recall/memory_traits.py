@@ -38,6 +38,8 @@ HERE = re.compile(r"\bhere\b")
 _LISTENER = re.compile(r"\b(?:you|your|yours|you're|you've|du|dein\w*|tu|ton|ta|tes|vous|votre|vos|te)\b")
 READ_FOR_STATEMENT = 600  # characters
 _LEAST_STATED = 3  # content words
+_NOBODY_ELSE = frozenset({"", "we", "they", "you"})  # "We got a dog" is about no other person
+_LEADS = re.compile(r"\A(?:(?i:ok|okay|so|and|but|hey|oh|btw|also|anyway|well|yo)\b[,.!]? ?){1,4}")
 _ENDS = 2  # of a span: first place and end
 
 
@@ -54,7 +56,7 @@ def about_self(memory: Memory) -> bool:
     named = memory.metadata.get("subject")
     if isinstance(named, str) and named and memory.source in FACTS:
         return named.casefold() == "user"
-    if subject(memory.content)[0]:
+    if subject(memory.content)[0] not in _NOBODY_ELSE:
         return False
     first = plain_words(memory.content[:_READ_FOR_SUBJECT])[:_SUBJECT_WITHIN]
     return not first or first[0] not in INTENTS.words["possessive"] or PETS.isdisjoint(first[1:])
@@ -145,7 +147,11 @@ def states_something(memory: Memory) -> bool:
     """Whether *memory* has a sentence of its owner's that neither asks nor is mere politeness."""
     said = sentences(memory.content[:READ_FOR_STATEMENT])
     return memory.role is Role.USER and any(
-        not asks(one) and not polite(one) and len(content_stems(one)) >= _LEAST_STATED for one in said
+        not asks(one)
+        and not asks(_LEADS.sub("", " ".join(plain_words(one))))
+        and not polite(one)
+        and len(content_stems(one)) >= _LEAST_STATED
+        for one in said
     )
 
 

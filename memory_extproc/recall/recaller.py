@@ -54,7 +54,16 @@ from memory_extproc.recall.candidate import Candidate, Considered, Explanation, 
 from memory_extproc.recall.dedup import with_corrections, without_former
 from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.fusion import FEW, Fused, Fusion
-from memory_extproc.recall.intent import INTENTS, LONGEST, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
+from memory_extproc.recall.intent import (
+    INTENTS,
+    LONGEST,
+    NOTHING_READ,
+    IntentLexicon,
+    Kind,
+    Reading,
+    least_trust,
+    may_be_read_as,
+)
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.lookup import Lookups
 from memory_extproc.recall.parallel import PendingEmbeddings, merge_rankings, search_shared
@@ -357,7 +366,7 @@ class Recaller:
         with self._time_stage("search"):
             lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
             if lookup is None:
-                alike = await self._read_by_examples(wish, coming)
+                alike = await self._read_by_examples(wish, coming, reading)
                 lookup = await self._lookups.after_search(wish, alike, candidates, self._now())
                 if lookup is not None or not reading.intents:
                     reading = replace(alike, notes=reading.notes)
@@ -370,10 +379,10 @@ class Recaller:
             return NOTHING_READ
         return self._intents.read(wish.question, wish.earlier, self._now().date())
 
-    async def _read_by_examples(self, wish: RecallRequest, coming: PendingEmbeddings) -> Reading:
-        """The kind and the attributes of the examples that the question is like."""
+    async def _read_by_examples(self, wish: RecallRequest, coming: PendingEmbeddings, reading: Reading) -> Reading:
+        """The kind and the attributes of the examples that the question is like, if that goes with *reading*."""
         like = None if self._examples is None else self._examples.read(wish.question, await coming.at(0))
-        if like is None:
+        if like is None or not may_be_read_as(like.kind, reading):
             return NOTHING_READ
         return self._intents.read_as(wish.question, like.kind, like.domain, self._now().date(), like.attributes)
 
@@ -528,7 +537,7 @@ class Recaller:
                 threshold=threshold,
                 limit=limit,
                 on_cosine=on_cosine,
-                asked="" if apart else wish.question,
+                asked="" if apart and lookup is not None and lookup.intent.kind is Kind.SUBJECT else wish.question,
                 in_view=wish.in_view,
                 seen=told,
                 whole=whole,

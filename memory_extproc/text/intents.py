@@ -19,7 +19,7 @@ _SUBJECT = (
 _ASKING_WORD = r"(?:what|which|who|whom|whose|when|where|why|how)"
 _ASKS = re.compile(
     rf"""^(?:
-        (?:(?:ok(?:ay)?|so|and|but|hey|yo|well|oh|also|anyway|btw)[\s,]+){{0,3}}{_ASKING_WORD}(?:'?s|'re|'d|'ll|\s+(?:is|are|am|was|were|do|does|did|can|could|should|would|will|has|have|had
+        {_ASKING_WORD}(?:'s|'re|'d|'ll|\s+(?:is|are|am|was|were|do|does|did|can|could|should|would|will|has|have|had
             |much|many|long|often|far|old|about|else|kind|type|time|year|day|one|to)\b)
       | (?:can|could|would|will|shall|may|might|do|does|did|is|are|am|was|were|have|has|had|should|isn't|aren't
             |don't|doesn't|didn't|wasn't|can't|couldn't|won't|wouldn't|shouldn't|haven't|hasn't)\s+{_SUBJECT}\b

@@ -88,7 +88,6 @@ _NAMED = re.compile(
 _ENDS = re.compile(r"[.!?;]\s")
 _WORD = re.compile(r"\w(?:[\w-]*\w)?")
 _NOBODY = frozenset({"user", "it", "this", "that", "there", "he", "she", "what", "who", "where", "how", "which"})
-_NOBODY |= {"i", "we", "you", "they"}
 
 
 @memoize_by_hash(MOST_REMEMBERED)
