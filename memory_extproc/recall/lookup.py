@@ -185,7 +185,7 @@ def _name_of(summary: Memory) -> str:
 
 
 _MOST_ABOUT = 2  # summaries of a subject
-_OFTEN = 2  # statements by which a subject is known
+_OFTEN = 3  # statements by which a subject is known
 
 
 def _asks_who(intent: Intent) -> bool:
@@ -231,7 +231,8 @@ def _past_subject(asked: Asked, summaries: Sequence[Memory]) -> Lookup | None:
         ] or [one for one in summaries if one in likely]
     if not found:
         wanted = content_stems(asked.intent.subject)
-        answers = [one.memory for one in asked.searched if one.memory.role is Role.ASSISTANT]
+        likely = (one.memory for one in asked.searched if one.relevance >= _NOT_UNLIKELY)
+        answers = [one for one in likely if one.role is Role.ASSISTANT]
         advice = [one for one in having_most(wanted, answers) if one.source is not Source.SUMMARY]
         return asked.lookup(advice[:_MOST_CHAIN])
     # Without a summary the ranking of the messages is better than any choice among them.

@@ -264,6 +264,7 @@ async def test_a_subject_is_known_by_a_name_or_from_several_statements(desk: Des
     await desk.remember(
         a_message("The wedding is on May 8.", session="s5", seq=0),
         a_message("We invited eighty people to the wedding.", session="s6", seq=0),
+        a_message("My dress for the wedding is blue.", session="s8", seq=0),
         a_message("I read a page about the moon.", session="s7", seq=0),
     )
     block = (await desk.ask("Tell me everything about the wedding")).block
