@@ -246,6 +246,8 @@ def wire_options(settings: Settings) -> RequestOptions:
         strip_headers=_identity_headers(settings) if settings.identity.strip_headers else (),
         explain_tenants=frozenset(inject.explain_tenants),
         skip_auxiliary=settings.auxiliary_calls == "skip",
+        late_after=settings.deadline / 3,
+        pass_after=settings.message_timeout / 2,
         give_up_after=(settings.deadline + settings.message_timeout) / 2,
         sharing=settings.scopes.sharing(),
         last_reply_waits=2 * settings.learn.journal.wait,

@@ -49,7 +49,7 @@ from memory_extproc.envoyconfig.options import (
     Verified,
 )
 from memory_extproc.extproc.codec import HANDED
-from memory_extproc.request.admission import METADATA
+from memory_extproc.request.admission import ARRIVED, CLUSTER, METADATA, ROUTE
 
 _SECOND = timedelta(seconds=1)
 # Pings keep connections open through stateful firewalls. The sidecar's gRPC server accepts a ping every 5 s and
@@ -437,7 +437,7 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
         stat_prefix=FILTER,
         processing_mode=_processing_mode(options),
         message_timeout=options.message_timeout,
-        request_attributes=["xds.route_name", "xds.cluster_name"],
+        request_attributes=[ROUTE, CLUSTER, ARRIVED],
         metadata_options=ext_proc_v3.MetadataOptions(forwarding_namespaces=forwarded, receiving_namespaces=written),
         # The sidecar changes no route and sends no response of its own, so neither is allowed.
         route_cache_action=ext_proc_v3.ExternalProcessorRouteCacheAction.RETAIN,
@@ -488,7 +488,7 @@ def _observer() -> ext_proc_v3.ExternalProcessor:
             response_body_mode=_STREAMED,
             response_trailer_mode=_SEND,
         ),
-        request_attributes=["xds.route_name"],
+        request_attributes=[ROUTE, ARRIVED],
         # Caller and outcome, from the filter that modifies the request. Clients cannot write this namespace.
         metadata_options=ext_proc_v3.MetadataOptions(
             forwarding_namespaces=ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=[HANDED])

@@ -23,7 +23,7 @@ from memory_extproc.envoyconfig.options import SIDECAR, Bodies, EnvoyOptions, Id
 from memory_extproc.envoyconfig.semantic_router import put_router_in_front
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.extproc.codec import HANDED
-from memory_extproc.request.admission import METADATA
+from memory_extproc.request.admission import ARRIVED, METADATA, ROUTE
 
 Tree = dict[str, Any]
 
@@ -176,7 +176,7 @@ def _eg_processors(options: EnvoyOptions) -> list[Tree]:
         "messageTimeout": _go(options.message_timeout),
         "processingMode": {
             # Not xds.cluster_name: its schema accepts xds.route_… only, and would reject the policy.
-            "request": {"body": "Buffered", "attributes": ["xds.route_name"]},
+            "request": {"body": "Buffered", "attributes": [ROUTE, ARRIVED]},
             "response": {"body": "Streamed"},
         },
         "backendSettings": {

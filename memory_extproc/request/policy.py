@@ -187,6 +187,8 @@ def refusal(of: Circumstances) -> Outcome | None:
         return Outcome.NO_CALLER
     if controls.retrieve is Switch.SKIP or body.enabled is False or body.limit == 0:
         return Outcome.OPTED_OUT
+    if of.admitted.late:
+        return Outcome.OVERLOADED
     return None
 
 
