@@ -231,6 +231,10 @@ class RedisLink:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         await self.client.aclose()
+        if self._cluster:
+            # After an error the client has closed itself and does so no more; a call on another node that was under
+            # way has connected since.
+            await self.client.nodes_manager.aclose()
         if (asked := getattr(getattr(self.client, "connection_pool", None), "sentinel_manager", None)) is not None:
             for sentinel in asked.sentinels:
                 await sentinel.aclose()
