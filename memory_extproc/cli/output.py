@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -27,6 +27,14 @@ def plain(message: Message) -> dict[str, Any]:
 
 def show_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_answer(answer: Any, show: Callable[[Any], None], *, as_json: bool) -> None:
+    """Print an answer of the API as JSON, or as *show* does."""
+    if as_json:
+        show_json(plain(answer))
+    else:
+        show(answer)
 
 
 def console() -> Console:
@@ -139,20 +147,28 @@ def show_explanation(explained: Any) -> None:
         console().print(table)
 
 
-def show_plan(plan: Any, *, as_json: bool) -> None:
-    if as_json:
-        show_json(plain(plan))
-        return
+def show_plan(plan: Any) -> None:
     if plan.would_forget:
         show_memories(plan.would_forget)
     console().print(f"{counted(plan.total)} would be forgotten")
 
 
-def show_one(memory: Any, *, as_json: bool) -> None:
-    if as_json:
-        show_json(plain(memory))
+def show_results(found: Any) -> None:
+    if found.results:
+        show_memories([one.memory for one in found.results], relevance=[one.relevance for one in found.results])
     else:
-        show_memory(memory)
+        console().print("nothing relevant enough")
+
+
+def show_stored(stored: Any) -> None:
+    console().print(f"{stored.decision}: {stored.memory.id}", markup=False)
+    for memory in stored.extracted:
+        console().print(f"  {memory.id}  {memory.content}", markup=False)
+
+
+def show_forget(done: Any) -> None:
+    console().print(done.message, markup=False)
+    show_receipt(done.receipt)
 
 
 def show_configuration(answer: Any) -> None:
