@@ -1,6 +1,6 @@
 """Copies of the Redis data that must survive its loss: forget marks, unfinished forgets, consent changes.
 
-In memory and in a SQLite file of the data directory; store/meta.py keeps them in Milvus. Exclude them from backups,
+In a SQLite file of the data directory; store/meta.py keeps them in Milvus. Exclude them from backups,
 like the ledger.
 """
 
@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
-from memory_extproc.coordination.sqlite_file import Schema, SqliteFile, code_of
+from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile, code_of
 from memory_extproc.errors import TransientError
 from memory_extproc.model import LedgerJob
 from memory_extproc.observe.log import logger
@@ -99,25 +99,7 @@ def of_items(subject: str, items: Sequence[bytes], at: float) -> list[Copied]:
     return [Copied(Kind.ITEMS, subject, at=at, items=tuple(items[n : n + _ITEMS])) for n in starts]
 
 
-class InMemoryMirror:
-    """For tests. Instances may be shared. *fault*, if set, is raised by every call."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-        self.fault: Exception | None = None
-
-    async def put(self, records: Mapping[str, bytes]) -> None:
-        if self.fault is not None:
-            raise self.fault
-        self.kept.update(records)
-
-    async def all(self) -> AsyncIterator[Mapping[str, bytes]]:
-        if self.fault is not None:
-            raise self.fault
-        yield dict(self.kept)
-
-
-class SqliteMirror:
+class SqliteMirror(SqliteBacked):
     """A mirror in a SQLite file that also marks records not yet in the shared mirror.
 
     Commits survive power loss.
@@ -125,13 +107,6 @@ class SqliteMirror:
 
     def __init__(self, path: Path) -> None:
         self._file = SqliteFile(path, _SCHEMA, fsync=True)
-
-    async def __aenter__(self) -> Self:
-        await self._file.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._file.__aexit__()
 
     async def put(self, records: Mapping[str, bytes], *, waits: bool = False) -> None:
         """Store records. *waits*: mark them as not yet copied, until `sent`."""
@@ -161,10 +136,7 @@ class SqliteMirror:
             after = max(page)
 
     async def _rows(self, statement: str, *values: object) -> Mapping[str, bytes]:
-        def read(connection: sqlite3.Connection) -> list[Any]:
-            return connection.execute(statement, values).fetchall()
-
-        return {row[0]: bytes(row[1]) for row in await self._file.run(read)}
+        return {row[0]: bytes(row[1]) for row in await self._file.fetch(statement, values)}
 
 
 def set_aside_unusable(path: Path) -> bool:

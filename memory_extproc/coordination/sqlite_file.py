@@ -115,7 +115,7 @@ class SqliteFile:
 
     async def open(self) -> None:
         """Create or check the file now instead of at the first write; raises its faults."""
-        await self.run(lambda connection: connection.execute("SELECT 1").fetchone())
+        await self.fetch("SELECT 1")
 
     async def run(self, work: Work[T], *, scrub: bool = False) -> T:
         """Run *work* in a transaction and return its result after the commit.
@@ -126,10 +126,17 @@ class SqliteFile:
         operation = self._operation(work, scrub=scrub)
         self._queue_deferred()  # operations run in order
         self._queued.append(operation)
-        operation.waiter.get_loop().call_soon(
-            self._commit_next
-        )  # operations asked for together share a transaction
+        # Operations asked for together share a transaction.
+        operation.waiter.get_loop().call_soon(self._commit_next)
         return await operation.waiter
+
+    async def execute(self, statement: str, values: Sequence[object] = (), *, scrub: bool = False) -> int:
+        """Run one statement as `run` does; returns the number of rows that it changed."""
+        return await self.run(lambda connection: connection.execute(statement, values).rowcount, scrub=scrub)
+
+    async def fetch(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of one statement, run as `run` does."""
+        return await self.run(lambda connection: connection.execute(statement, values).fetchall())
 
     def defer(self, work: Work[T], within: timedelta) -> asyncio.Future[T]:
         """As `run`, but in the transaction of the next operation, or in one after *within*. The result is the
@@ -386,6 +393,23 @@ class SqliteFile:
         if self._writer is not None:
             self._writer.close()
             self._writer = self._place = None
+
+
+class SqliteBacked:
+    """A part that keeps its data in a SQLite file of its own. Use within `async with`."""
+
+    _file: SqliteFile
+
+    async def __aenter__(self) -> Self:
+        await self._file.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._file.__aexit__()
+
+    async def open(self) -> None:
+        """Open the file; raises its faults."""
+        await self._file.open()
 
 
 def _stamps(connection: sqlite3.Connection) -> tuple[int, int]:

@@ -12,12 +12,12 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
+from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
 from memory_extproc.encryption.cipher import context_of
 from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Turn
@@ -216,10 +216,10 @@ class MasterKeyFile:
         return bool(self._path.stat().st_mode & _OTHERS)
 
     async def wrap(self, key: bytes, context: bytes) -> bytes:
-        return _wrap_key(self._keys[self.name], key, context)
+        return wrap_key(self._keys[self.name], key, context)
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        name = _master_of(wrapped)
+        name = master_of(wrapped)
         if name not in self._keys:
             self._read()
         master = self._keys.get(name)
@@ -228,7 +228,7 @@ class MasterKeyFile:
                 f"a data key is wrapped with the master key {name}, which {self._path} does not hold "
                 f"(it holds {', '.join(self._keys)}): add it there as a further line"
             )
-        return _unwrapped(master, wrapped, context)
+        return unwrap_key(master, wrapped, context)
 
     def _read(self) -> None:
         """Reread a changed file. ConfigurationError if it is invalid; after a first success the old keys stay in
@@ -258,31 +258,12 @@ class MasterKeyFile:
         self._unusable = why
 
 
-class InMemoryMasterKey:
-    """KeyWrapper with a random key that ends with the process. For tests and demonstrations."""
-
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(KEY_BYTES)
-
-    @property
-    def name(self) -> str:
-        return name_of(self._key)
-
-    async def wrap(self, key: bytes, context: bytes) -> bytes:
-        return _wrap_key(self._key, key, context)
-
-    async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        if _master_of(wrapped) != self.name:
-            raise UnknownMasterKeyError(f"a data key is wrapped with the master key {_master_of(wrapped)}")
-        return _unwrapped(self._key, wrapped, context)
-
-
-def _wrap_key(master: bytes, key: bytes, context: bytes) -> bytes:
+def wrap_key(master: bytes, key: bytes, context: bytes) -> bytes:
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return bytes.fromhex(name_of(master)) + nonce + AESGCM(master).encrypt(nonce, key, context)
 
 
-def _unwrapped(master: bytes, wrapped: bytes, context: bytes) -> bytes:
+def unwrap_key(master: bytes, wrapped: bytes, context: bytes) -> bytes:
     nonce, rest = wrapped[_NAME_BYTES : _NAME_BYTES + _NONCE_BYTES], wrapped[_NAME_BYTES + _NONCE_BYTES :]
     try:
         return AESGCM(master).decrypt(nonce, rest, context)
@@ -290,7 +271,7 @@ def _unwrapped(master: bytes, wrapped: bytes, context: bytes) -> bytes:
         raise PermanentError("a wrapped data key that was damaged or moved") from None
 
 
-def _master_of(wrapped: bytes) -> str:
+def master_of(wrapped: bytes) -> str:
     return wrapped[:_NAME_BYTES].hex()
 
 
@@ -349,7 +330,7 @@ class RenewedKeys:
         return destroyed
 
 
-# Tables of wrapped keys: SQLite for a single replica, Redis for several, a dictionary for tests.
+# Tables of wrapped keys: SQLite for a single replica, Redis for several.
 
 _SCHEMA = Schema(
     application=0x6D65786B,  # "mexk"
@@ -359,41 +340,11 @@ _SCHEMA = Schema(
 _KEYS_PAGE = 500
 
 
-class InMemoryKeyTable:
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    async def get(self, place: str) -> bytes | None:
-        return self.kept.get(place)
-
-    async def add(self, place: str, wrapped: bytes) -> bytes:
-        return self.kept.setdefault(place, wrapped)
-
-    async def swap(self, place: str, old: bytes, new: bytes) -> bool:
-        if self.kept.get(place) != old:
-            return False
-        self.kept[place] = new
-        return True
-
-    async def remove(self, place: str) -> bool:
-        return self.kept.pop(place, None) is not None
-
-    async def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
-        yield list(self.kept.items())
-
-
-class SqliteKeyTable:
+class SqliteKeyTable(SqliteBacked):
     """Survives power loss: a lost key makes its owner's texts unreadable. Other processes may use the file too."""
 
     def __init__(self, path: Path) -> None:
         self._file = SqliteFile(path, _SCHEMA, fsync=True)
-
-    async def __aenter__(self) -> Self:
-        await self._file.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._file.__aexit__()
 
     async def get(self, place: str) -> bytes | None:
         row = self._file.read(_READ, (place,))
@@ -409,24 +360,16 @@ class SqliteKeyTable:
         return await self._file.run(add)
 
     async def swap(self, place: str, old: bytes, new: bytes) -> bool:
-        def swap(connection: sqlite3.Connection) -> bool:
-            changed = connection.execute(
-                "UPDATE keys SET wrapped = ? WHERE place = ? AND wrapped = ?", (new, place, old)
-            )
-            return changed.rowcount == 1
-
-        return await self._file.run(swap, scrub=True)
+        swap = "UPDATE keys SET wrapped = ? WHERE place = ? AND wrapped = ?"
+        return await self._file.execute(swap, (new, place, old), scrub=True) == 1
 
     async def remove(self, place: str) -> bool:
-        def remove(connection: sqlite3.Connection) -> bool:
-            return connection.execute("DELETE FROM keys WHERE place = ?", (place,)).rowcount == 1
-
-        return await self._file.run(remove, scrub=True)
+        return await self._file.execute("DELETE FROM keys WHERE place = ?", (place,), scrub=True) == 1
 
     async def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
         after = ""
-        while page := await self._file.run(lambda connection, after=after: _page(connection, after)):  # type: ignore[misc]
-            yield page
+        while page := await self._file.fetch(_PAGE_OF_KEYS, (after, _KEYS_PAGE)):
+            yield [(str(place), bytes(wrapped)) for place, wrapped in page]
             after = page[-1][0]
 
 
@@ -464,6 +407,7 @@ class RedisKeyTable:
 
 
 _READ = "SELECT wrapped FROM keys WHERE place = ?"
+_PAGE_OF_KEYS = "SELECT place, wrapped FROM keys WHERE place > ? ORDER BY place LIMIT ?"
 _ADD = """
 redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])
 return redis.call('HGET', KEYS[1], ARGV[1])
@@ -473,10 +417,3 @@ if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 return 1
 """
-
-
-def _page(connection: sqlite3.Connection, after: str) -> list[tuple[str, bytes]]:
-    rows = connection.execute(
-        "SELECT place, wrapped FROM keys WHERE place > ? ORDER BY place LIMIT ?", (after, _KEYS_PAGE)
-    )
-    return [(str(place), bytes(wrapped)) for place, wrapped in rows]

@@ -8,18 +8,11 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.coordination.mirror import (
-    Copied,
-    InMemoryMirror,
-    Kind,
-    SqliteMirror,
-    decode_copies,
-    encode_copies,
-    of_items,
-)
+from memory_extproc.coordination.mirror import Copied, Kind, SqliteMirror, decode_copies, encode_copies, of_items
 from memory_extproc.model import LedgerJob
 from memory_extproc.ports import Mirror
 from memory_extproc.store.milvus.meta import MetaCollection
+from tests.fixtures.in_memory import InMemoryMirror
 from tests.fixtures.milvus_stores import milvus, milvus_lite, opened, options
 
 __all__ = ["milvus", "milvus_lite"]

@@ -18,7 +18,7 @@ import structlog.testing
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.app.coordination import ErasureParts, open_erasing, open_link
-from memory_extproc.coordination.mirror import Copied, InMemoryMirror
+from memory_extproc.coordination.mirror import Copied
 from memory_extproc.coordination.recovery import FILE
 from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
@@ -26,6 +26,7 @@ from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import Consent, ConsentChange, LedgerJob, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import Settings, load
+from tests.fixtures.in_memory import InMemoryMirror
 from tests.fixtures.ports import free_port
 from tests.fixtures.redis import RedisServer, start_redis, stop_redis
 from tests.fixtures.waiting import until
