@@ -52,7 +52,7 @@ class Background:
             return None
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._end_task)
         return task
 
     async def see_to_its_end(self, work: Coroutine[Any, Any, None], patience: timedelta) -> None:
@@ -61,7 +61,7 @@ class Background:
         if task is not None:
             await asyncio.wait({task}, timeout=patience.total_seconds())
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _end_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._metrics.stream_faults.labels("bug").inc()
@@ -124,11 +124,11 @@ def cancellation_kept() -> Iterator[Callable[[], bool]]:
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
 
-    def cancelled() -> bool:
+    def is_cancelled() -> bool:
         return task is not None and task.cancelling() > before
 
     try:
-        yield cancelled
+        yield is_cancelled
     finally:
-        if cancelled():
+        if is_cancelled():
             raise asyncio.CancelledError

@@ -89,7 +89,7 @@ class AuditLog:
         """Goes on where the last process ended. ConfigurationError where nothing can be written."""
         try:
             self._options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = self._opened()
+            self._file = self._open_file()
             self._take_up()
         except (OSError, ValueError) as error:
             raise ConfigurationError(
@@ -108,11 +108,11 @@ class AuditLog:
 
     def write(self, audited: AuditRecord) -> None:
         principal, owner = audited.principal, audited.owner
-        whose = "" if owner is None else self._named(f"owner\0{owner.key}", f"{owner.tenant}/{owner.user}")
+        whose = "" if owner is None else self._pseudonymize(f"owner\0{owner.key}", f"{owner.tenant}/{owner.user}")
         self._waiting.append(
             {
                 "time": self._now().isoformat(timespec="milliseconds"),
-                "who": self._named(f"who\0{principal.name}", f"{principal.tenant}/{principal.user}"),
+                "who": self._pseudonymize(f"who\0{principal.name}", f"{principal.tenant}/{principal.user}"),
                 "means": principal.means.value,
                 "roles": sorted(principal.roles),
                 "method": audited.method,
@@ -135,7 +135,7 @@ class AuditLog:
         parted = [taken_apart(line) for line in found[-count:][::-1] if line.startswith("{")]
         return [each[0] for each in parted if each is not None]
 
-    def _named(self, hashed: str, plain: str) -> str:
+    def _pseudonymize(self, hashed: str, plain: str) -> str:
         if self._options.plain:
             return plain
         return hmac.digest(self._options.key, hashed.encode("utf-8", "surrogatepass"), "sha256").hex()[:24]
@@ -177,11 +177,11 @@ class AuditLog:
         with self._path.open("rb") as file:
             first = json.loads(file.readline())["seq"]
         self._path.rename(self._options.directory / ROTATED.format(first))
-        opened = self._opened()
+        opened = self._open_file()
         os.close(self._file)
         self._file = opened
 
-    def _opened(self) -> int:
+    def _open_file(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
 
     def _take_up(self) -> None:

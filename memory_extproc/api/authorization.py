@@ -47,7 +47,7 @@ class CallAdmission:
         if METHODS[method] is Access.OPERATE:
             return _operating(method, principal)
         if shared:
-            return self._shared(method, principal, user, shared)
+            return self._admit_shared(method, principal, user, shared)
         if user and not accept_name(user):
             raise bad_request(("user_id", "at most 256 bytes of printable characters"))
         if not user and not principal.user:
@@ -66,7 +66,7 @@ class CallAdmission:
         owner = Owner(principal.tenant, self._names_user(principal.tenant, named))
         return Call(method, principal, owner, own)
 
-    def _shared(self, method: str, principal: Principal, user: str, shared: Sequence[str]) -> Call:
+    def _admit_shared(self, method: str, principal: Principal, user: str, shared: Sequence[str]) -> Call:
         """Being a member opens a project's memories to recall and not to this API: they are kept by who may reach
         those of others. What all tenants share is for such credentials of the unnamed tenant."""
         named = shared[0].strip() if len(shared) == 1 else ""

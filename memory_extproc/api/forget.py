@@ -71,13 +71,15 @@ class ForgetCalls:
 
         noted = await self._repeats.once(call, request, work)
         receipt = await self._receipt(call, noted["receipt"])
-        return pb.ForgetMemoryResponse(success=True, message=_said(receipt), receipt=receipt_of(receipt))
+        return pb.ForgetMemoryResponse(
+            success=True, message=_describe_receipt(receipt), receipt=receipt_of(receipt)
+        )
 
     async def forget(self, call: Call, request: pb.ForgetMemoriesRequest) -> pb.ForgetMemoriesResponse:
         scope = await self._with_whole_ids(call, _scope(request))
         call.request_id, call.scope = request.request_id, scope_of(request, *_FILTERS)
         if request.dry_run:
-            return await self._planned(call, scope)
+            return await self._plan(call, scope)
         if scope.query and not (request.confirmation_token or scope.ids):
             raise _not_confirmed("a query's forget needs its dry run's confirmation_token, or memory_ids")
 
@@ -90,7 +92,9 @@ class ForgetCalls:
 
         noted = await self._repeats.once(call, request, work)
         receipt = await self._receipt(call, noted["receipt"])
-        return pb.ForgetMemoriesResponse(success=True, message=_said(receipt), receipt=receipt_of(receipt))
+        return pb.ForgetMemoriesResponse(
+            success=True, message=_describe_receipt(receipt), receipt=receipt_of(receipt)
+        )
 
     async def _with_whole_ids(self, call: Call, scope: ForgetScope) -> ForgetScope:
         return replace(scope, ids=tuple([await whole_id(self._catalogue, call, one) for one in scope.ids]))
@@ -114,7 +118,7 @@ class ForgetCalls:
             ],
         )
 
-    async def _planned(self, call: Call, scope: ForgetScope) -> pb.ForgetMemoriesResponse:
+    async def _plan(self, call: Call, scope: ForgetScope) -> pb.ForgetMemoriesResponse:
         plan = await self._forgets.plan(call.owner, scope)
         call.count = plan.total
         return pb.ForgetMemoriesResponse(
@@ -195,7 +199,7 @@ def _scope(request: pb.ForgetMemoriesRequest) -> ForgetScope:
     return scope
 
 
-def _said(receipt: ForgetReceipt) -> str:
+def _describe_receipt(receipt: ForgetReceipt) -> str:
     if any(one.store == WAITING_TURNS and not one.done for one in receipt.stores):
         return f"it cannot be recalled, but turns of before wait to be learned; receipt {receipt.id} says where"
     if receipt.state is ForgetState.ACCEPTED:

@@ -111,7 +111,7 @@ class MemoryCalls:
         }
 
     async def store(self, call: Call, request: pb.StoreMemoryRequest) -> pb.StoreMemoryResponse:
-        told = self._told(request)
+        told = self._read_new_memory(request)
         call.request_id = request.request_id
         await self._check_consent(call)
 
@@ -131,13 +131,13 @@ class MemoryCalls:
         extracted = [one for one in found if one is not None]  # on a repeated call some may be forgotten
         call.count = 1 + len(extracted)
         return pb.StoreMemoryResponse(
-            memory=message_of(await self._found(call, noted["id"])),
+            memory=message_of(await self._require_memory(call, noted["id"])),
             decision=noted["decision"],
             extracted=map(message_of, extracted),
         )
 
     async def get(self, call: Call, request: pb.GetMemoryRequest) -> pb.Memory:
-        memory = await self._found(call, await whole_id(self._catalogue, call, request.id))
+        memory = await self._require_memory(call, await whole_id(self._catalogue, call, request.id))
         call.count = 1
         history = await self._catalogue.history(call.owner, memory) if request.history else ()
         answer = message_of(memory)
@@ -189,7 +189,7 @@ class MemoryCalls:
                 attached=(message_of(error.current), message_of(error.proposed)),
             ) from error
         call.count = 1
-        return message_of(await self._found(call, noted["id"]))
+        return message_of(await self._require_memory(call, noted["id"]))
 
     async def rate(self, call: Call, request: pb.RateMemoryRequest) -> pb.Memory:
         fields = Fields()
@@ -230,7 +230,7 @@ class MemoryCalls:
 
         noted = await self._repeats.once(call, request, work)
         call.count = 1
-        return message_of(await self._found(call, noted["id"]))
+        return message_of(await self._require_memory(call, noted["id"]))
 
     async def stats(self, call: Call, _: pb.GetStatsRequest) -> pb.GetStatsResponse:
         stats = await self._catalogue.stats(call.owner)
@@ -249,7 +249,7 @@ class MemoryCalls:
             newest_at=time_of(stats.newest),
         )
 
-    async def _found(self, call: Call, memory_id: str) -> Memory:
+    async def _require_memory(self, call: Call, memory_id: str) -> Memory:
         memory = await self._catalogue.get(call.owner, memory_id) if is_id(memory_id) else None
         if memory is None:
             raise no_such_memory()
@@ -262,7 +262,7 @@ class MemoryCalls:
             )
 
     # --- reading requests ----------------------------------------------------------------------------
-    def _told(self, request: pb.StoreMemoryRequest) -> NewMemory:
+    def _read_new_memory(self, request: pb.StoreMemoryRequest) -> NewMemory:
         fields = Fields()
         if request.extract and len(request.content) > LONGEST_READ:
             sent = len(request.content)
@@ -425,7 +425,7 @@ class SearchCalls:
         wish = self._wish(call, fields, request, text, force=True)
         fields.check()
         call.scope = scope_of(request, "query", "project_id", "type")
-        explanation = await self._explained(call, wish)
+        explanation = await self._explain(call, wish)
         chosen = [one for one in explanation.considered if one.verdict in _CHOSEN]
         call.count = len(chosen)
         results = [pb.FoundMemory(memory=message_of(one.memory), relevance=one.relevance) for one in chosen]
@@ -440,7 +440,7 @@ class SearchCalls:
         wish = self._wish(call, fields, request, text, earlier=earlier, force=request.force)
         fields.check()
         call.scope = scope_of(request, "text", "earlier", "project_id", "type")
-        explanation = await self._explained(call, wish)
+        explanation = await self._explain(call, wish)
         call.count = len(explanation.considered)
         return pb.ExplainRecallResponse(
             outcome=explanation.outcome.value,
@@ -485,7 +485,7 @@ class SearchCalls:
             fields.fault("as_of", "a time that is over")
         return then.isoformat() if then else ""
 
-    async def _explained(self, call: Call, wish: RecallRequest) -> Explanation:
+    async def _explain(self, call: Call, wish: RecallRequest) -> Explanation:
         if self._consent is not None and await self._consent.get(call.owner) is Consent.OFF:
             return Explanation(outcome=Outcome.NO_CONSENT)
         with suppress(TimeoutError):

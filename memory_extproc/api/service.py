@@ -140,8 +140,8 @@ class MemoryService:
     async def stream(self, method: str, request: Any, presented: Credentials) -> AsyncGenerator[Message]:
         """The answers of a method that gives a stream."""
         started = time.monotonic()
-        call = self._admitted(method, request.user_id, presented)
-        async with self._accounted(call, started):
+        call = self._admit(method, request.user_id, presented)
+        async with self._account(call, started):
             do: Any = self._operation(method)
             async with aclosing(do(call, request)) as answers:
                 async for answer in answers:
@@ -157,15 +157,15 @@ class MemoryService:
         bounded: bool = True,
     ) -> Message:
         started = time.monotonic()
-        call = self._admitted(method, user, presented)
+        call = self._admit(method, user, presented)
 
         async def carried_out() -> Message:
-            async with self._accounted(call, started), self._slots:
+            async with self._account(call, started), self._slots:
                 return await work(call, self._operation(method))
 
-        return await self._bounded(METHODS[method], carried_out(), bounded=bounded)
+        return await self._run_bounded(METHODS[method], carried_out(), bounded=bounded)
 
-    async def _bounded(self, access: Access, work: Any, *, bounded: bool) -> Message:
+    async def _run_bounded(self, access: Access, work: Any, *, bounded: bool) -> Message:
         """A change that was begun is finished, whatever becomes of who asked for it."""
         limit = self._limits.timeout.total_seconds() if bounded else None
         try:
@@ -175,14 +175,14 @@ class MemoryService:
                     return answer
                 task = asyncio.create_task(work, name="memory api change")
                 self._changing.add(task)
-                task.add_done_callback(self._changed)
+                task.add_done_callback(self._end_change)
                 return await asyncio.shield(task)
         except TimeoutError as error:
             raise RefusedError(
                 grpc.StatusCode.DEADLINE_EXCEEDED, Reason.OUT_OF_TIME, "it takes too long just now"
             ) from error
 
-    def _changed(self, task: asyncio.Task[Message]) -> None:
+    def _end_change(self, task: asyncio.Task[Message]) -> None:
         self._changing.discard(task)
         if not task.cancelled():
             task.exception()  # accounted for already, and perhaps nobody waits for it any more
@@ -195,7 +195,7 @@ class MemoryService:
             )
         return operation
 
-    def _admitted(self, method: str, user: str, presented: Credentials) -> Call:
+    def _admit(self, method: str, user: str, presented: Credentials) -> Call:
         principal: Principal | None = None
         try:
             principal = self._admits.principal(presented)
@@ -206,22 +206,22 @@ class MemoryService:
             log.info("api.denied", method=method, reason=refused.reason, code=refused.code.name)
             if principal is not None and refused.code is grpc.StatusCode.PERMISSION_DENIED:
                 code, reason = refused.code.name, refused.reason
-                self._written(
+                self._write_audit(
                     AuditRecord(principal=principal, method=method, owner=None, outcome=code, reason=reason)
                 )
             raise
         return call
 
     # --- accounting ----------------------------------------------------------------------------------
-    def _accounted(self, call: Call, started: float) -> _Accounted:
-        def ended(code: str, reason: str) -> None:
+    def _account(self, call: Call, started: float) -> _Accounted:
+        def account_end(code: str, reason: str) -> None:
             self._metrics.api_seconds.labels(call.method, code).observe(time.monotonic() - started)
-            self._written(AuditRecord(
+            self._write_audit(AuditRecord(
                 principal=call.principal, method=call.method, owner=call.owner, outcome=code, reason=reason,
                 scope=call.scope, count=call.count, request_id=call.request_id,
             ))  # fmt: skip
 
-        return _Accounted(call.method, ended)
+        return _Accounted(call.method, account_end)
 
     def _accountable(self) -> None:
         if self._audit is None:
@@ -231,7 +231,7 @@ class MemoryService:
         except TransientError as error:
             raise RefusedError(grpc.StatusCode.UNAVAILABLE, Reason.AUDIT_UNAVAILABLE, str(error)) from error
 
-    def _written(self, audited: AuditRecord) -> None:
+    def _write_audit(self, audited: AuditRecord) -> None:
         if self._audit is not None:
             self._audit.write(audited)
 

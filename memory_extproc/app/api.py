@@ -356,10 +356,10 @@ async def _authenticator(live: Live, stack: AsyncExitStack, session: SessionVeri
 def _names_user(settings: Settings) -> NamesUser:
     key = settings.privacy.key
 
-    def named(tenant: str, user: str) -> str:
+    def pseudonym_of(tenant: str, user: str) -> str:
         return user if key is None else hashed_user(key, tenant, user)
 
-    return named
+    return pseudonym_of
 
 
 # Curation: texts written by users are interpreted as on the write path.

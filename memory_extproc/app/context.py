@@ -66,7 +66,7 @@ class Live:
     def subscribe(self, applies: Applies) -> None:
         self._follow.append(applies)
 
-    def merged(self, wanted: Settings) -> Change:
+    def merge(self, wanted: Settings) -> Change:
         """Merge a new configuration. ConfigurationError if it conflicts with settings that need a restart."""
         return merge_reload(self.settings, wanted, self._fixed)
 

@@ -318,7 +318,7 @@ async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncE
     replicas.oldest_waiting = _not_known_yet
     drop_for = make_news_handler(forgotten, partitions)
 
-    async def heard(subject: str) -> None:
+    async def apply_news(subject: str) -> None:
         await drop_for(subject)
         if subject:
             try:
@@ -329,7 +329,7 @@ async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncE
     async def begin_anew() -> None:
         replicas.begin_anew()
 
-    replicas.heard = heard
+    replicas.heard = apply_news
     fleet.recovery.hooks.restored.append(begin_anew)
     await stack.enter_async_context(fleet.recovery)
     await stack.enter_async_context(replicas)
@@ -338,7 +338,7 @@ async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncE
 def make_news_handler(forgotten: TombstoneIndex, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
     """Make the handler for forgets of a subject, or of any subject, by another replica."""
 
-    async def heard(subject: str) -> None:
+    async def apply_news(subject: str) -> None:
         if subject:
             forgotten.renew(subject)
         else:
@@ -351,7 +351,7 @@ def make_news_handler(forgotten: TombstoneIndex, partitions: Partitions) -> Call
                 async with partitions.alone(owner) as alone:
                     alone.withdraw(await forgotten.recognise(owner, alone.unstored()))
 
-    return heard
+    return apply_news
 
 
 async def open_forgetter(

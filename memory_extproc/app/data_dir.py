@@ -38,7 +38,7 @@ class DataDirectory:
     def __enter__(self) -> Self:
         """Create and lock the directory. ConfigurationError if that fails or another process holds it."""
         try:
-            self._lock = self._locked()
+            self._lock = self._take_lock()
         except BlockingIOError as error:
             raise ConfigurationError(
                 [f"data_dir: another sidecar is using {self.path}; give each one its own"]
@@ -53,7 +53,7 @@ class DataDirectory:
         if self._lock is not None:
             self._lock.close()
 
-    def _locked(self) -> IO[str]:
+    def _take_lock(self) -> IO[str]:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (self.path / LOCK).open("w")
         try:

@@ -413,9 +413,9 @@ class ConfigurationReloader:
         before = await asyncio.to_thread(self._digest)
         try:
             wanted = await asyncio.to_thread(self._source.load)
-            change = self._live.merged(wanted)
+            change = self._live.merge(wanted)
         except ConfigurationError as error:
-            self._refused(error.faults)
+            self._report_refusal(error.faults)
         else:
             self._watched = wanted
             self._metrics.reload_failed.set(0)
@@ -438,7 +438,7 @@ class ConfigurationReloader:
         if await asyncio.to_thread(self._digest) != before:
             self._asked.set()
 
-    def _refused(self, faults: Iterable[str]) -> None:
+    def _report_refusal(self, faults: Iterable[str]) -> None:
         self._metrics.reload_failed.set(1)
         self._metrics.reloads.labels("refused").inc()
         for fault in faults:

@@ -204,7 +204,7 @@ async def _look_for_keys(settings: Settings, data: Path, keys: WrappedKeys) -> N
     lost.
     """
     note, place = data / SEALED, keys_file(settings, data)
-    if not await keys.begun() and await asyncio.to_thread(note.exists):
+    if not await keys.is_in_use() and await asyncio.to_thread(note.exists):
         fault = f"privacy.keys_file: {place} holds no keys, but texts in {data} were sealed"
         raise ConfigurationError([f"{fault}: put the keys back, or delete {note} to give the texts up"])
 

@@ -476,7 +476,7 @@ def _do(work: str, config: Path | None, user: str, tenant: str, *, dry_run: bool
         owner = owner_of(settings, tenant, user) if user else None
         data = Path(settings.data_dir).absolute()
         report = asyncio.run(_run_round(work, settings, data, owner, dry_run=dry_run))
-    shown = _shown(report, dry_run=dry_run)
+    shown = _report_as_json(report, dry_run=dry_run)
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
     else:
@@ -504,7 +504,7 @@ async def _run_round(work: str, settings: Settings, data: Path, owner: Owner | N
         return await job.round(doing, dry_run=dry_run, anew=True)
 
 
-def _shown(report: Round, *, dry_run: bool) -> dict[str, Any]:
+def _report_as_json(report: Round, *, dry_run: bool) -> dict[str, Any]:
     kept = report.kept
     return {
         "dry_run": dry_run,

@@ -95,7 +95,7 @@ class Api:
         """The answer to a stream of requests. What *requests* raises is raised here."""
         raised: list[MemoryExtprocError] = []
 
-        def watched() -> Iterator[Message]:
+        def watch_requests() -> Iterator[Message]:
             try:
                 yield from requests
             except MemoryExtprocError as error:
@@ -104,7 +104,7 @@ class Api:
 
         try:
             with _api_errors(self._connection.address):
-                return getattr(self._stub, method)(watched(), metadata=self._sent)
+                return getattr(self._stub, method)(watch_requests(), metadata=self._sent)
         except ApiError:
             if raised:
                 raise raised[0] from None

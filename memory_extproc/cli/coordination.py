@@ -78,7 +78,7 @@ def _with_fleet(
 ) -> T:
     """With a *method* it is written to the audit log first: what cannot be accounted for does not happen."""
 
-    async def used(settings: Settings) -> T:
+    async def use_fleet(settings: Settings) -> T:
         from memory_extproc.app.coordination import open_fleet  # noqa: PLC0415 - quick `--help`
 
         async with AsyncExitStack() as stack:
@@ -90,7 +90,7 @@ def _with_fleet(
     with faults_to_exit():
         settings = load(file_of(config), os.environ)
         log.configure("error", "console")
-        return asyncio.run(used(settings))
+        return asyncio.run(use_fleet(settings))
 
 
 def _audit(settings: Settings, method: str, reason: str, scope: str) -> None:

@@ -153,7 +153,7 @@ def _watch(rounds: Any, folder: Path, every: float, *, as_json: bool) -> None:
     looked = time.monotonic()
     for _ in watch(folder, yield_on_timeout=True, rust_timeout=1000, raise_interrupt=False):
         # Our own pages are changes too: only what a person did, or the time, is a reason to ask the store.
-        if rounds.edited() or time.monotonic() - looked >= every:
+        if rounds.has_edits() or time.monotonic() - looked >= every:
             try:
                 _round(rounds, as_json=as_json)
             except ApiError as error:
@@ -258,7 +258,7 @@ def _to_lines(source: _Export, out: str, *, resume: bool) -> dict[str, int]:
         return {"memories": source.memories, "waiting_turns": source.waiting}
     path = Path(out)
     half, noted = path.with_name(path.name + ".part"), path.with_name(path.name + ".place")
-    size, source.place = _noted(noted) if resume else (0, "")
+    size, source.place = _read_progress(noted) if resume else (0, "")
     try:
         with os.fdopen(os.open(half, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
             file.truncate(size)
@@ -277,7 +277,7 @@ def _to_lines(source: _Export, out: str, *, resume: bool) -> dict[str, int]:
     return {"memories": source.memories, "waiting_turns": source.waiting}
 
 
-def _noted(noted: Path) -> tuple[int, str]:
+def _read_progress(noted: Path) -> tuple[int, str]:
     try:
         said = json.loads(noted.read_bytes())
         return int(said["size"]), str(said["place"])

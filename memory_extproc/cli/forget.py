@@ -123,7 +123,7 @@ def _ask(plan: Any, *, as_json: bool) -> None:
     if as_json:
         raise ConfigurationError(["--json asks nobody: add --yes"])
     show.show_plan(plan)
-    if not typer.confirm(f"forget {show.counted(plan.total)} for good?", err=True):
+    if not typer.confirm(f"forget {show.format_count(plan.total)} for good?", err=True):
         raise typer.Exit(1)
 
 
@@ -168,7 +168,7 @@ def verify_forget(
         proof = read_proof(text)
         check_signature(proof, read_public(path))
         if user:
-            looks = asyncio.run(_looked(settings, proof, Owner(tenant, user)))
+            looks = asyncio.run(_look_again(settings, proof, Owner(tenant, user)))
     except MemoryExtprocError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
@@ -192,7 +192,7 @@ def _show(proof: Proof, looks: Sequence[Look], *, as_json: bool) -> None:
         Console(highlight=False).print(table)
 
 
-async def _looked(settings: Settings, proof: Proof, owner: Owner) -> Sequence[Look]:
+async def _look_again(settings: Settings, proof: Proof, owner: Owner) -> Sequence[Look]:
     from memory_extproc.app.offline import verify_gone  # noqa: PLC0415 - with it come the stores
 
     async with AsyncExitStack() as stack:

@@ -46,9 +46,11 @@ _WORDS = 100  # characters of a memory in a table
 
 
 @quarantine_app.command("list")
-def listed(user: User, tenant: Tenant = "", config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+def list_quarantined(
+    user: User, tenant: Tenant = "", config: ConfigFile = None, *, as_json: AsJson = False
+) -> None:
     """List the quarantined memories with the reasons. The output contains texts of users."""
-    held = _with_quarantine(config, tenant, user, _held)
+    held = _with_quarantine(config, tenant, user, _list_held)
     if as_json:
         typer.echo(json.dumps([_quarantine_as_json(memory) for memory in held], indent=2, ensure_ascii=False))
         return
@@ -61,10 +63,10 @@ def release(
 ) -> None:
     """Release quarantined memories; they can be recalled from the next request on."""
 
-    async def released(quarantine: Quarantine, owner: Owner) -> int:
-        return await quarantine.release(owner, await _named(quarantine, owner, ids), datetime.now(UTC))
+    async def release_named(quarantine: Quarantine, owner: Owner) -> int:
+        return await quarantine.release(owner, await _ids_named(quarantine, owner, ids), datetime.now(UTC))
 
-    _tell(_with_quarantine(config, tenant, user, released), "released", as_json=as_json)
+    _tell(_with_quarantine(config, tenant, user, release_named), "released", as_json=as_json)
 
 
 @quarantine_app.command()
@@ -81,10 +83,10 @@ def drop(
     if not yes:
         typer.confirm(f"delete what begins with {', '.join(ids)}?", abort=True, err=True)
 
-    async def dropped(quarantine: Quarantine, owner: Owner) -> int:
-        return await quarantine.drop(owner, await _named(quarantine, owner, ids))
+    async def drop_named(quarantine: Quarantine, owner: Owner) -> int:
+        return await quarantine.drop(owner, await _ids_named(quarantine, owner, ids))
 
-    _tell(_with_quarantine(config, tenant, user, dropped), "dropped", as_json=as_json)
+    _tell(_with_quarantine(config, tenant, user, drop_named), "dropped", as_json=as_json)
 
 
 def _tell(count: int, what: str, *, as_json: bool) -> None:
@@ -114,12 +116,12 @@ async def _quarantine_used(
         return await use(quarantine, owner)
 
 
-async def _held(quarantine: Quarantine, owner: Owner) -> list[Memory]:
+async def _list_held(quarantine: Quarantine, owner: Owner) -> list[Memory]:
     return sorted([memory async for memory in quarantine.held(owner)], key=lambda memory: memory.created_at)
 
 
-async def _named(quarantine: Quarantine, owner: Owner, beginnings: list[str]) -> list[str]:
-    return [memory.id for memory in await _held(quarantine, owner) if memory.id.startswith(tuple(beginnings))]
+async def _ids_named(quarantine: Quarantine, owner: Owner, beginnings: list[str]) -> list[str]:
+    return [memory.id for memory in await _list_held(quarantine, owner) if memory.id.startswith(tuple(beginnings))]
 
 
 def _quarantine_as_json(memory: Memory) -> dict[str, Any]:
@@ -252,10 +254,10 @@ def _with_journals(config: Path | None, use: Callable[[Journals], Awaitable[T]],
     with faults_to_exit():
         settings = load(file_of(config), os.environ)
         log.configure("error", "console")
-        return asyncio.run(_used(settings, use, making=making))
+        return asyncio.run(_use_journals(settings, use, making=making))
 
 
-async def _used(settings: Settings, use: Callable[[Journals], Awaitable[T]], *, making: bool) -> T:
+async def _use_journals(settings: Settings, use: Callable[[Journals], Awaitable[T]], *, making: bool) -> T:
     from memory_extproc.app.coordination import find_journals  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:

@@ -46,12 +46,12 @@ def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     Exit 0: there are none; 1: there are, and `store reembed` embeds them.
     """
 
-    async def checked(reembedding: Reembedding, _: MemoryStore | None) -> Checked:
+    async def run_check(reembedding: Reembedding, _: MemoryStore | None) -> Checked:
         return await reembedding.check()
 
-    report, model = _with_store(config, checked)
+    report, model = _with_store(config, run_check)
     wrong = report.memories - report.models[model]
-    _tell(_shown(report, model), as_json=as_json)
+    _tell(_report_as_json(report, model), as_json=as_json)
     if wrong or report.broken or report.failed:
         raise typer.Exit(1)
 
@@ -64,11 +64,11 @@ def reembed(config: ConfigFile = None, source: _Source = "", *, as_json: AsJson 
     caller; run it again.
     """
 
-    async def embedded(reembedding: Reembedding, other: MemoryStore | None) -> Checked:
+    async def run_reembedding(reembedding: Reembedding, other: MemoryStore | None) -> Checked:
         return await (reembedding.backfill() if other is None else reembedding.take_over(other))
 
-    report, model = _with_store(config, embedded, source=source)
-    _tell({**_shown(report, model), "embedded": report.embedded}, as_json=as_json)
+    report, model = _with_store(config, run_reembedding, source=source)
+    _tell({**_report_as_json(report, model), "embedded": report.embedded}, as_json=as_json)
     if report.failed:
         raise typer.Exit(1)
 
@@ -122,7 +122,7 @@ async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -
     from memory_extproc.app.offline import back_up_files, back_up_memories  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:
-        tended = await _tended(settings, data, stack)
+        tended = await _open_store(settings, data, stack)
         # Files first: a turn that is learned meanwhile is then in both, and counts once.
         files = await asyncio.to_thread(back_up_files, settings, data, folder)
         return {"files": files, "memories": await back_up_memories(tended, folder, says)}
@@ -178,7 +178,7 @@ async def _run_reembedding(
     from memory_extproc.app.offline import reembedding  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
-        tended = await _tended(settings, data, stack)
+        tended = await _open_store(settings, data, stack)
         making = reembedding(settings, data, tended, source=source, says=says, now=utc_now)
         made, other = await stack.enter_async_context(making)
         return await use(made, other), tended.embedder.fingerprint
@@ -186,10 +186,10 @@ async def _run_reembedding(
 
 async def _compact_store(settings: Settings, data: Path) -> bool:
     async with AsyncExitStack() as stack:
-        return await (await _tended(settings, data, stack)).store.compact()
+        return await (await _open_store(settings, data, stack)).store.compact()
 
 
-async def _tended(settings: Settings, data: Path, stack: AsyncExitStack) -> OfflineContext:
+async def _open_store(settings: Settings, data: Path, stack: AsyncExitStack) -> OfflineContext:
     from memory_extproc.app import hold_lite, utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.offline import tending  # noqa: PLC0415
 
@@ -197,7 +197,7 @@ async def _tended(settings: Settings, data: Path, stack: AsyncExitStack) -> Offl
     return await stack.enter_async_context(tending(settings, data, now=utc_now))
 
 
-def _shown(report: Checked, model: str) -> dict[str, Any]:
+def _report_as_json(report: Checked, model: str) -> dict[str, Any]:
     return {
         "model": model,
         "callers": report.owners,

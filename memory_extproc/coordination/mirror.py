@@ -109,7 +109,7 @@ class SqliteMirror(SqliteBacked):
         self._file = SqliteFile(path, _SCHEMA, fsync=True)
 
     async def put(self, records: Mapping[str, bytes], *, waits: bool = False) -> None:
-        """Store records. *waits*: mark them as not yet copied, until `sent`."""
+        """Store records. *waits*: mark them as not yet copied, until `mark_sent`."""
 
         def put(connection: sqlite3.Connection) -> None:
             connection.executemany(_PUT, [(id_, body, waits) for id_, body in records.items()])
@@ -121,11 +121,11 @@ class SqliteMirror(SqliteBacked):
         """A page of records not yet copied."""
         return await self._rows("SELECT id, body FROM records WHERE waits = 1 ORDER BY id LIMIT ?", _PAGE)
 
-    async def sent(self, records: Mapping[str, bytes]) -> None:
-        def sent(connection: sqlite3.Connection) -> None:
+    async def mark_sent(self, records: Mapping[str, bytes]) -> None:
+        def mark_sent(connection: sqlite3.Connection) -> None:
             connection.executemany("UPDATE records SET waits = 0 WHERE id = ? AND body = ?", records.items())
 
-        await self._file.run(sent)
+        await self._file.run(mark_sent)
 
     async def all(self) -> AsyncIterator[Mapping[str, bytes]]:
         after = ""

@@ -216,7 +216,7 @@ class Recovery:
         try:
             async with asyncio.timeout(self._limits.shared.total_seconds()):
                 await self._shared.put(records)
-            await self._own.sent(records)
+            await self._own.mark_sent(records)
         except (MemoryExtprocError, TimeoutError):
             self._soon.set()  # behind the caller, until it is done
 
@@ -367,7 +367,7 @@ class Recovery:
             self._noted = generation
         while records := await self._own.waiting():
             await self._shared.put(records)
-            await self._own.sent(records)
+            await self._own.mark_sent(records)
 
     async def _shared_lacks_generation(self) -> bool:
         assert self._shared is not None  # noqa: S101

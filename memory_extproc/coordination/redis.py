@@ -329,7 +329,7 @@ class RedisLedger:
         raw = await self._link.bounded(self._link.client.hget(f"{self._base}:jobs", job_id))
         return None if raw is None else _read(job_id, raw)
 
-    async def unfinished(self) -> Sequence[LedgerJob]:
+    async def list_unfinished(self) -> Sequence[LedgerJob]:
         ids = await self._link.bounded(self._link.client.zrange(f"{self._base}:order", 0, -1))
         found = [await self.job(one.decode()) for one in ids]
         return [job for job in found if job is not None and job.open]

@@ -297,7 +297,7 @@ class SqliteLedger(SqliteBacked):
         rows = await self._jobs("id = ?", (job_id,))
         return rows[0] if rows else None
 
-    async def unfinished(self) -> Sequence[LedgerJob]:
+    async def list_unfinished(self) -> Sequence[LedgerJob]:
         return await self._jobs("open = 1 ORDER BY number", ())
 
     async def marks(self, subject: str) -> LedgerMarks:

@@ -261,14 +261,14 @@ class MemoryEditor:
         Otherwise a forget of *corrected* would make their outdated content active again.
         """
 
-        def parted(row: Embedded) -> Sequence[Embedded]:
+        def part(row: Embedded) -> Sequence[Embedded]:
             if row.memory.metadata.get("merged") != corrected.id:
                 return ()
             metadata = {name: value for name, value in row.memory.metadata.items() if name != "merged"}
             return [Embedded(replace(row.memory, metadata=metadata), row.vector)]
 
         for one in others:
-            await self._lists.change(owner, one, parted)
+            await self._lists.change(owner, one, part)
 
     async def rate(self, owner: Owner, memory_id: str, rating: Rating) -> Memory | None:
         """The memory as it is now; None where there is none. NotActiveError for history."""

@@ -64,7 +64,7 @@ class WrappedKeys:
         # by place: the wrapped form and the key
         self._unwrapped: OrderedDict[str, tuple[bytes, DataKey]] = OrderedDict()
 
-    async def begun(self) -> bool:
+    async def is_in_use(self) -> bool:
         """Whether the table has been used with a master key."""
         return await self._table.get(_PROOF) is not None
 

@@ -41,7 +41,7 @@ class Signer:
         self.public = key.public_key()
         self.key_id = key_id(self.public)
 
-    def signed(self, receipt: ForgetReceipt) -> ForgetReceipt:
+    def sign(self, receipt: ForgetReceipt) -> ForgetReceipt:
         body = canonical(receipt)
         return replace(receipt, signed=body, signature=self._key.sign(body), key_id=self.key_id)
 

@@ -104,13 +104,13 @@ class TombstoneIndex:
         if (await self.of(owner)).shut:
             raise TransientError("a forget is under way")
 
-    async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
+    async def filter_rows(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
         marks = await self.of(owner)
         if marks.shut:
             raise TransientError("a forget is under way")
         if not marks:
             return rows
-        if await self._trace(owner, [marks.untraced(row.memory) for row in rows]):
+        if await self._trace(owner, [marks.missing_items(row.memory) for row in rows]):
             marks = await self.of(owner)
         return [row for row in rows if not marks.covers(row.memory)]
 
@@ -126,7 +126,7 @@ class TombstoneIndex:
             return exchanged, turn
         return replace(exchanged, history=history), replace(turn, answered="")
 
-    async def left(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+    async def filter_turns(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         if not turns:
             return turns
         marks = await self.of(turns[0].owner)
@@ -151,7 +151,7 @@ class TombstoneIndex:
         if not unstored:
             return ()
         marks = await self._read(owner)
-        if await self._trace(owner, [marks.untraced(memory) for memory in unstored]):
+        if await self._trace(owner, [marks.missing_items(memory) for memory in unstored]):
             marks = await self._read(owner)
         return [memory.id for memory in unstored if marks.covers(memory)]
 
@@ -179,7 +179,7 @@ class TombstoneIndex:
             at=datetime.fromtimestamp(at, UTC),
             state=ForgetState.COMPLETE,
         )
-        await self._ledger.write(done.kept(), items=items, at=at)
+        await self._ledger.write(done.to_ledger(), items=items, at=at)
         self.renew(subject)
 
 
@@ -209,7 +209,7 @@ class TombstoneFilteringStore:
         await self._store.close()
 
     async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
-        if wanted := await self._forgotten.admitted(owner, rows):
+        if wanted := await self._forgotten.filter_rows(owner, rows):
             await self._store.put(owner, wanted)
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
@@ -426,7 +426,7 @@ class Tombstones:
             return {}
         return dict.fromkeys(items_of_turn(self.blind, turn), when)
 
-    def untraced(self, memory: Memory) -> dict[bytes, float]:
+    def missing_items(self, memory: Memory) -> dict[bytes, float]:
         """Items, with times, that recognise what goes with *memory*, and are missing because it was unknown.
 
         They name its turn if it was forgotten by id, and itself if it is within a cut: memories may be derived from
@@ -564,7 +564,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         step = self.steps.get(WAITING_TURNS)
         return self.state is ForgetState.ACCEPTED and step is not None and step.done_at is None
 
-    def kept(self) -> LedgerJob:
+    def to_ledger(self) -> LedgerJob:
         complete = self.state is ForgetState.COMPLETE
         body = msgspec.structs.replace(self, owner=None, scope=None) if complete else self
         return LedgerJob(
@@ -575,7 +575,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             open=not complete,
         )
 
-    def removed(self, store: str, count: int) -> Job:
+    def add_removed(self, store: str, count: int) -> Job:
         """Add *count* erased entries of *store*."""
         step = self.steps.get(store, Step())
         return self._with(store, msgspec.structs.replace(step, removed=step.removed + count))

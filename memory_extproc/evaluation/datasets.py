@@ -256,7 +256,7 @@ def conversations_of_lines(lines: Iterable[bytes], where: str) -> list[Conversat
 
 
 def _take(line: bytes, place: str, number: int, owners: dict[str, _Gathered]) -> None:
-    parsed = _decoded(line, place)
+    parsed = _decode_line(line, place)
     gathered = owners.setdefault(parsed.owner, _Gathered())
     if isinstance(parsed, _Query):
         relevant, unwanted = frozenset(parsed.relevant), frozenset(parsed.unwanted)
@@ -276,7 +276,7 @@ def _take(line: bytes, place: str, number: int, owners: dict[str, _Gathered]) ->
     gathered.said.append(Said(parsed.memory, _ROLES[parsed.role], parsed.text, parsed.session, at))
 
 
-def _decoded(line: bytes, place: str) -> _Memory | _Query:
+def _decode_line(line: bytes, place: str) -> _Memory | _Query:
     try:
         keys = msgspec.json.decode(line, type=dict[str, msgspec.Raw]).keys()
         if ("memory" in keys) == ("query" in keys):
@@ -445,7 +445,7 @@ def _conversation_of_locomo(sample: Mapping[str, Any], where: str) -> Conversati
         begins = _time_of(talk.get(f"{key}_date_time"), f"{place}.{key}_date_time", _TIMES, _A_TIME)
         turns = _list(talk[key], f"{place}.{key}")
         said += [
-            _said(
+            _read_turn(
                 _mapping(turn, f"{place}.{key}[{at}]"), f"{place}.{key}[{at}]", speakers, key, begins + at * BETWEEN
             )
             for at, turn in enumerate(turns)
@@ -463,7 +463,7 @@ def _conversation_of_locomo(sample: Mapping[str, Any], where: str) -> Conversati
     return Conversation(name, tuple(said), tuple(questions), speakers=speakers, skipped=skipped)
 
 
-def _said(turn: Mapping[str, Any], where: str, speakers: tuple[str, str], session: str, at: datetime) -> Said:
+def _read_turn(turn: Mapping[str, Any], where: str, speakers: tuple[str, str], session: str, at: datetime) -> Said:
     speaker, text = _text(turn, "speaker", where), turn.get("text")
     if speaker not in speakers:
         raise DatasetError(f"{where}.speaker: is neither speaker_a nor speaker_b")

@@ -79,7 +79,7 @@ class DuplexExchange:
         self._take(event)
         if self._through:
             return self._ending(self._as_it_came(event))
-        return self._ending(await self._handled(event))
+        return self._ending(await self._handle_event(event))
 
     def rescue(self) -> Sequence[Reply]:
         """After a fault in `handle`: what it would not give back. All that follows goes on as it comes."""
@@ -101,7 +101,7 @@ class DuplexExchange:
         elif event.last:
             self._answered = True
 
-    async def _handled(self, event: Event) -> list[Reply]:
+    async def _handle_event(self, event: Event) -> list[Reply]:
         if isinstance(event, RequestBody | RequestTrailers) and self._mode.duplex_request:
             return await self._asking(event)
         if isinstance(event, ResponseHeaders) and self._opening is not None:
@@ -146,7 +146,7 @@ class DuplexExchange:
             told=reply.told,
             handed=reply.handed,
         )
-        return self._sent(body if reply.body is None else reply.body, event)
+        return self._send_body(body if reply.body is None else reply.body, event)
 
     def _refuse(self, outcome: Outcome) -> None:
         self._refused = True
@@ -160,12 +160,12 @@ class DuplexExchange:
             if self._unheard:
                 return []
             data = event.data if isinstance(event, RequestBody) and not self._joined else b""
-            return self._sent(b"".join((*self._held, data)), event)
+            return self._send_body(b"".join((*self._held, data)), event)
         if isinstance(event, ResponseBody) and self._mode.duplex_answer:
             return list(_pieces(ResponseBody, event.data, last=event.last))
         return [Reply(to=type(event))]
 
-    def _sent(self, body: bytes, event: RequestBody | RequestTrailers) -> list[Reply]:
+    def _send_body(self, body: bytes, event: RequestBody | RequestTrailers) -> list[Reply]:
         replies = [] if self._opening is None else [replace(self._opening, to=RequestHeaders)]
         self._opening = None
         if body or isinstance(event, RequestBody):

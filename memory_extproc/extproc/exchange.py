@@ -174,11 +174,11 @@ class Exchange:
         self.phase = TRANSITIONS[step]  # before any await: no message is handled twice
         match event:
             case RequestHeaders():
-                reply = self._opened(event)
+                reply = self._open_request(event)
             case RequestBody() if self._admitted is not None:
-                reply = await self._asked(self._admitted, event.data)
+                reply = await self._answer_request(self._admitted, event.data)
             case RequestTrailers() if self._admitted is not None and self._mode.watching:
-                reply = await self._asked(self._admitted, b"")
+                reply = await self._answer_request(self._admitted, b"")
             case ResponseHeaders():
                 reply = self._answering(event)
             case ResponseBody() if self._capture is not None:
@@ -221,7 +221,7 @@ class Exchange:
             self._count(Outcome.UNAVAILABLE if faulty else Outcome.ABANDONED)
         await self._conclude()
 
-    def _opened(self, event: RequestHeaders) -> Reply:
+    def _open_request(self, event: RequestHeaders) -> Reply:
         deps = self._deps
         removed = deps.admits.removals(event.headers)
         found = deps.admits.admit(event)
@@ -236,7 +236,7 @@ class Exchange:
             return Reply(remove_headers=removed, told=ExchangeMetadata(outcome=Outcome.UNAVAILABLE), ends=True)
         return Reply(remove_headers=removed, passed=True)
 
-    async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
+    async def _answer_request(self, admitted: Admitted, data: bytes) -> Reply:
         if self._enriched is not None:
             return PASS
         if not self._deps.held.reserve_read(len(data)):
@@ -261,14 +261,14 @@ class Exchange:
         took = timedelta(seconds=self._deps.clock() - started)
         self._enriched = replace(enriched, body=None, heard=None)  # neither is to live as long as the answer
         self._count(enriched.outcome)
-        self._deps.accounts.asked(enriched)
+        self._deps.accounts.count_request(enriched)
         handed = None
         if not self._mode.hands_over:
             self._hear(enriched.heard)
         elif enriched.heard is not None and self._deps.hands is not None:
             handed = self._deps.hands(enriched.heard, enriched)
         untrue = () if enriched.body is None else _untrue(admitted.headers, unpacked=enriched.unpacked)
-        return Reply(body=enriched.body, remove_headers=untrue, told=_told(enriched, took), handed=handed)
+        return Reply(body=enriched.body, remove_headers=untrue, told=_metadata_of(enriched, took), handed=handed)
 
     def _hear(self, heard: PendingTurn | None) -> None:
         if heard is None:
@@ -339,14 +339,14 @@ class Exchange:
             self._held_to_learn = 0
 
     async def _learn(self, heard: PendingTurn, captured: Capture | None) -> None:
-        stored = await self._stored(heard, captured)
+        stored = await self._store_turn(heard, captured)
         self._deps.metrics.turns.labels(stored.value).inc()
         if stored not in ACCEPTED and self._deps.receipts is not None:
             self._deps.receipts.note(heard.caller, heard.request_id, stored)
         if heard.ends_session and stored not in ACCEPTED:
             await self._deps.learns.end_session(heard.caller)
 
-    async def _stored(self, heard: PendingTurn, captured: Capture | None) -> TurnOutcome:
+    async def _store_turn(self, heard: PendingTurn, captured: Capture | None) -> TurnOutcome:
         if self._skip_reason is not None or captured is None:
             return self._skip_reason or TurnOutcome.CUT_OFF
         answer = await captured.read()
@@ -402,7 +402,7 @@ class Exchange:
             labels = (self._admitted.dialect.name, self._enriched.outcome.value)
             self._deps.metrics.prompt_tokens.labels(*labels).inc(answer.prompt_tokens)
             self._deps.metrics.cached_tokens.labels(*labels).inc(answer.cached_tokens)
-            self._deps.accounts.answered(self._enriched, answer)
+            self._deps.accounts.count_answer(self._enriched, answer)
 
     def _give_back_read(self) -> None:
         self._deps.held.release_read(self._held_to_read)
@@ -415,7 +415,7 @@ def _untrue(headers: Headers, *, unpacked: bool) -> tuple[str, ...]:
     return (*packing, *(name for name in DIGESTS if name in headers))
 
 
-def _told(enriched: Enriched, took: timedelta) -> ExchangeMetadata:
+def _metadata_of(enriched: Enriched, took: timedelta) -> ExchangeMetadata:
     return ExchangeMetadata(
         outcome=enriched.outcome,
         count=enriched.count,

@@ -35,14 +35,14 @@ class ObservedExchange(Exchange):
         self._overhears = overhears
         self._overheard: ObservedRequest | None = None
 
-    def _opened(self, event: RequestHeaders) -> Reply:
+    def _open_request(self, event: RequestHeaders) -> Reply:
         found = self._deps.admits.admit(event)
         if isinstance(found, Declined):
             return Reply(ends=True)
         self._admitted = found
         return PASS
 
-    async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
+    async def _answer_request(self, admitted: Admitted, data: bytes) -> Reply:
         if self._overheard is not None or self._skip_reason is not None:
             return PASS
         if not self._deps.held.reserve_read(len(data)):
@@ -69,15 +69,15 @@ class ObservedExchange(Exchange):
         self._trail.caller = self._deps.tag(handed.caller.owner)
         self._enriched = Enriched(outcome=handed.outcome, arm=handed.arm, tenant=handed.tenant)
         why = self._skip_reason or (TurnOutcome.UNREADABLE if self._overheard is None else None)
-        self._hear((self._overheard or ObservedRequest()).heard(handed))
+        self._hear((self._overheard or ObservedRequest()).to_pending_turn(handed))
         self._overheard = None
         self._skip_reason = why or self._skip_reason
         return Reply(ends=not self._captures(self._admitted, event))
 
-    async def _stored(self, heard: PendingTurn, captured: Capture | None) -> TurnOutcome:
+    async def _store_turn(self, heard: PendingTurn, captured: Capture | None) -> TurnOutcome:
         if self._skip_reason is None and captured is not None:
-            heard = await self._overhears.completed(heard)
-        return await super()._stored(heard, captured)
+            heard = await self._overhears.fill_contents(heard)
+        return await super()._store_turn(heard, captured)
 
     def _count(self, outcome: Outcome, dialect: str | None = None) -> None:
         """Nothing: the exchange is one, however many filters see it."""
@@ -162,8 +162,8 @@ class ObservedRequest:
     previous_response_id: str = ""
     conversation: str = ""  # as Exchanged.conversation
 
-    def heard(self, handed: HandoverMetadata) -> PendingTurn:
-        """Without the contents of what the model has seen: `Overhears.completed` finds those."""
+    def to_pending_turn(self, handed: HandoverMetadata) -> PendingTurn:
+        """Without the contents of what the model has seen: `RequestObserver.fill_contents` finds those."""
         view = None if handed.viewer is None else InView(handed.viewer, handed.epoch, ())
         return PendingTurn(
             caller=handed.caller,
@@ -212,7 +212,7 @@ class RequestObserver:
             request.history, request.asked, request.previous_response_id, request.kept_conversation
         )
 
-    async def completed(self, heard: PendingTurn) -> PendingTurn:
+    async def fill_contents(self, heard: PendingTurn) -> PendingTurn:
         """With the contents of the memories that the model has seen, as far as they can be had: they only keep us
         from learning our own words as somebody's."""
         contents = await self._contents(heard)

@@ -160,7 +160,7 @@ class ExchangeAccounts:
     def __init__(self, metrics: Metrics, tenants: Collection[str] = ()) -> None:
         self._metrics, self._tenants = metrics, frozenset(tenants)
 
-    def asked(self, enriched: Enriched) -> None:
+    def count_request(self, enriched: Enriched) -> None:
         """A request with a caller left us."""
         if enriched.arm is Arm.NONE:
             return
@@ -168,7 +168,7 @@ class ExchangeAccounts:
         self._metrics.arm_exchanges.labels(*labels).inc()
         self._metrics.arm_added_tokens.labels(*labels).inc(enriched.tokens)
 
-    def answered(self, enriched: Enriched, answer: Answer) -> None:
+    def count_answer(self, enriched: Enriched, answer: Answer) -> None:
         """Its answer names the count. Only where the provider tells of its cache: the two are a share
         of one another."""
         if enriched.arm is Arm.NONE or answer.prompt_tokens is None or answer.cached_tokens is None:

@@ -169,10 +169,10 @@ class OwnerQueues(Generic[Job]):
             except Exception as error:  # noqa: BLE001
                 if len(batch) > 1 or _passes(error):
                     return error
-                return await self._judged(owner, batch[0], error)
+                return await self._judge_error(owner, batch[0], error)
         return None
 
-    async def _judged(self, owner: Owner, job: Job, error: Exception) -> Exception | None:
+    async def _judge_error(self, owner: Owner, job: Job, error: Exception) -> Exception | None:
         if not isinstance(error, UnknownFaultError):
             # An exception's own text may hold a person's words; where it arose does not.
             where = traceback.extract_tb(error.__traceback__)[-1]

@@ -115,7 +115,7 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
         await self._runner.setup()
         try:
             try:
-                listening = await self._own.create_server(self._connected, self._host, self.port)
+                listening = await self._own.create_server(self._make_connection, self._host, self.port)
             except OSError as error:
                 said = os.strerror(error.errno) if error.errno else "no such address"
                 raise ConfigurationError(
@@ -128,7 +128,7 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
         finally:
             await self._runner.cleanup()
 
-    def _connected(self) -> asyncio.Protocol:
+    def _make_connection(self) -> asyncio.Protocol:
         server = cast("web.Server", self._runner.server)  # it is there from setup to cleanup
         open_ones = [one for one in server.connections if one.transport is not None]
         # More than one where several came at once: each counts from when it is made, which is later than this.

@@ -195,7 +195,7 @@ class Traces:
     def keep(self, turn_id: str) -> None:
         """The active span is what led to this turn."""
 
-    def stepped(self, name: str, work: Work) -> Work:  # noqa: ARG002
+    def trace_step(self, name: str, work: Work) -> Work:  # noqa: ARG002
         """*work* on turns, as a span of its own that is linked to the exchanges that led to them. Its jobs are ids
         of turns, or tuples of them. Its log lines are about no single exchange."""
 

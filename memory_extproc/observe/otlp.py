@@ -82,7 +82,7 @@ class OtlpTraces(Traces):
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
 
-    def stepped(self, name: str, work: Work) -> Work:
+    def trace_step(self, name: str, work: Work) -> Work:
         async def step(owner: Owner, jobs: Sequence[Any]) -> None:
             turns = [turn for job in jobs for turn in ([job] if isinstance(job, str) else job)]
             links = [Link(self._kept[turn]) for turn in turns if turn in self._kept]

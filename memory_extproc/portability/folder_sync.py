@@ -58,7 +58,7 @@ class FolderSync:
     def __init__(self, root: Path, remote: Remote, *, deletions: bool = False) -> None:
         self._root, self._remote, self._deletions = root, remote, deletions
 
-    def edited(self) -> bool:
+    def has_edits(self) -> bool:
         """Whether any page differs from the last round. Makes no remote call."""
         return self._edits(self._read_list()).there
 

@@ -263,7 +263,7 @@ class Import:
         """The rows that no forget covers; none after a forget since the import began, which may cover them."""
         if await self._parts.coordination.epoch(self._owner) != self._epoch:
             return ()
-        return rows if self._parts.forgotten is None else await self._parts.forgotten.admitted(self._owner, rows)
+        return rows if self._parts.forgotten is None else await self._parts.forgotten.filter_rows(self._owner, rows)
 
     async def _put(self, rows: Sequence[Embedded], replaced: Sequence[Memory]) -> None:
         """Store the replaced versions first: a failure in between loses nothing."""

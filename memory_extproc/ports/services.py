@@ -207,7 +207,7 @@ class Ledger(Protocol):
 
     async def job(self, job_id: str) -> LedgerJob | None: ...
 
-    async def unfinished(self) -> Sequence[LedgerJob]:
+    async def list_unfinished(self) -> Sequence[LedgerJob]:
         """All open jobs, in the order of their first write."""
 
     async def marks(self, subject: str) -> LedgerMarks:
@@ -237,7 +237,7 @@ class TombstoneReader(Protocol):
     async def check(self, owner: Owner) -> None:
         """TransientError while a forget of *owner* is in progress, or if that is unknown."""
 
-    async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
+    async def filter_rows(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
         """The *rows* that no forget covers. TransientError while a forget of *owner* is in progress."""
 
     async def learnable(self, exchanged: Exchanged, turn: Turn) -> tuple[Exchanged, Turn] | None:
@@ -246,7 +246,7 @@ class TombstoneReader(Protocol):
         Forgotten messages in the client's history are removed, and then the response too, which may repeat them.
         """
 
-    async def left(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+    async def filter_turns(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         """The *turns*, all of the same owner, that no forget covers."""
 
 

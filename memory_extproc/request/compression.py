@@ -107,7 +107,7 @@ class Compression:
     def reconfigure(self, limits: CompressionLimits) -> None:
         self._limits = limits
 
-    def wanted(self, request: ChatRequest, *, forced: bool) -> bool:
+    def is_wanted(self, request: ChatRequest, *, forced: bool) -> bool:
         """Whether to compress *request*. A conversation stored by the provider is skipped and counted."""
         asked = forced or self._limits.enabled
         if request.continues:
@@ -118,7 +118,7 @@ class Compression:
             return False
         return forced or (self._limits.enabled and request.prompt_tokens > self._limits.above_tokens)
 
-    async def shortened(self, dialect: Dialect, caller: Caller, request: ChatRequest) -> bytes | None:
+    async def shorten(self, dialect: Dialect, caller: Caller, request: ChatRequest) -> bytes | None:
         """The body with the state in place of the older messages; None to send the full history.
 
         Never raises. Schedules a new state in the background if none matches or the current state is too old.

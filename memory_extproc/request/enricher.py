@@ -219,9 +219,9 @@ class Enricher:
             return request
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
             return request
-        if not self.compression.wanted(request, forced=wish is Switch.FORCE):
+        if not self.compression.is_wanted(request, forced=wish is Switch.FORCE):
             return request
-        body = await self.compression.shortened(admitted.dialect, caller, request)
+        body = await self.compression.shorten(admitted.dialect, caller, request)
         return request if body is None else await read_plain(admitted, body)
 
     def _arm(self, owner: Owner, *, shadowed: bool) -> Arm:

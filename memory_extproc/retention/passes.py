@@ -327,12 +327,12 @@ class RetentionPass:
         await self._keeps.put(owner, [derived])
         into = derived.memory.id
 
-        def superseded(row: Embedded) -> Sequence[Embedded]:
+        def supersede(row: Embedded) -> Sequence[Embedded]:
             if not as_read(row.memory, one.current):
                 return ()
             return [Embedded(merge_memory(row.memory, into, now), row.vector)]
 
-        if not await self._rows.change_all(owner, [one.current.id], superseded):
+        if not await self._rows.change_all(owner, [one.current.id], supersede):
             # Replaced, corrected or forgotten in the meantime: the derived memory is stale.
             await self._keeps.delete(owner, [into])
 

@@ -78,13 +78,13 @@ class Reembedding:
         Rows that are as recent here are skipped, newer rows here are kept, and forgotten memories stay forgotten.
         """
 
-        async def taken(owner: Owner, report: Checked) -> None:
+        async def take_owner(owner: Owner, report: Checked) -> None:
             async for page in source.pages(owner, self._pace.page, fresh=True):
                 self._count(page, report)
                 report.embedded += await self._take_page(owner, page)
                 await self._rest()
 
-        return await self._everybody("taking over", taken)
+        return await self._everybody("taking over", take_owner)
 
     async def _everybody(self, what: str, see_to: Callable[[Owner, Checked], Awaitable[None]]) -> Checked:
         report = Checked()

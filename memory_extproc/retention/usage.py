@@ -132,7 +132,7 @@ class Accesses:
 
 
 def _adding(accesses: dict[str, _Access]) -> Callable[[Embedded], Sequence[Embedded]]:
-    def added(row: Embedded) -> Sequence[Embedded]:
+    def add_access(row: Embedded) -> Sequence[Embedded]:
         memory, access = row.memory, accesses[row.memory.id]
         if memory.state is not MemoryState.ACTIVE:
             return ()
@@ -144,7 +144,7 @@ def _adding(accesses: dict[str, _Access]) -> Callable[[Embedded], Sequence[Embed
         )
         return [Embedded(counted, row.vector)]
 
-    return added
+    return add_access
 
 
 class CountedRecalls:
@@ -306,13 +306,13 @@ class ChangeNotifier:
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
         noticed = False
 
-        def changed(row: Embedded) -> Sequence[Embedded]:
+        def notice_change(row: Embedded) -> Sequence[Embedded]:
             nonlocal noticed
             rows = change(row)
             noticed = any(_says_otherwise(row.memory, new.memory) for new in rows)
             return rows
 
-        there = await self._within.change(owner, id, changed)
+        there = await self._within.change(owner, id, notice_change)
         if noticed:
             self._tell(owner)
         return there

@@ -159,7 +159,7 @@ class OwnerOverlay:
             if write.acknowledged is not None and now - write.acknowledged >= settle:
                 self._lift(one)
 
-    def deleted(self, id: str) -> bool:  # noqa: A002 - the word of the port
+    def is_deleted(self, id: str) -> bool:  # noqa: A002 - the word of the port
         """Whether a deletion of ours is laid over the store's row."""
         write = self.overlay.get(id)
         return write is not None and write.row is None

@@ -400,7 +400,7 @@ class Partitions:
         """Under `owned.writes`. The mark of the write, and the rows that may be kept."""
         if self._forgotten is not None:
             # A forget takes the same lock to look at what is there: what passes here it will find.
-            rows = await self._forgotten.admitted(owner, rows)
+            rows = await self._forgotten.filter_rows(owner, rows)
         mark = owned.put(rows)
         self._roster.account(owned)
         return mark, rows

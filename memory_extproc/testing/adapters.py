@@ -445,7 +445,7 @@ class InMemoryLedger:
         self._check()
         return self.jobs.get(job_id)
 
-    async def unfinished(self) -> Sequence[LedgerJob]:
+    async def list_unfinished(self) -> Sequence[LedgerJob]:
         self._check()
         return [job for job in self.jobs.values() if job.open]
 

@@ -133,7 +133,7 @@ class Topics:
             owner, lambda known: state.add_turns(known, handed, now.timestamp(), self._limits.sessions)
         )
         for turn in turns:
-            self._silences.heard(owner, turn.session, now.timestamp())
+            self._silences.note_seen(owner, turn.session, now.timestamp())
         self._nudge(owner)
 
     async def end(self, owner: Owner, session: str, *, but: frozenset[str] = frozenset()) -> None:
@@ -296,7 +296,7 @@ class Topics:
         heard = await self._heard(said)
         topic = await self._open_topic(owner, thread)
         for one, vectors in zip(said, heard, strict=True):
-            decided = await self._decided(owner, thread, topic, one, vectors)
+            decided = await self._decide(owner, thread, topic, one, vectors)
             shift = decided.shift
             if shift or not thread.open:
                 self._metrics.topics.labels("opened").inc()
@@ -309,7 +309,7 @@ class Topics:
                 self.shifted(owner, session)
         return thread
 
-    async def _decided(
+    async def _decide(
         self, owner: Owner, thread: Thread, topic: OpenTopic, said: Said, heard: EmbeddedTurn | None
     ) -> Decided:
         limits = self._limits.shift
@@ -368,11 +368,11 @@ class Topics:
         raise TransientError("a record of topics that others keep changing")
 
     async def _replace(self, owner: Owner, session: str, change: Callable[[Thread], Thread]) -> Thread:
-        def changed(known: Threads) -> Threads:
+        def change_thread(known: Threads) -> Threads:
             thread = known.of(session)
             return known if thread is None else known.beside(change(thread))
 
-        thread = (await self._change(owner, changed)).of(session)
+        thread = (await self._change(owner, change_thread)).of(session)
         if thread is None:
             raise TransientError("the session was forgotten while we worked")
         return thread
@@ -406,7 +406,7 @@ class Silences:
         """Owners with sessions that go on."""
         return list(self._heard)
 
-    def heard(self, owner: Owner, session: str, at: float) -> None:
+    def note_seen(self, owner: Owner, session: str, at: float) -> None:
         """*at*, in seconds since 1970, is what its record says."""
         sessions = self._heard.setdefault(owner, {})
         if session not in sessions or sessions[session][0] != at:
@@ -417,13 +417,13 @@ class Silences:
         """These and no others do."""
         left = {thread.session: thread.seen_at for thread in threads}
         for session, at in left.items():
-            self.heard(owner, session, at)
+            self.note_seen(owner, session, at)
         sessions = self._heard.pop(owner, {})
         if left:
             self._heard[owner] = {session: sessions[session] for session in left}
 
     def of(self, owner: Owner, thread: Thread) -> timedelta:
-        self.heard(owner, thread.session, thread.seen_at)
+        self.note_seen(owner, thread.session, thread.seen_at)
         return self._monotonic_now() - self._heard[owner][thread.session][1]
 
     def longer_than(self, idle: timedelta) -> Sequence[Owner]:

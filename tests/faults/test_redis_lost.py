@@ -213,7 +213,7 @@ async def test_a_redis_that_went_back_to_what_it_was_is_brought_up_to_date(place
         assert await one.knows(ANN)
         assert await one.knows(BOB)
         assert not (await one.erasing.forgotten.of(ANN)).shut  # the forget had come further than Redis knew
-    assert await first.erasing.ledger.unfinished() == []
+    assert await first.erasing.ledger.list_unfinished() == []
 
 
 async def test_marks_of_a_replica_that_is_no_more_come_back_from_milvus_and_to_one_that_is_new(

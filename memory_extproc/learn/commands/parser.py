@@ -172,13 +172,13 @@ def _command(sentence: str, bare: str) -> Command | None:
         if "still" in groups and groups["still"] is None and " not " in f" {bare.lower()} ":
             continue  # "that's not true" denies what was said and ends nothing
         what = (groups.get("what") or "").strip(f"{_ENDS},:;\"'")[:_LONGEST_OBJECT]
-        if act is not Act.RETRACT and (not what or what.casefold() in _POINTS or _held(act, what)):
+        if act is not Act.RETRACT and (not what or what.casefold() in _POINTS or _is_ambiguous(act, what)):
             continue
         return Command(act, what)
     return None
 
 
-def _held(act: Act, what: str) -> bool:
+def _is_ambiguous(act: Act, what: str) -> bool:
     """Whether something else may be meant by it."""
     return _TABLE.held.search(what) is not None or (act is Act.FORGET and _CLAUSE.search(what) is not None)
 
@@ -267,7 +267,7 @@ class LlmCommands:
 def _parser(asked: str) -> Callable[[bytes], Sequence[OfMessage]]:
     said = set(terms(asked)[0])
 
-    def parsed(answer: bytes) -> Sequence[OfMessage]:
+    def parse_answer(answer: bytes) -> Sequence[OfMessage]:
         found = _DECODER.decode(answer).commands
         for one in found:
             named = set(terms(one.what)[0])
@@ -275,4 +275,4 @@ def _parser(asked: str) -> Callable[[bytes], Sequence[OfMessage]]:
                 raise msgspec.ValidationError("in the words of the message - at `$.commands[...].what`")
         return found
 
-    return parsed
+    return parse_answer

@@ -74,11 +74,11 @@ class Calls:
             self._judge(fault, operation)
             raise as_error(error, operation) from None  # its text names the caller
         except BaseException:  # cancelled: that says nothing of the store
-            self._breaker.undecided()
+            self._breaker.count_undecided()
             raise
         else:
             outcome = "ok"
-            self._breaker.succeeded()
+            self._breaker.count_success()
             if operation in _WRITES:
                 self._writes_fail = False  # a server takes writes of a collection that it has not loaded yet
             elif operation in _READS:
@@ -92,22 +92,22 @@ class Calls:
     def _judge(self, fault: Fault, operation: str) -> None:
         answered = fault not in {Fault.DOWN, Fault.TIMEOUT}
         if answered:
-            self._breaker.succeeded()
+            self._breaker.count_success()
         else:
-            self._breaker.failed()
+            self._breaker.count_failure()
         if operation in _WRITES:
             self._writes_fail = True
         elif operation in _READS and fault is not Fault.REFUSED:
             self._reads_fail = self._reads_fail or answered or not self._breaker.closed  # one that is late may pass
         self._report(fault.value)
 
-    def opened(self) -> None:
+    def mark_opened(self) -> None:
         """From here on calls decide."""
         self._open, self._reads_fail, self._writes_fail = True, False, False
         self._report()
 
-    def closed(self) -> None:
-        """Until `opened`, whatever the calls that open it come to."""
+    def mark_closed(self) -> None:
+        """Until `mark_opened`, whatever the calls that open it come to."""
         self._open, self._failing_since = False, self._clock()
 
     def not_open(self) -> NotReadyError:
@@ -326,17 +326,17 @@ class Breaker:
             raise TransientError("the store did not answer a moment ago")
         self._probing = True
 
-    def succeeded(self) -> None:
+    def count_success(self) -> None:
         self._failed = 0
         self._opened_at = None
         self._probing = False
 
-    def failed(self) -> None:
+    def count_failure(self) -> None:
         self._failed += 1
         self._probing = False
         if self._failed >= self._most:
             self._opened_at = self._clock()
 
-    def undecided(self) -> None:
+    def count_undecided(self) -> None:
         """The call was cancelled before anybody could tell."""
         self._probing = False

@@ -63,7 +63,7 @@ class NarrowCollection:
         end = None if limit is None else offset + limit
         rows: list[dict[str, Any]] = []
         for table, places in _matching(collection, filter_, partition_names):
-            rows += _made(table, places if end is None else places[: end - len(rows)], fields)
+            rows += _read_rows(table, places if end is None else places[: end - len(rows)], fields)
             if end is not None and len(rows) >= end:
                 break
         return rows[offset:]
@@ -112,7 +112,7 @@ def _matching(collection: Any, filter_: Any, partitions: Sequence[str] | None) -
         )
 
 
-def _made(table: Any, places: list[int], fields: Sequence[str]) -> list[dict[str, Any]]:
+def _read_rows(table: Any, places: list[int], fields: Sequence[str]) -> list[dict[str, Any]]:
     if not (fields and places):
         return [{} for _ in places]
     made: list[dict[str, Any]] = table.select(list(fields)).take(places).to_pylist()

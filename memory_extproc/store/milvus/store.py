@@ -62,7 +62,7 @@ class MilvusStore:
         self._now = now
         breaker = Breaker(options.breaker_failures, options.breaker_pause, clock)
         self._calls = Calls(breaker, metrics, clock)
-        self._calls.closed()
+        self._calls.mark_closed()
         self._opening = asyncio.Lock()
         self._opened: Opened | None = None
         self._resources = AsyncExitStack()
@@ -126,14 +126,14 @@ class MilvusStore:
                     self._options,
                 )
                 self._resources = undo.pop_all()
-            self._calls.opened()
+            self._calls.mark_opened()
             probing = asyncio.create_task(self._probe(), name="store probe")
             self._resources.push_async_callback(_cancel, probing)
 
     async def close(self) -> None:
         async with self._opening:
             self._opened = None
-            self._calls.closed()
+            self._calls.mark_closed()
             await self._resources.aclose()
 
     async def _started_lite(self, undo: AsyncExitStack) -> EmbeddedLite:
@@ -274,7 +274,7 @@ class MilvusStore:
             output_fields=list(rows.SCALARS),
             search_params=parameters,
         )
-        found = self._readable(hits, _found)
+        found = self._readable(hits, _read_hit)
         held = (one for one in found if one.memory.owner == owner and scope.comes_from(one.memory.origin))
         ours = tuple(held)[: max(0, limit)]
         return SearchResult(found=ours, total=None, path="store")
@@ -382,5 +382,5 @@ def _probe_row(options: MilvusOptions, now: datetime) -> Embedded:
     return Embedded(memory, vector)
 
 
-def _found(hit: Mapping[str, Any]) -> Hit:
+def _read_hit(hit: Mapping[str, Any]) -> Hit:
     return Hit(rows.to_memory(hit["entity"]), max(-1.0, min(1.0, hit["distance"])))

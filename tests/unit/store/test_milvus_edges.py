@@ -151,7 +151,7 @@ def broken(clock: Seconds) -> Breaker:
     breaker = Breaker(3, timedelta(seconds=1), clock)
     for _ in range(3):
         breaker.admit()
-        breaker.failed()
+        breaker.count_failure()
     return breaker
 
 
@@ -165,9 +165,9 @@ def test_after_three_failures_in_a_row_nobody_waits() -> None:
 def test_a_success_in_between_starts_the_count_again() -> None:
     breaker = Breaker(3, timedelta(seconds=1), Seconds())
     for _ in range(5):
-        breaker.failed()
-        breaker.failed()
-        breaker.succeeded()
+        breaker.count_failure()
+        breaker.count_failure()
+        breaker.count_success()
     breaker.admit()
 
 
@@ -178,12 +178,12 @@ def test_after_the_pause_one_call_probes_and_decides() -> None:
     breaker.admit()
     with pytest.raises(TransientError):
         breaker.admit()
-    breaker.failed()
+    breaker.count_failure()
     with pytest.raises(TransientError):
         breaker.admit()
     clock.now = 2.0
     breaker.admit()
-    breaker.succeeded()
+    breaker.count_success()
     assert breaker.closed
     breaker.admit()
 
@@ -193,7 +193,7 @@ def test_a_probe_that_was_cancelled_lets_the_next_one_probe() -> None:
     breaker = broken(clock)
     clock.now = 1.0
     breaker.admit()
-    breaker.undecided()
+    breaker.count_undecided()
     breaker.admit()
 
 
@@ -296,10 +296,10 @@ async def test_the_steps_of_opening_do_not_make_a_store_up_that_is_not_open() ->
     async def answer(_: float) -> str:
         return "answer"
 
-    calls.closed()
+    calls.mark_closed()
     await calls.run("open", timedelta(seconds=1), answer)
     assert registry.get_sample_value("memory_extproc_store_up") == 0
-    calls.opened()
+    calls.mark_opened()
     assert registry.get_sample_value("memory_extproc_store_up") == 1
 
 
