@@ -20,14 +20,12 @@ log = logger(__name__)
 class Background:
     """Owns the tasks of ending exchanges.
 
-    A finished exchange's handler is often cancelled, so final work must not run in it.
-    """
+    A finished exchange's handler is often cancelled, so final work must not run in it."""
 
     def __init__(self, metrics: Metrics, *, grace: timedelta, most: int = 10_000) -> None:
         """*grace*: how long leaving waits for running tasks.
 
-        *most*: concurrent tasks; further tasks are rejected.
-        """
+        *most*: concurrent tasks; further tasks are rejected."""
         self._metrics, self._grace, self._most = metrics, grace, most
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -102,8 +100,7 @@ async def off_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs: P.k
     """Run *work* on input of *size*, in a thread if it is large.
 
     Other streams run meanwhile, so *work* must not touch shared state. If the caller is cancelled, the thread
-    completes by itself.
-    """
+    completes by itself."""
     if size < LARGE:
         return work(*args, **kwargs)
     context = copy_context()
@@ -119,8 +116,7 @@ def cancellation_kept() -> Iterator[Callable[[], bool]]:
 
     Client libraries, among them Milvus' and Redis', use asyncio.wait_for, which before Python 3.12 swallows a
     cancellation that coincides with the result (python/cpython#86296). The task would continue, and its owner would
-    wait forever.
-    """
+    wait forever."""
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
 

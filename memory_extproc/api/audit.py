@@ -1,8 +1,7 @@
 """The audit log: who did what to whose memories, a JSON line for each call, never anybody's words.
 
 Each line carries a keyed hash over itself and the line before, and a head file says how far the log goes, so that
-`audit_verify` finds a line that was removed, changed or cut off by somebody without the key.
-"""
+`audit_verify` finds a line that was removed, changed or cut off by somebody without the key."""
 
 from __future__ import annotations
 
@@ -223,7 +222,6 @@ def _last_line(file: int, *, mend: bool = True) -> bytes | None:
     return lines[-1] if lines else None
 
 
-# --- audit verify ------------------------------------------------------------------------------------
 # Whether an audit log is as it was written: no line removed, changed or cut off.
 
 

@@ -1,8 +1,7 @@
 """Finding out who calls. Several ways can be configured; the first whose credentials a call shows decides alone.
 
 A credential that is shown and refused ends the search: a bad token is not papered over by a weaker proof. There is
-no guess and no default caller, but for the way called `none`, which takes everybody's word.
-"""
+no guess and no default caller, but for the way called `none`, which takes everybody's word."""
 
 from __future__ import annotations
 
@@ -253,7 +252,6 @@ def key_hash(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# --- api keys ----------------------------------------------------------------------------------------
 # Static API keys: hashed in a YAML file, read again when it changes.
 #
 # keys:

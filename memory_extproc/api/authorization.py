@@ -94,7 +94,6 @@ def _operating(method: str, principal: Principal) -> Call:
     return Call(method, principal, Owner(principal.tenant, principal.user), own=True)
 
 
-# --- rate --------------------------------------------------------------------------------------------
 # How often one caller may call: a bucket of calls for each, refilled at a steady rate.
 
 _MOST = 10_000  # callers remembered; one that is let go begins with a full bucket again

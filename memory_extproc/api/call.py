@@ -25,13 +25,7 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Principal
 from memory_extproc.curation.editor import RESERVED, AmbiguousIdError, MemoryCatalog, etag_of
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import (
-    Memory,
-    Owner,
-    OwnerKind,
-    digest,
-    trust_of,
-)
+from memory_extproc.model import Memory, Owner, OwnerKind, digest, trust_of
 from memory_extproc.ports import Coordination
 from memory_extproc.request.identity import MAX_BYTES, accept_name
 
@@ -62,7 +56,6 @@ def scope_of(request: Message, *filters: str) -> str:
     return "+".join(name for name in filters if name in given)
 
 
-# --- messages ----------------------------------------------------------------------------------------
 # Memories as the API's messages.
 
 
@@ -77,19 +70,19 @@ def message_of(memory: Memory) -> pb.Memory:
         source=memory.source.value,
         importance=memory.importance,
         access_count=memory.access_count,
-        created_at=time_of(memory.created_at),
-        updated_at=time_of(memory.updated_at),
-        last_accessed_at=time_of(_accessed_at(memory)),
-        expires_at=time_of(memory.expires_at),
+        created_at=memory.created_at,
+        updated_at=memory.updated_at,
+        last_accessed_at=_accessed_at(memory),
+        expires_at=memory.expires_at,
         superseded_by=memory.superseded_by,
         session_id=memory.session,
         origin=memory.origin,
-        metadata=struct_of(memory.metadata) if memory.metadata else None,
+        metadata=memory.metadata or None,
         state=memory.state.value,
         role=memory.role.value,
         seq=memory.seq,
-        valid_from=time_of(memory.valid_from),
-        valid_to=time_of(memory.valid_to),
+        valid_from=memory.valid_from,
+        valid_to=memory.valid_to,
         etag=etag_of(memory),
         trust=trust_of(memory).value,
     )
@@ -101,21 +94,6 @@ def _accessed_at(memory: Memory) -> datetime | None:
     return datetime.fromtimestamp(at, UTC) if isinstance(at, int) else None
 
 
-def time_of(time: datetime | None) -> Timestamp | None:
-    if time is None:
-        return None
-    made = Timestamp()
-    made.FromDatetime(time)
-    return made
-
-
-def struct_of(metadata: Mapping[str, Any]) -> Struct:
-    made = Struct()
-    made.update(dict(metadata))
-    return made
-
-
-# --- repeats -----------------------------------------------------------------------------------------
 # A call sent again with the same request_id changes nothing and gets the first one's answer.
 
 KIND = "api"
@@ -184,7 +162,6 @@ def _under_way() -> RefusedError:
     )
 
 
-# --- fields ------------------------------------------------------------------------------------------
 # Reading a request: every field that is not as it must be is told of at once.
 
 E = TypeVar("E", bound=StrEnum)
@@ -316,7 +293,6 @@ def _whole_numbers(value: Any) -> Any:
     return value
 
 
-# --- refusal -----------------------------------------------------------------------------------------
 # Why a call is not answered: a gRPC code with google.rpc details, the same for the same fault.
 
 DOMAIN = "memory-extproc"

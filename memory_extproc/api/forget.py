@@ -23,7 +23,6 @@ from memory_extproc.api.call import (
     message_of,
     no_such_memory,
     scope_of,
-    time_of,
     whole_id,
 )
 from memory_extproc.api.gen import memory_pb2 as pb
@@ -126,7 +125,7 @@ class ForgetCalls:
             would_forget=map(message_of, plan.memories),
             total=plan.total,
             confirmation_token=plan.token,
-            confirmation_expires_at=time_of(plan.expires_at),
+            confirmation_expires_at=plan.expires_at,
         )
 
     async def _receipt(self, call: Call, receipt_id: str) -> ForgetReceipt:
@@ -143,17 +142,17 @@ def receipt_of(receipt: ForgetReceipt) -> pb.ForgetReceipt:
         state=receipt.state.value,
         scope=receipt.scope,
         subject=receipt.subject,
-        accepted_at=time_of(receipt.accepted_at),
-        clean_at=time_of(receipt.clean_at),
-        completed_at=time_of(receipt.completed_at),
+        accepted_at=receipt.accepted_at,
+        clean_at=receipt.clean_at,
+        completed_at=receipt.completed_at,
         memories=receipt.memories,
         stores=[
             pb.StoreErasure(
                 store=erased.store,
                 state="done" if erased.done else "pending",
                 removed=erased.removed,
-                done_at=time_of(erased.done_at),
-                pending_until=time_of(erased.pending_until),
+                done_at=erased.done_at,
+                pending_until=erased.pending_until,
                 note=erased.note,
             )
             for erased in receipt.stores

@@ -29,7 +29,6 @@ from memory_extproc.api.call import (
     message_of,
     no_such_memory,
     scope_of,
-    time_of,
     whole_id,
 )
 from memory_extproc.api.gen import memory_pb2 as pb
@@ -245,8 +244,8 @@ class MemoryCalls:
             bytes=stats.bytes,
             backlog=stats.backlog,
             dead_letters=stats.dead_letters,
-            oldest_at=time_of(stats.oldest),
-            newest_at=time_of(stats.newest),
+            oldest_at=stats.oldest,
+            newest_at=stats.newest,
         )
 
     async def _require_memory(self, call: Call, memory_id: str) -> Memory:
@@ -261,7 +260,6 @@ class MemoryCalls:
                 grpc.StatusCode.FAILED_PRECONDITION, Reason.NO_CONSENT, "the user allows nothing to be kept"
             )
 
-    # --- reading requests ----------------------------------------------------------------------------
     def _read_new_memory(self, request: pb.StoreMemoryRequest) -> NewMemory:
         fields = Fields()
         if request.extract and len(request.content) > LONGEST_READ:
@@ -375,7 +373,6 @@ def _page_token_scope(call: Call, request: pb.ListMemoriesRequest) -> bytes:
     return f"{call.owner.key}\n".encode() + plain.SerializeToString(deterministic=True)
 
 
-# --- searching ---------------------------------------------------------------------------------------
 # Searching as recall does, and saying why.
 
 MOST_EARLIER = 32
@@ -505,7 +502,6 @@ def _encode_considered(one: Considered) -> pb.ConsideredMemory:
     )
 
 
-# --- page tokens -------------------------------------------------------------------------------------
 # Page tokens: where a list goes on, readable and makeable by nobody else, for one user and one filter.
 
 LIFE = timedelta(hours=1)

@@ -118,7 +118,6 @@ def roles_of(words: Iterable[str]) -> frozenset[Role]:
     return known or frozenset({Role.USER})
 
 
-# --- secrets -----------------------------------------------------------------------------------------
 # One secret of the memory API, and the keys that are made of it: each purpose has its own.
 
 SECRET_BYTES = 16  # at least

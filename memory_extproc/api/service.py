@@ -116,7 +116,6 @@ class MemoryService:
             log.info("api.denied", method="page", reason=refused.reason, code=refused.code.name)
             raise
 
-    # --- one call ------------------------------------------------------------------------------------
     # Every face of the API comes through these three: gRPC here, HTTP in rest.py. All of them raise RefusedError.
     async def call(self, method: str, request: Any, presented: Credentials) -> Message:
         """The answer of a method that takes one message and gives one."""
@@ -212,7 +211,6 @@ class MemoryService:
             raise
         return call
 
-    # --- accounting ----------------------------------------------------------------------------------
     def _account(self, call: Call, started: float) -> _Accounted:
         def account_end(code: str, reason: str) -> None:
             self._metrics.api_seconds.labels(call.method, code).observe(time.monotonic() - started)

@@ -116,8 +116,7 @@ class ApiParts:
 async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIterator[ApiServers]:
     """Open the memory API's service and yield its servers, which the caller enters in shutdown order.
 
-    Changes in progress are completed on exit.
-    """
+    Changes in progress are completed on exit."""
     async with AsyncExitStack() as stack:
         rates = Rates(_rates(settings), time.monotonic)
         parts.live.subscribe(lambda now: rates.reconfigure(_rates(now)))
@@ -272,11 +271,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         rules=rules,
     )
     searching = SearchCalls(
-        parts.explains,
-        parts.learns,
-        _search_defaults(settings),
-        consent=parts.consent,
-        now=parts.now,
+        parts.explains, parts.learns, _search_defaults(settings), consent=parts.consent, now=parts.now
     )
     parts.live.subscribe(lambda now: searching.reconfigure(_search_defaults(now)))
     reviews = ReviewCalls(

@@ -68,8 +68,7 @@ class OpenFiles:
     """Detects open files that were deleted or replaced.
 
     Writes to them would be lost at the next start, and are rejected by the files themselves; nothing is repaired
-    here. Some twenty stat calls per check.
-    """
+    here. Some twenty stat calls per check."""
 
     def __init__(self, paths: Sequence[Path], metrics: Metrics) -> None:
         beside = [path.with_name(path.name + name) for path in paths for name in (LOG, INDEX)]
@@ -131,8 +130,7 @@ def hold_data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
 def hold_lite(settings: Settings, data: Path, stack: AsyncExitStack) -> None:
     """Lock the Milvus Lite file for a command. ConfigurationError if it does not exist or a sidecar holds it.
 
-    Milvus Lite admits a single process. With a Milvus server nothing is locked.
-    """
+    Milvus Lite admits a single process. With a Milvus server nothing is locked."""
     if settings.memory.milvus.address:
         return
     path = milvus_options(settings, data, "").path

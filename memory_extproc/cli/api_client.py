@@ -208,7 +208,6 @@ def _details(error: Any) -> Iterator[Any]:
                 yield detail
 
 
-# --- api options -------------------------------------------------------------------------------------
 # The options that every command of the memory API has: where it is, and who asks.
 
 _option = functools.partial(typer.Option, rich_help_panel="Connection")

@@ -138,8 +138,7 @@ def import_(
 ) -> None:
     """Translate the vLLM semantic router's memory configuration; a table of its keys goes to stderr.
 
-    Exits with 1 if something was lost that matters.
-    """
+    Exits with 1 if something was lost that matters."""
     if source != ROUTER:
         raise typer.BadParameter(f"expected {ROUTER}", param_hint="--from")
     with faults_to_exit():
@@ -162,7 +161,6 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-# --- faults ------------------------------------------------------------------------------------------
 # How a fault ends a command: exit 2 for wrong use and configuration, 1 for what failed; never a traceback for
 # what the operator can mend.
 
@@ -194,7 +192,6 @@ def needs_extra(name: str) -> Iterator[None]:
         raise PermanentError(f"{package} is not installed: pip install 'memory-extproc[{name}]'") from error
 
 
-# --- progress ----------------------------------------------------------------------------------------
 # Progress on a terminal; nothing at all without a terminal.
 
 Says = Callable[[str, int, int], None]  # step, done, of how many

@@ -34,8 +34,7 @@ _Reason = Annotated[str, typer.Option("--reason", help="reason, for the audit lo
 def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """List data directories that may hold accepted turns that are not in the shared journal.
 
-    No forget of a caller whose turns may wait there is clean.
-    """
+    No forget of a caller whose turns may wait there is clean."""
     found = _with_fleet(config, lambda fleet: fleet.replicas.waiting())
     if as_json:
         rows = [{"name": one.name, "live": one.live, "since": one.since and one.since.isoformat()} for one in found]
@@ -52,8 +51,7 @@ def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 def strike(name: str, reason: _Reason, config: ConfigFile = None) -> None:
     """Remove the dead data directory NAME from the list; turns that only it holds are lost.
 
-    Where its volume is still there, start a replica on it instead, or run `learn adopt`.
-    """
+    Where its volume is still there, start a replica on it instead, or run `learn adopt`."""
     if not _with_fleet(config, lambda fleet: fleet.replicas.strike(name), "StrikeDirectory", reason, name):
         typer.echo(f"no dead data directory has the name {name}", err=True)
         raise typer.Exit(1)
@@ -63,8 +61,7 @@ def strike(name: str, reason: _Reason, config: ConfigFile = None) -> None:
 def accept_loss(reason: _Reason, config: ConfigFile = None) -> None:
     """Let replicas serve again after Redis lost forgets that cannot be restored from Milvus.
 
-    What was forgotten may then be recalled again. The copies in data directories are restored all the same.
-    """
+    What was forgotten may then be recalled again. The copies in data directories are restored all the same."""
     _with_fleet(config, lambda fleet: fleet.accept_loss(), "AcceptLoss", reason)
     typer.echo("replicas that wait for copies of forgets go on without them within seconds")
 

@@ -46,8 +46,7 @@ def explain(
     """Show what recall would find for a message: the query and each candidate with its features and verdict.
 
     It reads the configured store. A Milvus Lite file lets one process in: stop the sidecar first. Beside a sidecar
-    with a Milvus server it can run at any time. It prints what people said.
-    """
+    with a Milvus server it can run at any time. It prints what people said."""
     with faults_to_exit():
         settings = load(file_of(config), os.environ)
         log.configure("error", "console")

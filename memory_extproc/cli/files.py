@@ -180,7 +180,6 @@ def _round(rounds: Any, *, as_json: bool) -> bool:
     return not done.problems
 
 
-# --- out ---------------------------------------------------------------------------------------------
 class _Export:
     """The pieces of an export. One that breaks off is taken up where it was."""
 
@@ -297,7 +296,6 @@ def _line(piece: Any) -> bytes:
     return records.record_line(records.CONSENT, plain(piece.consent))
 
 
-# --- in ----------------------------------------------------------------------------------------------
 def _read(source: str, from_: str, from_user: str, stack: ExitStack) -> Iterable[Any]:
     from memory_extproc.portability.folder_sync import read_folder  # noqa: PLC0415
     from memory_extproc.portability.foreign import Foreign, read_foreign  # noqa: PLC0415

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from memory_extproc.erasure.receipts import Look, Proof
 
 
-# --- memory arguments --------------------------------------------------------------------------------
 # Arguments that several commands of the memory API share, and what the API takes them as.
 
 Types = Annotated[list[MemoryType] | None, typer.Option("--type", help="only of this type; may be repeated")]
@@ -55,8 +54,6 @@ def moment(text: str) -> datetime | None:
 def words(types: list[MemoryType] | None) -> list[str]:
     return [one.value for one in types or []]
 
-
-# --- memory forget -----------------------------------------------------------------------------------
 
 _SAY_WHAT = "say what to forget: ids, --query, --type, --project, --session, --before or --all"
 
@@ -127,7 +124,6 @@ def _ask(plan: Any, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-# --- verify forget -----------------------------------------------------------------------------------
 # `memory-extproc verify-forget`: checks the receipt of a forget, and looks once more.
 
 
@@ -146,8 +142,7 @@ def verify_forget(
 ) -> None:
     """Check the signature of a forget's receipt and, with --user, look again for anything it covers.
 
-    Exit 0: genuine, and nothing was found; 1: not genuine, or something is there; 2: it could not be checked.
-    """
+    Exit 0: genuine, and nothing was found; 1: not genuine, or something is there; 2: it could not be checked."""
     with faults_to_exit():
         settings = load(file_of(config), os.environ)
     log.configure("error", "console")

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from memory_extproc.learn.screening import Quarantine
 
 
-# --- quarantine --------------------------------------------------------------------------------------
 # `memory-extproc learn quarantine`: what was put aside of one person as suspicious, and what becomes of it.
 
 quarantine_app = typer.Typer(
@@ -154,8 +153,6 @@ def _show(held: list[Memory]) -> None:
     console.print(table)
 
 
-# --- learn -------------------------------------------------------------------------------------------
-
 app = typer.Typer(
     name="learn",
     help="Inspect and repair the learning queue, with or without a running sidecar.",
@@ -230,8 +227,7 @@ def adopt(
     """Take over the journal and intake log that another sidecar left behind, as after scaling down; dead letters
     are tried again.
 
-    A turn leaves it once it stands in ours, so the command can be broken off and run again.
-    """
+    A turn leaves it once it stands in ours, so the command can be broken off and run again."""
     source = directory.absolute()
     with faults_to_exit(), _left_behind(source), progress() as says:
         settings = load(file_of(config), os.environ)

@@ -200,12 +200,7 @@ def update(
 
 @with_api
 def restore(
-    api: Api,
-    *,
-    id_: MemoryId,
-    request_id: RequestId = "",
-    user: UserOption = "",
-    as_json: AsJson = False,
+    api: Api, *, id_: MemoryId, request_id: RequestId = "", user: UserOption = "", as_json: AsJson = False
 ) -> None:
     """Restore a softly deleted memory (deleted by a command in a chat, or by retention)."""
     restored = api.call("RestoreMemory", id=id_, user_id=user, request_id=request_id)

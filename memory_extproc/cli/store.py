@@ -32,8 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 _Source = Annotated[
-    str,
-    typer.Option("--from", help="copy all memories of this collection, whatever model embedded them"),
+    str, typer.Option("--from", help="copy all memories of this collection, whatever model embedded them")
 ]
 _Folder = Annotated[Path, typer.Argument(file_okay=False, exists=True, help="folder written by `store backup`")]
 _NewFolder = Annotated[Path, typer.Argument(file_okay=False, help="folder to write; created if missing")]
@@ -43,8 +42,7 @@ _NewFolder = Annotated[Path, typer.Argument(file_okay=False, help="folder to wri
 def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Count memories without a vector, or with one of another model than the configured one.
 
-    Exit 0: there are none; 1: there are, and `store reembed` embeds them.
-    """
+    Exit 0: there are none; 1: there are, and `store reembed` embeds them."""
 
     async def run_check(reembedding: Reembedding, _: MemoryStore | None) -> Checked:
         return await reembedding.check()
@@ -61,8 +59,7 @@ def reembed(config: ConfigFile = None, source: _Source = "", *, as_json: AsJson 
     """Embed the memories that `store check` counts or, with --from, those of another collection.
 
     It works beside running sidecars, can be stopped at any time, and goes on where it stood. Exit 1: not for every
-    caller; run it again.
-    """
+    caller; run it again."""
 
     async def run_reembedding(reembedding: Reembedding, other: MemoryStore | None) -> Checked:
         return await (reembedding.backfill() if other is None else reembedding.take_over(other))
@@ -101,8 +98,7 @@ def restore(folder: _Folder, config: ConfigFile = None, *, as_json: AsJson = Fal
     """Restore a backup, without the memories that were forgotten since.
 
     Stop the sidecar of this data directory first. What is there stays where it is as new; files that are there are
-    kept (take a journal over with `learn adopt FOLDER`). It can be broken off and run again.
-    """
+    kept (take a journal over with `learn adopt FOLDER`). It can be broken off and run again."""
     with faults_to_exit():
         settings, data = _load_settings(config)
         with progress() as says:
@@ -155,10 +151,7 @@ def _load_settings(config: Path | None) -> tuple[Settings, Path]:
 
 
 def _with_store(
-    config: Path | None,
-    use: Callable[[Reembedding, MemoryStore | None], Awaitable[Checked]],
-    *,
-    source: str = "",
+    config: Path | None, use: Callable[[Reembedding, MemoryStore | None], Awaitable[Checked]], *, source: str = ""
 ) -> tuple[Checked, str]:
     """The report, and the fingerprint of the model in use."""
     with faults_to_exit():

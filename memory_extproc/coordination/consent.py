@@ -1,8 +1,7 @@
 """Consent: users' choices, tenants' defaults, and a local cache of both.
 
 An `off` is never overridden. While the records are unreachable a cached `off` stays in force; a cached permission
-holds only for a short grace period, after which nothing is allowed.
-"""
+holds only for a short grace period, after which nothing is allowed."""
 
 from __future__ import annotations
 
@@ -196,8 +195,7 @@ CREATE INDEX changes_by_owner ON changes (owner, number)
 class SqliteConsent(SqliteBacked):
     """ConsentRecords in a separate file, so that backups can exclude everything else.
 
-    A change survives power loss: changes are rare, and users rely on them.
-    """
+    A change survives power loss: changes are rare, and users rely on them."""
 
     def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
         self._file = SqliteFile(path, _SCHEMA, fsync=True, patience=patience)
@@ -252,8 +250,7 @@ class RedisConsent:
     """ConsentRecords as a Redis list per owner, with the link's timeout on each call.
 
     Also a Restorable: with a *recovery*, nothing is read from a Redis that lost data, and each change has a copy
-    when `add` returns.
-    """
+    when `add` returns."""
 
     def __init__(
         self, link: RedisLink, *, prefix: str = "memory-extproc", recovery: Recovery | None = None

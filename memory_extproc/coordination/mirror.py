@@ -1,8 +1,7 @@
 """Copies of the Redis data that must survive its loss: forget marks, unfinished forgets, consent changes.
 
 In a SQLite file of the data directory; store/meta.py keeps them in Milvus. Exclude them from backups,
-like the ledger.
-"""
+like the ledger."""
 
 from __future__ import annotations
 
@@ -102,8 +101,7 @@ def of_items(subject: str, items: Sequence[bytes], at: float) -> list[Copied]:
 class SqliteMirror(SqliteBacked):
     """A mirror in a SQLite file that also marks records not yet in the shared mirror.
 
-    Commits survive power loss.
-    """
+    Commits survive power loss."""
 
     def __init__(self, path: Path) -> None:
         self._file = SqliteFile(path, _SCHEMA, fsync=True)

@@ -65,16 +65,10 @@ class SqliteCoordination(SqliteBacked):
     Reads run on the event loop, some ten microseconds each; writes wait for their commit, but for records of kinds
     that may be *deferred*: this process has them at once, and the file within so long. A crash loses those; where
     the file cannot be written, writes wait for their commit again, and fail. Times come from *now*, in seconds
-    since 1970.
-    """
+    since 1970."""
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        now: Now,
-        patience: timedelta = timedelta(seconds=2),
-        deferred: timedelta = timedelta(),
+        self, path: Path, *, now: Now, patience: timedelta = timedelta(seconds=2), deferred: timedelta = timedelta()
     ) -> None:
         """*deferred*: zero where each write waits for its commit."""
         self._file = SqliteFile(path, _SCHEMA, patience=patience)
@@ -336,7 +330,6 @@ class SqliteLedger(SqliteBacked):
         return [LedgerJob(row[0], row[1], bytes(row[2]), bool(row[3]), bool(row[4])) for row in rows]
 
 
-# --- owners ------------------------------------------------------------------------------------------
 # The registry of owners in a SQLite file of its own: no other file names owners.
 
 _OWNERS_SCHEMA = Schema(
@@ -400,7 +393,6 @@ class SqliteOwners(SqliteBacked):
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
 
-# --- record kinds ------------------------------------------------------------------------------------
 # Only kinds of records that are registered are kept: a forget erases by the registry (model/records.py).
 
 

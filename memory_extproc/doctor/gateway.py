@@ -38,8 +38,7 @@ class Person:
 class Answer:
     """A response. *status* 0: none; *fault* says why.
 
-    *at*: arrival of each piece of the body, in seconds after the request.
-    """
+    *at*: arrival of each piece of the body, in seconds after the request."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)

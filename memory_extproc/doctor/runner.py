@@ -37,8 +37,7 @@ _FORGOTTEN = 200
 
 async def examine(visit: Visit, admin: Admin | None, report: Report) -> list[Finding]:
     """Run all checks and return the findings in the order of *report*. Planted facts are always forgotten at the
-    end.
-    """
+    end."""
     findings = list[Finding]()
 
     def add_finding(finding: Finding) -> None:

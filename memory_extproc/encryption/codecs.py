@@ -1,7 +1,6 @@
 """Store, journal and coordination wrappers that encrypt user text.
 
-Vectors, ids, times and kinds stay in plain form, because rows are searched by them.
-"""
+Vectors, ids, times and kinds stay in plain form, because rows are searched by them."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class EncryptedStore:
     """A MemoryStore that encrypts the rows of another with keys per owner.
 
     Rows from before encryption are read as they are and sealed on their next write. *content_bytes*: the other
-    store's limit for a content, of which about three quarters remain.
-    """
+    store's limit for a content, of which about three quarters remain."""
 
     def __init__(self, store: MemoryStore, keys: KeyStore, metrics: Metrics, *, content_bytes: int) -> None:
         self._store, self._keys, self._metrics = store, keys, metrics
@@ -287,8 +285,7 @@ class EncryptedJournal:
 
     async def _unseal(self, entries: Sequence[JournalEntry], *, given_up: bool) -> list[JournalEntry]:
         """Unseal the readable entries. *given_up*: unreadable entries become dead letters, so that they do not
-        block.
-        """
+        block."""
         opened: list[JournalEntry] = []
         for entry in entries:
             key = await self._keys.find(entry.turn.owner)
@@ -345,8 +342,7 @@ class EncryptedCoordination:
     """A Coordination that encrypts the records of another with keys per owner.
 
     An unreadable record counts as absent: every record can be recomputed. Counters and leases contain no user text
-    and stay in plain form.
-    """
+    and stay in plain form."""
 
     def __init__(self, coordination: Coordination, keys: KeyStore) -> None:
         self._coordination, self._keys = coordination, keys

@@ -56,8 +56,7 @@ class WrappedKeys:
     """Implements ports.KeyStore.
 
     Unwrapped keys are cached by their wrapped form, and the table is read each time: a key destroyed by another
-    replica is not used any more.
-    """
+    replica is not used any more."""
 
     def __init__(self, table: KeyTable, master: KeyWrapper) -> None:
         self._table, self.master = table, master
@@ -96,8 +95,7 @@ class WrappedKeys:
     async def rotate(self) -> tuple[int, int]:
         """Rewrap all keys with the current master key; returns (rewrapped, already current).
 
-        Keys destroyed in the meantime stay destroyed.
-        """
+        Keys destroyed in the meantime stay destroyed."""
         current = self.master.name
         anew = before = 0
         async for page in self._table.all():
@@ -189,8 +187,7 @@ class MasterKeyFile:
     """KeyWrapper over a file with a 32-byte key in Base64 on each line; `#` begins a comment.
 
     The file is reread when it changes, so that a rotation needs no restart. A changed file is rejected if it is
-    invalid or lacks all keys in use: data wrapped with a mistaken key would be lost with it.
-    """
+    invalid or lacks all keys in use: data wrapped with a mistaken key would be lost with it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -232,8 +229,7 @@ class MasterKeyFile:
 
     def _read(self) -> None:
         """Reread a changed file. ConfigurationError if it is invalid; after a first success the old keys stay in
-        use instead.
-        """
+        use instead."""
         try:
             changed = self._path.stat().st_mtime_ns
             if changed == self._changed:
@@ -303,8 +299,7 @@ class RenewedKeys:
     """Implements ports.KeyStore over *keys*. *store* and *journal* are the encrypted wrappers.
 
     Call `destroy` after the forgotten data is deleted: the remaining data is read and sealed with a new key. No
-    other writer may write to the owner's store meanwhile; turns may arrive.
-    """
+    other writer may write to the owner's store meanwhile; turns may arrive."""
 
     def __init__(self, keys: KeyStore, store: MemoryStore, journal: Journal) -> None:
         self._keys, self._store, self._journal = keys, store, journal

@@ -11,8 +11,7 @@
    is left.
 4. Verify once more, rewrite or compact the files, and complete the receipt.
 
-All steps are idempotent, so a crash costs only the repetition.
-"""
+All steps are idempotent, so a crash costs only the repetition."""
 
 from __future__ import annotations
 
@@ -28,26 +27,11 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from memory_extproc.concurrency import contain_faults
-from memory_extproc.erasure.receipts import (
-    Signer,
-    Verification,
-    look_again,
-    parse_proof,
-    signature_state,
-    unsigned,
-)
+from memory_extproc.erasure.receipts import Signer, Verification, look_again, parse_proof, signature_state, unsigned
 from memory_extproc.erasure.steps import Erasable, Eraser, Waiting, compute_cascade
 from memory_extproc.erasure.tombstones import Job, TombstoneIndex, without_words
 from memory_extproc.errors import MemoryExtprocError, NotConfirmedError, PermanentError, TransientError
-from memory_extproc.model import (
-    ForgetPlan,
-    ForgetReceipt,
-    ForgetScope,
-    ForgetState,
-    Memory,
-    Owner,
-    digest,
-)
+from memory_extproc.model import ForgetPlan, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance, Coordination, Ledger, Now, Replicas
@@ -110,14 +94,7 @@ class Forgetter:
         self._rng = rng
         self._signer = signer
         self._seeks = seeks
-        self._eraser = Eraser(
-            ledger,
-            forgotten,
-            replicas,
-            holders,
-            server_purge=limits.server_purge,
-            now=now,
-        )
+        self._eraser = Eraser(ledger, forgotten, replicas, holders, server_purge=limits.server_purge, now=now)
         self._plans = Plans(holders.coordination, limits.plan, now)
         self._running: dict[str, _Running] = {}
         self._one_at_a_time = WeakValueDictionary[str, asyncio.Lock]()  # by subject, while a job runs
@@ -285,8 +262,7 @@ class Forgetter:
     async def _keep_lease(self, job_id: str) -> None:
         """Renew the job's lease, and return once another replica has it.
 
-        A second runner would find nothing to erase, and its receipt would say so.
-        """
+        A second runner would find nothing to erase, and its receipt would say so."""
         while True:
             try:
                 if not await self._acquire(job_id):
@@ -403,8 +379,7 @@ class Plans:
         """The scope that erases exactly the listed memories.
 
         Messages listed because of a fact are not named, or they would take the turn's other facts along.
-        NotConfirmedError for a token that has expired or belongs to another owner or scope.
-        """
+        NotConfirmedError for a token that has expired or belongs to another owner or scope."""
         raw = await self._records.get_record(RECORD, owner, token)
         kept = None if raw is None else msgspec.json.decode(raw, type=_Kept)
         if kept is None or kept.scope != _digest_scope(scope):

@@ -158,8 +158,7 @@ class Eraser:
     async def clean(self, job: Job, waiting: Waiting) -> Job:
         """Steps 2 and 3 of a forget (forgetter.py): recall cannot find the data from here on.
 
-        Returns the job as clean, or with the turns it waits for, which may have arrived since the last call.
-        """
+        Returns the job as clean, or with the turns it waits for, which may have arrived since the last call."""
         owner, holders = _owner(job), self._holders
         self._forgotten.renew(job.subject)
         self._drop(owner)
@@ -216,8 +215,7 @@ class Eraser:
     ) -> tuple[Job, frozenset[str]]:
         """Erase the data and return the ids of the turns left.
 
-        Hashes are written first, so that a crash in between cannot undo the erasure.
-        """
+        Hashes are written first, so that a crash in between cannot undo the erasure."""
         owner, scope, journal, rows = _owner(job), _scope(job), self._holders.journal, known.rows
         late = job.waits_for_turns  # others read and write meanwhile, and their new data must stay
         blind = await self._forgotten.blind()
@@ -266,8 +264,7 @@ class Eraser:
     async def _records_gone(self, job: Job) -> Job:
         """Erase the records that contain user text: injected blocks and texts kept with response ids.
 
-        Positions of conversations are hashes, and are erased only with everything.
-        """
+        Positions of conversations are hashes, and are erased only with everything."""
         kinds = None if _scope(job).everything and not job.waits_for_turns else TEXT_KINDS
         await self._holders.coordination.delete_records(_owner(job), kinds)
         return job.done("records", self._now())
@@ -285,8 +282,7 @@ class Eraser:
         """Erase data that arrived late, from another replica's pending write or a restored file.
 
         Rows of a forget that is only accepted are among them: it finds nothing of them afterwards, so all that goes
-        with them is erased and noted here. Returns the numbers of memories and turns.
-        """
+        with them is erased and noted here. Returns the numbers of memories and turns."""
         holders = self._holders
         marks = await self._forgotten.of(owner)
         async with holders.partitions.alone(owner) as alone:
@@ -345,8 +341,7 @@ async def _run_off_loop(count: int, work: Callable[P, R], *args: P.args, **kwarg
 def _note_missing(job: Job, known: _Known, *, anything: bool) -> Job:
     """Record in the receipt which requested items do not exist.
 
-    Only at the first execution: later, or after a crash, the data is already erased.
-    """
+    Only at the first execution: later, or after a crash, the data is already erased."""
     step = job.steps.get("memories")
     if step is not None:
         return job.pends("memories", "") if anything and step.note == NOTHING_FOUND else job

@@ -44,8 +44,7 @@ _KNOWN = 4096  # owners whose marks are held
 class TombstoneIndex:
     """Implements ports.TombstoneReader.
 
-    The cache is valid only while our lease runs, because another replica may have accepted a forget.
-    """
+    The cache is valid only while our lease runs, because another replica may have accepted a forget."""
 
     def __init__(self, ledger: Ledger, replicas: Replicas, *, key: bytes = b"") -> None:
         """*key*: for the hashes, instead of the ledger's own."""
@@ -146,8 +145,7 @@ class TombstoneIndex:
     async def recognise(self, owner: Owner, unstored: Sequence[Memory]) -> Sequence[str]:
         """Ids of forgotten memories among *unstored*, which only this process has.
 
-        Their turns become forgotten too. Reads the ledger, because it is called before a lease is renewed.
-        """
+        Their turns become forgotten too. Reads the ledger, because it is called before a lease is renewed."""
         if not unstored:
             return ()
         marks = await self._read(owner)
@@ -186,8 +184,7 @@ class TombstoneIndex:
 class TombstoneFilteringStore:
     """A MemoryStore that hides forgotten rows of the store behind it.
 
-    Such rows come from a restored backup, or from a replica that wrote during the forget.
-    """
+    Such rows come from a restored backup, or from a replica that wrote during the forget."""
 
     def __init__(self, store: MemoryStore, forgotten: TombstoneIndex) -> None:
         self._store = store
@@ -402,8 +399,7 @@ class Tombstones:
     def forgotten_at(self, turn: Turn) -> float:
         """When *turn* was forgotten, in seconds since 1970; minus infinity if it was not.
 
-        It may be within a cut, named itself, or named by a memory of its messages.
-        """
+        It may be within a cut, named itself, or named by a memory of its messages."""
         owner, moment = turn.owner, turn.at.timestamp()
         found = [
             cut.at
@@ -418,8 +414,7 @@ class Tombstones:
     def untraced_turn(self, turn: Turn) -> dict[bytes, float]:
         """Items, with times, that will recognise a retry of the forgotten *turn*.
 
-        They are missing here because the turn was unreachable at the time of the forget.
-        """
+        They are missing here because the turn was unreachable at the time of the forget."""
         when = self.forgotten_at(turn)
         known = self.blind.item(Kind.HEARD, turn.owner, turn.heard) if turn.heard else None
         if when == NEVER or known in self.items or self._when(Kind.TURN, turn.owner, turn.id) != NEVER:
@@ -430,8 +425,7 @@ class Tombstones:
         """Items, with times, that recognise what goes with *memory*, and are missing because it was unknown.
 
         They name its turn if it was forgotten by id, and itself if it is within a cut: memories may be derived from
-        it.
-        """
+        it."""
         owner, turn = memory.owner, turn_of(memory)
         if (cut := self.cut_at(memory)) != NEVER:
             item = self.blind.item(Kind.MEMORY, owner, memory.id)
@@ -535,8 +529,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A forget in progress.
 
-    *owner* and *scope* are erased on completion; then only the hash identifies the owner.
-    """
+    *owner* and *scope* are erased on completion; then only the hash identifies the owner."""
 
     id: str
     subject: str

@@ -127,7 +127,6 @@ def check(conversations: Sequence[Conversation], where: str) -> None:
         raise DatasetError(f"{where}: asks no question")
 
 
-# --- reading -----------------------------------------------------------------------------------------
 # A file into a data set: the JSON of LoCoMo or of LongMemEval, our JSON lines, or a directory of cases, told apart
 # by what they hold.
 
@@ -203,7 +202,6 @@ def read_dataset(path: Path) -> Dataset:
     return Dataset(path.name, tuple(found))
 
 
-# --- lines -------------------------------------------------------------------------------------------
 # Reads our own format: one JSON object a line, for small sets written by hand or by a script.
 #
 #     {"memory": "m1", "owner": "ann", "text": "User's budget for Hawaii is $10,000", "at": "2026-03-02T09:00:00Z"}
@@ -307,7 +305,6 @@ def _conversation_of_lines(name: str, gathered: _Gathered) -> Conversation:
     )
 
 
-# --- published ---------------------------------------------------------------------------------------
 # Data sets as others publish them.
 
 BETWEEN = timedelta(seconds=30)  # the data has a time for each session only: messages follow one another
@@ -321,7 +318,6 @@ def conversations_of_list(parsed: object, where: str) -> list[Conversation]:
     return [_conversation_of_locomo(sample, f"{where}[{at}]") for at, sample in enumerate(samples)]
 
 
-# --- LongMemEval -------------------------------------------------------------------------------------
 # Wu et al., ICLR 2025: each question has a history of its own, sessions of a user and an assistant. Evidence is
 # the turns marked `has_answer`; where none is, what the user said in the sessions named. A question whose id ends
 # with "_abs" has no answer.
@@ -379,7 +375,6 @@ def _turn(turn: Mapping[str, Any], where: str, session: str, number: int, begins
     return Said(f"{session}:{number}", _ROLES[role], text.strip(), session, begins + number * BETWEEN)
 
 
-# --- cases -------------------------------------------------------------------------------------------
 # One file a case: memories, a query, which of them must be injected for it and which must not.
 
 
@@ -414,7 +409,6 @@ def _conversation_of_case(path: Path, directory: Path) -> Conversation:
     return Conversation(where, (), (question,), noted=noted)
 
 
-# --- locomo ------------------------------------------------------------------------------------------
 # Reads LoCoMo's format (Maharana et al., ACL 2024), the one of its `locomo10.json`.
 #
 # The two speakers stand in for the caller (`speaker_a`) and the assistant (`speaker_b`). A message is learned as

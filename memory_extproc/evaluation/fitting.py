@@ -54,7 +54,6 @@ from memory_extproc.recall.weights import (
     worth_of,
 )
 
-# --- tuning ------------------------------------------------------------------------------------------
 # Fits the weights that recall goes by, and says how good they are on conversations they were not fitted on.
 #
 # The ranker learns from questions and their evidence. What tells whether anything helps learns from those
@@ -422,8 +421,6 @@ class _Chosen:
         covered = (self.evidence & passes[:, :, None]).any(axis=1).sum(axis=1) / self.pieces
         return float(covered.mean()), float(passes.sum(axis=1).mean())
 
-
-# --- fitting -----------------------------------------------------------------------------------------
 
 _FEWEST = 2  # conversations: one to fit on, one to judge by
 _FEW = "_few"  # ends the names of rankers for stores of few memories

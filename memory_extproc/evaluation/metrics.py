@@ -203,7 +203,6 @@ def _round_values(value: Any) -> Any:
     return [_round_values(inner) for inner in value] if isinstance(value, list) else value
 
 
-# --- scoring -----------------------------------------------------------------------------------------
 # Figures of one ranking. Pure.
 #
 # Positions count what the data set names (LoCoMo: turns), not memories: a memory that stands for n of them takes
@@ -312,7 +311,6 @@ def quantile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-# --- topics ------------------------------------------------------------------------------------------
 # How well changes of subject are found: sessions with marked shifts, told by the measures alone.
 
 

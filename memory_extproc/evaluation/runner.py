@@ -208,7 +208,6 @@ async def filled(there: Played, embedder: EmbeddingModel) -> None:
         await asyncio.sleep(0)
 
 
-# --- asking ------------------------------------------------------------------------------------------
 # One question put to one of the systems that are compared, and what came of it.
 
 DEEPEST = 20  # the largest k that is measured
@@ -389,7 +388,6 @@ def _sums(metrics: Metrics) -> dict[str, float]:
     }
 
 
-# --- playing -----------------------------------------------------------------------------------------
 # A conversation played in through the write path that production uses, over a store in memory.
 #
 # Each message of the caller and the answer behind it become an exchange, handed to the learner with its session

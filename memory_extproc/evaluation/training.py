@@ -143,7 +143,6 @@ def _list_questions(conversations: Sequence[Conversation]) -> list[tuple[str, st
     return asked
 
 
-# --- validating --------------------------------------------------------------------------------------
 # How good a ranker is on conversations that it was not fitted on, and what each feature is worth to it.
 
 DEPTHS = (5, 10, 20)
@@ -216,7 +215,6 @@ def ablation(
     ]
 
 
-# --- fit ---------------------------------------------------------------------------------------------
 # Fitting of few weights from few questions: a ranker over candidates, and a probability. Pure numpy.
 #
 # Both losses are convex with an L2 term, so Newton's method with halved steps ends at the one best answer: no

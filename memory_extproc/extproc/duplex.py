@@ -3,8 +3,7 @@
 Seen on Envoy 1.40: a stream that we end, however cleanly, while a piece of a body is with us loses that piece. The
 model gets an empty or a cut request, the client a cut answer, both with status 200, or the exchange hangs. And
 Envoy waits for us without end, because message_timeout does not count here. So what is held here is given back
-whatever happens.
-"""
+whatever happens."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ class DuplexExchange:
         """Whether nothing is lost by it when the stream ends behind the replies to the event in hand.
 
         Not even behind the headers of a request without a body: the end of the stream travels behind our reply, and
-        what the model answers meanwhile would be on its way to us. Seen on Envoy 1.40: 200 without its body.
-        """
+        what the model answers meanwhile would be on its way to us. Seen on Envoy 1.40: 200 without its body."""
         asked = self._asked or not self._mode.duplex_request
         answered = self._answered or not self._mode.duplex_answer
         return asked and answered

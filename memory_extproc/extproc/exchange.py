@@ -1,8 +1,7 @@
 """One HTTP exchange as ext_proc shows it: which message may come next, and our answer.
 
 Knows no gRPC, protobuf or clock, so a test drives it with plain values; `processor.py` pumps the real stream
-through `handle`, and on `OutOfOrderError` ends that stream cleanly.
-"""
+through `handle`, and on `OutOfOrderError` ends that stream cleanly."""
 
 from __future__ import annotations
 

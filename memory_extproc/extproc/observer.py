@@ -1,8 +1,7 @@
 """The exchange as a second filter sees it, that stands first, changes nothing and is waited for by nobody.
 
 It sees the client's own request and the answer that the client gets, after whatever other filters made of both.
-What became of the request, and whose it is, the filter that changed it says (handover.py).
-"""
+What became of the request, and whose it is, the filter that changed it says (handover.py)."""
 
 from __future__ import annotations
 
@@ -83,7 +82,6 @@ class ObservedExchange(Exchange):
         """Nothing: the exchange is one, however many filters see it."""
 
 
-# --- handover ----------------------------------------------------------------------------------------
 # What the filter that changes a request tells the one that watches the exchange, through Envoy's dynamic
 # metadata.
 #

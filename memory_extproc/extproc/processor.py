@@ -229,12 +229,7 @@ def _end(span: Span, trail: Trail) -> None:
 
 
 def _span_fields(told: ExchangeMetadata) -> dict[str, Field]:
-    return {
-        "outcome": told.outcome.value,
-        "arm": told.arm.value,
-        "memories": told.count,
-        "tokens": told.tokens,
-    }
+    return {"outcome": told.outcome.value, "arm": told.arm.value, "memories": told.count, "tokens": told.tokens}
 
 
 def message_options(request_bytes: int) -> list[tuple[str, int]]:
@@ -266,8 +261,7 @@ def _register_handler(server: grpc.aio.Server, process: Callable[..., Awaitable[
 def register_ending(server: grpc.aio.Server) -> None:
     """Serve no exchange: every stream ends at once and cleanly, so that its request passes without memory.
 
-    A service that is not registered would be an error, and a 500 for the user.
-    """
+    A service that is not registered would be an error, and a 500 for the user."""
 
     async def end_stream(_requests: AsyncIterator[bytes], _context: Stream) -> None:
         """No message ever goes back."""

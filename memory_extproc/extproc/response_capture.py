@@ -102,7 +102,6 @@ def capture(dialect: Dialect, headers: Headers, limit: int, held: BodyMemoryBudg
     return Capture(reader, encoding, limit, held)
 
 
-# --- held --------------------------------------------------------------------------------------------
 # A budget in bytes for the bodies that open exchanges hold in this process.
 
 # Of the whole, what captures for learning may take together: the rest is kept free for reads, because a
@@ -147,7 +146,6 @@ class BodyMemoryBudget:
         self._learning -= count
 
 
-# --- accounts ----------------------------------------------------------------------------------------
 # What memory adds and what the provider's cache spares, by tenant and by side of the comparison.
 
 OTHERS = "other"  # the label of every tenant that is not named

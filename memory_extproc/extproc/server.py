@@ -166,7 +166,6 @@ class _Rotating:
         return tuple((stat.st_mtime_ns, stat.st_ino) for stat in (path.stat() for path in self._files))
 
 
-# --- readiness ---------------------------------------------------------------------------------------
 # Whether Envoy should send us requests: told to gRPC health and to /readyz.
 #
 # Asked are what a request cannot do without: the model is loaded before the server starts, the journal is tried

@@ -1,8 +1,7 @@
 """The journal in a SQLite file: accepted turns wait here until they are learned.
 
 A turn is waiting → stored (messages in the store) → learned (facts extracted), then erased after a short retention.
-A turn that fails permanently becomes a dead letter, kept for review up to a limit.
-"""
+A turn that fails permanently becomes a dead letter, kept for review up to a limit."""
 
 from __future__ import annotations
 
@@ -128,8 +127,7 @@ _FEW = 32  # turns read on the event loop, without a transaction
 class SqliteJournal(SqliteBacked):
     """Implements ports.Journal. Use within `async with`; an unusable file fails the calls, not the entering.
 
-    *max_turns* bounds unlearned turns, *max_dead* the dead letters (the oldest is erased first).
-    """
+    *max_turns* bounds unlearned turns, *max_dead* the dead letters (the oldest is erased first)."""
 
     def __init__(
         self,

@@ -3,8 +3,7 @@
 A vector says what the model has read, and the model reads some 256 tokens: of a longer message the rest could
 not be found. Cuts are made where the writer made them, at headings first, then around code, between paragraphs,
 list items, lines and sentences; between words where there is nothing else, within a word where it alone is longer
-than a piece, and never within what a reader sees as one character.
-"""
+than a piece, and never within what a reader sees as one character."""
 
 from __future__ import annotations
 

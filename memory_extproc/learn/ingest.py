@@ -46,8 +46,7 @@ class Intake:
     """Screens an exchange, finds its place in a session and appends it to the journal. Who hands it in waits for
     that for `journal_wait` at most; the exchange is kept all the same, also where who handed it in is cancelled or
     the process is killed: it is in the intake log from before the first await until it is in the journal or is
-    rejected. Exchanges that cannot be decided or journalled now wait there, of each owner in their order.
-    """
+    rejected. Exchanges that cannot be decided or journalled now wait there, of each owner in their order."""
 
     def __init__(
         self,
@@ -150,7 +149,6 @@ class Intake:
         if self._waiting:
             log.warning("turns.left_undecided", turns=self._count)
 
-    # --- the log ---------------------------------------------------------------------------------------
     async def tend(self, closing: asyncio.Event) -> None:
         """Looks after the log's files."""
         while self._log is not None and not await self._ends_within_look(closing):
@@ -263,7 +261,6 @@ class Intake:
             log.info("turns.decided")
         self._metrics.turns_undecided.set(self._count)
 
-    # --- one exchange ----------------------------------------------------------------------------------
     async def _attempt(self, exchanged: Exchanged, logged: _Logged | None) -> TurnOutcome:
         try:
             stored = await self._take_in(exchanged, logged)
@@ -371,7 +368,6 @@ def _encode(exchanged: Exchanged) -> bytes:
         return json.dumps(msgspec.to_builtins(exchanged)).encode()
 
 
-# --- settling ----------------------------------------------------------------------------------------
 # Who has said something that cannot be found yet, and who waits until it can.
 
 
@@ -414,7 +410,6 @@ class PendingWrites:
                 waiter.set_result(None)
 
 
-# --- sifting -----------------------------------------------------------------------------------------
 # What of the exchanges and turns is not learned because its owner had it forgotten.
 
 
@@ -460,7 +455,6 @@ class TombstoneFilter:
         return [entry for entry in entries if entry.turn.id in left]
 
 
-# --- limits ------------------------------------------------------------------------------------------
 # The bounds of the write path.
 
 

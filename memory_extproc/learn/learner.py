@@ -4,8 +4,7 @@ Step 1, at once: the messages of a turn are embedded and put into the owner's pa
 and later: facts are extracted from its turns and reconciled with what is known. What is to be done is held in
 process as turn ids only; the words are read from the journal when their turn has come, so an owner who was
 forgotten in the meantime has nothing there to be learned. For that, forgetting first has everybody know what
-goes, advances the epoch, erases the journal, and then deletes what is stored.
-"""
+goes, advances the epoch, erases the journal, and then deletes what is stored."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ class FactReconciler(Protocol):
 
 class Learner:
     """Implements ports.TurnLearner. Entering takes up what the journal holds from before; leaving works off what
-    was accepted, extraction included, for *grace* at most; the rest stays in the journal.
-    """
+    was accepted, extraction included, for *grace* at most; the rest stays in the journal."""
 
     def __init__(
         self,
@@ -185,7 +183,6 @@ class Learner:
             await self._extracting.stop()
             self._unsettled.release_all()
 
-    # --- taking in -----------------------------------------------------------------------------------
     async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         return await self._intake.accept(exchanged)
 
@@ -235,7 +232,6 @@ class Learner:
         if not ahead:
             self._ahead.pop(owner, None)
 
-    # --- step 1: messages ----------------------------------------------------------------------------
     async def _show(self, owner: Owner, turn_ids: Sequence[str]) -> None:
         """Show messages before they are stored, so that they can be stored together. Visible in this process alone;
         a turn that cannot be shown is stored at once."""
@@ -342,7 +338,6 @@ class Learner:
             evidence.succeed(turn_ids, proves=False)
         return not waiting
 
-    # --- step 2: facts -------------------------------------------------------------------------------
     async def _extract(self, owner: Owner, batches: Sequence[tuple[str, ...]]) -> None:
         for turn_ids in batches:
             epoch = await self._coordination.epoch(owner)
@@ -395,7 +390,6 @@ def _take_up_limits(limits: LearnLimits) -> JournalPollerLimits:
     return JournalPollerLimits(limits.look, limits.sweep, limits.retention, limits.backoff)
 
 
-# --- following ---------------------------------------------------------------------------------------
 # What the learner tells whoever gathers turns into topics, and what it is told in turn.
 
 
@@ -446,7 +440,6 @@ class TopicShifts:
         self._gatherings.flush(owner, session, Trigger.TOPIC)
 
 
-# --- obeying -----------------------------------------------------------------------------------------
 # The learner's part in what people tell the assistant to keep or to forget.
 
 

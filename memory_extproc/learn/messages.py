@@ -29,7 +29,6 @@ from memory_extproc.safety.operator_rules import says_more_than_masks
 from memory_extproc.text.intents import acknowledgement, echoes, only_asks, polite, refusal
 from memory_extproc.text.words import words_hash
 
-# --- remember ----------------------------------------------------------------------------------------
 # Which messages of a turn become memories, at once and without a model. Pure.
 
 _LONGEST_JUDGED = 4000  # characters; a longer message holds something, and reading it would hold up others
@@ -181,8 +180,6 @@ def _line(named: Iterable[tuple[str, str]], most_bytes: int) -> str:
     return " ".join(f"{name}={cut(value, most_bytes)}" for name, value in written if value)
 
 
-# --- messages ----------------------------------------------------------------------------------------
-
 _AT_ONCE = 4_000  # characters judged on the event loop, some milliseconds; what is more goes to a thread
 
 Judges = Callable[[Turn, datetime], Sequence[Judged]]  # pure
@@ -291,7 +288,6 @@ def _not_yet() -> None:
     """Not all of it is visible yet."""
 
 
-# --- corrected ---------------------------------------------------------------------------------------
 # What a person has corrected is theirs: learning a turn anew, because its answer was, does not undo it.
 
 REVISION = "revision"  # in a memory's metadata, from its first correction on

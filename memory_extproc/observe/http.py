@@ -43,8 +43,7 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
     store: without it requests go on unenriched. *states*: more lines for the body of /readyz. /metrics are
     collected on that event loop. *documents* are JSON, by path. Entering it raises ConfigurationError where that
     port cannot be had. Of more than *connections* the oldest is closed: one that never finishes its request would
-    stay for ever, and the process has only so many.
-    """
+    stay for ever, and the process has only so many."""
 
     def __init__(
         self,
@@ -177,7 +176,6 @@ def _answering(body: bytes) -> Callable[[web.Request], Awaitable[web.Response]]:
     return answer
 
 
-# --- certificates ------------------------------------------------------------------------------------
 # When the certificates in use end, as a metric.
 
 

@@ -1,8 +1,7 @@
 """Log events: one fixed name per thing that happens, numbers and enums as fields, no person's words.
 
 The name of a caller never stands in a log; `caller_tag` gives a keyed hash that an operator who holds the
-key can reproduce.
-"""
+key can reproduce."""
 
 from __future__ import annotations
 
@@ -84,7 +83,6 @@ class CallerTag:
         return hmac.new(self._key, owner.key.encode(), hashlib.sha256).hexdigest()[:12]
 
 
-# --- tracing -----------------------------------------------------------------------------------------
 # What happened to one exchange, found again elsewhere: the ids that its log lines carry, and its spans.
 #
 # Here are the ids and the traces that nobody collects. Those that are collected are in `otlp.py`, which alone

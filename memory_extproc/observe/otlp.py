@@ -37,8 +37,7 @@ class OtlpOptions:
 class OtlpTraces(Traces):
     """Exports spans while entered; leaving exports the rest within the timeout of an export.
 
-    A background thread exports: an unreachable collector does not delay requests, and spans are dropped.
-    """
+    A background thread exports: an unreachable collector does not delay requests, and spans are dropped."""
 
     def __init__(self, options: OtlpOptions, ended: SpanProcessor | None = None) -> None:
         """*ended*: receives finished spans; None: they are exported to the collector."""

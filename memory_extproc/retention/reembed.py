@@ -1,8 +1,7 @@
 """Re-embeds memories whose vector is missing or comes from another model, online and in small pages.
 
 Also copies all memories of another model's collection into the current collection. Both can be interrupted at any
-time: finished rows are recognised by their fingerprint and skipped.
-"""
+time: finished rows are recognised by their fingerprint and skipped."""
 
 from __future__ import annotations
 

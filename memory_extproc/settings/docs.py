@@ -175,7 +175,6 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-# --- example -----------------------------------------------------------------------------------------
 # The configuration written out: config.yaml with every key, its meaning and its default; and what is in effect.
 
 _WIDTH = 116

@@ -133,7 +133,6 @@ class PartitionLoader:
         self._metrics.partition_fills.labels(outcome).inc()
 
 
-# --- reading -----------------------------------------------------------------------------------------
 # Reading many memories without holding up what else runs.
 
 # Characters read at a time: about 5 ms, for which other streams wait.
@@ -200,7 +199,6 @@ async def _pages(store: MemoryStore, owner: Owner, size: int) -> AsyncGenerator[
         yield rows
 
 
-# --- wording -----------------------------------------------------------------------------------------
 # Finding by words the memories of an owner who is not held in process, where the store has an index of words.
 
 _MOST = 50  # candidates by words; each is read anew, which takes about 0.1 ms

@@ -68,7 +68,6 @@ class OwnerOverlay:
         self._forgetting = False
         self._forgotten: datetime | None = None
 
-    # --- versions ------------------------------------------------------------------------------------
     @property
     def seen(self) -> int:
         """The version up to which every write of any replica is in `held`."""
@@ -100,7 +99,6 @@ class OwnerOverlay:
         finally:
             self._writing -= 1
 
-    # --- our own writes ------------------------------------------------------------------------------
     def put(self, rows: Sequence[Embedded]) -> int:
         """The mark to acknowledge or take back with."""
         mark = self._tick()
@@ -183,7 +181,6 @@ class OwnerOverlay:
         """Grows each time everything is forgotten."""
         return self._generation
 
-    # --- forgetting ----------------------------------------------------------------------------------
     def forget(self, version: int) -> None:
         """Everything is gone, as of *version*; what a running fill brings is not taken."""
         self.overlay.clear()
@@ -203,7 +200,6 @@ class OwnerOverlay:
         """Whether a lagging read of the store may still show what was forgotten."""
         return self._forgetting or (self._forgotten is not None and now - self._forgotten < settle)
 
-    # --- filling -------------------------------------------------------------------------------------
     def begin_fill(self, version: int) -> Attempt:
         """*version* is read before the store is."""
         self._attempt = Attempt(version, self._generation, self._tick())
@@ -227,7 +223,6 @@ class OwnerOverlay:
     def abandon_fill(self) -> None:
         self._attempt = None
 
-    # --- bounds --------------------------------------------------------------------------------------
     @property
     def size(self) -> int:
         """Bytes."""
@@ -248,7 +243,6 @@ class OwnerOverlay:
         return self.held is None and not self.overlay and not self.too_large and not waits
 
 
-# --- roster ------------------------------------------------------------------------------------------
 # The owners of whom something is held in process, within a bound of bytes.
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 from memory_extproc.errors import PermanentError
 from memory_extproc.inference.word_hashing import WordHashEmbedder
-from memory_extproc.model import (
-    Matrix,
-)
+from memory_extproc.model import Matrix
 
 
 class CannedEmbedder(WordHashEmbedder):

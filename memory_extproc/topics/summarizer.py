@@ -169,7 +169,6 @@ def _lines(lines: Sequence[dict[str, object]]) -> str:
     return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
 
 
-# --- condensing --------------------------------------------------------------------------------------
 # A session in as many words as its size deserves, level by level.
 
 CHUNK = 2_000  # tokens that are summed up together, about

@@ -2,8 +2,7 @@
 
 What is to be done stands in a record of each owner, so another process goes on where one ended: a session that
 nobody came back to is finished when its owner says something again. Ids are made from turns, so doing it twice
-changes nothing. One process works for an owner at a time: it holds their lease.
-"""
+changes nothing. One process works for an owner at a time: it holds their lease."""
 
 from __future__ import annotations
 
@@ -112,7 +111,6 @@ class Topics:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- taking in -----------------------------------------------------------------------------------
     async def note(self, owner: Owner, turns: Sequence[Turn], last: frozenset[str] = frozenset()) -> None:
         """Written down when it returns; whatever comes of it comes later. *last*: ids of turns that end their
         session. Noting a turn again changes nothing."""
@@ -157,7 +155,6 @@ class Topics:
         for owner in self._silences.longer_than(self._limits.idle):
             self._nudge(owner)
 
-    # --- whose turn it is ----------------------------------------------------------------------------
     async def _look(self) -> None:
         while not await self._leaves_within(self._limits.look.total_seconds()):
             self.look()
@@ -215,7 +212,6 @@ class Topics:
             return False
         return True
 
-    # --- working -------------------------------------------------------------------------------------
     async def _work(self, owner: Owner) -> None:
         lease = f"topics:{owner.key}"
         if not await self._coordination.acquire(lease, self._holder, self._limits.lease):
@@ -331,7 +327,6 @@ class Topics:
         found = {one.turn.id: turn for one, turn in zip(there, embedded, strict=True)}
         return [found.get(one.turn.id) for one in said]
 
-    # --- what is open --------------------------------------------------------------------------------
     async def _open_topic(self, owner: Owner, thread: Thread) -> OpenTopic:
         """As it was left; made again from what was said where another process, or we long ago, left it."""
         held = self._held.get((owner, thread.session))
@@ -350,7 +345,6 @@ class Topics:
         while len(self._held) > self._limits.topics_held:
             self._held.popitem(last=False)
 
-    # --- the record ----------------------------------------------------------------------------------
     async def _threads(self, owner: Owner) -> Threads:
         return state.read(await self._coordination.get_record(state.KIND, owner, ""))
 
@@ -388,7 +382,6 @@ def _nobody(_owner: Owner, _session: str) -> None:
     """Without a listener."""
 
 
-# --- silence -----------------------------------------------------------------------------------------
 # How long sessions have been silent, whatever becomes of the wall clock meanwhile.
 
 

@@ -198,7 +198,6 @@ def _within_bounds(groups: Sequence[_Closed]) -> list[_Closed]:
     return kept
 
 
-# --- rows --------------------------------------------------------------------------------------------
 # Topics and summaries of sessions as memories. Pure; the same turns give the same ids.
 
 MADE = "made"  # in metadata: when its sources were read, in seconds since 1970
@@ -319,7 +318,6 @@ def truncate_utf8(text: str, most: int) -> str:
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
 
-# --- rebuilding --------------------------------------------------------------------------------------
 # Summaries made anew of what is left of what they were made of, under the ids they have.
 
 _MESSAGES = frozenset({Source.VERBATIM, Source.QUESTION})

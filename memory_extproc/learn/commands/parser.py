@@ -2,8 +2,7 @@
 
 Rules of whole sentences, in the languages of the extractor: a sentence that only has such words within it tells
 nobody to do anything. What is quoted, pasted, supposed or played is nobody's command. Where a sentence may be meant
-so and no rule says what for, nothing is done by rules: it is doubtful, and a model may know.
-"""
+so and no rule says what for, nothing is done by rules: it is doubtful, and a model may know."""
 
 from __future__ import annotations
 
@@ -206,7 +205,6 @@ class Markers:
         return tuple(command for _, command in sorted(found, key=lambda pair: pair[0]))[:_MOST]
 
 
-# --- llm commands ------------------------------------------------------------------------------------
 # A language model's word on messages of which rules cannot tell whether they are commands. Its answer is checked
 # against what was said: it names nothing that the message does not.
 

@@ -1,8 +1,7 @@
 """Doing what people tell the assistant to keep or to forget, at once and not when their session is extracted from.
 
 A forget in chat is soft: what it matches is in the state deleted, so that nothing recalls it, and can be brought
-back over the memory API until it is erased for good. What a person wants erased for certain they forget there.
-"""
+back over the memory API until it is erased for good. What a person wants erased for certain they forget there."""
 
 from __future__ import annotations
 
@@ -316,12 +315,7 @@ def _retiring(asked: datetime, now: datetime, why: str) -> Change:
         if memory.state not in _RETIRABLE or memory.metadata.get("unretired", 0) >= asked.timestamp():
             return ()  # forgotten already, or brought back since
         at = now.replace(microsecond=0)
-        noted = {
-            **memory.metadata,
-            RETIRED: why,
-            RETIRED_AT: int(at.timestamp()),
-            RETIRED_FROM: memory.state.value,
-        }
+        noted = {**memory.metadata, RETIRED: why, RETIRED_AT: int(at.timestamp()), RETIRED_FROM: memory.state.value}
         gone = replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), metadata=noted)
         return [Embedded(gone, row.vector)]
 
@@ -371,7 +365,6 @@ class Unextracted:
         return await self._extractor.extract(left, earlier=before) if left else []
 
 
-# --- speaking ----------------------------------------------------------------------------------------
 # Which memories speak of what somebody wants forgotten, or holds for over. Pure.
 #
 # A person names a thing in few words, in any language; what was learned of it may have others. So with what has

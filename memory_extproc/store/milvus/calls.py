@@ -134,8 +134,7 @@ def _cancellation_told_apart() -> Iterator[None]:
     The client may forget ours. And it may make one: where it finds its channel broken it exchanges it, and closes
     the old one with the calls that are under way on it: gRPC raises CancelledError in these. Nobody told the task
     that waits to end; it is the store that went away, and what the task does is to be tried again, and not given
-    up without a word.
-    """
+    up without a word."""
     with cancellation_kept() as cancelled:
         try:
             yield
@@ -145,7 +144,6 @@ def _cancellation_told_apart() -> Iterator[None]:
             raise
 
 
-# --- faults ------------------------------------------------------------------------------------------
 # What goes wrong at Milvus, sorted by what we can do about it.
 
 
@@ -296,7 +294,6 @@ def as_error(error: BaseException, operation: str) -> MemoryExtprocError:
             return PermanentError(text)
 
 
-# --- breaker -----------------------------------------------------------------------------------------
 # A circuit breaker: after some failures in a row nobody waits for a store that is down.
 
 Clock = Callable[[], float]  # seconds that never go back

@@ -1,8 +1,7 @@
 """Milvus Lite in this process, behind a Unix socket that only our own user can open.
 
 pymilvus would start it on a TCP port of the loopback, where it would give everybody's memories to any local user
-who asks: it knows no passwords.
-"""
+who asks: it knows no passwords."""
 
 from __future__ import annotations
 
@@ -215,7 +214,6 @@ def _let_go(log: IO[bytes]) -> None:
         path.unlink()
 
 
-# --- lite files --------------------------------------------------------------------------------------
 # Whether the files of Milvus Lite's collections still stand where they were opened.
 #
 # Lite has every row in its memory and goes on answering without its files: what it acknowledges then is gone at

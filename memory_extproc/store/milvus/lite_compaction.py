@@ -2,8 +2,7 @@
 
 A collection is copied, without them, to its twin; the alias, which everybody uses, moves to the twin in one step,
 and the old one is dropped with its files. A twin without an alias is what a crash left behind, before or after that
-step, and goes when the store is opened.
-"""
+step, and goes when the store is opened."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Reads of Milvus Lite that make no more of its rows than what is asked for.
 
 Lite itself makes a Python object of every number of the vector of every row that matches, also to count them or to
-tell their ids: 15 kB and 0.2 ms each, all of them at once for a count.
-"""
+tell their ids: 15 kB and 0.2 ms each, all of them at once for a count."""
 
 from __future__ import annotations
 
@@ -119,7 +118,6 @@ def _read_rows(table: Any, places: list[int], fields: Sequence[str]) -> list[dic
     return made
 
 
-# --- upkeep ------------------------------------------------------------------------------------------
 # Lite starts a thread for each collection, to compact segments and build indexes.
 
 
@@ -149,7 +147,6 @@ def share_upkeep(database: Any, name: str, executor: futures.Executor) -> None:
         collection._bg_executor = _SharedUpkeep(executor)  # noqa: SLF001
 
 
-# --- pandas later ------------------------------------------------------------------------------------
 # pandas for who imports it and hardly ever needs it: loaded when it is first used.
 #
 # pymilvus imports it for data frames, and pyarrow for its conversions; nobody here makes any. It takes a quarter

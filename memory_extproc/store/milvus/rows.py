@@ -120,7 +120,6 @@ def _time_or_none(seconds: int) -> datetime | None:
     return _time(seconds) if seconds else None
 
 
-# --- filters ---------------------------------------------------------------------------------------
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 
@@ -157,7 +156,6 @@ def recallable(owner: Owner, scope: Scope, now: datetime) -> str:
     return " and ".join(parts)
 
 
-# --- listing -----------------------------------------------------------------------------------------
 # Everything of a store in parts that one answer holds.
 
 Row = Mapping[str, Any]

@@ -87,7 +87,6 @@ class MilvusStore:
         """How long the store has not been open, or has failed writes or reads; zero while it works."""
         return self._calls.failing_for
 
-    # --- opening and closing -------------------------------------------------------------------------
     async def open(self) -> None:
         async with self._opening:
             if self._opened is not None:
@@ -116,14 +115,7 @@ class MilvusStore:
                     loading.begin()
                     await loading.wait(self._options.timeout)
                 self._opened = Opened(
-                    client,
-                    capabilities,
-                    placement,
-                    loading,
-                    flusher,
-                    self._gates,
-                    self._calls,
-                    self._options,
+                    client, capabilities, placement, loading, flusher, self._gates, self._calls, self._options
                 )
                 self._resources = undo.pop_all()
             self._calls.mark_opened()
@@ -161,7 +153,6 @@ class MilvusStore:
         opened = self._ready()
         await self._delete(opened, "delete", opened.placement.of(_PROBE), rows.with_ids([row.memory.id]))
 
-    # --- writing -------------------------------------------------------------------------------------
     async def put(self, owner: Owner, rows_: Sequence[Embedded]) -> None:
         check_rows(owner, rows_, self._options.dimension)
         # Upserting one id twice in one message is undefined; the last one counts.
@@ -248,7 +239,6 @@ class MilvusStore:
         await Rewriting(client, options, self._calls).rewrite(alias, self._gates[alias])
         return True
 
-    # --- reading -------------------------------------------------------------------------------------
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         return self._readable(await self._by_ids("get", owner, ids, rows.SCALARS, STRONG), rows.to_memory)
 
