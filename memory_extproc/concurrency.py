@@ -7,14 +7,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
+from memory_extproc.errors import TransientError
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 
 log = logger(__name__)
+Clock = Callable[[], float]  # seconds that never go back
 
 
 class Background:
@@ -128,3 +131,50 @@ def cancellation_kept() -> Iterator[Callable[[], bool]]:
     finally:
         if is_cancelled():
             raise asyncio.CancelledError
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerLimits:
+    failures: int = 5  # in a row, before calls are rejected
+    pause: timedelta = timedelta(seconds=30)  # then a probe is let through
+
+
+class Breaker:
+    """A circuit breaker; not for several threads.
+
+    Closed: calls pass. Open after *failures* in a row: calls are rejected at once. Half-open after *pause*: a
+    single call passes as a probe, and its result decides."""
+
+    def __init__(self, limits: BreakerLimits, clock: Clock, why: str = "it did not answer a moment ago") -> None:
+        """*why*: the message of the error while it is open."""
+        self._limits, self._clock, self._why = limits, clock, why
+        self._failed = 0
+        self._opened_at: float | None = None
+        self._probing = False
+
+    @property
+    def closed(self) -> bool:
+        return self._opened_at is None
+
+    def admit(self) -> None:
+        """TransientError while open. An admitted caller then reports success, failure or neither."""
+        if self._opened_at is None:
+            return
+        if self._probing or self._clock() - self._opened_at < self._limits.pause.total_seconds():
+            raise TransientError(self._why)
+        self._probing = True
+
+    def count_success(self) -> None:
+        self._failed = 0
+        self._opened_at = None
+        self._probing = False
+
+    def count_failure(self) -> None:
+        self._failed += 1
+        self._probing = False
+        if self._failed >= self._limits.failures:
+            self._opened_at = self._clock()
+
+    def count_undecided(self) -> None:
+        """The call was cancelled: it says nothing about the other side."""
+        self._probing = False

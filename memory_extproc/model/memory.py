@@ -214,9 +214,7 @@ class Selected(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Words:
-    """The contextual vectors of a text's meaningful word pieces, packed by `index.packing`.
-
-    At least one piece."""
+    """The contextual vectors of a text's meaningful word pieces, packed by `index.packing`. At least one piece."""
 
     packed: npt.NDArray[np.uint8] = field(repr=False)  # (pieces, half the dimension)
     # (pieces,): factors that normalise the vectors to unit length

@@ -12,7 +12,7 @@ from typing import TypeVar
 import grpc
 from pymilvus import exceptions as milvus
 
-from memory_extproc.concurrency import cancellation_kept
+from memory_extproc.concurrency import Breaker, Clock, cancellation_kept
 from memory_extproc.errors import (
     MemoryExtprocError,
     NotReadyError,
@@ -292,48 +292,3 @@ def as_error(error: BaseException, operation: str) -> MemoryExtprocError:
             return UnknownFaultError(text)
         case Fault.REFUSED:
             return PermanentError(text)
-
-
-# A circuit breaker: after some failures in a row nobody waits for a store that is down.
-
-Clock = Callable[[], float]  # seconds that never go back
-
-
-class Breaker:
-    """Closed: calls pass. Open after *failures* in a row: they are refused at once. Half-open after *pause*: one
-    call passes as a probe, and what becomes of it decides. One event loop owns it."""
-
-    def __init__(self, failures: int, pause: timedelta, clock: Clock) -> None:
-        self._most = failures
-        self._pause = pause.total_seconds()
-        self._clock = clock
-        self._failed = 0
-        self._opened_at: float | None = None
-        self._probing = False
-
-    @property
-    def closed(self) -> bool:
-        return self._opened_at is None
-
-    def admit(self) -> None:
-        """TransientError while it is open; who is admitted calls one of the three below afterwards."""
-        if self._opened_at is None:
-            return
-        if self._probing or self._clock() - self._opened_at < self._pause:
-            raise TransientError("the store did not answer a moment ago")
-        self._probing = True
-
-    def count_success(self) -> None:
-        self._failed = 0
-        self._opened_at = None
-        self._probing = False
-
-    def count_failure(self) -> None:
-        self._failed += 1
-        self._probing = False
-        if self._failed >= self._most:
-            self._opened_at = self._clock()
-
-    def count_undecided(self) -> None:
-        """The call was cancelled before anybody could tell."""
-        self._probing = False

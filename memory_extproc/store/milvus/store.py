@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from memory_extproc.concurrency import contain_faults
+from memory_extproc.concurrency import Breaker, BreakerLimits, Clock, contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import (
     Embedded,
@@ -29,7 +29,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.store.milvus import rows
-from memory_extproc.store.milvus.calls import Breaker, Calls, Clock
+from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import connect
 from memory_extproc.store.milvus.connect import Opening
 from memory_extproc.store.milvus.lite import EmbeddedLite
@@ -60,7 +60,8 @@ class MilvusStore:
         self._options = options
         self._metrics = metrics
         self._now = now
-        breaker = Breaker(options.breaker_failures, options.breaker_pause, clock)
+        limits = BreakerLimits(options.breaker_failures, options.breaker_pause)
+        breaker = Breaker(limits, clock, "the store did not answer a moment ago")
         self._calls = Calls(breaker, metrics, clock)
         self._calls.mark_closed()
         self._opening = asyncio.Lock()
