@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from memory_extproc.api.principal import Role
-from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of, needs_extra
+from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of, load_settings, needs_extra
 from memory_extproc.cli.envoy_config import reachable
 from memory_extproc.cli.explain import owner_of
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
@@ -462,8 +462,7 @@ def reflect(
 
 def _do(work: str, config: Path | None, user: str, tenant: str, *, dry_run: bool, as_json: bool) -> None:
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-        log.configure("error", "console")
+        settings = load_settings(config)
         owner = owner_of(settings, tenant, user) if user else None
         data = Path(settings.data_dir).absolute()
         report = asyncio.run(_run_round(work, settings, data, owner, dry_run=dry_run))

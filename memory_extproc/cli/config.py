@@ -19,6 +19,7 @@ from rich.text import Text
 
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 from memory_extproc.inference.model_files import ModelDirectoryError, Precision, find_directory, read_manifest
+from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.docs import dump_effective
 from memory_extproc.settings.docs import example as written_out
@@ -42,6 +43,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 def file_of(config: Path | None) -> Path | None:
     """The file that `serve` would take too: the one named, else the usual one. None where there is none."""
     return config or (USUAL if USUAL.is_file() else None)
+
+
+def load_settings(config: Path | None) -> Settings:
+    """Load the configuration that `serve` would use, for a command that logs errors alone."""
+    settings = load(file_of(config), os.environ)
+    log.configure("error", "console")
+    return settings
 
 
 @app.command()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -16,9 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of
-from memory_extproc.observe import log
-from memory_extproc.settings import Settings, load
+from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, load_settings
+from memory_extproc.settings import Settings
 
 if TYPE_CHECKING:
     from memory_extproc.app.coordination import FleetAdmin
@@ -85,8 +83,7 @@ def _with_fleet(
             return await use(fleet)
 
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-        log.configure("error", "console")
+        settings = load_settings(config)
         return asyncio.run(use_fleet(settings))
 
 

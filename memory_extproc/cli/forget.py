@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -20,11 +19,10 @@ from rich.table import Table
 from memory_extproc.cli import output as show
 from memory_extproc.cli.api_client import Api, AsJson, UserOption, Yes, with_api
 from memory_extproc.cli.config import AsJson as ConfigAsJson
-from memory_extproc.cli.config import ConfigFile, faults_to_exit, file_of
+from memory_extproc.cli.config import ConfigFile, faults_to_exit, load_settings
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
 from memory_extproc.model import MemoryType, Owner
-from memory_extproc.observe import log
-from memory_extproc.settings import Settings, load
+from memory_extproc.settings import Settings
 
 if TYPE_CHECKING:
     from memory_extproc.erasure.receipts import Look, Proof
@@ -144,8 +142,7 @@ def verify_forget(
 
     Exit 0: genuine, and nothing was found; 1: not genuine, or something is there; 2: it could not be checked."""
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-    log.configure("error", "console")
+        settings = load_settings(config)
     try:
         text = sys.stdin.buffer.read() if str(receipt) == "-" else receipt.read_bytes()
     except OSError as error:

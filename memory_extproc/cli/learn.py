@@ -17,11 +17,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from memory_extproc.cli.config import AsJson, ConfigFile, Says, faults_to_exit, file_of, progress
+from memory_extproc.cli.config import AsJson, ConfigFile, Says, faults_to_exit, file_of, load_settings, progress
 from memory_extproc.cli.explain import owner_of
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import DeadLetter, Memory, Owner
-from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -98,8 +97,7 @@ def _with_quarantine(
     config: Path | None, tenant: str, user: str, use: Callable[[Quarantine, Owner], Awaitable[T]]
 ) -> T:
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-        log.configure("error", "console")
+        settings = load_settings(config)
         return asyncio.run(
             _quarantine_used(settings, Path(settings.data_dir).absolute(), owner_of(settings, tenant, user), use)
         )
@@ -248,8 +246,7 @@ def adopt(
 
 def _with_journals(config: Path | None, use: Callable[[Journals], Awaitable[T]], *, making: bool = False) -> T:
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-        log.configure("error", "console")
+        settings = load_settings(config)
         return asyncio.run(_use_journals(settings, use, making=making))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,10 +13,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_extproc.cli.config import AsJson, ConfigFile, Says, faults_to_exit, file_of, progress
+from memory_extproc.cli.config import AsJson, ConfigFile, Says, faults_to_exit, load_settings, progress
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.observe import log
-from memory_extproc.settings import Settings, load
+from memory_extproc.settings import Settings
 
 if TYPE_CHECKING:
     from memory_extproc.app.offline import OfflineContext
@@ -145,8 +143,7 @@ async def _restore_folder(settings: Settings, data: Path, folder: Path, says: Sa
 
 
 def _load_settings(config: Path | None) -> tuple[Settings, Path]:
-    settings = load(file_of(config), os.environ)
-    log.configure("error", "console")
+    settings = load_settings(config)
     return settings, Path(settings.data_dir).absolute()
 
 
