@@ -155,7 +155,8 @@ class Hit:
 class Scope:
     """Narrows a search within an owner's memories. An empty *project* or *origins* means all.
 
-    *as_of* widens it: memories valid then and superseded since are searched too."""
+    *as_of* widens it: memories valid then and superseded since are searched too.
+    """
 
     project: str = ""
     types: frozenset[MemoryType] = frozenset(MemoryType)
@@ -196,7 +197,8 @@ class Selection:
     """Conditions for memories, any of which suffices.
 
     *attributes* is a mask of `text.attributes`; *names* are folded; *days* are the first and last day as
-    date.toordinal()."""
+    date.toordinal().
+    """
 
     attributes: int = 0
     names: frozenset[str] = field(default=frozenset(), repr=False)
@@ -214,7 +216,10 @@ class Selected(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Words:
-    """The contextual vectors of a text's meaningful word pieces, packed by `index.packing`. At least one piece."""
+    """The contextual vectors of a text's meaningful word pieces, packed by `index.packing`.
+
+    At least one piece.
+    """
 
     packed: npt.NDArray[np.uint8] = field(repr=False)  # (pieces, half the dimension)
     # (pieces,): factors that normalise the vectors to unit length
@@ -232,7 +237,8 @@ class Candidates:
 
     *features* has a row for each memory and a column for each of *names*; NaN: unknown. *centre* and *spread* are
     mean and standard deviation of the columns over all *searched* memories, of which these are the most likely.
-    *total*: the owner's memories in any state or scope; None if unknown."""
+    *total*: the owner's memories in any state or scope; None if unknown.
+    """
 
     memories: tuple[Memory, ...]
     names: tuple[str, ...]
@@ -251,7 +257,8 @@ _END_OF_TIME = 253_402_300_800.0  # the year 10000, in seconds since 1970
 def seconds_said(value: object) -> float | None:
     """A time from metadata, in seconds since 1970; None if invalid.
 
-    Metadata may come from a file, with an integer of any length."""
+    Metadata may come from a file, with an integer of any length.
+    """
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     return float(value) if 0 <= value < _END_OF_TIME else None

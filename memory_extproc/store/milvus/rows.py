@@ -120,6 +120,7 @@ def _time_or_none(seconds: int) -> datetime | None:
     return _time(seconds) if seconds else None
 
 
+# --- filters ---------------------------------------------------------------------------------------
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t"})
 
 
@@ -156,6 +157,7 @@ def recallable(owner: Owner, scope: Scope, now: datetime) -> str:
     return " and ".join(parts)
 
 
+# --- listing -----------------------------------------------------------------------------------------
 # Everything of a store in parts that one answer holds.
 
 Row = Mapping[str, Any]
