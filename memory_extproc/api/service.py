@@ -42,7 +42,7 @@ class ServiceLimits:
 
 
 class MemoryService:
-    """Leaving it waits for changes that were begun: a caller who left does not leave half a change."""
+    """Leaving waits for running changes: a change is completed even if its caller disconnects."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class MemoryService:
         audit: AuditLog | None,
         metrics: Metrics,
     ) -> None:
-        """*operations* by the name of the method; a method without one answers UNIMPLEMENTED."""
+        """*operations*: by method name; other methods answer UNIMPLEMENTED."""
         unknown = operations.keys() - METHODS.keys()
         if unknown:
             raise ValueError(f"no such methods: {', '.join(sorted(unknown))}")
@@ -101,11 +101,11 @@ class MemoryService:
         return grpc.unary_unary_rpc_method_handler(unary, reads, writes)
 
     def identify(self, presented: Credentials) -> Principal:
-        """The caller, for a page that shows whose it is; no call is counted. RefusedError for nobody known."""
+        """The caller, for a page that shows the user. Counts no call. RefusedError for unknown callers."""
         return self._count_denials(self._admits.identify, presented)
 
     def admit(self, presented: Credentials) -> Principal:
-        """The caller who signs in. Attempts count against the caller's rate."""
+        """Sign a caller in. Attempts count against the caller's rate."""
         return self._count_denials(self._admits.principal, presented)
 
     def _count_denials(self, find: Callable[[Credentials], Principal], presented: Credentials) -> Principal:
@@ -116,14 +116,14 @@ class MemoryService:
             log.info("api.denied", method="page", reason=refused.reason, code=refused.code.name)
             raise
 
-    # Every face of the API comes through these three: gRPC here, HTTP in rest.py. All of them raise RefusedError.
+    # gRPC (here) and HTTP (rest.py) use these three methods, which raise only RefusedError.
     async def call(self, method: str, request: Any, presented: Credentials) -> Message:
-        """The answer of a method that takes one message and gives one."""
+        """Call a unary method."""
         user = getattr(request, "user_id", "")
         return await self._unary(method, user, presented, lambda call, do: do(call, request))
 
     async def take_in(self, method: str, requests: AsyncIterator[Any], presented: Credentials) -> Message:
-        """The answer of a method that takes a stream, whose first message is its start."""
+        """Call a client-streaming method, whose first message is its start."""
         first = await anext(aiter(requests), None)
         start = first.start if first is not None and first.HasField("start") else None
         user = "" if start is None else start.user_id
@@ -137,7 +137,7 @@ class MemoryService:
         return await self._unary(method, user, presented, work, bounded=False)
 
     async def stream(self, method: str, request: Any, presented: Credentials) -> AsyncGenerator[Message]:
-        """The answers of a method that gives a stream."""
+        """Call a server-streaming method."""
         started = time.monotonic()
         call = self._admit(method, request.user_id, presented)
         async with self._account(call, started):
@@ -165,7 +165,7 @@ class MemoryService:
         return await self._run_bounded(METHODS[method], carried_out(), bounded=bounded)
 
     async def _run_bounded(self, access: Access, work: Any, *, bounded: bool) -> Message:
-        """A change that was begun is finished, whatever becomes of who asked for it."""
+        """Run *work* with a timeout. A change that has begun is completed even if its caller disconnects."""
         limit = self._limits.timeout.total_seconds() if bounded else None
         try:
             async with asyncio.timeout(limit):
@@ -184,7 +184,7 @@ class MemoryService:
     def _end_change(self, task: asyncio.Task[Message]) -> None:
         self._changing.discard(task)
         if not task.cancelled():
-            task.exception()  # accounted for already, and perhaps nobody waits for it any more
+            task.exception()  # already accounted for; marks the exception as retrieved
 
     def _operation(self, method: str) -> Operation:
         operation = self._operations.get(method)
@@ -235,7 +235,7 @@ class MemoryService:
 
 
 class _Accounted:
-    """Around the work of a call: whatever ends it is told to *ended*, and leaves as a RefusedError."""
+    """Wraps the work of a call: reports its end to *ended*, and turns every error into a RefusedError."""
 
     def __init__(self, method: str, ended: Callable[[str, str], None]) -> None:
         self._method, self._ended = method, ended
@@ -250,8 +250,8 @@ class _Accounted:
         if not isinstance(error, Exception):  # cancelled, or the generator was closed: the caller left
             self._ended(grpc.StatusCode.CANCELLED.name, "")
             return
-        # Beside the stream pump and the learner's loop this is the place where any exception ends: gRPC would tell
-        # the caller its text, which may hold somebody's words.
+        # Like the stream pump and the learner's loop, this handles any exception: gRPC would send its text to the
+        # caller, and it may contain texts of users.
         refused = self._refusal(error)
         self._ended(refused.code.name, refused.reason)
         if refused is not error:

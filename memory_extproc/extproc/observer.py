@@ -1,7 +1,7 @@
-"""The exchange as a second filter sees it, that stands first, changes nothing and is waited for by nobody.
+"""The exchange in a second, observing filter, which stands first, changes nothing and delays nothing.
 
-It sees the client's own request and the answer that the client gets, after whatever other filters made of both.
-What became of the request, and whose it is, the filter that changed it says (handover.py)."""
+It sees the client's own request and the final answer to the client. The filter that changes the request hands over
+its caller and outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from memory_extproc.request.replay import BlockReplay, InView
 
 
 class ObservedExchange(Exchange):
-    """Learns; counts no outcome, because the other filter does."""
+    """Learns. Counts no outcome, because the other filter does."""
 
     def __init__(self, deps: ExchangeDeps, overhears: RequestObserver, trail: Trail | None = None) -> None:
         super().__init__(deps, StreamMode(watching=True), trail)
@@ -79,21 +79,20 @@ class ObservedExchange(Exchange):
         return await super()._store_turn(heard, captured)
 
     def _count(self, outcome: Outcome, dialect: str | None = None) -> None:
-        """Nothing: the exchange is one, however many filters see it."""
+        """Does nothing: the other filter counts the exchange."""
 
 
-# What the filter that changes a request tells the one that watches the exchange, through Envoy's dynamic
-# metadata.
+# The handover from the filter that changes a request to the observing filter, in Envoy's dynamic metadata.
 #
-# The two may reach different replicas, so nothing but this joins them. It names a caller and ids of memories and
-# holds nobody's words; its namespace is one that access logs are not told to print.
+# The two may reach different replicas, so they share nothing else. It contains a caller and ids of memories, but no
+# texts of users; do not print its namespace in access logs.
 
 log = logger(__name__)
 
 
 class HandoverMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of one request. A field that is not known is left out by older readers, and one that is missing has its
-    default, so two versions may stand side by side."""
+    """The handover of a request. Older readers ignore unknown fields, and missing fields have defaults, so two
+    versions may run side by side."""
 
     caller: Caller
     store: bool
@@ -104,9 +103,9 @@ class HandoverMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     notes_response: bool = False
     ends_session: bool = False
     origin: Origin = Origin()
-    seen: tuple[str, ...] = ()  # ids of the memories that the model has seen
-    reach: tuple[Owner, ...] = ()  # whose these may be
-    viewer: Owner | None = None  # whose conversation the provider keeps, if it does
+    seen: tuple[str, ...] = ()  # ids of the memories in the model's input
+    reach: tuple[Owner, ...] = ()  # their possible owners
+    viewer: Owner | None = None  # the owner of the conversation that the provider stores, if any
     epoch: int = 0
     tools: bool = False  # as Exchanged.tools
 
@@ -139,7 +138,7 @@ def hands(heard: PendingTurn, enriched: Enriched) -> str:
 
 
 def handed_in(metadata: Mapping[str, Any]) -> HandoverMetadata | None:
-    """None where the other filter said nothing: it was passed by, or there is none."""
+    """The handover; None if the other filter was bypassed or does not exist."""
     told = metadata.get(HANDED)
     text = told.get(TURN) if isinstance(told, Mapping) else None
     if not isinstance(text, str):
@@ -153,7 +152,7 @@ def handed_in(metadata: Mapping[str, Any]) -> HandoverMetadata | None:
 
 @dataclass(frozen=True, slots=True)
 class ObservedRequest:
-    """A request as its client sent it, as far as learning needs it."""
+    """The parts of the client's request that learning needs."""
 
     history: tuple[Message, ...] = field(default=(), repr=False)
     asked: str = field(default="", repr=False)
@@ -161,7 +160,7 @@ class ObservedRequest:
     conversation: str = ""  # as Exchanged.conversation
 
     def to_pending_turn(self, handed: HandoverMetadata) -> PendingTurn:
-        """Without the contents of what the model has seen: `RequestObserver.fill_contents` finds those."""
+        """The turn without the contents of injected memories, which `RequestObserver.fill_contents` adds."""
         view = None if handed.viewer is None else InView(handed.viewer, handed.epoch, ())
         return PendingTurn(
             caller=handed.caller,
@@ -186,7 +185,7 @@ class MemoryGetter(Protocol):
 
 
 class RequestObserver:
-    """What the watching filter knows of requests."""
+    """Reads requests for the observing filter."""
 
     def __init__(self, gets: MemoryGetter, replays: BlockReplay, *, request_bytes: int) -> None:
         self._gets, self._replays, self._request_bytes = gets, replays, request_bytes
@@ -195,7 +194,7 @@ class RequestObserver:
         self._request_bytes = request_bytes
 
     async def read(self, admitted: Admitted, body: bytes) -> ObservedRequest | None:
-        """None for a body that the other filter could not read either."""
+        """Parse a body. None if it is unreadable, for the other filter too."""
         limit = self._request_bytes
         if len(body) > limit:
             return None
@@ -211,8 +210,8 @@ class RequestObserver:
         )
 
     async def fill_contents(self, heard: PendingTurn) -> PendingTurn:
-        """With the contents of the memories that the model has seen, as far as they can be had: they only keep us
-        from learning our own words as somebody's."""
+        """Add the contents of injected memories, as far as they are available: they keep us from learning our own
+        text as a statement."""
         contents = await self._contents(heard)
         view = heard.in_view
         if view is not None:
