@@ -1,8 +1,7 @@
 """A complete Envoy bootstrap for this sidecar, built from Envoy's own typed messages.
 
 Comments give the reason for each value; most were found by watching a real Envoy fail without them. Imported only
-by the command that writes the configuration: the messages take a third of a second to import.
-"""
+by the command that writes the configuration: the messages take a third of a second to import."""
 
 from __future__ import annotations
 
@@ -356,12 +355,7 @@ def connection_manager(options: EnvoyOptions) -> hcm_v3.HttpConnectionManager:
         # body.
         upgrade_configs=[hcm_v3.HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
         access_log=[_access_log()],
-        http_filters=[
-            *observer_filters(options),
-            *identity_filters(options),
-            memory_filter(options),
-            _router(),
-        ],
+        http_filters=[*observer_filters(options), *identity_filters(options), memory_filter(options), _router()],
         route_config=_routes(options),
     )
 
@@ -370,8 +364,7 @@ def identity_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
     """The filters that prevent clients from asserting an identity.
 
     They come first: a route's request_headers_to_remove takes effect in the router filter, after the sidecar has
-    read the header.
-    """
+    read the header."""
     filters: list[hcm_v3.HttpFilter] = []
     if options.identity is not IdentityMode.TRUST and options.identity_headers:
         removals = [mutation.HeaderMutation(remove=name) for name in options.identity_headers]
@@ -465,8 +458,7 @@ def observer_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
     """With two filters: the observing filter.
 
     It comes before all others, and so sees the client's original request and, because responses pass the filters in
-    reverse, the final response.
-    """
+    reverse, the final response."""
     return [_filter(OBSERVER, _observer())] if options.two_filters else []
 
 

@@ -40,8 +40,7 @@ def render(options: EnvoyOptions, shape: Shape, *, gateway: str = "llm", namespa
     """Render YAML with a header that states its assumptions.
 
     *gateway* and *namespace* name the Gateway in the Kubernetes shapes, where the sidecar is
-    `service.namespace:port`. ConfigurationError for options that a shape does not support.
-    """
+    `service.namespace:port`. ConfigurationError for options that a shape does not support."""
     writers: Mapping[Shape, Callable[[], list[Tree]]] = {
         Shape.BOOTSTRAP: lambda: [bootstrap(options)],
         Shape.FILTER: lambda: [_filter(options)],
@@ -100,12 +99,7 @@ def _filter(options: EnvoyOptions) -> Tree:
     return {
         "per_connection_buffer_limit_bytes": options.buffer_bytes,
         "http_filters": [
-            plain(each)
-            for each in (
-                *observer_filters(options),
-                *identity_filters(options),
-                memory_filter(options),
-            )
+            plain(each) for each in (*observer_filters(options), *identity_filters(options), memory_filter(options))
         ],
         **_rest_parts(options),
     }

@@ -186,8 +186,7 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
     """What *fact*, which would be stored as *row*, is beside *existing*, in whichever order they come.
 
     Messages, other projects and *row* itself are passed over. What only repeats a memory we *injected* is
-    never new.
-    """
+    never new."""
     others = [one for one in existing if _comparable(one.memory, row)]
     alike = {one.memory.id: likeness(fact, one) for one in others}
     if (moved := _moved(fact, others)) is not None and alike[moved.id] is FactRelation.OTHER:
@@ -294,7 +293,6 @@ def _age(memory: Memory) -> tuple[float, int, int, str]:
     return said, memory.seq, ordinal if isinstance(ordinal, int) else 0, memory.id
 
 
-# --- same --------------------------------------------------------------------------------------------
 # When two facts speak of the same, and when they say the same of it. Pure.
 
 # Words that name nothing by themselves: "the Hawaii trip's total budget" is the budget for Hawaii.
@@ -377,7 +375,6 @@ def _joined(token: str) -> str:
     return fold(token).replace(" ", "")
 
 
-# --- llm judge ---------------------------------------------------------------------------------------
 # A language model's word on whether a fact changes what is known. Its answer is checked, number by number.
 
 PROMPT: Final = "reconcile-1"

@@ -262,8 +262,7 @@ class Sharing:
     def owners(self, caller: Caller) -> tuple[Owner, ...]:
         """The shared owners to search besides *caller*'s own memories.
 
-        A request that names a project reaches only that project, and only if the caller is a member.
-        """
+        A request that names a project reaches only that project, and only if the caller is a member."""
         tenant = caller.owner.tenant
         named = (caller.project,) if caller.project else caller.projects
         mine = [project for project in named if project in caller.projects] if self.projects else []
@@ -289,8 +288,7 @@ def circle_of(shared: tuple[Owner, ...], origins: tuple[str, ...], epochs: tuple
     """A key for the shared memories that a request may get; empty for a caller without any.
 
     Replay is limited to equal keys. Blocks injected before the caller left a project, used a narrower route, or a
-    shared memory was forgotten are therefore not replayed.
-    """
+    shared memory was forgotten are therefore not replayed."""
     if not (shared or origins):
         return ""
     owners = (f"{owner.key}:{epoch}" for owner, epoch in zip(shared, epochs, strict=True))
@@ -303,8 +301,7 @@ def circle_of(shared: tuple[Owner, ...], origins: tuple[str, ...], epochs: tuple
 def most_received(request_bytes: int) -> int:
     """The gRPC receive limit in bytes for request bodies up to *request_bytes*.
 
-    Far above the body limit: gRPC ends the stream with an error on a larger message, before we can pass it on.
-    """
+    Far above the body limit: gRPC ends the stream with an error on a larger message, before we can pass it on."""
     return max(64 * 1024 * 1024, 4 * request_bytes)
 
 
@@ -319,8 +316,7 @@ class SignalSources:
     """Where an upstream router reports its signals.
 
     Headers (lower case), and a namespace of Envoy's dynamic metadata with the keys `fact`, `tool` and `greeting`.
-    An empty namespace disables metadata.
-    """
+    An empty namespace disables metadata."""
 
     fact_headers: tuple[str, ...] = ("x-memory-signal-fact", "x-vsr-matched-fact-check")
     tool_headers: tuple[str, ...] = ("x-memory-signal-tool",)
