@@ -134,9 +134,10 @@ def _detail(fact: Fact, there: Memory) -> FactRelation | None:
     ):
         return None
     said, known = _details(fact.content), _details(there.content)
-    if mine < theirs:
+    renamed = fact.attribute != there.metadata["attribute"]  # the job and its employer: neither is in the other
+    if mine < theirs or (renamed and said <= known):
         return FactRelation.WIDER if said <= known else FactRelation.OTHER
-    if theirs < mine:
+    if theirs < mine or (renamed and known <= said):
         return FactRelation.NARROWER if known <= said else FactRelation.OTHER
     return None
 

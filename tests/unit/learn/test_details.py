@@ -66,6 +66,15 @@ async def test_detail_told_first_and_learned_last_still_stands_in_for_the_less_d
         assert await recallable(store, Source.RULES) == ["User works as a nurse at the Riverside Hospital"]
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+async def test_an_employer_said_again_without_the_job_keeps_the_job(swapped: bool) -> None:
+    said = ["I work at Bosch in Stuttgart as a welder", "I work at Bosch"]
+    facts, _ = await told(*(reversed(said) if swapped else said))
+    assert facts == ["User works at Bosch in Stuttgart as a welder"]
+    facts, _ = await told(*said, "I work at Siemens")
+    assert facts == ["User works for Siemens"]
+
+
 async def test_of_two_that_each_have_a_detail_of_their_own_both_stay() -> None:
     facts, _ = await told("My manager is Dr. Zhao in Building 7", "My manager is Dr. Evelyn Zhao")
     assert facts == ["User's manager is Dr. Evelyn Zhao", "User's manager is Dr. Zhao in Building 7"]
@@ -132,6 +141,9 @@ def test_after_any_statements_restatements_and_corrections_every_detail_that_hol
         ("Mein Zahnarzttermin ist am 3. Juni.", "Mein Zahnarzttermin wurde auf den 17. Juni verschoben.",
          "User's dentist appointment is 17. Juni"),
         ("Mon loyer est de 900 euros.", "Mon loyer a été augmenté à 1200 euros.", "User's rent is 1200 euros"),
+        ("My salary is 3,000 euros.", "My salary went from 3,000 to 3,400 euros.", "User's salary is 3,400 euros"),
+        ("The wedding is on 5 May 2026.", "The wedding is now on 6 June 2026.", "User's wedding is 6 June 2026"),
+        ("I love jazz.", "I don't love jazz.", "User dislikes jazz"),
         ("I eat meat.", "I don't eat meat.", "User doesn't eat meat"),
         ("I drink coffee.", "I can't drink coffee.", "User can't drink coffee"),
     ],
