@@ -338,8 +338,10 @@ _OTHERS = re.compile(rf"(?:(?:my|our)\s+{_RELATIVE}\b|(?:he|she|they)\b|{_NAME}\
 
 def is_of_others(sentence: str) -> bool:
     """Whether *sentence* speaks of somebody other than its writer."""
-    return _OTHERS.match(sentence) is not None and _FIRST.search(sentence) is None
+    return _OTHERS.match(sentence) is not None and _SPEAKS.search(sentence) is None
 
+
+_SPEAKS = re.compile(r"\b(?:i|i'm|i've|me|we|us)\b", re.IGNORECASE)
 
 # "34, married, two kids, live in Utrecht"
 _PROFILE = [
@@ -355,9 +357,13 @@ def read_profile(sentence: str) -> str:
         next((f"{subject} {item.strip()}" for pattern, subject in _PROFILE if pattern.fullmatch(item.strip())), "")
         for item in items
     ]
-    return ", ".join(found) if len(found) > _FEW and all(found) else sentence
+    if _INTRODUCES.fullmatch(items[0].strip()):
+        found[0] = items[0]
+    read = next((at for at, one in enumerate(found) if not one), len(found))
+    return ", ".join([*found[:read], *items[read:]]) if read > _FEW else sentence
 
 
+_INTRODUCES = re.compile(rf"(?:i'm|i\s+am|my\s+name(?:'s|\s+is)|this\s+is)\s+{_NAMES}", re.IGNORECASE)
 _FEW = 2  # items that may stand beside each other by chance
 # "Having lived in Chile, I ...": the participle's subject is that of the clause after it
 _PARTICIPLE = re.compile(

@@ -235,7 +235,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
     return Rule(
         pattern=re.compile(pattern, re.IGNORECASE),
         content=entry["content"],
-        attribute=entry["attribute"],
+        attribute=entry.get("attribute", entry["content"].removeprefix("{Who} ")),
         checks=tuple(checks.by_name[name] for name in entry.get("check", ("plain",))),
         type=MemoryType(entry.get("type", MemoryType.SEMANTIC)),
         importance=entry.get("importance", 0.6),

@@ -390,6 +390,8 @@ def test_reading_a_sentence_four_times_as_long_costs_little_more_than_four_times
         ("Coming from a Java background, I find Rust odd", ["User is from a Java background"]),
         ("About me: 34, married, two girls, live in Utrecht",
          ["User is 34", "User is married", "User has two girls", "User lives in Utrecht"]),
+        ("I'm Ann, 34, from Cork, and I have two cats",
+         ["User's name is Ann", "User is 34", "User is from Cork", "User has two cats"]),
         ("My brother is a baker. he's 31, lives in Turku and has two girls",
          ["User's brother is a baker", "User's brother is 31", "User's brother lives in Turku",
           "User's brother has two girls"]),
