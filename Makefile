@@ -41,7 +41,7 @@ TARGET ?= full
 ENGINE ?= $(shell for name in docker podman buildah; do command -v $$name >/dev/null && echo $$name && break; done)
 export IMAGE VERSION REVISION
 
-.PHONY: dist image audit version help cost promises runtime setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races kills chaos failovers eval docs models envoy protos \
+.PHONY: dist image audit version help cost promises runtime setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races kills chaos upgrades failovers eval docs models envoy protos \
   protos-check parity clean
 
 help: ## this list
@@ -163,6 +163,12 @@ promises: setup ## long stories over the whole sidecar, deaths included: STORIES
 chaos: setup ## faults and traffic against three replicas: SECONDS=60 SEED=1, or REPLAY=log; log into .cache/chaos
 	@MEMORY_EXTPROC_CHAOS_SECONDS=$(or $(SECONDS),60) MEMORY_EXTPROC_CHAOS_SEED=$(CHAOS_SEED) \
 	  MEMORY_EXTPROC_CHAOS_REPLAY="$(REPLAY)" $(BIN)/python -m pytest -q -s -p no:randomly tests/chaos/run_chaos.py
+
+upgrades: setup ## this version and an earlier one (FROM=revision) side by side under traffic, both ways: SECONDS=60 SEED=1
+	@rm -rf .cache/release && mkdir -p .cache/release && git archive $(or $(FROM),HEAD~1) | tar -x -C .cache/release
+	@MEMORY_EXTPROC_CHAOS_SECONDS=$(or $(SECONDS),60) MEMORY_EXTPROC_CHAOS_SEED=$(CHAOS_SEED) \
+	  MEMORY_EXTPROC_CHAOS_KINDS=rolling_restart,kill MEMORY_EXTPROC_CHAOS_RELEASE=$(CURDIR)/.cache/release \
+	  $(BIN)/python -m pytest -q -s -p no:randomly tests/chaos/run_chaos.py
 
 failovers: setup ## the master of the shared journal dies under load: a Redis Cluster of six, and three Sentinels
 	@$(BIN)/python -m pytest -q -s tests/chaos/run_failover.py

@@ -116,8 +116,8 @@ async def play(above: int | None) -> Played:
         items.append({"role": "user", "content": told})
         body = json.dumps({"model": "demo", "messages": items}).encode()
         request = dialect.read(body)
-        if compression.wanted(request, forced=False):
-            body = await compression.shortened(dialect, CALLER, request) or body
+        if compression.is_wanted(request, forced=False):
+            body = await compression.shorten(dialect, CALLER, request) or body
             await background.__aexit__()  # the state is made by the next request
         bodies.append(body)
         tokens.append(dialect.read(body).prompt_tokens)

@@ -68,6 +68,7 @@ def _ext_proc(cluster: str) -> dict[str, Any]:
             "grpc_service": {"envoy_grpc": {"cluster_name": cluster}},
             "failure_mode_allow": False,
             "message_timeout": "5s",
+            "request_attributes": ["request.time"],
             "processing_mode": {
                 "request_header_mode": "SEND",
                 "response_header_mode": "SEND",

@@ -7,27 +7,28 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
+from memory_extproc.errors import TransientError
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 
 log = logger(__name__)
+Clock = Callable[[], float]  # seconds that never go back
 
 
 class Background:
     """Owns the tasks of ending exchanges.
 
-    A finished exchange's handler is often cancelled, so final work must not run in it.
-    """
+    A finished exchange's handler is often cancelled, so final work must not run in it."""
 
     def __init__(self, metrics: Metrics, *, grace: timedelta, most: int = 10_000) -> None:
         """*grace*: how long leaving waits for running tasks.
 
-        *most*: concurrent tasks; further tasks are rejected.
-        """
+        *most*: concurrent tasks; further tasks are rejected."""
         self._metrics, self._grace, self._most = metrics, grace, most
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -52,7 +53,7 @@ class Background:
             return None
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._end_task)
         return task
 
     async def see_to_its_end(self, work: Coroutine[Any, Any, None], patience: timedelta) -> None:
@@ -61,7 +62,7 @@ class Background:
         if task is not None:
             await asyncio.wait({task}, timeout=patience.total_seconds())
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _end_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._metrics.stream_faults.labels("bug").inc()
@@ -102,8 +103,7 @@ async def off_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs: P.k
     """Run *work* on input of *size*, in a thread if it is large.
 
     Other streams run meanwhile, so *work* must not touch shared state. If the caller is cancelled, the thread
-    completes by itself.
-    """
+    completes by itself."""
     if size < LARGE:
         return work(*args, **kwargs)
     context = copy_context()
@@ -119,16 +119,62 @@ def cancellation_kept() -> Iterator[Callable[[], bool]]:
 
     Client libraries, among them Milvus' and Redis', use asyncio.wait_for, which before Python 3.12 swallows a
     cancellation that coincides with the result (python/cpython#86296). The task would continue, and its owner would
-    wait forever.
-    """
+    wait forever."""
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()
 
-    def cancelled() -> bool:
+    def is_cancelled() -> bool:
         return task is not None and task.cancelling() > before
 
     try:
-        yield cancelled
+        yield is_cancelled
     finally:
-        if cancelled():
+        if is_cancelled():
             raise asyncio.CancelledError
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerLimits:
+    failures: int = 5  # in a row, before calls are rejected
+    pause: timedelta = timedelta(seconds=30)  # then a probe is let through
+
+
+class Breaker:
+    """A circuit breaker; not for several threads.
+
+    Closed: calls pass. Open after *failures* in a row: calls are rejected at once. Half-open after *pause*: a
+    single call passes as a probe, and its result decides."""
+
+    def __init__(self, limits: BreakerLimits, clock: Clock, why: str = "it did not answer a moment ago") -> None:
+        """*why*: the message of the error while it is open."""
+        self._limits, self._clock, self._why = limits, clock, why
+        self._failed = 0
+        self._opened_at: float | None = None
+        self._probing = False
+
+    @property
+    def closed(self) -> bool:
+        return self._opened_at is None
+
+    def admit(self) -> None:
+        """TransientError while open. An admitted caller then reports success, failure or neither."""
+        if self._opened_at is None:
+            return
+        if self._probing or self._clock() - self._opened_at < self._limits.pause.total_seconds():
+            raise TransientError(self._why)
+        self._probing = True
+
+    def count_success(self) -> None:
+        self._failed = 0
+        self._opened_at = None
+        self._probing = False
+
+    def count_failure(self) -> None:
+        self._failed += 1
+        self._probing = False
+        if self._failed >= self._limits.failures:
+            self._opened_at = self._clock()
+
+    def count_undecided(self) -> None:
+        """The call was cancelled: it says nothing about the other side."""
+        self._probing = False

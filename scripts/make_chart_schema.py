@@ -33,6 +33,17 @@ def _one_of(*words: str) -> Schema:
     return {"type": "string", "enum": list(words)}
 
 
+_SCALING: dict[str, Schema] = {
+    "minReplicas": {"type": "integer", "minimum": 1},
+    "maxReplicas": {"type": "integer", "minimum": 1},
+    "cpu": {"type": "integer", "minimum": 0, "maximum": 100},
+    "recallsInFlight": _COUNT,
+    "journalDepth": _COUNT,
+    "keda.prometheus": {"type": "string", "pattern": "^(https?://.+)?$"},
+    "keda.journalAge": {"type": "integer", "minimum": 1},
+    "behavior": {"type": "object"},
+}
+
 # What the values alone do not tell: words to choose from, ranges, and what is Kubernetes' to check.
 _SAID: dict[str, Schema] = {
     "mode": _one_of("deployment", "sidecar", "daemonset"),
@@ -116,14 +127,10 @@ _SAID: dict[str, Schema] = {
     "securityContext": {"type": "object"},
     "serviceAccount.annotations": _LABELS,
     "podDisruptionBudget.maxUnavailable": {"type": "integer", "minimum": 1},
-    "autoscaling.minReplicas": {"type": "integer", "minimum": 1},
-    "autoscaling.maxReplicas": {"type": "integer", "minimum": 1},
-    "autoscaling.cpu": {"type": "integer", "minimum": 0, "maximum": 100},
-    "autoscaling.recallsInFlight": _COUNT,
-    "autoscaling.journalDepth": _COUNT,
-    "autoscaling.keda.prometheus": {"type": "string", "pattern": "^(https?://.+)?$"},
-    "autoscaling.keda.journalAge": {"type": "integer", "minimum": 1},
-    "autoscaling.behavior": {"type": "object"},
+    **{f"autoscaling.{name}": schema for name, schema in _SCALING.items()},
+    **{f"learner.autoscaling.{name}": schema for name, schema in _SCALING.items() if name != "recallsInFlight"},
+    "learner.replicas": _COUNT,
+    "learner.resources": {"type": "object"},
     "networkPolicy.from": _FREE_LIST,
     "networkPolicy.metricsFrom": _FREE_LIST,
     "networkPolicy.apiFrom": _FREE_LIST,

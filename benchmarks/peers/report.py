@@ -96,10 +96,13 @@ def plot(figures: Figures, to: Path) -> None:
         for name, each in systems.items():
             if each["recall@10"] is None or each["CPU ms a search"] is None:
                 continue
-            axes.scatter(each["CPU ms a search"], each["recall@10"], color=_COLOURS[name], s=60, zorder=3)
-            axes.annotate(name, (each["CPU ms a search"], each["recall@10"]), (6, 5), textcoords="offset points")
-        axes.set(title=title, xlabel="CPU ms of a search, embedding included", ylabel="recall@10", ylim=(0, 1))
+            axes.scatter(
+                each["CPU ms a search"], each["recall@10"], color=_COLOURS[name], s=60, zorder=3, label=name
+            )
+        axes.set(title=title, xlabel="CPU ms of a search, embedding included", ylabel="recall@10", ylim=(0, 1.05))
         axes.set_xscale("log")
-        axes.margins(x=0.35)
+        axes.margins(x=0.2)
         axes.grid(alpha=0.3)
+    if figure.axes:
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_COLOURS))
     figure.savefig(to, metadata={"Date": None})

@@ -1,8 +1,7 @@
-"""The audit log: who did what to whose memories, a JSON line for each call, never anybody's words.
+"""The audit log: a JSON line per call with caller, method and owner, without texts of users.
 
-Each line carries a keyed hash over itself and the line before, and a head file says how far the log goes, so that
-`audit_verify` finds a line that was removed, changed or cut off by somebody without the key.
-"""
+Each line has a keyed hash over itself and the line before, and a head file names the last line, so that
+`audit verify` detects lines that were removed, changed or truncated without the key."""
 
 from __future__ import annotations
 
@@ -35,17 +34,17 @@ _TAIL = 64 * 1024  # bytes read from the end to find the last line
 class AuditOptions:
     directory: Path
     key: bytes = field(repr=False)
-    file_bytes: int = 64 * 1024 * 1024  # of one file, then another is begun; none is ever deleted by us
-    plain: bool = False  # names as they are instead of keyed hashes
+    file_bytes: int = 64 * 1024 * 1024  # per file; full files are rotated and never deleted
+    plain: bool = False  # names in plain text instead of keyed hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """One call. *scope* holds the names of filters, never their values."""
+    """A call. *scope* contains the names of filters, never their values."""
 
     principal: Principal
     method: str
-    owner: Owner | None  # whose memories; None where the caller named nobody
+    owner: Owner | None  # of the memories; None if the caller named no user
     outcome: str  # the gRPC code
     reason: str = ""
     scope: str = ""
@@ -54,7 +53,7 @@ class AuditRecord:
 
 
 def genesis(key: bytes) -> str:
-    """What stands in for the line before the first."""
+    """The hash that precedes the first line."""
     return hmac.digest(key, b"audit genesis", "sha256").hex()
 
 
@@ -63,18 +62,18 @@ def mac_of(key: bytes, before: str, body: str) -> str:
 
 
 def head_of(key: bytes, seq: int, mac: str) -> str:
-    """The head file's line: that the log goes as far as line *seq*."""
+    """The head file's line, which names *seq* as the last line."""
     return f"{seq} {mac} {hmac.digest(key, f'audit head {seq} {mac}'.encode(), 'sha256').hex()}\n"
 
 
 def taken_apart(line: str) -> tuple[str, str] | None:
-    """What a line says, and its mac; None if it is no line of ours."""
+    """Split a line into body and MAC; None if it is not a line of this log."""
     body, found, rest = line.rpartition(_MAC)
     return (body + "}", rest.removesuffix('"}')) if found and rest.endswith('"}') else None
 
 
 class AuditLog:
-    """Appends. What cannot be written is kept until it can be, and `check` refuses calls until then."""
+    """Appends records. Records that cannot be written are kept and retried, and `check` rejects calls meanwhile."""
 
     def __init__(self, options: AuditOptions, now: Now) -> None:
         self._options = options
@@ -86,10 +85,10 @@ class AuditLog:
         self._file = -1
 
     def __enter__(self) -> Self:
-        """Goes on where the last process ended. ConfigurationError where nothing can be written."""
+        """Continue the existing log. ConfigurationError if the directory cannot be written."""
         try:
             self._options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = self._opened()
+            self._file = self._open_file()
             self._take_up()
         except (OSError, ValueError) as error:
             raise ConfigurationError(
@@ -102,17 +101,17 @@ class AuditLog:
         os.close(self._file)
 
     def check(self) -> None:
-        """TransientError while the log cannot be written: what cannot be accounted for does not happen."""
+        """TransientError while the log cannot be written: calls that cannot be logged are rejected."""
         if self._waiting and not self._flush():
             raise TransientError("the audit log cannot be written")
 
     def write(self, audited: AuditRecord) -> None:
         principal, owner = audited.principal, audited.owner
-        whose = "" if owner is None else self._named(f"owner\0{owner.key}", f"{owner.tenant}/{owner.user}")
+        whose = "" if owner is None else self._pseudonymize(f"owner\0{owner.key}", f"{owner.tenant}/{owner.user}")
         self._waiting.append(
             {
                 "time": self._now().isoformat(timespec="milliseconds"),
-                "who": self._named(f"who\0{principal.name}", f"{principal.tenant}/{principal.user}"),
+                "who": self._pseudonymize(f"who\0{principal.name}", f"{principal.tenant}/{principal.user}"),
                 "means": principal.means.value,
                 "roles": sorted(principal.roles),
                 "method": audited.method,
@@ -127,7 +126,7 @@ class AuditLog:
         self._flush()
 
     def newest(self, count: int) -> Sequence[str]:
-        """So many lines of the file in use, without their keyed hashes, the newest first."""
+        """Up to that many lines of the current file without their MACs, the newest first."""
         with self._path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(0, end - _TAIL))
@@ -135,7 +134,7 @@ class AuditLog:
         parted = [taken_apart(line) for line in found[-count:][::-1] if line.startswith("{")]
         return [each[0] for each in parted if each is not None]
 
-    def _named(self, hashed: str, plain: str) -> str:
+    def _pseudonymize(self, hashed: str, plain: str) -> str:
         if self._options.plain:
             return plain
         return hmac.digest(self._options.key, hashed.encode("utf-8", "surrogatepass"), "sha256").hex()[:24]
@@ -162,7 +161,7 @@ class AuditLog:
             written = os.write(self._file, line)
         finally:
             if written != len(line):
-                os.ftruncate(self._file, size)  # half a line would look like a changed one
+                os.ftruncate(self._file, size)  # a partial line would look like a changed line
         if written != len(line):
             raise OSError("the disk is full")
 
@@ -177,16 +176,16 @@ class AuditLog:
         with self._path.open("rb") as file:
             first = json.loads(file.readline())["seq"]
         self._path.rename(self._options.directory / ROTATED.format(first))
-        opened = self._opened()
+        opened = self._open_file()
         os.close(self._file)
         self._file = opened
 
-    def _opened(self) -> int:
+    def _open_file(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
 
     def _take_up(self) -> None:
-        """The last whole line; a torn one, which a crash left, was never acknowledged. Where lines that the head
-        knows of are gone, numbers go on behind them, so that the gap shows."""
+        """Continue after the last whole line; a torn line, from a crash, was never acknowledged. If the head names
+        a later line, numbers continue after it, so that the gap is visible."""
         line = _last_line(self._file)
         rotated = sorted(self._options.directory.glob("audit-*.jsonl"))
         if line is None and rotated:
@@ -203,7 +202,7 @@ class AuditLog:
 
 
 def read_head(directory: Path, key: bytes) -> tuple[int, str] | None:
-    """How far the log goes, (number, mac) of its last line; None where no head of ours says so."""
+    """(number, MAC) of the last line; None without a valid head file."""
     path = directory / HEAD
     words = path.read_text(encoding="utf-8", errors="replace").split() if path.exists() else []
     if len(words) != 3 or not words[0].isdecimal():  # noqa: PLR2004 - number, mac, and the mac over both
@@ -223,8 +222,7 @@ def _last_line(file: int, *, mend: bool = True) -> bytes | None:
     return lines[-1] if lines else None
 
 
-# --- audit verify ------------------------------------------------------------------------------------
-# Whether an audit log is as it was written: no line removed, changed or cut off.
+# Verification: detects removed, changed and truncated lines.
 
 
 class FaultKind(StrEnum):
@@ -258,8 +256,8 @@ class _Walk:
 
 
 def verify(directory: Path, key: bytes, *, since: int = 1) -> Verified:
-    """*since*: the number of the first line that should be there, where older files were put away. Raises OSError
-    for what cannot be read."""
+    """Verify a log. *since*: the number of the first expected line, if older files were moved away. OSError for an
+    unreadable file."""
     files = [*sorted(directory.glob("audit-*.jsonl")), *sorted(directory.glob(CURRENT))]
     walk = _Walk(since - 1, genesis(key) if since == 1 else "")
     faults = [fault for path in files for fault in _of_file(path, key, walk)]
@@ -286,7 +284,7 @@ def _of_line(line: str, key: bytes, walk: _Walk) -> FaultKind | None:
     walk.seq, walk.mac = seq, mac
     if seq != expected:
         return FaultKind.REMOVED
-    # Without the line before the first that was kept, its hash cannot be checked; the next one's vouches for it.
+    # Without its predecessor, the first kept line cannot be checked; the hash of the next line covers it.
     if before and not hmac.compare_digest(mac_of(key, before, body).encode(), mac.encode("utf-8", "replace")):
         return FaultKind.CHANGED
     return None
@@ -306,5 +304,5 @@ def _of_head(directory: Path, key: bytes, walk: _Walk) -> Iterator[Fault]:
         if walk.lines:
             yield Fault(FaultKind.NO_HEAD, HEAD, 0, 0)
     elif head[0] > walk.seq:
-        # Lines beyond the head are sound: a crash may come between the two.
+        # Lines beyond the head are valid: a crash may happen between the two writes.
         yield Fault(FaultKind.CUT_OFF, CURRENT, 0, head[0])

@@ -1,8 +1,7 @@
-"""Finding out who calls. Several ways can be configured; the first whose credentials a call shows decides alone.
+"""Authentication. Of the configured means, the first for which a call has credentials decides alone.
 
 A credential that is shown and refused ends the search: a bad token is not papered over by a weaker proof. There is
-no guess and no default caller, but for the way called `none`, which takes everybody's word.
-"""
+no guess and no default caller, but for the way called `none`, which takes everybody's word."""
 
 from __future__ import annotations
 
@@ -41,20 +40,20 @@ from memory_extproc.request.identity import (
 )
 
 KEY_HEADER = "x-api-key"
-KEY_PREFIX = "mxk_"  # begins every API key, so that it is told from a token and found by secret scanners
+KEY_PREFIX = "mxk_"  # begins every API key: tells it from a token, and secret scanners find it
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What came with a call besides its request."""
+    """The credentials of a call: its peer, headers and TLS context."""
 
-    peer: str  # gRPC's word for the other side: ipv4:127.0.0.1:4711, ipv6:[::1]:4711, unix:/path
+    peer: str  # as gRPC names the peer: ipv4:127.0.0.1:4711, ipv6:[::1]:4711, unix:/path
     headers: Headers
     certificate: Mapping[str, Iterable[bytes]] = field(default_factory=dict, repr=False)  # gRPC's auth context
 
     @property
     def local(self) -> bool:
-        """Whether the other side is on this machine."""
+        """Whether the peer is on this machine."""
         kind, _, rest = self.peer.partition(":")
         if kind == "unix":
             return True
@@ -66,7 +65,7 @@ class Credentials:
 
     @property
     def names(self) -> list[str]:
-        """Of a verified client certificate: its alternative names, or the common name where it has none."""
+        """Names of a verified client certificate: its alternative names, else the common name."""
         for kind in NAMES:
             found = [name.decode("utf-8", "replace") for name in self.certificate.get(kind, ())]
             if found:
@@ -76,11 +75,11 @@ class Credentials:
 
 class CredentialVerifier(Protocol):
     def principal(self, presented: Credentials) -> Principal | None:
-        """None: the call shows nothing of this kind. RefusedError: it does, and it does not count."""
+        """None: the call has no credentials of this kind. RefusedError: they are invalid."""
 
 
 def unauthenticated_error() -> RefusedError:
-    """Which check failed is no business of who failed it."""
+    """The error for invalid credentials; it does not reveal which check failed."""
     return RefusedError(
         grpc.StatusCode.UNAUTHENTICATED, Reason.CREDENTIALS_REFUSED, "these credentials are not accepted"
     )
@@ -91,11 +90,11 @@ class Authenticator:
         self._ways = tuple(ways)
 
     def reconfigure(self, ways: Sequence[CredentialVerifier]) -> None:
-        """For the calls that begin from now on."""
+        """Apply to calls that begin from now on."""
         self._ways = tuple(ways)
 
     def principal(self, presented: Credentials) -> Principal:
-        """RefusedError where nobody can be made out."""
+        """Identify the caller. RefusedError without valid credentials."""
         for way in self._ways:
             principal = way.principal(presented)
             if principal is not None:
@@ -109,13 +108,13 @@ class ProxyOptions:
 
     user_header: str = "x-authz-user-id"
     tenant_header: str = "x-authz-tenant-id"
-    roles_header: str = ""  # empty: everybody is a user
+    roles_header: str = ""  # empty: every caller has the user role
     names: tuple[str, ...] = ()  # globs over certificate names of proxies that are not on this machine
 
 
 class TrustedProxy:
-    """Identity headers, as a gateway that did the authentication sets them. They count from a peer on this machine
-    or with a certificate of a listed name, and are not looked at from anybody else."""
+    """Identity headers set by an authenticating gateway. They are trusted only from a peer on this machine or with
+    a certificate of a listed name, and ignored otherwise."""
 
     def __init__(self, options: ProxyOptions) -> None:
         self._options = options
@@ -137,11 +136,11 @@ class TrustedProxy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JwtClaims:
-    """Where a verified token names things; keys, joined by dots where they nest."""
+    """The claims of a verified token; nested keys are joined by dots."""
 
     user: str = "sub"
-    tenant: str = ""  # empty: every caller is of the one unnamed tenant
-    roles: str = ""  # empty: every caller is a user
+    tenant: str = ""  # empty: every caller belongs to the unnamed tenant
+    roles: str = ""  # empty: every caller has the user role
 
 
 class Jwt:
@@ -168,7 +167,7 @@ class Jwt:
 
 class KeyReader(Protocol):
     def holder(self, key: str) -> KeyHolder | None:
-        """Whose key it is; compares in constant time."""
+        """The principal of a key. Compares in constant time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +196,7 @@ class ApiKey:
 
 
 class Mtls:
-    """A client certificate that the server's authorities signed. The first holder that fits decides."""
+    """A client certificate signed by the server's authorities. The first matching holder decides."""
 
     def __init__(self, holders: Sequence[CertificateHolder]) -> None:
         self._holders = tuple(holders)
@@ -215,7 +214,7 @@ class Mtls:
 
 
 class NoProof:
-    """Everybody is who they say, and may do everything: for one's own machine."""
+    """No authentication: every caller is believed and may do everything. For a developer's machine."""
 
     def __init__(self, options: ProxyOptions) -> None:
         self._options = options
@@ -237,7 +236,7 @@ def _principal(means: Means, tenant: str, user: str, roles: frozenset[Role]) -> 
 
 
 def _words(given: Any) -> list[str]:
-    """Of a claim or header: a list, or words between commas and blanks."""
+    """The words of a claim or header: a list, or text separated by commas and blanks."""
     if isinstance(given, str):
         return given.replace(",", " ").split()
     return [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
@@ -249,11 +248,10 @@ def _key_in(authorization: str) -> str:
 
 
 def key_hash(key: str) -> str:
-    """As the key file holds it, 64 hex digits. A key is 32 random bytes, so a fast hash gives nothing away."""
+    """The hash for the key file, 64 hex digits. A key is 32 random bytes, so a fast hash is safe."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-# --- api keys ----------------------------------------------------------------------------------------
 # Static API keys: hashed in a YAML file, read again when it changes.
 #
 # keys:
@@ -263,16 +261,16 @@ log = logger(__name__)
 
 MAX_KEYS = 1_000
 _HASH_DIGITS = 64
-Changes = Callable[[Path], AsyncGenerator[object]]  # something each time the file may have changed
+Changes = Callable[[Path], AsyncGenerator[object]]  # yields whenever the file may have changed
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One key as the file has it."""
+    """A key's entry in the file."""
 
     id: str
     sha256: str
     tenant: str = ""
-    user: str = ""  # empty: of no single user; such a caller names one in each request
+    user: str = ""  # empty: the caller names a user in each request
     roles: tuple[Role, ...] = (Role.USER,)
 
 
@@ -281,7 +279,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def changes_of(path: Path) -> AsyncGenerator[object]:
-    """Watches the directory: a file is often replaced by another of its name, in Kubernetes by way of a link."""
+    """Watch the directory, because files are often replaced by name, in Kubernetes through a symlink."""
     from watchfiles import awatch  # noqa: PLC0415 - only where keys are configured
 
     async for _ in awatch(path.parent, recursive=False):
@@ -289,8 +287,8 @@ async def changes_of(path: Path) -> AsyncGenerator[object]:
 
 
 class ApiKeys:
-    """Implements authenticate.KnowsKeys. Entering it reads the file and watches it; a file that cannot be read or
-    has a fault leaves the keys as they were."""
+    """Implements KeyReader. Entering reads and watches the file; an unreadable or faulty file leaves the keys
+    unchanged."""
 
     def __init__(self, path: Path, changes: Changes = changes_of) -> None:
         self._path = path
@@ -299,7 +297,7 @@ class ApiKeys:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """ConfigurationError with every fault of the file."""
+        """Read the file. ConfigurationError with every fault."""
         self._holders = await self._read()
         self._task = asyncio.create_task(self._follow(), name="api keys")
         return self
@@ -310,7 +308,7 @@ class ApiKeys:
             await asyncio.wait({self._task})
 
     def holder(self, key: str) -> KeyHolder | None:
-        """Looks at every key, so that the time it takes tells nothing."""
+        """Compare with every key, so that the duration reveals nothing."""
         if not key.startswith(KEY_PREFIX):
             return None
         shown, found = key_hash(key).encode(), None

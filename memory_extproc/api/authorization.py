@@ -1,4 +1,4 @@
-"""The door of the memory API: who calls, how often, and whose memories they may reach."""
+"""Admission to the memory API: the caller, the rate limit, and the memories that the caller may reach."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from memory_extproc.api.principal import METHODS, Access, Principal, Whose, may
 from memory_extproc.model import Owner
 from memory_extproc.request.identity import accept_name
 
-# Names, in gRPC's metadata, memories that callers share, for who may reach those of others: `project:NAME`, in
-# percent encoding beyond ASCII; `tenant` for everybody's in the caller's tenant; `all` for those of all tenants.
+# A header or gRPC metadata key that names shared memories, for callers that may reach other users' memories:
+# `project:NAME`, percent-encoded beyond ASCII; `tenant` for the caller's tenant; `all` for all tenants.
 SHARED_HEADER = "x-memory-shared"
-NamesUser = Callable[[str, str], str]  # (tenant, user) to the user as memories have it: hashed, perhaps
+NamesUser = Callable[[str, str], str]  # (tenant, user) to the stored name of the user, which may be hashed
 
 
 class CallAdmission:
@@ -27,11 +27,11 @@ class CallAdmission:
         self._authenticator, self._rates, self._names_user = authenticator, rates, names_user
 
     def identify(self, presented: Credentials) -> Principal:
-        """The caller, without a call being counted."""
+        """The caller. Counts no call."""
         return self._authenticator.principal(presented)
 
     def principal(self, presented: Credentials) -> Principal:
-        """RefusedError for callers nobody knows, and for those who call too often."""
+        """The caller. RefusedError for unknown callers and above the rate limit."""
         principal = self._authenticator.principal(presented)
         wait = self._rates.take(principal.name)
         if wait is not None:
@@ -41,13 +41,13 @@ class CallAdmission:
         return principal
 
     def call(self, method: str, principal: Principal, user: str, shared: Sequence[str] = ()) -> Call:
-        """*user*: whom the request names; empty: the caller's own. *shared*: values of SHARED_HEADER. RefusedError
-        where the caller may not. Nothing is looked up for it, so it is the same for a user who exists and one who
-        does not."""
+        """Admit a call for *user* (empty: the caller) or for *shared* memories (values of SHARED_HEADER).
+
+        RefusedError without permission. Nothing is looked up, so the answer does not reveal which users exist."""
         if METHODS[method] is Access.OPERATE:
             return _operating(method, principal)
         if shared:
-            return self._shared(method, principal, user, shared)
+            return self._admit_shared(method, principal, user, shared)
         if user and not accept_name(user):
             raise bad_request(("user_id", "at most 256 bytes of printable characters"))
         if not user and not principal.user:
@@ -66,9 +66,9 @@ class CallAdmission:
         owner = Owner(principal.tenant, self._names_user(principal.tenant, named))
         return Call(method, principal, owner, own)
 
-    def _shared(self, method: str, principal: Principal, user: str, shared: Sequence[str]) -> Call:
-        """Being a member opens a project's memories to recall and not to this API: they are kept by who may reach
-        those of others. What all tenants share is for such credentials of the unnamed tenant."""
+    def _admit_shared(self, method: str, principal: Principal, user: str, shared: Sequence[str]) -> Call:
+        """Membership gives access in recall, not here: shared memories are managed by callers that may reach other
+        users' memories; the memories of all tenants only with credentials of the unnamed tenant."""
         named = shared[0].strip() if len(shared) == 1 else ""
         kind, _, encoded = named.partition(":")
         project = unquote(encoded)
@@ -88,16 +88,15 @@ class CallAdmission:
 
 
 def _operating(method: str, principal: Principal) -> Call:
-    """The server is all tenants': as with memories that all of them share, credentials of one are not enough."""
+    """Admit an operator's call. The server belongs to all tenants, so a tenant's credentials do not suffice."""
     if principal.tenant or not may(principal, METHODS[method], Whose.OWN):
         raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, "for admins of no single tenant")
     return Call(method, principal, Owner(principal.tenant, principal.user), own=True)
 
 
-# --- rate --------------------------------------------------------------------------------------------
-# How often one caller may call: a bucket of calls for each, refilled at a steady rate.
+# Rate limit: a token bucket per caller.
 
-_MOST = 10_000  # callers remembered; one that is let go begins with a full bucket again
+_MOST = 10_000  # callers remembered; an evicted caller begins with a full bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ class Rates:
         self._limits = limits
 
     def take(self, name: str) -> timedelta | None:
-        """Counts a call of *name*; else how long to wait until the next is due."""
+        """Count a call of *name*. Returns the wait until the next call if the limit is reached."""
         now = self._clock()
         left, then = self._left.pop(name, (float(self._limits.burst), now))
         left = min(float(self._limits.burst), left + (now - then) * self._limits.per_second)

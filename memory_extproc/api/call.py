@@ -1,4 +1,4 @@
-"""One call of the memory API, once it is known who calls and whose memories it is about."""
+"""A call of the memory API after authentication: its fields, its messages, its repetition and its errors."""
 
 from __future__ import annotations
 
@@ -25,25 +25,19 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Principal
 from memory_extproc.curation.editor import RESERVED, AmbiguousIdError, MemoryCatalog, etag_of
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import (
-    Memory,
-    Owner,
-    OwnerKind,
-    digest,
-    trust_of,
-)
+from memory_extproc.model import Memory, Owner, OwnerKind, digest, trust_of
 from memory_extproc.ports import Coordination
 from memory_extproc.request.identity import MAX_BYTES, accept_name
 
 
 @dataclass(slots=True)
 class Call:
-    """What an operation is told, and where it writes down what the audit log should say."""
+    """The context of an operation, which also notes here the fields of the audit log."""
 
     method: str
     principal: Principal
     owner: Owner
-    own: bool  # the caller's own memories; else those of another user of their tenant
+    own: bool  # the caller's own memories; False: another user's, of the same tenant
     request_id: str = ""
     scope: str = ""  # the names of the filters given, joined by "+"
     count: int = field(default=0)  # memories read or written
@@ -57,12 +51,11 @@ Operation = Unary | ServerStream | ClientStream
 
 
 def scope_of(request: Message, *filters: str) -> str:
-    """The names of those of *filters* that *request* gives."""
+    """The names in *filters* that *request* sets."""
     given = {descriptor.name for descriptor, _ in request.ListFields()}
     return "+".join(name for name in filters if name in given)
 
 
-# --- messages ----------------------------------------------------------------------------------------
 # Memories as the API's messages.
 
 
@@ -77,19 +70,19 @@ def message_of(memory: Memory) -> pb.Memory:
         source=memory.source.value,
         importance=memory.importance,
         access_count=memory.access_count,
-        created_at=time_of(memory.created_at),
-        updated_at=time_of(memory.updated_at),
-        last_accessed_at=time_of(_accessed_at(memory)),
-        expires_at=time_of(memory.expires_at),
+        created_at=memory.created_at,
+        updated_at=memory.updated_at,
+        last_accessed_at=_accessed_at(memory),
+        expires_at=memory.expires_at,
         superseded_by=memory.superseded_by,
         session_id=memory.session,
         origin=memory.origin,
-        metadata=struct_of(memory.metadata) if memory.metadata else None,
+        metadata=memory.metadata or None,
         state=memory.state.value,
         role=memory.role.value,
         seq=memory.seq,
-        valid_from=time_of(memory.valid_from),
-        valid_to=time_of(memory.valid_to),
+        valid_from=memory.valid_from,
+        valid_to=memory.valid_to,
         etag=etag_of(memory),
         trust=trust_of(memory).value,
     )
@@ -101,27 +94,12 @@ def _accessed_at(memory: Memory) -> datetime | None:
     return datetime.fromtimestamp(at, UTC) if isinstance(at, int) else None
 
 
-def time_of(time: datetime | None) -> Timestamp | None:
-    if time is None:
-        return None
-    made = Timestamp()
-    made.FromDatetime(time)
-    return made
-
-
-def struct_of(metadata: Mapping[str, Any]) -> Struct:
-    made = Struct()
-    made.update(dict(metadata))
-    return made
-
-
-# --- repeats -----------------------------------------------------------------------------------------
-# A call sent again with the same request_id changes nothing and gets the first one's answer.
+# A call repeated with the same request_id changes nothing and gets the first call's answer.
 
 KIND = "api"
 LIFE = timedelta(days=1)
-UNDER_WAY = timedelta(minutes=1)  # after which a call that never came to its end may be made again
-Noted = Mapping[str, str]  # ids and words of ours: what the answer is made of again, never anybody's text
+UNDER_WAY = timedelta(minutes=1)  # after which an interrupted call may be repeated
+Noted = Mapping[str, str]  # ids and enum values from which the answer is rebuilt; never a user's text
 
 
 class Repeats:
@@ -130,8 +108,8 @@ class Repeats:
         self._key = key
 
     async def once(self, call: Call, request: Message, work: Callable[[], Awaitable[Noted]]) -> Noted:
-        """What *work* notes, or what it noted for the same request before. RefusedError where the id was used for
-        another request, or where that one is still under way. Without a request_id *work* is simply done."""
+        """The result of *work*, or its earlier result for the same request. RefusedError if the id was used for
+        another request, or if the same request is still running. Without a request_id *work* always runs."""
         if not call.request_id:
             return await work()
         print_ = hmac.digest(self._key, request.SerializeToString(deterministic=True), "sha256").hex()
@@ -184,8 +162,7 @@ def _under_way() -> RefusedError:
     )
 
 
-# --- fields ------------------------------------------------------------------------------------------
-# Reading a request: every field that is not as it must be is told of at once.
+# Reading a request: all invalid fields are reported at once.
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -201,7 +178,7 @@ _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 
 class Fields:
-    """Collects the faults of one request; `check` raises them."""
+    """Collects the faults of a request; `check` raises them."""
 
     def __init__(self) -> None:
         self._faults: list[tuple[str, str]] = []
@@ -222,13 +199,13 @@ class Fields:
         return value
 
     def text(self, field: str, value: str, most: int = QUERY_BYTES) -> str:
-        """Somebody's words: not only blanks, no NUL, at most *most* bytes."""
+        """A text: not only white space, without NUL, at most *most* bytes."""
         if not value.strip() or "\0" in value or len(value.encode("utf-8", "surrogatepass")) > most:
             self.fault(field, f"1 to {most} bytes of UTF-8, not only white space, without NUL")
         return value
 
     def words(self, field: str, given: Iterable[str], known: type[E]) -> frozenset[E]:
-        """Words of *known*, several of them perhaps in one string between commas; none: all."""
+        """Values of *known*, also as comma-separated lists; none: all."""
         named = {word.strip() for one in given for word in one.split(",")} - {""}
         if named - set(known):
             self.fault(field, f"one of {', '.join(known)}")
@@ -286,7 +263,7 @@ class Fields:
 
 
 def is_id(text: str) -> bool:
-    """Whether it can be a memory's id at all; what cannot be is nobody's."""
+    """Whether *text* has the form of a memory's id."""
     return _ID.fullmatch(text) is not None
 
 
@@ -306,7 +283,7 @@ def _depth(given: Struct) -> int:
 
 
 def _whole_numbers(value: Any) -> Any:
-    """A Struct has only doubles; whole ones were most likely written as whole numbers."""
+    """Restore integers: a Struct has only doubles."""
     if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return int(value)
     if isinstance(value, Mapping):
@@ -316,7 +293,6 @@ def _whole_numbers(value: Any) -> Any:
     return value
 
 
-# --- refusal -----------------------------------------------------------------------------------------
 # Why a call is not answered: a gRPC code with google.rpc details, the same for the same fault.
 
 DOMAIN = "memory-extproc"
@@ -352,7 +328,7 @@ class Reason(StrEnum):
 
 
 class RefusedError(MemoryExtprocError):
-    """Ends a call. *message* is for people and holds nobody's words."""
+    """Ends a call. *message* is for people and contains no text of a user."""
 
     def __init__(
         self,
@@ -365,7 +341,7 @@ class RefusedError(MemoryExtprocError):
         retry_after: timedelta | None = None,
         attached: Sequence[Message] = (),
     ) -> None:
-        """*violations*: (field, what would be right). *attached*: further details, for the caller alone."""
+        """*violations*: (field, the expected value). *attached*: further details, for the caller only."""
         super().__init__(message)
         self.code, self.reason, self.message = code, reason, message
         self.violations = tuple(violations)
@@ -406,7 +382,7 @@ def bad_request(*violations: tuple[str, str]) -> RefusedError:
 
 
 def no_such_memory() -> RefusedError:
-    """The same for an id that is nobody's and one that is another's."""
+    """The error for an unknown id and for the id of another user's memory alike."""
     return RefusedError(grpc.StatusCode.NOT_FOUND, Reason.NO_SUCH_MEMORY, "no such memory")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import grpc
 
-from memory_extproc.api.call import Call, Fields, Operation, Reason, RefusedError, message_of, time_of
+from memory_extproc.api.call import Call, Fields, Operation, Reason, RefusedError, message_of
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Memory, MemoryState, Ranked
 from memory_extproc.ports import MemoryReader
@@ -65,7 +65,7 @@ class DecisionCalls:
 def _head_of(kept: DecisionRecord) -> pb.Decision:
     return pb.Decision(
         request_id=kept.request_id,
-        at=time_of(kept.time),
+        at=kept.time,
         outcome=kept.outcome,
         path=kept.path,
         kind=kept.kind,

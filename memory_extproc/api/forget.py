@@ -23,7 +23,6 @@ from memory_extproc.api.call import (
     message_of,
     no_such_memory,
     scope_of,
-    time_of,
     whole_id,
 )
 from memory_extproc.api.gen import memory_pb2 as pb
@@ -71,13 +70,15 @@ class ForgetCalls:
 
         noted = await self._repeats.once(call, request, work)
         receipt = await self._receipt(call, noted["receipt"])
-        return pb.ForgetMemoryResponse(success=True, message=_said(receipt), receipt=receipt_of(receipt))
+        return pb.ForgetMemoryResponse(
+            success=True, message=_describe_receipt(receipt), receipt=receipt_of(receipt)
+        )
 
     async def forget(self, call: Call, request: pb.ForgetMemoriesRequest) -> pb.ForgetMemoriesResponse:
         scope = await self._with_whole_ids(call, _scope(request))
         call.request_id, call.scope = request.request_id, scope_of(request, *_FILTERS)
         if request.dry_run:
-            return await self._planned(call, scope)
+            return await self._plan(call, scope)
         if scope.query and not (request.confirmation_token or scope.ids):
             raise _not_confirmed("a query's forget needs its dry run's confirmation_token, or memory_ids")
 
@@ -90,7 +91,9 @@ class ForgetCalls:
 
         noted = await self._repeats.once(call, request, work)
         receipt = await self._receipt(call, noted["receipt"])
-        return pb.ForgetMemoriesResponse(success=True, message=_said(receipt), receipt=receipt_of(receipt))
+        return pb.ForgetMemoriesResponse(
+            success=True, message=_describe_receipt(receipt), receipt=receipt_of(receipt)
+        )
 
     async def _with_whole_ids(self, call: Call, scope: ForgetScope) -> ForgetScope:
         return replace(scope, ids=tuple([await whole_id(self._catalogue, call, one) for one in scope.ids]))
@@ -114,7 +117,7 @@ class ForgetCalls:
             ],
         )
 
-    async def _planned(self, call: Call, scope: ForgetScope) -> pb.ForgetMemoriesResponse:
+    async def _plan(self, call: Call, scope: ForgetScope) -> pb.ForgetMemoriesResponse:
         plan = await self._forgets.plan(call.owner, scope)
         call.count = plan.total
         return pb.ForgetMemoriesResponse(
@@ -122,7 +125,7 @@ class ForgetCalls:
             would_forget=map(message_of, plan.memories),
             total=plan.total,
             confirmation_token=plan.token,
-            confirmation_expires_at=time_of(plan.expires_at),
+            confirmation_expires_at=plan.expires_at,
         )
 
     async def _receipt(self, call: Call, receipt_id: str) -> ForgetReceipt:
@@ -139,17 +142,17 @@ def receipt_of(receipt: ForgetReceipt) -> pb.ForgetReceipt:
         state=receipt.state.value,
         scope=receipt.scope,
         subject=receipt.subject,
-        accepted_at=time_of(receipt.accepted_at),
-        clean_at=time_of(receipt.clean_at),
-        completed_at=time_of(receipt.completed_at),
+        accepted_at=receipt.accepted_at,
+        clean_at=receipt.clean_at,
+        completed_at=receipt.completed_at,
         memories=receipt.memories,
         stores=[
             pb.StoreErasure(
                 store=erased.store,
                 state="done" if erased.done else "pending",
                 removed=erased.removed,
-                done_at=time_of(erased.done_at),
-                pending_until=time_of(erased.pending_until),
+                done_at=erased.done_at,
+                pending_until=erased.pending_until,
                 note=erased.note,
             )
             for erased in receipt.stores
@@ -195,7 +198,7 @@ def _scope(request: pb.ForgetMemoriesRequest) -> ForgetScope:
     return scope
 
 
-def _said(receipt: ForgetReceipt) -> str:
+def _describe_receipt(receipt: ForgetReceipt) -> str:
     if any(one.store == WAITING_TURNS and not one.done for one in receipt.stores):
         return f"it cannot be recalled, but turns of before wait to be learned; receipt {receipt.id} says where"
     if receipt.state is ForgetState.ACCEPTED:

@@ -29,7 +29,6 @@ from memory_extproc.api.call import (
     message_of,
     no_such_memory,
     scope_of,
-    time_of,
     whole_id,
 )
 from memory_extproc.api.gen import memory_pb2 as pb
@@ -111,7 +110,7 @@ class MemoryCalls:
         }
 
     async def store(self, call: Call, request: pb.StoreMemoryRequest) -> pb.StoreMemoryResponse:
-        told = self._told(request)
+        told = self._read_new_memory(request)
         call.request_id = request.request_id
         await self._check_consent(call)
 
@@ -131,13 +130,13 @@ class MemoryCalls:
         extracted = [one for one in found if one is not None]  # on a repeated call some may be forgotten
         call.count = 1 + len(extracted)
         return pb.StoreMemoryResponse(
-            memory=message_of(await self._found(call, noted["id"])),
+            memory=message_of(await self._require_memory(call, noted["id"])),
             decision=noted["decision"],
             extracted=map(message_of, extracted),
         )
 
     async def get(self, call: Call, request: pb.GetMemoryRequest) -> pb.Memory:
-        memory = await self._found(call, await whole_id(self._catalogue, call, request.id))
+        memory = await self._require_memory(call, await whole_id(self._catalogue, call, request.id))
         call.count = 1
         history = await self._catalogue.history(call.owner, memory) if request.history else ()
         answer = message_of(memory)
@@ -189,7 +188,7 @@ class MemoryCalls:
                 attached=(message_of(error.current), message_of(error.proposed)),
             ) from error
         call.count = 1
-        return message_of(await self._found(call, noted["id"]))
+        return message_of(await self._require_memory(call, noted["id"]))
 
     async def rate(self, call: Call, request: pb.RateMemoryRequest) -> pb.Memory:
         fields = Fields()
@@ -230,7 +229,7 @@ class MemoryCalls:
 
         noted = await self._repeats.once(call, request, work)
         call.count = 1
-        return message_of(await self._found(call, noted["id"]))
+        return message_of(await self._require_memory(call, noted["id"]))
 
     async def stats(self, call: Call, _: pb.GetStatsRequest) -> pb.GetStatsResponse:
         stats = await self._catalogue.stats(call.owner)
@@ -245,11 +244,11 @@ class MemoryCalls:
             bytes=stats.bytes,
             backlog=stats.backlog,
             dead_letters=stats.dead_letters,
-            oldest_at=time_of(stats.oldest),
-            newest_at=time_of(stats.newest),
+            oldest_at=stats.oldest,
+            newest_at=stats.newest,
         )
 
-    async def _found(self, call: Call, memory_id: str) -> Memory:
+    async def _require_memory(self, call: Call, memory_id: str) -> Memory:
         memory = await self._catalogue.get(call.owner, memory_id) if is_id(memory_id) else None
         if memory is None:
             raise no_such_memory()
@@ -261,8 +260,7 @@ class MemoryCalls:
                 grpc.StatusCode.FAILED_PRECONDITION, Reason.NO_CONSENT, "the user allows nothing to be kept"
             )
 
-    # --- reading requests ----------------------------------------------------------------------------
-    def _told(self, request: pb.StoreMemoryRequest) -> NewMemory:
+    def _read_new_memory(self, request: pb.StoreMemoryRequest) -> NewMemory:
         fields = Fields()
         if request.extract and len(request.content) > LONGEST_READ:
             sent = len(request.content)
@@ -375,7 +373,6 @@ def _page_token_scope(call: Call, request: pb.ListMemoriesRequest) -> bytes:
     return f"{call.owner.key}\n".encode() + plain.SerializeToString(deterministic=True)
 
 
-# --- searching ---------------------------------------------------------------------------------------
 # Searching as recall does, and saying why.
 
 MOST_EARLIER = 32
@@ -425,7 +422,7 @@ class SearchCalls:
         wish = self._wish(call, fields, request, text, force=True)
         fields.check()
         call.scope = scope_of(request, "query", "project_id", "type")
-        explanation = await self._explained(call, wish)
+        explanation = await self._explain(call, wish)
         chosen = [one for one in explanation.considered if one.verdict in _CHOSEN]
         call.count = len(chosen)
         results = [pb.FoundMemory(memory=message_of(one.memory), relevance=one.relevance) for one in chosen]
@@ -440,7 +437,7 @@ class SearchCalls:
         wish = self._wish(call, fields, request, text, earlier=earlier, force=request.force)
         fields.check()
         call.scope = scope_of(request, "text", "earlier", "project_id", "type")
-        explanation = await self._explained(call, wish)
+        explanation = await self._explain(call, wish)
         call.count = len(explanation.considered)
         return pb.ExplainRecallResponse(
             outcome=explanation.outcome.value,
@@ -485,7 +482,7 @@ class SearchCalls:
             fields.fault("as_of", "a time that is over")
         return then.isoformat() if then else ""
 
-    async def _explained(self, call: Call, wish: RecallRequest) -> Explanation:
+    async def _explain(self, call: Call, wish: RecallRequest) -> Explanation:
         if self._consent is not None and await self._consent.get(call.owner) is Consent.OFF:
             return Explanation(outcome=Outcome.NO_CONSENT)
         with suppress(TimeoutError):
@@ -505,7 +502,6 @@ def _encode_considered(one: Considered) -> pb.ConsideredMemory:
     )
 
 
-# --- page tokens -------------------------------------------------------------------------------------
 # Page tokens: where a list goes on, readable and makeable by nobody else, for one user and one filter.
 
 LIFE = timedelta(hours=1)

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from google.protobuf.struct_pb2 import Struct
-
-from memory_extproc.api.call import Call, Fields, Operation, struct_of, time_of
+from memory_extproc.api.call import Call, Fields, Operation
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Owner, OwnerKind
 from memory_extproc.observe.metrics import Metrics
@@ -113,15 +111,15 @@ class OperatorCalls:
         lines = await asyncio.to_thread(facts.audited, _AUDIT_LINES)
         return pb.GetServerStatusResponse(
             waiting_turns=depth.turns,
-            oldest_waiting_at=time_of(depth.oldest),
+            oldest_waiting_at=depth.oldest,
             dead_letters=depth.dead,
             outcomes=outcomes,
-            outcomes_since=time_of(since),
+            outcomes_since=since,
             canary=facts.canary(),
             store_failing_s=facts.store_failing_for().total_seconds(),
             users=owners,
             memories=memories,
-            audit=map(_encode_line, lines),
+            audit=map(json.loads, lines),
         )
 
 
@@ -132,12 +130,8 @@ def _encode_entry(entry: OwnerEntry) -> pb.UserEntry:
         user_id=owner.user if owner.kind is OwnerKind.OWN else owner.project,
         kind=_KINDS.get(owner.kind, owner.kind.value),
         memories=entry.memories,
-        updated_at=time_of(entry.updated_at),
+        updated_at=entry.updated_at,
     )
-
-
-def _encode_line(line: str) -> Struct:
-    return struct_of(json.loads(line))
 
 
 # A page token is a place in an order that its reader may see whole, so it need not be hidden.

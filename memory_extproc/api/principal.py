@@ -1,4 +1,4 @@
-"""Who calls, and what a caller may do to whose memories."""
+"""Callers of the memory API and their permissions."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from memory_extproc.errors import ConfigurationError
 
 
 class Role(StrEnum):
-    USER = "user"  # their own memories
-    ADMIN = "admin"  # those of any user of their tenant
-    AUDITOR = "auditor"  # looks at those of any user of their tenant, changes nothing
+    USER = "user"  # the caller's own memories
+    ADMIN = "admin"  # memories of any user of the tenant
+    AUDITOR = "auditor"  # reads memories of any user of the tenant, changes nothing
 
 
 class Means(StrEnum):
-    """How a caller proved who they are. Also the metric label, so a value is never renamed."""
+    """The means of authentication. Also the metric label, so values are never renamed."""
 
     MTLS = "mtls"
     JWT = "jwt"
     API_KEY = "api_key"
     TRUSTED_PROXY = "trusted_proxy"
-    SESSION = "session"  # a link to the page, followed once
+    SESSION = "session"  # from a single-use link to the page
     NONE = "none"
 
 
 class Access(StrEnum):
     READ = "read"
     WRITE = "write"
-    OPERATE = "operate"  # the server itself, nobody's memories
+    OPERATE = "operate"  # the server itself, no memories
 
 
 class Whose(StrEnum):
@@ -43,18 +43,18 @@ class Whose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A caller whose credentials were believed. *user* is empty for a key or certificate of no single user."""
+    """An authenticated caller. *user* is empty for a key or certificate without a single user."""
 
     tenant: str
     user: str = field(repr=False)
     roles: frozenset[Role]
     means: Means
-    name: str = field(repr=False)  # tells this caller from others: for rates and the audit log
+    name: str = field(repr=False)  # identifies the caller for rate limits and the audit log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateHolder:
-    """Who has a certificate with a *name* (a glob). An empty *user*: the name is the user."""
+    """The principal of certificates with a *name* (a glob). An empty *user*: the name is the user."""
 
     name: str
     tenant: str = ""
@@ -74,7 +74,7 @@ GRANTS: Mapping[tuple[Role, Access], frozenset[Whose]] = {
     (Role.AUDITOR, Access.OPERATE): frozenset(),
 }
 
-# What each method does. A method that is not here is not served.
+# The access that each method needs. Methods that are not listed are not served.
 METHODS: Mapping[str, Access] = {
     "StoreMemory": Access.WRITE,
     "GetMemory": Access.READ,
@@ -113,12 +113,11 @@ def may(principal: Principal, access: Access, whose: Whose) -> bool:
 
 
 def roles_of(words: Iterable[str]) -> frozenset[Role]:
-    """The roles among *words*; a user's where none is, for words of other products grant nothing."""
+    """The roles among *words*, else the user role: roles of other products grant nothing."""
     known = frozenset(Role(word) for word in words if word in set(Role))
     return known or frozenset({Role.USER})
 
 
-# --- secrets -----------------------------------------------------------------------------------------
 # One secret of the memory API, and the keys that are made of it: each purpose has its own.
 
 SECRET_BYTES = 16  # at least

@@ -1,8 +1,7 @@
 """The memory API as HTTP and JSON: each method at the place that its google.api.http annotation names.
 
 Nothing here knows a single method: paths, parameters and bodies come from the proto, and calls go through the same
-service as gRPC's. An answer is short by default, for people and programs; `?verbose=true` gives every field.
-"""
+service as gRPC's. An answer is short by default, for people and programs; `?verbose=true` gives every field."""
 
 from __future__ import annotations
 
@@ -216,7 +215,6 @@ class RestApi:
         return response
 
 
-# --- requests ----------------------------------------------------------------------------------------
 def _split_verbose(query: Query) -> tuple[bool, Query]:
     wanted = [value for name, value in query if name == VERBOSE]
     if any(value not in {"true", "false"} for value in wanted):
@@ -336,7 +334,6 @@ def _split_utf8(piece: bytes) -> tuple[str, bytes]:
         return piece[: error.start].decode(), piece[error.start :]
 
 
-# --- answers -----------------------------------------------------------------------------------------
 NO_STORE: Mapping[str, str] = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 

@@ -9,17 +9,7 @@ from enum import StrEnum
 
 import grpc
 
-from memory_extproc.api.call import (
-    Call,
-    Fields,
-    Operation,
-    Reason,
-    RefusedError,
-    message_of,
-    scope_of,
-    time_of,
-    whole_id,
-)
+from memory_extproc.api.call import Call, Fields, Operation, Reason, RefusedError, message_of, scope_of, whole_id
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Role
 from memory_extproc.curation.editor import MemoryCatalog
@@ -69,7 +59,6 @@ class ReviewCalls:
             "RetryDeadLetters": self.retry,
         }
 
-    # --- turns ---------------------------------------------------------------------------------------
     async def turn(self, call: Call, request: pb.GetTurnRequest) -> pb.TurnReceipt:
         turn = None if self._decisions is None else await self._decisions.find_turn(call.owner, request.id)
         wanted = request.id if turn is None else turn.turn_id
@@ -134,7 +123,6 @@ class ReviewCalls:
         call.count = len(entries)
         return pb.ListTurnsResponse(turns=[_receipt_of(entry, entry.turn.id) for entry in entries])
 
-    # --- quarantine ----------------------------------------------------------------------------------
     async def quarantine(self, call: Call, request: pb.ListQuarantineRequest) -> pb.ListQuarantineResponse:
         fields = Fields()
         limit = fields.limit("limit", request.limit, _DEFAULT_LIMIT)
@@ -167,7 +155,6 @@ class ReviewCalls:
         held = [memory async for memory in self._quarantine.held(owner)]
         return sorted(held, key=lambda memory: (memory.created_at, memory.id))
 
-    # --- dead letters --------------------------------------------------------------------------------
     async def dead_letters(self, call: Call, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:
         fields = Fields()
         limit = fields.limit("limit", request.limit, _DEFAULT_LIMIT)
@@ -184,8 +171,8 @@ class ReviewCalls:
                     owner=letter.owner,
                     reason=letter.reason,
                     attempts=letter.attempts,
-                    asked_at=time_of(letter.asked_at),
-                    failed_at=time_of(letter.failed_at),
+                    asked_at=letter.asked_at,
+                    failed_at=letter.failed_at,
                 )
                 for letter in letters
             ]
@@ -214,7 +201,7 @@ def _receipt_of(entry: JournalEntry | None, turn_id: str) -> pb.TurnReceipt:
         state=entry.state.value,
         session_id=entry.turn.session,
         project_id=entry.turn.project,
-        accepted_at=time_of(entry.turn.at),
+        accepted_at=entry.turn.at,
         attempts=entry.attempts,
     )
 

@@ -42,7 +42,7 @@ class ServiceLimits:
 
 
 class MemoryService:
-    """Leaving it waits for changes that were begun: a caller who left does not leave half a change."""
+    """Leaving waits for running changes: a change is completed even if its caller disconnects."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class MemoryService:
         audit: AuditLog | None,
         metrics: Metrics,
     ) -> None:
-        """*operations* by the name of the method; a method without one answers UNIMPLEMENTED."""
+        """*operations*: by method name; other methods answer UNIMPLEMENTED."""
         unknown = operations.keys() - METHODS.keys()
         if unknown:
             raise ValueError(f"no such methods: {', '.join(sorted(unknown))}")
@@ -101,11 +101,11 @@ class MemoryService:
         return grpc.unary_unary_rpc_method_handler(unary, reads, writes)
 
     def identify(self, presented: Credentials) -> Principal:
-        """The caller, for a page that shows whose it is; no call is counted. RefusedError for nobody known."""
+        """The caller, for a page that shows the user. Counts no call. RefusedError for unknown callers."""
         return self._count_denials(self._admits.identify, presented)
 
     def admit(self, presented: Credentials) -> Principal:
-        """The caller who signs in. Attempts count against the caller's rate."""
+        """Sign a caller in. Attempts count against the caller's rate."""
         return self._count_denials(self._admits.principal, presented)
 
     def _count_denials(self, find: Callable[[Credentials], Principal], presented: Credentials) -> Principal:
@@ -116,15 +116,14 @@ class MemoryService:
             log.info("api.denied", method="page", reason=refused.reason, code=refused.code.name)
             raise
 
-    # --- one call ------------------------------------------------------------------------------------
-    # Every face of the API comes through these three: gRPC here, HTTP in rest.py. All of them raise RefusedError.
+    # gRPC (here) and HTTP (rest.py) use these three methods, which raise only RefusedError.
     async def call(self, method: str, request: Any, presented: Credentials) -> Message:
-        """The answer of a method that takes one message and gives one."""
+        """Call a unary method."""
         user = getattr(request, "user_id", "")
         return await self._unary(method, user, presented, lambda call, do: do(call, request))
 
     async def take_in(self, method: str, requests: AsyncIterator[Any], presented: Credentials) -> Message:
-        """The answer of a method that takes a stream, whose first message is its start."""
+        """Call a client-streaming method, whose first message is its start."""
         first = await anext(aiter(requests), None)
         start = first.start if first is not None and first.HasField("start") else None
         user = "" if start is None else start.user_id
@@ -138,10 +137,10 @@ class MemoryService:
         return await self._unary(method, user, presented, work, bounded=False)
 
     async def stream(self, method: str, request: Any, presented: Credentials) -> AsyncGenerator[Message]:
-        """The answers of a method that gives a stream."""
+        """Call a server-streaming method."""
         started = time.monotonic()
-        call = self._admitted(method, request.user_id, presented)
-        async with self._accounted(call, started):
+        call = self._admit(method, request.user_id, presented)
+        async with self._account(call, started):
             do: Any = self._operation(method)
             async with aclosing(do(call, request)) as answers:
                 async for answer in answers:
@@ -157,16 +156,16 @@ class MemoryService:
         bounded: bool = True,
     ) -> Message:
         started = time.monotonic()
-        call = self._admitted(method, user, presented)
+        call = self._admit(method, user, presented)
 
         async def carried_out() -> Message:
-            async with self._accounted(call, started), self._slots:
+            async with self._account(call, started), self._slots:
                 return await work(call, self._operation(method))
 
-        return await self._bounded(METHODS[method], carried_out(), bounded=bounded)
+        return await self._run_bounded(METHODS[method], carried_out(), bounded=bounded)
 
-    async def _bounded(self, access: Access, work: Any, *, bounded: bool) -> Message:
-        """A change that was begun is finished, whatever becomes of who asked for it."""
+    async def _run_bounded(self, access: Access, work: Any, *, bounded: bool) -> Message:
+        """Run *work* with a timeout. A change that has begun is completed even if its caller disconnects."""
         limit = self._limits.timeout.total_seconds() if bounded else None
         try:
             async with asyncio.timeout(limit):
@@ -175,17 +174,17 @@ class MemoryService:
                     return answer
                 task = asyncio.create_task(work, name="memory api change")
                 self._changing.add(task)
-                task.add_done_callback(self._changed)
+                task.add_done_callback(self._end_change)
                 return await asyncio.shield(task)
         except TimeoutError as error:
             raise RefusedError(
                 grpc.StatusCode.DEADLINE_EXCEEDED, Reason.OUT_OF_TIME, "it takes too long just now"
             ) from error
 
-    def _changed(self, task: asyncio.Task[Message]) -> None:
+    def _end_change(self, task: asyncio.Task[Message]) -> None:
         self._changing.discard(task)
         if not task.cancelled():
-            task.exception()  # accounted for already, and perhaps nobody waits for it any more
+            task.exception()  # already accounted for; marks the exception as retrieved
 
     def _operation(self, method: str) -> Operation:
         operation = self._operations.get(method)
@@ -195,7 +194,7 @@ class MemoryService:
             )
         return operation
 
-    def _admitted(self, method: str, user: str, presented: Credentials) -> Call:
+    def _admit(self, method: str, user: str, presented: Credentials) -> Call:
         principal: Principal | None = None
         try:
             principal = self._admits.principal(presented)
@@ -206,22 +205,21 @@ class MemoryService:
             log.info("api.denied", method=method, reason=refused.reason, code=refused.code.name)
             if principal is not None and refused.code is grpc.StatusCode.PERMISSION_DENIED:
                 code, reason = refused.code.name, refused.reason
-                self._written(
+                self._write_audit(
                     AuditRecord(principal=principal, method=method, owner=None, outcome=code, reason=reason)
                 )
             raise
         return call
 
-    # --- accounting ----------------------------------------------------------------------------------
-    def _accounted(self, call: Call, started: float) -> _Accounted:
-        def ended(code: str, reason: str) -> None:
+    def _account(self, call: Call, started: float) -> _Accounted:
+        def account_end(code: str, reason: str) -> None:
             self._metrics.api_seconds.labels(call.method, code).observe(time.monotonic() - started)
-            self._written(AuditRecord(
+            self._write_audit(AuditRecord(
                 principal=call.principal, method=call.method, owner=call.owner, outcome=code, reason=reason,
                 scope=call.scope, count=call.count, request_id=call.request_id,
             ))  # fmt: skip
 
-        return _Accounted(call.method, ended)
+        return _Accounted(call.method, account_end)
 
     def _accountable(self) -> None:
         if self._audit is None:
@@ -231,13 +229,13 @@ class MemoryService:
         except TransientError as error:
             raise RefusedError(grpc.StatusCode.UNAVAILABLE, Reason.AUDIT_UNAVAILABLE, str(error)) from error
 
-    def _written(self, audited: AuditRecord) -> None:
+    def _write_audit(self, audited: AuditRecord) -> None:
         if self._audit is not None:
             self._audit.write(audited)
 
 
 class _Accounted:
-    """Around the work of a call: whatever ends it is told to *ended*, and leaves as a RefusedError."""
+    """Wraps the work of a call: reports its end to *ended*, and turns every error into a RefusedError."""
 
     def __init__(self, method: str, ended: Callable[[str, str], None]) -> None:
         self._method, self._ended = method, ended
@@ -252,8 +250,8 @@ class _Accounted:
         if not isinstance(error, Exception):  # cancelled, or the generator was closed: the caller left
             self._ended(grpc.StatusCode.CANCELLED.name, "")
             return
-        # Beside the stream pump and the learner's loop this is the place where any exception ends: gRPC would tell
-        # the caller its text, which may hold somebody's words.
+        # Like the stream pump and the learner's loop, this handles any exception: gRPC would send its text to the
+        # caller, and it may contain texts of users.
         refused = self._refusal(error)
         self._ended(refused.code.name, refused.reason)
         if refused is not error:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import ParseDict
 
-from memory_extproc.api.call import Call, Fields, Operation, Reason, RefusedError, time_of
+from memory_extproc.api.call import Call, Fields, Operation, Reason, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Caller, Consent, ConsentChange
 from memory_extproc.ports import ConsentRegistry, TurnLearner
@@ -78,10 +78,9 @@ class Consents:
 
 
 def change_of(change: ConsentChange) -> pb.ConsentChange:
-    return pb.ConsentChange(at=time_of(change.at), state=change.consent.value, by=change.by)
+    return pb.ConsentChange(at=change.at, state=change.consent.value, by=change.by)
 
 
-# --- configuration -----------------------------------------------------------------------------------
 # What the running server is configured with, for those who operate it.
 
 Configured = Callable[[], tuple[Mapping[str, Any], Sequence[str]]]  # (plain values, keys that wait for a restart)

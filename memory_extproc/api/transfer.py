@@ -10,7 +10,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from memory_extproc.api.call import Call, Operation, bad_request, message_of, scope_of, time_of
+from memory_extproc.api.call import Call, Operation, bad_request, message_of, scope_of
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import ConsentChange, Memory
 from memory_extproc.portability.importer import NoPlaceError
@@ -36,7 +36,7 @@ class TransferCalls:
         yield pb.ExportMemoriesResponse(
             header=pb.ExportHeader(
                 version=VERSION,
-                exported_at=time_of(self._now()),
+                exported_at=self._now(),
                 memories=await self._exports.count(call.owner),
                 user_id=call.owner.user,
                 tenant_id=call.owner.tenant,
@@ -110,7 +110,7 @@ def _message(piece: Exported) -> pb.ExportMemoriesResponse:
             message.ClearField("etag")  # of a memory where it is; it says nothing elsewhere
             return pb.ExportMemoriesResponse(memory=message, resume_token=piece.place)
         case ConsentChange(consent, at, by):
-            change = pb.ConsentChange(at=time_of(at), state=consent.value, by=by)
+            change = pb.ConsentChange(at=at, state=consent.value, by=by)
             return pb.ExportMemoriesResponse(consent=change, resume_token=piece.place)
         case entry:
             return pb.ExportMemoriesResponse(turn=_turn(entry), resume_token=piece.place)
@@ -123,7 +123,7 @@ def _turn(entry: JournalEntry) -> pb.ExportedTurn:
         session_id=turn.session,
         project_id=turn.project,
         seq=turn.seq,
-        at=time_of(turn.at),
+        at=turn.at,
         asked=turn.asked,
         answered=turn.answered,
         state=entry.state.value,

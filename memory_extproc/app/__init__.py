@@ -8,25 +8,3 @@ from memory_extproc.app.read_path import make_recaller
 from memory_extproc.app.sidecar import Sidecar, Source, sidecar, utc_now
 from memory_extproc.app.storage import keys_alone, open_keys, sealed_store
 from memory_extproc.app.write_path import make_extraction
-
-__all__ = [
-    "LOCK",
-    "Sidecar",
-    "Source",
-    "hold_data_directory",
-    "hold_lite",
-    "keys_alone",
-    "make_extraction",
-    "make_recaller",
-    "milvus_options",
-    "open_embedder",
-    "open_keys",
-    "open_link",
-    "open_reranks",
-    "partition_limits",
-    "piece_limits",
-    "sealed_store",
-    "sidecar",
-    "utc_now",
-    "wire_options",
-]

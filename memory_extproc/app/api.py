@@ -116,8 +116,7 @@ class ApiParts:
 async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIterator[ApiServers]:
     """Open the memory API's service and yield its servers, which the caller enters in shutdown order.
 
-    Changes in progress are completed on exit.
-    """
+    Changes in progress are completed on exit."""
     async with AsyncExitStack() as stack:
         rates = Rates(_rates(settings), time.monotonic)
         parts.live.subscribe(lambda now: rates.reconfigure(_rates(now)))
@@ -272,11 +271,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         rules=rules,
     )
     searching = SearchCalls(
-        parts.explains,
-        parts.learns,
-        _search_defaults(settings),
-        consent=parts.consent,
-        now=parts.now,
+        parts.explains, parts.learns, _search_defaults(settings), consent=parts.consent, now=parts.now
     )
     parts.live.subscribe(lambda now: searching.reconfigure(_search_defaults(now)))
     reviews = ReviewCalls(
@@ -356,10 +351,10 @@ async def _authenticator(live: Live, stack: AsyncExitStack, session: SessionVeri
 def _names_user(settings: Settings) -> NamesUser:
     key = settings.privacy.key
 
-    def named(tenant: str, user: str) -> str:
+    def pseudonym_of(tenant: str, user: str) -> str:
         return user if key is None else hashed_user(key, tenant, user)
 
-    return named
+    return pseudonym_of
 
 
 # Curation: texts written by users are interpreted as on the write path.

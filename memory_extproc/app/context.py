@@ -66,7 +66,7 @@ class Live:
     def subscribe(self, applies: Applies) -> None:
         self._follow.append(applies)
 
-    def merged(self, wanted: Settings) -> Change:
+    def merge(self, wanted: Settings) -> Change:
         """Merge a new configuration. ConfigurationError if it conflicts with settings that need a restart."""
         return merge_reload(self.settings, wanted, self._fixed)
 
@@ -148,8 +148,7 @@ def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOp
 def piece_limits(settings: Settings, embedder: EmbeddingModel) -> ChunkLimits:
     """Chunk limits that fit the embedding window with a margin for estimation errors.
 
-    Never longer than for the default model, because injected chunks should be specific.
-    """
+    Never longer than for the default model, because injected chunks should be specific."""
     tokens = min(PIECE_TOKENS, embedder.max_tokens * 4 // 5)
     content = settings.limits.content_bytes
     return ChunkLimits(tokens=tokens, bytes=sealable(content) if settings.privacy.encrypt_content else content)
@@ -246,6 +245,8 @@ def wire_options(settings: Settings) -> RequestOptions:
         strip_headers=_identity_headers(settings) if settings.identity.strip_headers else (),
         explain_tenants=frozenset(inject.explain_tenants),
         skip_auxiliary=settings.auxiliary_calls == "skip",
+        late_after=settings.deadline / 3,
+        pass_after=settings.message_timeout / 2,
         give_up_after=(settings.deadline + settings.message_timeout) / 2,
         sharing=settings.scopes.sharing(),
         last_reply_waits=2 * settings.learn.journal.wait,

@@ -77,11 +77,7 @@ async def open_link(
 
 
 async def open_coordination(
-    settings: Settings,
-    data: Path,
-    link: RedisLink | None,
-    now: Now,
-    stack: AsyncExitStack,
+    settings: Settings, data: Path, link: RedisLink | None, now: Now, stack: AsyncExitStack
 ) -> Coordination:
     coordination: SqliteCoordination | RedisCoordination
     if link is not None:
@@ -111,8 +107,7 @@ async def open_journal(
 ) -> tuple[Journal, Check, OldestWaiting]:
     """Open the journal, with its write check and the time of its oldest local turn.
 
-    In Redis for several replicas, with a local file for outages.
-    """
+    In Redis for several replicas, with a local file for outages."""
     file = await stack.enter_async_context(file_journal(settings, data / JOURNAL, now))
     if link is None:
         return file, file.check, nothing_waits
@@ -183,8 +178,7 @@ def journal_path(settings: Settings) -> Path:
 async def refuse_volatile(settings: Settings, link: RedisLink) -> None:
     """ConfigurationError for a Redis that may lose accepted turns, or whose keys belong to a newer version.
 
-    An unreachable Redis is checked when it answers, and the result is logged.
-    """
+    An unreachable Redis is checked when it answers, and the result is logged."""
     from memory_extproc.coordination.redis_client import NewerKeysError  # noqa: PLC0415 - Redis takes 0.2 s to import
 
     try:
@@ -285,13 +279,7 @@ async def open_erasing(
     recovery = Recovery(link, prefix=prefix, directory=directory, own=own, shared=shared, limits=limits)
     ledger = RedisLedger(link, prefix=prefix, recovery=recovery, wraps=wraps)
     consent = RedisConsent(link, prefix=prefix, recovery=recovery)
-    replicas = RedisReplicas(
-        link,
-        uuid.uuid4().hex,
-        prefix=prefix,
-        lease=lease,
-        directory=directory.now.name,
-    )
+    replicas = RedisReplicas(link, uuid.uuid4().hex, prefix=prefix, lease=lease, directory=directory.now.name)
     metrics.dead_directories.set_function(lambda: replicas.dead_directories)
     metrics.coordination_restoring.set_function(lambda: recovery.loss is not None)
     recovery.parts += [ledger, consent]
@@ -310,15 +298,14 @@ def _not_known_yet() -> datetime | None:
 async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncExitStack) -> None:
     """Join the replicas: from here on their forgets are applied and cached data may be served.
 
-    Must be left before the journals close, because the register records their remaining turns.
-    """
+    Must be left before the journals close, because the register records their remaining turns."""
     replicas, forgotten, fleet = erasing.replicas, erasing.forgotten, erasing.fleet
     if not isinstance(replicas, RedisReplicas) or fleet is None:
         return
     replicas.oldest_waiting = _not_known_yet
     drop_for = make_news_handler(forgotten, partitions)
 
-    async def heard(subject: str) -> None:
+    async def apply_news(subject: str) -> None:
         await drop_for(subject)
         if subject:
             try:
@@ -329,7 +316,7 @@ async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncE
     async def begin_anew() -> None:
         replicas.begin_anew()
 
-    replicas.heard = heard
+    replicas.heard = apply_news
     fleet.recovery.hooks.restored.append(begin_anew)
     await stack.enter_async_context(fleet.recovery)
     await stack.enter_async_context(replicas)
@@ -338,7 +325,7 @@ async def take_part(erasing: ErasureParts, partitions: Partitions, stack: AsyncE
 def make_news_handler(forgotten: TombstoneIndex, partitions: Partitions) -> Callable[[str], Awaitable[None]]:
     """Make the handler for forgets of a subject, or of any subject, by another replica."""
 
-    async def heard(subject: str) -> None:
+    async def apply_news(subject: str) -> None:
         if subject:
             forgotten.renew(subject)
         else:
@@ -351,7 +338,7 @@ def make_news_handler(forgotten: TombstoneIndex, partitions: Partitions) -> Call
                 async with partitions.alone(owner) as alone:
                     alone.withdraw(await forgotten.recognise(owner, alone.unstored()))
 
-    return heard
+    return apply_news
 
 
 async def open_forgetter(

@@ -38,7 +38,7 @@ class DataDirectory:
     def __enter__(self) -> Self:
         """Create and lock the directory. ConfigurationError if that fails or another process holds it."""
         try:
-            self._lock = self._locked()
+            self._lock = self._take_lock()
         except BlockingIOError as error:
             raise ConfigurationError(
                 [f"data_dir: another sidecar is using {self.path}; give each one its own"]
@@ -53,7 +53,7 @@ class DataDirectory:
         if self._lock is not None:
             self._lock.close()
 
-    def _locked(self) -> IO[str]:
+    def _take_lock(self) -> IO[str]:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (self.path / LOCK).open("w")
         try:
@@ -68,8 +68,7 @@ class OpenFiles:
     """Detects open files that were deleted or replaced.
 
     Writes to them would be lost at the next start, and are rejected by the files themselves; nothing is repaired
-    here. Some twenty stat calls per check.
-    """
+    here. Some twenty stat calls per check."""
 
     def __init__(self, paths: Sequence[Path], metrics: Metrics) -> None:
         beside = [path.with_name(path.name + name) for path in paths for name in (LOG, INDEX)]
@@ -131,8 +130,7 @@ def hold_data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
 def hold_lite(settings: Settings, data: Path, stack: AsyncExitStack) -> None:
     """Lock the Milvus Lite file for a command. ConfigurationError if it does not exist or a sidecar holds it.
 
-    Milvus Lite admits a single process. With a Milvus server nothing is locked.
-    """
+    Milvus Lite admits a single process. With a Milvus server nothing is locked."""
     if settings.memory.milvus.address:
         return
     path = milvus_options(settings, data, "").path

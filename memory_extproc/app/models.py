@@ -58,8 +58,7 @@ async def open_embedder(
 async def _local_embedder(embedding: Embedding, limits: EmbedderLimits, stack: AsyncExitStack) -> EmbeddingModel:
     """The local model, or words alone if none is configured or installed.
 
-    ModelDirectoryError if a configured model is missing.
-    """
+    ModelDirectoryError if a configured model is missing."""
     directory = find_directory(Path(embedding.models_dir), embedding.model, Precision(embedding.precision))
     usual = Embedding()
     unnamed = all(getattr(embedding, key) == getattr(usual, key) for key in ("models_dir", "model", "precision"))
@@ -123,8 +122,7 @@ def completions_for(
 ) -> CompletionModel:
     """Open the language model for a role until *stack* closes; probed once in the background.
 
-    *live* rotates its access key, and shares the client among all users of the role.
-    """
+    *live* rotates its access key, and shares the client among all users of the role."""
     if live is not None and (known := live.models.get((role, model.model_role))) is not None:
         return known
     from memory_extproc.inference.openai_client import Endpoint, EndpointLimits  # noqa: PLC0415

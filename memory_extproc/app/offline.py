@@ -89,8 +89,7 @@ async def tending(
     """Open the memories. The caller holds *data* if needed (`hold_lite`).
 
     The ledger's forgotten memories stay hidden, as in a sidecar. *reflecting*: enable reflection regardless of the
-    settings; ConfigurationError without a model.
-    """
+    settings; ConfigurationError without a model."""
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         embedder = await open_embedder(settings, metrics, stack)
@@ -184,10 +183,7 @@ async def reembedding(
             await lists.open()
             kept = sealed_store(settings, lists, tended.keys, tended.metrics)
         partitions = tended.partitions
-        yield (
-            Reembedding(lists, tended.shown, partitions, partitions, tended.embedder, Pace(), says=says),
-            kept,
-        )
+        yield (Reembedding(lists, tended.shown, partitions, partitions, tended.embedder, Pace(), says=says), kept)
 
 
 @asynccontextmanager
@@ -282,8 +278,7 @@ async def back_up_memories(tended: OfflineContext, to: Path, says: Says) -> int:
 def restore_files(settings: Settings, data: Path, source: Path) -> dict[str, list[str]]:
     """Restore missing files; *data* must be locked.
 
-    Existing files stay: replacing them would lose later forgets and accepted turns.
-    """
+    Existing files stay: replacing them would lose later forgets and accepted turns."""
     done: dict[str, list[str]] = {"restored": [], "kept": []}
     for name, path in _files(settings, data).items():
         if path.exists():
@@ -299,8 +294,7 @@ async def restore_shared(settings: Settings, source: Path) -> list[str]:
     """Merge the consent and the forgets of a backup into the configured Redis, if any. Only an installation with
     files has them in its backup. Returns the names of the files; merging twice changes nothing. PermanentError if
     that Redis has its own ledger, or if replicas serve from it already: they would hold no copies of the merged
-    records.
-    """
+    records."""
     if not settings.coordination.url:
         return []
     from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
@@ -345,8 +339,7 @@ async def restore_memories(tended: OfflineContext, source: Path, says: Says) -> 
     """Restore rows and count them by result. Idempotent.
 
     Results: restored; newer, which stay; forgotten, which are skipped; unreadable, of a newer version.
-    PermanentError before any change if the backup is damaged or of another model.
-    """
+    PermanentError before any change if the backup is damaged or of another model."""
     path = source / MEMORIES
     head, rows = read_head(path)
     embedder = tended.embedder

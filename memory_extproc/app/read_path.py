@@ -254,8 +254,7 @@ def make_recaller(
     """Build the recaller, for the sidecar and for the tools that measure or explain recall.
 
     *waits*: load missing word vectors, if no request waits for the result. *matcher*: measures a model that the
-    weights do not name.
-    """
+    weights do not name."""
     metrics.recall_deadline.set(settings.deadline.total_seconds())
     fusion = Fusion(weights_of(settings, embedder.fingerprint), embedder.fingerprint)
     if matcher is not None:
@@ -322,8 +321,7 @@ async def open_canary(
 ) -> Canary | None:
     """Open the canary: it uses the configured read path without language models, which would cost.
 
-    Its recalls are excluded from the metrics.
-    """
+    Its recalls are excluded from the metrics."""
     settings = live.settings
     if settings.telemetry.canary == "off":
         return None

@@ -1,8 +1,7 @@
 """The composition root: constructs every adapter behind its port.
 
 Lifetimes are an exit stack in reverse order: the server drains, background work completes, accepted turns are
-learned, and then journal, store and model close.
-"""
+learned, and then journal, store and model close."""
 
 from __future__ import annotations
 
@@ -99,8 +98,7 @@ async def sidecar(
 ) -> AsyncIterator[Sidecar]:
     """Run the whole sidecar while entered. Raises only faults that an operator can fix.
 
-    *source*: the origin of *settings*, watched and reloaded.
-    """
+    *source*: the origin of *settings*, watched and reloaded."""
     live = Live(settings)
     metrics = Metrics(_registry(), __version__)
     for notice in settings.notices():
@@ -217,8 +215,7 @@ async def _open_serving(
 async def _open_console(settings: Settings, server: ConsoleServer, stack: AsyncExitStack) -> str:
     """Open the console and return its address.
 
-    Without a configured address, an occupied default port (as beside another sidecar) disables the console.
-    """
+    Without a configured address, an occupied default port (as beside another sidecar) disables the console."""
     try:
         return (await stack.enter_async_context(server)).address
     except ConfigurationError as error:
@@ -339,8 +336,7 @@ class Source:
     def load(self) -> Settings:
         """Load the settings. ConfigurationError with all faults.
 
-        An empty file is a fault: it would mean all defaults, and editors create it while they write.
-        """
+        An empty file is a fault: it would mean all defaults, and editors create it while they write."""
         if not _contents(self.path).strip():
             raise ConfigurationError([f"{self.path}: is empty"])
         return load(self.path, self.environ)
@@ -358,8 +354,7 @@ class ConfigurationReloader:
     """Reloads the configuration when a file changes or on request; a faulty configuration changes nothing.
 
     Entering watches the directories of the file and of secret files. Where that fails (a file system without
-    notifications, or the limit reached), `ask` still works.
-    """
+    notifications, or the limit reached), `ask` still works."""
 
     def __init__(self, live: Live, source: Source, metrics: Metrics, *, changes: Changes = changes_in) -> None:
         self._live, self._source, self._metrics = live, source, metrics
@@ -413,9 +408,9 @@ class ConfigurationReloader:
         before = await asyncio.to_thread(self._digest)
         try:
             wanted = await asyncio.to_thread(self._source.load)
-            change = self._live.merged(wanted)
+            change = self._live.merge(wanted)
         except ConfigurationError as error:
-            self._refused(error.faults)
+            self._report_refusal(error.faults)
         else:
             self._watched = wanted
             self._metrics.reload_failed.set(0)
@@ -438,7 +433,7 @@ class ConfigurationReloader:
         if await asyncio.to_thread(self._digest) != before:
             self._asked.set()
 
-    def _refused(self, faults: Iterable[str]) -> None:
+    def _report_refusal(self, faults: Iterable[str]) -> None:
         self._metrics.reload_failed.set(1)
         self._metrics.reloads.labels("refused").inc()
         for fault in faults:
@@ -487,13 +482,6 @@ def make_transfers(
 ) -> TransferCalls:
     limits = ImportLimits(content_bytes=settings.limits.content_bytes)
     importer = Importer(
-        keeps,
-        embeds,
-        coordination,
-        limits,
-        now=now,
-        consent=consent,
-        forgotten=forgotten,
-        rules=rules,
+        keeps, embeds, coordination, limits, now=now, consent=consent, forgotten=forgotten, rules=rules
     )
     return TransferCalls(Exporter(store, journal, consent=consent), importer, now=now)

@@ -82,13 +82,7 @@ async def open_kept(frame: AppContext) -> Storage:
     opener = Opener(store, OpenerLimits(), rng=random.random, at=options.place)
     await stack.enter_async_context(opener)
     erasing = await open_erasing(
-        settings,
-        data,
-        link,
-        stack,
-        frame.metrics,
-        shared=store.meta(),
-        wraps=None if keys is None else keys.master,
+        settings, data, link, stack, frame.metrics, shared=store.meta(), wraps=None if keys is None else keys.master
     )
     unsealed = sealed_store(settings, store, keys, frame.metrics)
     shown = erasing.hiding(unsealed)
@@ -168,8 +162,7 @@ async def open_keys(
     """Open the data keys; None without encryption.
 
     ConfigurationError if the master key does not match, if the keys of encrypted texts are missing, or if texts
-    were encrypted and encryption is now off.
-    """
+    were encrypted and encryption is now off."""
     if not settings.privacy.encrypt_content:
         await _refuse_sealed(settings, data, link)
         return None
@@ -201,10 +194,9 @@ async def _look_for_keys(settings: Settings, data: Path, keys: WrappedKeys) -> N
     """ConfigurationError if *data* was encrypted and no key exists.
 
     New keys would hide the fault until the old keys are restored, and then texts sealed with the new keys would be
-    lost.
-    """
+    lost."""
     note, place = data / SEALED, keys_file(settings, data)
-    if not await keys.begun() and await asyncio.to_thread(note.exists):
+    if not await keys.is_in_use() and await asyncio.to_thread(note.exists):
         fault = f"privacy.keys_file: {place} holds no keys, but texts in {data} were sealed"
         raise ConfigurationError([f"{fault}: put the keys back, or delete {note} to give the texts up"])
 
@@ -256,8 +248,7 @@ async def journals_to_join(
 ) -> tuple[Journal, Journal]:
     """Open *source*, left behind in *directory*, and *target*, ours, with decryption.
 
-    Uses the keys beside *source*, or ours if there are none. Raises if encrypted turns would be unreadable.
-    """
+    Uses the keys beside *source*, or ours if there are none. Raises if encrypted turns would be unreadable."""
     beside = directory / KEYS
     left_keys = await asyncio.to_thread(beside.exists)
     if not settings.privacy.encrypt_content:

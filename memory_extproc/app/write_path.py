@@ -185,7 +185,6 @@ def _use(partitions: Partitions, learner: Learner, new: Settings) -> None:
     learner.reconfigure(learn_limits(new))
 
 
-# --- learning ----------------------------------------------------------------------------------------
 # The write path as configured.
 
 
@@ -193,8 +192,7 @@ def _use(partitions: Partitions, learner: Learner, new: Settings) -> None:
 class Extraction:
     """The extraction parts, each of which may be None.
 
-    *fallback* stands in for an unreachable extractor; *judges* decides conflicts that no rule decides.
-    """
+    *fallback* stands in for an unreachable extractor; *judges* decides conflicts that no rule decides."""
 
     extractor: FactExtractor | None = None
     fallback: FactExtractor | None = None
@@ -407,7 +405,6 @@ async def _records(data: Path, stack: AsyncExitStack) -> ConsentRecords:
     return records
 
 
-# --- intake ------------------------------------------------------------------------------------------
 # The intake log as configured.
 
 

@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from memory_extproc.api.principal import Role
-from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of, needs_extra
+from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of, load_settings, needs_extra
 from memory_extproc.cli.envoy_config import reachable
 from memory_extproc.cli.explain import owner_of
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
@@ -109,8 +109,7 @@ def new_key(
 ) -> None:
     """Create an API key and print its entry for api.keys_file.
 
-    The key itself stands on the first line; it cannot be shown again.
-    """
+    The key itself stands on the first line; it cannot be shown again."""
     from memory_extproc.api.authentication import KEY_PREFIX, key_hash, parse_keys  # noqa: PLC0415 - quick `--help`
 
     key = KEY_PREFIX + secrets.token_urlsafe(32)
@@ -137,8 +136,7 @@ def print_link(
 ) -> None:
     """Print a link that signs a user in to the page; it works once, within half an hour.
 
-    The link is signed with api.secret, or with the secret in the data directory of a sidecar that was started.
-    """
+    The link is signed with api.secret, or with the secret in the data directory of a sidecar that was started."""
     with faults_to_exit():
         settings = load(file_of(config), os.environ)
         if not settings.console.page:
@@ -157,7 +155,6 @@ def sign_in_link(settings: Settings, user: str, tenant: str, roles: frozenset[Ro
     return make_link(make_signer(secret, lambda: datetime.now(UTC)), base, tenant, user, roles)
 
 
-# --- keys --------------------------------------------------------------------------------------------
 # `memory-extproc keys`: the master key, and what it wrapped.
 
 keys_app = typer.Typer(
@@ -170,8 +167,7 @@ def new() -> None:
     """Print a new master key, for a line of privacy.master_key_file.
 
     The first line wraps, all lines unwrap: to rotate, put the new key before the others, run `keys rotate`, and
-    take the old line out once `keys status` says that it wraps nothing any more.
-    """
+    take the old line out once `keys status` says that it wraps nothing any more."""
     from memory_extproc.encryption.keys import new_master_key  # noqa: PLC0415 - quick `--help`
 
     typer.echo(new_master_key())
@@ -181,8 +177,7 @@ def new() -> None:
 def rotate(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Encrypt every caller's key again, with the first master key of the file.
 
-    Texts stay as they are, and a sidecar that runs takes no notice.
-    """
+    Texts stay as they are, and a sidecar that runs takes no notice."""
     with faults_to_exit():
         anew, before = asyncio.run(_rotate_keys(load(file_of(config), os.environ)))
     if as_json:
@@ -218,7 +213,6 @@ async def _masters(settings: Settings) -> tuple[tuple[str, ...], dict[str, int]]
         return master.names, await keys.masters()
 
 
-# --- models ------------------------------------------------------------------------------------------
 # `memory-extproc models`: the files of the embedding model and of a cross-encoder.
 
 models_app = typer.Typer(help="Prepare, check, calibrate and copy models.", no_args_is_help=True)
@@ -409,7 +403,6 @@ def _write(answer: dict[str, Any]) -> None:
     typer.echo(msgspec.json.encode(answer).decode())
 
 
-# --- retention ---------------------------------------------------------------------------------------
 # `memory-extproc retention`: what becomes of memories with time, by command.
 
 app = typer.Typer(
@@ -445,8 +438,7 @@ def run(
     Deleted softly is what is over or too many, erased what was deleted for long enough. It can be stopped at any
     time and run again.
 
-    Exit 0: done; 1: not for every caller, whose number is told.
-    """
+    Exit 0: done; 1: not for every caller, whose number is told."""
     _do("keep", config, user, tenant, dry_run=dry_run, as_json=as_json)
 
 
@@ -464,19 +456,17 @@ def reflect(
     Also where retention.reflect is not switched on. A theme is thought over once, and again when it has grown;
     `--dry-run` counts those that are due, and asks no model.
 
-    Exit 0: done; 1: not for every caller, whose number is told.
-    """
+    Exit 0: done; 1: not for every caller, whose number is told."""
     _do("reflect", config, user, tenant, dry_run=dry_run, as_json=as_json)
 
 
 def _do(work: str, config: Path | None, user: str, tenant: str, *, dry_run: bool, as_json: bool) -> None:
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-        log.configure("error", "console")
+        settings = load_settings(config)
         owner = owner_of(settings, tenant, user) if user else None
         data = Path(settings.data_dir).absolute()
         report = asyncio.run(_run_round(work, settings, data, owner, dry_run=dry_run))
-    shown = _shown(report, dry_run=dry_run)
+    shown = _report_as_json(report, dry_run=dry_run)
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
     else:
@@ -504,7 +494,7 @@ async def _run_round(work: str, settings: Settings, data: Path, owner: Owner | N
         return await job.round(doing, dry_run=dry_run, anew=True)
 
 
-def _shown(report: Round, *, dry_run: bool) -> dict[str, Any]:
+def _report_as_json(report: Round, *, dry_run: bool) -> dict[str, Any]:
     kept = report.kept
     return {
         "dry_run": dry_run,

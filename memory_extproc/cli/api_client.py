@@ -55,27 +55,47 @@ class Api:
     """Calls of the memory API by name. ApiError for whatever goes wrong."""
 
     def __init__(self, channel: grpc.Channel, connection: Connection) -> None:
-        from memory_extproc.api.gen import memory_pb2_grpc  # noqa: PLC0415 - quick `--help`
+        # Imported here for a quick `--help`: gRPC takes a third of a second.
+        from memory_extproc.api.gen import memory_pb2, memory_pb2_grpc  # noqa: PLC0415
 
         self._stub: Any = memory_pb2_grpc.MemoryServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._methods = memory_pb2.DESCRIPTOR.services_by_name["MemoryService"].methods_by_name
         self._connection = connection
         self._sent = tuple(_headers(connection))
 
-    def call(self, method: str, request: Message) -> Any:
-        """The answer to a single request."""
-        with _told(self._connection.address):
-            return getattr(self._stub, method)(request, metadata=self._sent, timeout=self._connection.timeout)
+    def message(self, method: str, /, **fields: Any) -> Message:
+        """The request of *method* with *fields*; None leaves a field out."""
+        from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415
 
-    def stream(self, method: str, request: Message) -> Iterator[Any]:
+        return GetMessageClass(self._methods[method].input_type)(**fields)
+
+    def call(self, method: str, /, **fields: Any) -> Any:
+        """The answer to a single request."""
+        with _api_errors(self._connection.address):
+            send = getattr(self._stub, method)
+            return send(self.message(method, **fields), metadata=self._sent, timeout=self._connection.timeout)
+
+    def list_pages(self, method: str, name: str, most: int, /, **fields: Any) -> tuple[list[Any], int]:
+        """At most *most* entries of the list *name*, over as many pages as it takes, and the total."""
+        entries: list[Any] = []
+        token = ""
+        while True:
+            page = self.call(method, limit=min(100, most - len(entries)), page_token=token, **fields)
+            entries += getattr(page, name)
+            token = page.next_page_token
+            if not token or len(entries) >= most:
+                return entries, page.total
+
+    def stream(self, method: str, /, **fields: Any) -> Iterator[Any]:
         """The answers, one by one, for as long as it takes."""
-        with _told(self._connection.address):
-            yield from getattr(self._stub, method)(request, metadata=self._sent)
+        with _api_errors(self._connection.address):
+            yield from getattr(self._stub, method)(self.message(method, **fields), metadata=self._sent)
 
     def send(self, method: str, requests: Iterable[Message]) -> Any:
         """The answer to a stream of requests. What *requests* raises is raised here."""
         raised: list[MemoryExtprocError] = []
 
-        def watched() -> Iterator[Message]:
+        def watch_requests() -> Iterator[Message]:
             try:
                 yield from requests
             except MemoryExtprocError as error:
@@ -83,8 +103,8 @@ class Api:
                 raise
 
         try:
-            with _told(self._connection.address):
-                return getattr(self._stub, method)(watched(), metadata=self._sent)
+            with _api_errors(self._connection.address):
+                return getattr(self._stub, method)(watch_requests(), metadata=self._sent)
         except ApiError:
             if raised:
                 raise raised[0] from None
@@ -134,7 +154,7 @@ def _headers(connection: Connection) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def _told(address: str) -> Iterator[None]:
+def _api_errors(address: str) -> Iterator[None]:
     import grpc  # noqa: PLC0415
 
     try:
@@ -188,7 +208,6 @@ def _details(error: Any) -> Iterator[Any]:
                 yield detail
 
 
-# --- api options -------------------------------------------------------------------------------------
 # The options that every command of the memory API has: where it is, and who asks.
 
 _option = functools.partial(typer.Option, rich_help_panel="Connection")

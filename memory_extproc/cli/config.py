@@ -19,6 +19,7 @@ from rich.text import Text
 
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 from memory_extproc.inference.model_files import ModelDirectoryError, Precision, find_directory, read_manifest
+from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.docs import dump_effective
 from memory_extproc.settings.docs import example as written_out
@@ -42,6 +43,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 def file_of(config: Path | None) -> Path | None:
     """The file that `serve` would take too: the one named, else the usual one. None where there is none."""
     return config or (USUAL if USUAL.is_file() else None)
+
+
+def load_settings(config: Path | None) -> Settings:
+    """Load the configuration that `serve` would use, for a command that logs errors alone."""
+    settings = load(file_of(config), os.environ)
+    log.configure("error", "console")
+    return settings
 
 
 @app.command()
@@ -138,8 +146,7 @@ def import_(
 ) -> None:
     """Translate the vLLM semantic router's memory configuration; a table of its keys goes to stderr.
 
-    Exits with 1 if something was lost that matters.
-    """
+    Exits with 1 if something was lost that matters."""
     if source != ROUTER:
         raise typer.BadParameter(f"expected {ROUTER}", param_hint="--from")
     with faults_to_exit():
@@ -162,7 +169,6 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-# --- faults ------------------------------------------------------------------------------------------
 # How a fault ends a command: exit 2 for wrong use and configuration, 1 for what failed; never a traceback for
 # what the operator can mend.
 
@@ -194,7 +200,6 @@ def needs_extra(name: str) -> Iterator[None]:
         raise PermanentError(f"{package} is not installed: pip install 'memory-extproc[{name}]'") from error
 
 
-# --- progress ----------------------------------------------------------------------------------------
 # Progress on a terminal; nothing at all without a terminal.
 
 Says = Callable[[str, int, int], None]  # step, done, of how many

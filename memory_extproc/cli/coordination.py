@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -16,9 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of
-from memory_extproc.observe import log
-from memory_extproc.settings import Settings, load
+from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, load_settings
+from memory_extproc.settings import Settings
 
 if TYPE_CHECKING:
     from memory_extproc.app.coordination import FleetAdmin
@@ -34,8 +32,7 @@ _Reason = Annotated[str, typer.Option("--reason", help="reason, for the audit lo
 def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """List data directories that may hold accepted turns that are not in the shared journal.
 
-    No forget of a caller whose turns may wait there is clean.
-    """
+    No forget of a caller whose turns may wait there is clean."""
     found = _with_fleet(config, lambda fleet: fleet.replicas.waiting())
     if as_json:
         rows = [{"name": one.name, "live": one.live, "since": one.since and one.since.isoformat()} for one in found]
@@ -52,8 +49,7 @@ def status(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 def strike(name: str, reason: _Reason, config: ConfigFile = None) -> None:
     """Remove the dead data directory NAME from the list; turns that only it holds are lost.
 
-    Where its volume is still there, start a replica on it instead, or run `learn adopt`.
-    """
+    Where its volume is still there, start a replica on it instead, or run `learn adopt`."""
     if not _with_fleet(config, lambda fleet: fleet.replicas.strike(name), "StrikeDirectory", reason, name):
         typer.echo(f"no dead data directory has the name {name}", err=True)
         raise typer.Exit(1)
@@ -63,8 +59,7 @@ def strike(name: str, reason: _Reason, config: ConfigFile = None) -> None:
 def accept_loss(reason: _Reason, config: ConfigFile = None) -> None:
     """Let replicas serve again after Redis lost forgets that cannot be restored from Milvus.
 
-    What was forgotten may then be recalled again. The copies in data directories are restored all the same.
-    """
+    What was forgotten may then be recalled again. The copies in data directories are restored all the same."""
     _with_fleet(config, lambda fleet: fleet.accept_loss(), "AcceptLoss", reason)
     typer.echo("replicas that wait for copies of forgets go on without them within seconds")
 
@@ -78,7 +73,7 @@ def _with_fleet(
 ) -> T:
     """With a *method* it is written to the audit log first: what cannot be accounted for does not happen."""
 
-    async def used(settings: Settings) -> T:
+    async def use_fleet(settings: Settings) -> T:
         from memory_extproc.app.coordination import open_fleet  # noqa: PLC0415 - quick `--help`
 
         async with AsyncExitStack() as stack:
@@ -88,9 +83,8 @@ def _with_fleet(
             return await use(fleet)
 
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-        log.configure("error", "console")
-        return asyncio.run(used(settings))
+        settings = load_settings(config)
+        return asyncio.run(use_fleet(settings))
 
 
 def _audit(settings: Settings, method: str, reason: str, scope: str) -> None:

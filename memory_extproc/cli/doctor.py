@@ -224,7 +224,6 @@ def _pair(text: str) -> tuple[str, str] | None:
     return (name.strip().lower(), value.strip()) if colon and name.strip() else None
 
 
-# --- doctor arguments --------------------------------------------------------------------------------
 # What `memory-extproc doctor` is told: the gateway, two people to be, and what is configured behind it.
 
 ThroughOption = Annotated[str, typer.Option(help="URL of the gateway, as clients reach it: http(s)://host:port")]

@@ -60,8 +60,7 @@ JwtOption = Annotated[str, typer.Option(help="for --identity jwt; by default fro
 Rest = Annotated[
     bool | None,
     typer.Option(
-        "--rest/--no-rest",
-        help="route the memory API over HTTP at /v1/memory; by default where Envoy can reach it",
+        "--rest/--no-rest", help="route the memory API over HTTP at /v1/memory; by default where Envoy can reach it"
     ),
 ]
 TwoFilters = Annotated[
@@ -82,8 +81,7 @@ RouterFile = Annotated[
     typer.Option(help="semantic-router: the router's configuration file, for --plugins-out", exists=True),
 ]
 PluginsOut = Annotated[
-    Path | None,
-    typer.Option(help="semantic-router: file to write the decisions' header_mutation plugins to"),
+    Path | None, typer.Option(help="semantic-router: file to write the decisions' header_mutation plugins to")
 ]
 Namespace = Annotated[str, typer.Option(help="Kubernetes shapes: namespace of the Gateway")]
 
@@ -155,7 +153,6 @@ def _write_plugins(router_file: Path | None, plugins_out: Path | None) -> None:
         raise ConfigurationError([f"--plugins-out: {plugins_out} cannot be written: {error.strerror}"]) from error
 
 
-# --- envoy options -----------------------------------------------------------------------------------
 # What Envoy is told: from the sidecar's own configuration, and what the command line says beside it.
 
 T = TypeVar("T")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,11 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of
+from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, load_settings
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import Caller, Owner, RecallRequest, Scope
-from memory_extproc.observe import log
-from memory_extproc.settings import Settings, load
+from memory_extproc.settings import Settings
 
 if TYPE_CHECKING:
     from memory_extproc.recall.candidate import Explanation
@@ -46,11 +44,9 @@ def explain(
     """Show what recall would find for a message: the query and each candidate with its features and verdict.
 
     It reads the configured store. A Milvus Lite file lets one process in: stop the sidecar first. Beside a sidecar
-    with a Milvus server it can run at any time. It prints what people said.
-    """
+    with a Milvus server it can run at any time. It prints what people said."""
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-        log.configure("error", "console")
+        settings = load_settings(config)
         memory = settings.memory
         caller = Caller(owner_of(settings, tenant, user), project=project, projects=tuple(member_of or ()))
         wish = RecallRequest(

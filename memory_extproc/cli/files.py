@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -152,7 +153,7 @@ def _watch(rounds: Any, folder: Path, every: float, *, as_json: bool) -> None:
     looked = time.monotonic()
     for _ in watch(folder, yield_on_timeout=True, rust_timeout=1000, raise_interrupt=False):
         # Our own pages are changes too: only what a person did, or the time, is a reason to ask the store.
-        if rounds.edited() or time.monotonic() - looked >= every:
+        if rounds.has_edits() or time.monotonic() - looked >= every:
             try:
                 _round(rounds, as_json=as_json)
             except ApiError as error:
@@ -179,7 +180,6 @@ def _round(rounds: Any, *, as_json: bool) -> bool:
     return not done.problems
 
 
-# --- out ---------------------------------------------------------------------------------------------
 class _Export:
     """The pieces of an export. One that breaks off is taken up where it was."""
 
@@ -190,15 +190,13 @@ class _Export:
         self.memories = 0
 
     def pieces(self) -> Iterator[Any]:
-        from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
         failed, whole = 0, 0
         while True:
-            request = pb.ExportMemoriesRequest(
-                user_id=self._user, project_id=self._project, resume_token=self.place
+            pieces = self._api.stream(
+                "ExportMemories", user_id=self._user, project_id=self._project, resume_token=self.place
             )
             try:
-                for piece in self._api.stream("ExportMemories", request):
+                for piece in pieces:
                     failed = 0
                     if piece.HasField("header"):
                         whole = piece.header.memories
@@ -259,7 +257,7 @@ def _to_lines(source: _Export, out: str, *, resume: bool) -> dict[str, int]:
         return {"memories": source.memories, "waiting_turns": source.waiting}
     path = Path(out)
     half, noted = path.with_name(path.name + ".part"), path.with_name(path.name + ".place")
-    size, source.place = _noted(noted) if resume else (0, "")
+    size, source.place = _read_progress(noted) if resume else (0, "")
     try:
         with os.fdopen(os.open(half, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
             file.truncate(size)
@@ -278,7 +276,7 @@ def _to_lines(source: _Export, out: str, *, resume: bool) -> dict[str, int]:
     return {"memories": source.memories, "waiting_turns": source.waiting}
 
 
-def _noted(noted: Path) -> tuple[int, str]:
+def _read_progress(noted: Path) -> tuple[int, str]:
     try:
         said = json.loads(noted.read_bytes())
         return int(said["size"]), str(said["place"])
@@ -298,7 +296,6 @@ def _line(piece: Any) -> bytes:
     return records.record_line(records.CONSENT, plain(piece.consent))
 
 
-# --- in ----------------------------------------------------------------------------------------------
 def _read(source: str, from_: str, from_user: str, stack: ExitStack) -> Iterable[Any]:
     from memory_extproc.portability.folder_sync import read_folder  # noqa: PLC0415
     from memory_extproc.portability.foreign import Foreign, read_foreign  # noqa: PLC0415
@@ -320,38 +317,23 @@ def _bring(
     api: Api, reads: Iterable[Any], user: str, says: Says | None, *, replace: bool, dry_run: bool = False
 ) -> tuple[Any, list[tuple[str, str]]]:
     """The API's report, and (place, why) of what was no memory before it was sent."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
     from memory_extproc.portability.records import Refused  # noqa: PLC0415
 
     unread: list[tuple[str, str]] = []
 
     def requests() -> Iterator[Any]:
-        conflict = "replace" if replace else "keep"
-        yield pb.ImportMemoriesRequest(start=pb.ImportStart(user_id=user, on_conflict=conflict, dry_run=dry_run))
+        start = {"user_id": user, "on_conflict": "replace" if replace else "keep", "dry_run": dry_run}
+        yield api.message("ImportMemories", start=start)
         for number, read in enumerate(reads, 1):
             if isinstance(read, Refused):
                 unread.append((read.place, read.reason))
             else:
-                yield pb.ImportMemoriesRequest(memory=_message(read))
+                yield api.message("ImportMemories", memory=msgspec.structs.asdict(read))
             if says is not None and number % 100 == 0:
                 says("importing", number, number)
 
     answer = api.send("ImportMemories", requests())
     return answer, unread
-
-
-def _message(record: Any) -> Any:
-    from google.protobuf.struct_pb2 import Struct  # noqa: PLC0415
-
-    from memory_extproc.api.call import time_of  # noqa: PLC0415
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    times = {"created_at", "updated_at", "valid_from", "valid_to", "expires_at"}
-    given = {name: getattr(record, name) for name in record.__struct_fields__}
-    metadata = Struct()
-    metadata.update(given.pop("metadata"))
-    made: dict[str, Any] = {name: time_of(value) if name in times else value for name, value in given.items()}
-    return pb.Memory(**made, metadata=metadata)
 
 
 class _Remote:
@@ -375,8 +357,5 @@ class _Remote:
         )
 
     def forget(self, ids: Sequence[str]) -> None:
-        from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
         for start in range(0, len(ids), 1000):
-            request = pb.ForgetMemoriesRequest(user_id=self._user, memory_ids=ids[start : start + 1000])
-            self._api.call("ForgetMemories", request)
+            self._api.call("ForgetMemories", user_id=self._user, memory_ids=ids[start : start + 1000])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,20 +19,17 @@ from rich.table import Table
 from memory_extproc.cli import output as show
 from memory_extproc.cli.api_client import Api, AsJson, UserOption, Yes, with_api
 from memory_extproc.cli.config import AsJson as ConfigAsJson
-from memory_extproc.cli.config import ConfigFile, faults_to_exit, file_of
+from memory_extproc.cli.config import ConfigFile, faults_to_exit, load_settings
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
 from memory_extproc.model import MemoryType, Owner
-from memory_extproc.observe import log
-from memory_extproc.settings import Settings, load
+from memory_extproc.settings import Settings
 
 if TYPE_CHECKING:
     from memory_extproc.erasure.receipts import Look, Proof
 
 
-# --- memory arguments --------------------------------------------------------------------------------
 # Arguments that several commands of the memory API share, and what the API takes them as.
 
-Kind = Literal["semantic", "procedural", "episodic", "reflective"]
 Types = Annotated[list[MemoryType] | None, typer.Option("--type", help="only of this type; may be repeated")]
 Project = Annotated[str, typer.Option(help="only of this project")]
 Session = Annotated[str, typer.Option(help="only of this session")]
@@ -43,41 +39,20 @@ RequestId = Annotated[
 ]
 
 
-def moment(text: str) -> Any:
-    """A time as the API takes it. typer.BadParameter for what is none."""
-    from google.protobuf.timestamp_pb2 import Timestamp  # noqa: PLC0415
-
-    made = Timestamp()
+def moment(text: str) -> datetime | None:
+    """The time that *text* names; None without text. typer.BadParameter for anything else."""
     try:
-        parsed = datetime.fromisoformat(text)
+        return datetime.fromisoformat(text).astimezone() if text else None
     except ValueError:
         raise typer.BadParameter(
             f"{text}: expected a date or time like 2026-03-02 or 2026-03-02T09:00:00Z"
         ) from None
-    made.FromDatetime(parsed.astimezone())
-    return made
 
 
 def words(types: list[MemoryType] | None) -> list[str]:
     return [one.value for one in types or []]
 
 
-def struct(text: str) -> Any:
-    from google.protobuf.struct_pb2 import Struct  # noqa: PLC0415
-
-    if not text:
-        return None
-    made = Struct()
-    try:
-        made.update(json.loads(text))
-    except (ValueError, TypeError, AttributeError):
-        raise typer.BadParameter("--metadata: expected a JSON object") from None
-    return made
-
-
-# --- memory forget -----------------------------------------------------------------------------------
-
-# The API's messages are imported where they are used, for a quick `--help`.
 _SAY_WHAT = "say what to forget: ids, --query, --type, --project, --session, --before or --all"
 
 
@@ -99,39 +74,30 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Forget memories, and all that came from them. It cannot be undone."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    request = pb.ForgetMemoriesRequest(
-        user_id=user,
-        memory_ids=ids or [],
-        query=query,
-        type=words(types),
-        project_id=project,
-        session_id=session,
-        before=moment(before) if before else None,
-    )
+    request: dict[str, Any] = {
+        "user_id": user,
+        "memory_ids": ids,
+        "query": query,
+        "type": words(types),
+        "project_id": project,
+        "session_id": session,
+        "before": moment(before),
+    }
     narrowed = bool(ids or query or types or project or session or before)
     if narrowed == everything:
         raise ConfigurationError([_SAY_WHAT])
     if dry_run or query or not yes:  # of many memories a plan takes long, and nobody would look at it
-        request.dry_run = True
-        plan = api.call("ForgetMemories", request)
+        plan = api.call("ForgetMemories", dry_run=True, **request)
         if dry_run:
-            show.show_plan(plan, as_json=as_json)
+            show.show_answer(plan, show.show_plan, as_json=as_json)
             return
         if not yes:
             _ask(plan, as_json=as_json)
-        request.dry_run = False
         # What was shown is what goes; a user's or project's all may have grown since, and is meant whole.
         if query:
-            request.confirmation_token = plan.confirmation_token
-    request.request_id = request_id
-    done = api.call("ForgetMemories", request)
-    if as_json:
-        show.show_json(show.plain(done))
-    else:
-        show.console().print(done.message, markup=False)
-        show.show_receipt(done.receipt)
+            request["confirmation_token"] = plan.confirmation_token
+    done = api.call("ForgetMemories", request_id=request_id, **request)
+    show.show_answer(done, show.show_forget, as_json=as_json)
 
 
 @with_api
@@ -143,25 +109,19 @@ def receipt(
     as_json: AsJson = False,
 ) -> None:
     """Show how far a forget has come. With --json: what `verify-forget` takes."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    found = api.call("GetForgetReceipt", pb.GetForgetReceiptRequest(receipt_id=id_, user_id=user))
-    if as_json:
-        show.show_json(show.plain(found))
-    else:
-        show.show_receipt(found)
+    found = api.call("GetForgetReceipt", receipt_id=id_, user_id=user)
+    show.show_answer(found, show.show_receipt, as_json=as_json)
 
 
 def _ask(plan: Any, *, as_json: bool) -> None:
     """typer.Exit where the answer is no."""
     if as_json:
         raise ConfigurationError(["--json asks nobody: add --yes"])
-    show.show_plan(plan, as_json=False)
-    if not typer.confirm(f"forget {show.counted(plan.total)} for good?", err=True):
+    show.show_plan(plan)
+    if not typer.confirm(f"forget {show.format_count(plan.total)} for good?", err=True):
         raise typer.Exit(1)
 
 
-# --- verify forget -----------------------------------------------------------------------------------
 # `memory-extproc verify-forget`: checks the receipt of a forget, and looks once more.
 
 
@@ -180,11 +140,9 @@ def verify_forget(
 ) -> None:
     """Check the signature of a forget's receipt and, with --user, look again for anything it covers.
 
-    Exit 0: genuine, and nothing was found; 1: not genuine, or something is there; 2: it could not be checked.
-    """
+    Exit 0: genuine, and nothing was found; 1: not genuine, or something is there; 2: it could not be checked."""
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-    log.configure("error", "console")
+        settings = load_settings(config)
     try:
         text = sys.stdin.buffer.read() if str(receipt) == "-" else receipt.read_bytes()
     except OSError as error:
@@ -202,7 +160,7 @@ def verify_forget(
         proof = read_proof(text)
         check_signature(proof, read_public(path))
         if user:
-            looks = asyncio.run(_looked(settings, proof, Owner(tenant, user)))
+            looks = asyncio.run(_look_again(settings, proof, Owner(tenant, user)))
     except MemoryExtprocError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
@@ -226,7 +184,7 @@ def _show(proof: Proof, looks: Sequence[Look], *, as_json: bool) -> None:
         Console(highlight=False).print(table)
 
 
-async def _looked(settings: Settings, proof: Proof, owner: Owner) -> Sequence[Look]:
+async def _look_again(settings: Settings, proof: Proof, owner: Owner) -> Sequence[Look]:
     from memory_extproc.app.offline import verify_gone  # noqa: PLC0415 - with it come the stores
 
     async with AsyncExitStack() as stack:

@@ -17,11 +17,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from memory_extproc.cli.config import AsJson, ConfigFile, Says, faults_to_exit, file_of, progress
+from memory_extproc.cli.config import AsJson, ConfigFile, Says, faults_to_exit, file_of, load_settings, progress
 from memory_extproc.cli.explain import owner_of
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import DeadLetter, Memory, Owner
-from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from memory_extproc.learn.screening import Quarantine
 
 
-# --- quarantine --------------------------------------------------------------------------------------
 # `memory-extproc learn quarantine`: what was put aside of one person as suspicious, and what becomes of it.
 
 quarantine_app = typer.Typer(
@@ -46,9 +44,11 @@ _WORDS = 100  # characters of a memory in a table
 
 
 @quarantine_app.command("list")
-def listed(user: User, tenant: Tenant = "", config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+def list_quarantined(
+    user: User, tenant: Tenant = "", config: ConfigFile = None, *, as_json: AsJson = False
+) -> None:
     """List the quarantined memories with the reasons. The output contains texts of users."""
-    held = _with_quarantine(config, tenant, user, _held)
+    held = _with_quarantine(config, tenant, user, _list_held)
     if as_json:
         typer.echo(json.dumps([_quarantine_as_json(memory) for memory in held], indent=2, ensure_ascii=False))
         return
@@ -61,10 +61,10 @@ def release(
 ) -> None:
     """Release quarantined memories; they can be recalled from the next request on."""
 
-    async def released(quarantine: Quarantine, owner: Owner) -> int:
-        return await quarantine.release(owner, await _named(quarantine, owner, ids), datetime.now(UTC))
+    async def release_named(quarantine: Quarantine, owner: Owner) -> int:
+        return await quarantine.release(owner, await _ids_named(quarantine, owner, ids), datetime.now(UTC))
 
-    _tell(_with_quarantine(config, tenant, user, released), "released", as_json=as_json)
+    _tell(_with_quarantine(config, tenant, user, release_named), "released", as_json=as_json)
 
 
 @quarantine_app.command()
@@ -81,10 +81,10 @@ def drop(
     if not yes:
         typer.confirm(f"delete what begins with {', '.join(ids)}?", abort=True, err=True)
 
-    async def dropped(quarantine: Quarantine, owner: Owner) -> int:
-        return await quarantine.drop(owner, await _named(quarantine, owner, ids))
+    async def drop_named(quarantine: Quarantine, owner: Owner) -> int:
+        return await quarantine.drop(owner, await _ids_named(quarantine, owner, ids))
 
-    _tell(_with_quarantine(config, tenant, user, dropped), "dropped", as_json=as_json)
+    _tell(_with_quarantine(config, tenant, user, drop_named), "dropped", as_json=as_json)
 
 
 def _tell(count: int, what: str, *, as_json: bool) -> None:
@@ -97,8 +97,7 @@ def _with_quarantine(
     config: Path | None, tenant: str, user: str, use: Callable[[Quarantine, Owner], Awaitable[T]]
 ) -> T:
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-        log.configure("error", "console")
+        settings = load_settings(config)
         return asyncio.run(
             _quarantine_used(settings, Path(settings.data_dir).absolute(), owner_of(settings, tenant, user), use)
         )
@@ -114,12 +113,12 @@ async def _quarantine_used(
         return await use(quarantine, owner)
 
 
-async def _held(quarantine: Quarantine, owner: Owner) -> list[Memory]:
+async def _list_held(quarantine: Quarantine, owner: Owner) -> list[Memory]:
     return sorted([memory async for memory in quarantine.held(owner)], key=lambda memory: memory.created_at)
 
 
-async def _named(quarantine: Quarantine, owner: Owner, beginnings: list[str]) -> list[str]:
-    return [memory.id for memory in await _held(quarantine, owner) if memory.id.startswith(tuple(beginnings))]
+async def _ids_named(quarantine: Quarantine, owner: Owner, beginnings: list[str]) -> list[str]:
+    return [memory.id for memory in await _list_held(quarantine, owner) if memory.id.startswith(tuple(beginnings))]
 
 
 def _quarantine_as_json(memory: Memory) -> dict[str, Any]:
@@ -151,8 +150,6 @@ def _show(held: list[Memory]) -> None:
         table.add_row(memory.id[:_SHOWN], why, f"{memory.created_at:%Y-%m-%d}", Text(shown))
     console.print(table)
 
-
-# --- learn -------------------------------------------------------------------------------------------
 
 app = typer.Typer(
     name="learn",
@@ -228,8 +225,7 @@ def adopt(
     """Take over the journal and intake log that another sidecar left behind, as after scaling down; dead letters
     are tried again.
 
-    A turn leaves it once it stands in ours, so the command can be broken off and run again.
-    """
+    A turn leaves it once it stands in ours, so the command can be broken off and run again."""
     source = directory.absolute()
     with faults_to_exit(), _left_behind(source), progress() as says:
         settings = load(file_of(config), os.environ)
@@ -250,12 +246,11 @@ def adopt(
 
 def _with_journals(config: Path | None, use: Callable[[Journals], Awaitable[T]], *, making: bool = False) -> T:
     with faults_to_exit():
-        settings = load(file_of(config), os.environ)
-        log.configure("error", "console")
-        return asyncio.run(_used(settings, use, making=making))
+        settings = load_settings(config)
+        return asyncio.run(_use_journals(settings, use, making=making))
 
 
-async def _used(settings: Settings, use: Callable[[Journals], Awaitable[T]], *, making: bool) -> T:
+async def _use_journals(settings: Settings, use: Callable[[Journals], Awaitable[T]], *, making: bool) -> T:
     from memory_extproc.app.coordination import find_journals  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 import typer
@@ -11,24 +12,28 @@ from memory_extproc.cli import operate
 from memory_extproc.cli import output as show
 from memory_extproc.cli.api_client import Api, AsJson, UserOption, Yes, with_api
 from memory_extproc.cli.files import export, import_, sync
-from memory_extproc.cli.forget import (
-    Kind,
-    MemoryId,
-    Project,
-    RequestId,
-    Session,
-    Types,
-    forget,
-    moment,
-    receipt,
-    struct,
-    words,
-)
+from memory_extproc.cli.forget import MemoryId, Project, RequestId, Session, Types, forget, moment, receipt, words
 from memory_extproc.errors import ConfigurationError
 
-# The API's messages are imported where they are used: gRPC takes a third of a second, which `--help` need not wait.
-
 app = typer.Typer(help="See, correct and forget what is remembered, over the memory API.", no_args_is_help=True)
+_Kind = Literal["semantic", "procedural", "episodic", "reflective"]
+_Limit = Annotated[int, typer.Option(min=0, max=100, help="maximum number of memories; 0: as configured for chats")]
+_Threshold = Annotated[
+    float | None, typer.Option(min=0, max=1, help="minimum relevance; by default as configured for chats")
+]
+
+
+def struct(text: str) -> dict[str, Any] | None:
+    """The JSON object in *text*; None without text. typer.BadParameter for anything else."""
+    if not text:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise typer.BadParameter("--metadata: expected a JSON object")
+    return value
 
 
 @with_api
@@ -52,31 +57,20 @@ def list_memories(
     as_json: AsJson = False,
 ) -> None:
     """List memories, the newest first."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    memories: list[Any] = []
-    token, total = "", 0
-    while len(memories) < limit:
-        page = api.call(
-            "ListMemories",
-            pb.ListMemoriesRequest(
-                user_id=user,
-                project_id=project,
-                type=words(types),
-                session_id=session,
-                source=source or [],
-                state=state or [],
-                created_after=moment(after) if after else None,
-                created_before=moment(before) if before else None,
-                text=text,
-                limit=min(100, limit - len(memories)),
-                page_token=token,
-            ),
-        )
-        memories += page.memories
-        token, total = page.next_page_token, page.total
-        if not token:
-            break
+    memories, total = api.list_pages(
+        "ListMemories",
+        "memories",
+        limit,
+        user_id=user,
+        project_id=project,
+        type=words(types),
+        session_id=session,
+        source=source,
+        state=state,
+        created_after=moment(after),
+        created_before=moment(before),
+        text=text,
+    )
     if as_json:
         show.show_json({"memories": [show.plain(one) for one in memories], "total": total, "limit": limit})
         return
@@ -92,30 +86,22 @@ def search(
     query: Annotated[str, typer.Argument(help="question, as a user would ask it")],
     types: Types = None,
     project: Project = "",
-    limit: Annotated[
-        int, typer.Option(min=0, max=100, help="maximum number of memories; 0: as configured for chats")
-    ] = 0,
-    threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, help="minimum relevance; by default as configured for chats")
-    ] = None,
+    limit: _Limit = 0,
+    threshold: _Threshold = None,
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
     """Search memories as a chat would."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    request = pb.SearchMemoriesRequest(
-        user_id=user, query=query, project_id=project, type=words(types), limit=limit, threshold=threshold
+    found = api.call(
+        "SearchMemories",
+        user_id=user,
+        query=query,
+        project_id=project,
+        type=words(types),
+        limit=limit,
+        threshold=threshold,
     )
-    found = api.call("SearchMemories", request)
-    if as_json:
-        show.show_json(show.plain(found))
-    elif found.results:
-        show.show_memories(
-            [one.memory for one in found.results], relevance=[one.relevance for one in found.results]
-        )
-    else:
-        show.console().print("nothing relevant enough")
+    show.show_answer(found, show.show_results, as_json=as_json)
 
 
 @with_api
@@ -128,10 +114,8 @@ def get(
     as_json: AsJson = False,
 ) -> None:
     """Show one memory."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    show.show_one(
-        api.call("GetMemory", pb.GetMemoryRequest(id=id_, user_id=user, history=history)), as_json=as_json
+    show.show_answer(
+        api.call("GetMemory", id=id_, user_id=user, history=history), show.show_memory, as_json=as_json
     )
 
 
@@ -140,7 +124,7 @@ def store(
     api: Api,
     *,
     content: Annotated[str, typer.Argument(help="text to remember")],
-    type_: Annotated[Kind, typer.Option("--type")] = "semantic",
+    type_: Annotated[_Kind, typer.Option("--type")] = "semantic",
     project: Annotated[str, typer.Option(help="project of the memory")] = "",
     session: Annotated[str, typer.Option(help="session of the memory")] = "",
     importance: Annotated[float | None, typer.Option(min=0, max=1)] = None,
@@ -155,30 +139,21 @@ def store(
     as_json: AsJson = False,
 ) -> None:
     """Remember a text."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
     stored = api.call(
         "StoreMemory",
-        pb.StoreMemoryRequest(
-            user_id=user,
-            content=content,
-            type=type_,
-            project_id=project,
-            session_id=session,
-            importance=importance,
-            expires_at=moment(expires) if expires else None,
-            metadata=struct(metadata),
-            on_duplicate=on_duplicate,
-            request_id=request_id,
-            extract=extract,
-        ),
+        user_id=user,
+        content=content,
+        type=type_,
+        project_id=project,
+        session_id=session,
+        importance=importance,
+        expires_at=moment(expires),
+        metadata=struct(metadata),
+        on_duplicate=on_duplicate,
+        request_id=request_id,
+        extract=extract,
     )
-    if as_json:
-        show.show_json(show.plain(stored))
-    else:
-        show.console().print(f"{stored.decision}: {stored.memory.id}", markup=False)
-        for memory in stored.extracted:
-            show.console().print(f"  {memory.id}  {memory.content}", markup=False)
+    show.show_answer(stored, show.show_stored, as_json=as_json)
 
 
 @with_api
@@ -187,7 +162,7 @@ def update(
     *,
     id_: MemoryId,
     content: Annotated[str | None, typer.Option(help="corrected text")] = None,
-    type_: Annotated[Kind | None, typer.Option("--type")] = None,
+    type_: Annotated[_Kind | None, typer.Option("--type")] = None,
     project: Annotated[str | None, typer.Option(help="project of the memory; empty: none")] = None,
     importance: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     expires: Annotated[
@@ -199,8 +174,6 @@ def update(
     as_json: AsJson = False,
 ) -> None:
     """Correct a memory. The earlier text is kept as a version."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
     given: dict[str, Any] = {
         "content": content,
         "type": type_,
@@ -212,41 +185,32 @@ def update(
     mask = [name for name, value in given.items() if value is not None]
     if not mask:
         raise ConfigurationError(["nothing to correct: give --content, --type, --project or another"])
-    given["expires_at"] = moment(expires) if expires else None
+    given["expires_at"] = moment(expires or "")
     given["metadata"] = struct(metadata or "")
-    request = pb.UpdateMemoryRequest(
-        id=id_, memory=pb.Memory(**{name: given[name] for name in mask}), user_id=user, request_id=request_id
+    updated = api.call(
+        "UpdateMemory",
+        id=id_,
+        memory={name: given[name] for name in mask},
+        update_mask={"paths": mask},
+        user_id=user,
+        request_id=request_id,
     )
-    request.update_mask.paths.extend(mask)
-    show.show_one(api.call("UpdateMemory", request), as_json=as_json)
+    show.show_answer(updated, show.show_memory, as_json=as_json)
 
 
 @with_api
 def restore(
-    api: Api,
-    *,
-    id_: MemoryId,
-    request_id: RequestId = "",
-    user: UserOption = "",
-    as_json: AsJson = False,
+    api: Api, *, id_: MemoryId, request_id: RequestId = "", user: UserOption = "", as_json: AsJson = False
 ) -> None:
     """Restore a softly deleted memory (deleted by a command in a chat, or by retention)."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    request = pb.RestoreMemoryRequest(id=id_, user_id=user, request_id=request_id)
-    show.show_one(api.call("RestoreMemory", request), as_json=as_json)
+    restored = api.call("RestoreMemory", id=id_, user_id=user, request_id=request_id)
+    show.show_answer(restored, show.show_memory, as_json=as_json)
 
 
 @with_api
 def stats(api: Api, *, user: UserOption = "", as_json: AsJson = False) -> None:
     """Show statistics of the memories."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    counted = api.call("GetStats", pb.GetStatsRequest(user_id=user))
-    if as_json:
-        show.show_json(show.plain(counted))
-    else:
-        show.show_stats(counted)
+    show.show_answer(api.call("GetStats", user_id=user), show.show_stats, as_json=as_json)
 
 
 @with_api
@@ -259,38 +223,27 @@ def explain(
     ] = None,
     types: Types = None,
     project: Project = "",
-    limit: Annotated[
-        int, typer.Option(min=0, max=100, help="maximum number of memories; 0: as configured for chats")
-    ] = 0,
-    threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, help="minimum relevance; by default as configured for chats")
-    ] = None,
+    limit: _Limit = 0,
+    threshold: _Threshold = None,
     force: Annotated[bool, typer.Option("--force", help="search even if the gate would skip recall")] = False,
     as_of: Annotated[str | None, typer.Option(help="recall as of this time, such as 2026-03-02T09:00:00Z")] = None,
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
     """Explain the recall for a message."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
     explained = api.call(
         "ExplainRecall",
-        pb.ExplainRecallRequest(
-            user_id=user,
-            text=text,
-            earlier=earlier or [],
-            project_id=project,
-            type=words(types),
-            limit=limit,
-            threshold=threshold,
-            force=force,
-            as_of=moment(as_of) if as_of else None,
-        ),
+        user_id=user,
+        text=text,
+        earlier=earlier,
+        project_id=project,
+        type=words(types),
+        limit=limit,
+        threshold=threshold,
+        force=force,
+        as_of=moment(as_of or ""),
     )
-    if as_json:
-        show.show_json(show.plain(explained))
-    else:
-        show.show_explanation(explained)
+    show.show_answer(explained, show.show_explanation, as_json=as_json)
 
 
 @with_api
@@ -302,13 +255,8 @@ def end_session(
     as_json: AsJson = False,
 ) -> None:
     """End a session, so that it is learned now."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    ended = api.call("EndSession", pb.EndSessionRequest(user_id=user, session_id=session))
-    if as_json:
-        show.show_json(show.plain(ended))
-    else:
-        show.console().print("the session's end is taken note of")
+    ended = api.call("EndSession", user_id=user, session_id=session)
+    show.show_answer(ended, lambda _: show.console().print("the session's end is taken note of"), as_json=as_json)
 
 
 @with_api
@@ -325,16 +273,14 @@ def consent(
     as_json: AsJson = False,
 ) -> None:
     """Show or set the user's consent to memory."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
     if forget and state != "off":
         raise ConfigurationError(["--forget goes with off alone"])
     if state is None:
-        known = api.call("GetConsent", pb.GetConsentRequest(user_id=user))
+        known = api.call("GetConsent", user_id=user)
     else:
         if forget and not yes and not typer.confirm("forget everything that is remembered, for good?", err=True):
             raise typer.Exit(1)
-        known = api.call("SetConsent", pb.SetConsentRequest(user_id=user, state=state, forget=forget))
+        known = api.call("SetConsent", user_id=user, state=state, forget=forget)
     if as_json:
         show.show_json(show.plain(known))
         return
@@ -364,14 +310,12 @@ def turn(
     as_json: AsJson = False,
 ) -> None:
     """Show the progress of accepted turns, or, with an id, the memories made from that turn."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
     if turn_id:
-        receipt = api.call("GetTurn", pb.GetTurnRequest(id=turn_id, user_id=user))
+        receipt = api.call("GetTurn", id=turn_id, user_id=user)
         answer: Any = receipt
         receipts = [receipt]
     else:
-        answer = api.call("ListTurns", pb.ListTurnsRequest(user_id=user, session_id=session, limit=limit))
+        answer = api.call("ListTurns", user_id=user, session_id=session, limit=limit)
         receipts = list(answer.turns)
     if as_json:
         show.show_json(show.plain(answer))
@@ -400,16 +344,13 @@ def quarantine(
     as_json: AsJson = False,
 ) -> None:
     """List, release or drop quarantined memories while the sidecar runs."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
     if bool(ids) != bool(verdict):
         raise ConfigurationError(["--verdict and ids belong together"])
     if verdict is not None:
-        asked = pb.ReviewQuarantineRequest(user_id=user, memory_ids=ids or [], verdict=verdict)
-        answer = api.call("ReviewQuarantine", asked)
+        answer = api.call("ReviewQuarantine", user_id=user, memory_ids=ids, verdict=verdict)
         words_of = f"{answer.changed} {'released' if verdict == 'release' else 'dropped'}"
     else:
-        answer = api.call("ListQuarantine", pb.ListQuarantineRequest(user_id=user, limit=limit))
+        answer = api.call("ListQuarantine", user_id=user, limit=limit)
         words_of = f"{len(answer.memories)} of {answer.total}"
     if as_json:
         show.show_json(show.plain(answer))
@@ -428,13 +369,11 @@ def dead_letters(
     as_json: AsJson = False,
 ) -> None:
     """List or retry dead letters; for admins of all tenants."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
     if retry:
-        answer = api.call("RetryDeadLetters", pb.RetryDeadLettersRequest(turn_ids=retry))
+        answer = api.call("RetryDeadLetters", turn_ids=retry)
         lines = [f"{answer.retried} turn(s) wait again"]
     else:
-        answer = api.call("ListDeadLetters", pb.ListDeadLettersRequest(limit=limit))
+        answer = api.call("ListDeadLetters", limit=limit)
         lines = [
             f"{each.turn_id}  {each.failed_at.ToDatetime():%Y-%m-%d %H:%M}  {each.reason}  {each.attempts} tries"
             for each in answer.letters
@@ -449,13 +388,7 @@ def dead_letters(
 @with_api
 def configuration(api: Api, *, as_json: AsJson = False) -> None:
     """Show the configuration of the running server; for admins of all tenants."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    answer = api.call("GetConfiguration", pb.GetConfigurationRequest())
-    if as_json:
-        show.show_json(show.plain(answer))
-    else:
-        show.show_configuration(answer)
+    show.show_answer(api.call("GetConfiguration"), show.show_configuration, as_json=as_json)
 
 
 app.command("list")(list_memories)

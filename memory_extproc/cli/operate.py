@@ -24,10 +24,8 @@ def decision(
     as_json: AsJson = False,
 ) -> None:
     """Show the decision of a request, or list the latest requests; needs trace.keep."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415 - quick `--help`
-
     if not request:
-        latest = api.call("ListDecisions", pb.ListDecisionsRequest(user_id=user))
+        latest = api.call("ListDecisions", user_id=user)
         if as_json:
             show.show_json(show.plain(latest))
             return
@@ -36,7 +34,7 @@ def decision(
             table.add_row(one.request_id, _time(one.at), one.outcome.replace("_", " "), str(one.memories))
         show.console().print(table if latest.decisions else "no request is kept")
         return
-    found = api.call("GetDecision", pb.GetDecisionRequest(request_id=request, user_id=user))
+    found = api.call("GetDecision", request_id=request, user_id=user)
     if as_json:
         show.show_json(show.plain(found))
         return
@@ -63,10 +61,8 @@ def rate(
     as_json: AsJson = False,
 ) -> None:
     """Rate a memory as helpful or wrong; recall leaves a wrong memory out until it is confirmed."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    request = pb.RateMemoryRequest(id=id_, rating=rating, user_id=user, request_id=request_id)
-    show.show_one(api.call("RateMemory", request), as_json=as_json)
+    rated = api.call("RateMemory", id=id_, rating=rating, user_id=user, request_id=request_id)
+    show.show_answer(rated, show.show_memory, as_json=as_json)
 
 
 @with_api
@@ -78,17 +74,7 @@ def users(
     as_json: AsJson = False,
 ) -> None:
     """List users with the number of their memories; for admins of no single tenant."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    found: list[Any] = []
-    token, total = "", 0
-    while len(found) < limit:
-        asked = pb.ListUsersRequest(tenant_id=tenant, limit=min(100, limit - len(found)), page_token=token)
-        page = api.call("ListUsers", asked)
-        found += page.users
-        token, total = page.next_page_token, page.total
-        if not token:
-            break
+    found, total = api.list_pages("ListUsers", "users", limit, tenant_id=tenant)
     if as_json:
         show.show_json({"users": [show.plain(one) for one in found], "total": total})
         return
@@ -103,9 +89,7 @@ def users(
 @with_api
 def status(api: Api, *, as_json: AsJson = False) -> None:
     """Show the queue, the canary and the last hour's requests; for admins of no single tenant."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    found = api.call("GetServerStatus", pb.GetServerStatusRequest())
+    found = api.call("GetServerStatus")
     if as_json:
         show.show_json(show.plain(found))
         return

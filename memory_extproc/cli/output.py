@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -29,6 +29,14 @@ def show_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def show_answer(answer: Any, show: Callable[[Any], None], *, as_json: bool) -> None:
+    """Print an answer of the API as JSON, or as *show* does."""
+    if as_json:
+        show_json(plain(answer))
+    else:
+        show(answer)
+
+
 def console() -> Console:
     return Console(highlight=False)
 
@@ -48,7 +56,7 @@ def show_memories(memories: Iterable[Any], *, relevance: Iterable[float] | None 
     if out.width < _WIDE:
         for memory, score in scored:
             about = [memory.id, score, *_kind_of(memory)]
-            out.print(_said(memory), soft_wrap=True)
+            out.print(_text_of(memory), soft_wrap=True)
             out.print(Text("  ".join(("", *filter(None, about))), style="dim"), soft_wrap=True)
         return
     table = Table()
@@ -56,12 +64,12 @@ def show_memories(memories: Iterable[Any], *, relevance: Iterable[float] | None 
         table.add_column(name, justify="right" if name == "relevance" else "left", no_wrap=name == "id")
     for memory, score in scored:
         kind, since, *state = _kind_of(memory)
-        said = Text("\n").join([_said(memory), *(Text(f"({word})", style="dim") for word in state)])
+        said = Text("\n").join([_text_of(memory), *(Text(f"({word})", style="dim") for word in state)])
         table.add_row(*([score] if score else []), said, kind, since, memory.id)
     out.print(table)
 
 
-def _said(memory: Any) -> Text:
+def _text_of(memory: Any) -> Text:
     words = harmless(memory.content)
     return Text(words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…")
 
@@ -72,7 +80,7 @@ def _kind_of(memory: Any) -> list[str]:
     return [memory.type, f"{memory.created_at.ToDatetime():%Y-%m-%d}", *state]
 
 
-def counted(count: int) -> str:
+def format_count(count: int) -> str:
     return "1 memory" if count == 1 else f"{count} memories"
 
 
@@ -100,7 +108,7 @@ def show_receipt(receipt: Any) -> None:
         until = f"{store.pending_until.ToDatetime():%Y-%m-%d %H:%M}" if store.HasField("pending_until") else ""
         table.add_row(store.store, store.state, str(store.removed), until, store.note)
     console().print(
-        f"receipt {receipt.id}: {receipt.state}, {counted(receipt.memories)}, {receipt.scope}", markup=False
+        f"receipt {receipt.id}: {receipt.state}, {format_count(receipt.memories)}, {receipt.scope}", markup=False
     )
     if receipt.stores:
         console().print(table)
@@ -139,20 +147,28 @@ def show_explanation(explained: Any) -> None:
         console().print(table)
 
 
-def show_plan(plan: Any, *, as_json: bool) -> None:
-    if as_json:
-        show_json(plain(plan))
-        return
+def show_plan(plan: Any) -> None:
     if plan.would_forget:
         show_memories(plan.would_forget)
-    console().print(f"{counted(plan.total)} would be forgotten")
+    console().print(f"{format_count(plan.total)} would be forgotten")
 
 
-def show_one(memory: Any, *, as_json: bool) -> None:
-    if as_json:
-        show_json(plain(memory))
+def show_results(found: Any) -> None:
+    if found.results:
+        show_memories([one.memory for one in found.results], relevance=[one.relevance for one in found.results])
     else:
-        show_memory(memory)
+        console().print("nothing relevant enough")
+
+
+def show_stored(stored: Any) -> None:
+    console().print(f"{stored.decision}: {stored.memory.id}", markup=False)
+    for memory in stored.extracted:
+        console().print(f"  {memory.id}  {memory.content}", markup=False)
+
+
+def show_forget(done: Any) -> None:
+    console().print(done.message, markup=False)
+    show_receipt(done.receipt)
 
 
 def show_configuration(answer: Any) -> None:

@@ -24,9 +24,7 @@ SWITCH_SECONDS: Final = 0.0002  # 5 ms is Python's default
 _CLOSING: Final = timedelta(seconds=10)  # for files, connections and models to be closed
 
 
-def serve(
-    config: ConfigFile = None,
-) -> None:
+def serve(config: ConfigFile = None) -> None:
     """Run the sidecar: ext_proc for Envoy, and /metrics, /healthz, /readyz for operators."""
     with faults_to_exit():
         file = file_of(config)

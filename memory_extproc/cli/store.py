@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,10 +13,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from memory_extproc.cli.config import AsJson, ConfigFile, Says, faults_to_exit, file_of, progress
+from memory_extproc.cli.config import AsJson, ConfigFile, Says, faults_to_exit, load_settings, progress
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.observe import log
-from memory_extproc.settings import Settings, load
+from memory_extproc.settings import Settings
 
 if TYPE_CHECKING:
     from memory_extproc.app.offline import OfflineContext
@@ -32,8 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 _Source = Annotated[
-    str,
-    typer.Option("--from", help="copy all memories of this collection, whatever model embedded them"),
+    str, typer.Option("--from", help="copy all memories of this collection, whatever model embedded them")
 ]
 _Folder = Annotated[Path, typer.Argument(file_okay=False, exists=True, help="folder written by `store backup`")]
 _NewFolder = Annotated[Path, typer.Argument(file_okay=False, help="folder to write; created if missing")]
@@ -43,15 +40,14 @@ _NewFolder = Annotated[Path, typer.Argument(file_okay=False, help="folder to wri
 def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Count memories without a vector, or with one of another model than the configured one.
 
-    Exit 0: there are none; 1: there are, and `store reembed` embeds them.
-    """
+    Exit 0: there are none; 1: there are, and `store reembed` embeds them."""
 
-    async def checked(reembedding: Reembedding, _: MemoryStore | None) -> Checked:
+    async def run_check(reembedding: Reembedding, _: MemoryStore | None) -> Checked:
         return await reembedding.check()
 
-    report, model = _with_store(config, checked)
+    report, model = _with_store(config, run_check)
     wrong = report.memories - report.models[model]
-    _tell(_shown(report, model), as_json=as_json)
+    _tell(_report_as_json(report, model), as_json=as_json)
     if wrong or report.broken or report.failed:
         raise typer.Exit(1)
 
@@ -61,14 +57,13 @@ def reembed(config: ConfigFile = None, source: _Source = "", *, as_json: AsJson 
     """Embed the memories that `store check` counts or, with --from, those of another collection.
 
     It works beside running sidecars, can be stopped at any time, and goes on where it stood. Exit 1: not for every
-    caller; run it again.
-    """
+    caller; run it again."""
 
-    async def embedded(reembedding: Reembedding, other: MemoryStore | None) -> Checked:
+    async def run_reembedding(reembedding: Reembedding, other: MemoryStore | None) -> Checked:
         return await (reembedding.backfill() if other is None else reembedding.take_over(other))
 
-    report, model = _with_store(config, embedded, source=source)
-    _tell({**_shown(report, model), "embedded": report.embedded}, as_json=as_json)
+    report, model = _with_store(config, run_reembedding, source=source)
+    _tell({**_report_as_json(report, model), "embedded": report.embedded}, as_json=as_json)
     if report.failed:
         raise typer.Exit(1)
 
@@ -101,8 +96,7 @@ def restore(folder: _Folder, config: ConfigFile = None, *, as_json: AsJson = Fal
     """Restore a backup, without the memories that were forgotten since.
 
     Stop the sidecar of this data directory first. What is there stays where it is as new; files that are there are
-    kept (take a journal over with `learn adopt FOLDER`). It can be broken off and run again.
-    """
+    kept (take a journal over with `learn adopt FOLDER`). It can be broken off and run again."""
     with faults_to_exit():
         settings, data = _load_settings(config)
         with progress() as says:
@@ -122,7 +116,7 @@ async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -
     from memory_extproc.app.offline import back_up_files, back_up_memories  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:
-        tended = await _tended(settings, data, stack)
+        tended = await _open_store(settings, data, stack)
         # Files first: a turn that is learned meanwhile is then in both, and counts once.
         files = await asyncio.to_thread(back_up_files, settings, data, folder)
         return {"files": files, "memories": await back_up_memories(tended, folder, says)}
@@ -149,16 +143,12 @@ async def _restore_folder(settings: Settings, data: Path, folder: Path, says: Sa
 
 
 def _load_settings(config: Path | None) -> tuple[Settings, Path]:
-    settings = load(file_of(config), os.environ)
-    log.configure("error", "console")
+    settings = load_settings(config)
     return settings, Path(settings.data_dir).absolute()
 
 
 def _with_store(
-    config: Path | None,
-    use: Callable[[Reembedding, MemoryStore | None], Awaitable[Checked]],
-    *,
-    source: str = "",
+    config: Path | None, use: Callable[[Reembedding, MemoryStore | None], Awaitable[Checked]], *, source: str = ""
 ) -> tuple[Checked, str]:
     """The report, and the fingerprint of the model in use."""
     with faults_to_exit():
@@ -178,7 +168,7 @@ async def _run_reembedding(
     from memory_extproc.app.offline import reembedding  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
-        tended = await _tended(settings, data, stack)
+        tended = await _open_store(settings, data, stack)
         making = reembedding(settings, data, tended, source=source, says=says, now=utc_now)
         made, other = await stack.enter_async_context(making)
         return await use(made, other), tended.embedder.fingerprint
@@ -186,10 +176,10 @@ async def _run_reembedding(
 
 async def _compact_store(settings: Settings, data: Path) -> bool:
     async with AsyncExitStack() as stack:
-        return await (await _tended(settings, data, stack)).store.compact()
+        return await (await _open_store(settings, data, stack)).store.compact()
 
 
-async def _tended(settings: Settings, data: Path, stack: AsyncExitStack) -> OfflineContext:
+async def _open_store(settings: Settings, data: Path, stack: AsyncExitStack) -> OfflineContext:
     from memory_extproc.app import hold_lite, utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.offline import tending  # noqa: PLC0415
 
@@ -197,7 +187,7 @@ async def _tended(settings: Settings, data: Path, stack: AsyncExitStack) -> Offl
     return await stack.enter_async_context(tending(settings, data, now=utc_now))
 
 
-def _shown(report: Checked, model: str) -> dict[str, Any]:
+def _report_as_json(report: Checked, model: str) -> dict[str, Any]:
     return {
         "model": model,
         "callers": report.owners,

@@ -1,4 +1,3 @@
 """Shared state of replicas: versions, epochs, leases, records, consent and the ledger of forgets.
 
-SQLite serves a single replica, Redis several.
-"""
+SQLite serves a single replica, Redis several."""

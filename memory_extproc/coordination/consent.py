@@ -1,24 +1,22 @@
 """Consent: users' choices, tenants' defaults, and a local cache of both.
 
 An `off` is never overridden. While the records are unreachable a cached `off` stays in force; a cached permission
-holds only for a short grace period, after which nothing is allowed.
-"""
+holds only for a short grace period, after which nothing is allowed."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from memory_extproc.coordination.mirror import Copied, Kind, split_pages
-from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
+from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import SHARED, Consent, ConsentChange, Owner
 from memory_extproc.observe.log import logger
@@ -174,7 +172,7 @@ class Consents:
             self._known.popitem(last=False)
 
 
-# Consent storage: in memory, SQLite or Redis. Choices never expire, and a forget does not erase them.
+# Consent storage: SQLite or Redis. Choices never expire, and a forget does not erase them.
 
 # Owners are stored by key, never by name.
 _SCHEMA = Schema(
@@ -194,50 +192,17 @@ CREATE INDEX changes_by_owner ON changes (owner, number)
 )
 
 
-class InMemoryConsent:
-    """ConsentRecords in a dictionary. Objects that share an instance see common changes, as replicas do."""
-
-    def __init__(self) -> None:
-        self._changes: dict[Owner, list[ConsentChange]] = {}
-
-    async def add(self, owner: Owner, change: ConsentChange) -> None:
-        self._changes.setdefault(owner, []).append(change)
-
-    async def latest(self, owner: Owner) -> ConsentChange | None:
-        changes = self._changes.get(owner)
-        return changes[-1] if changes else None
-
-    async def history(self, owner: Owner) -> Sequence[ConsentChange]:
-        return tuple(self._changes.get(owner, ()))
-
-
-class SqliteConsent:
+class SqliteConsent(SqliteBacked):
     """ConsentRecords in a separate file, so that backups can exclude everything else.
 
-    A change survives power loss: changes are rare, and users rely on them.
-    """
+    A change survives power loss: changes are rare, and users rely on them."""
 
     def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
         self._file = SqliteFile(path, _SCHEMA, fsync=True, patience=patience)
 
-    async def __aenter__(self) -> Self:
-        await self._file.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._file.__aexit__()
-
-    async def open(self) -> None:
-        """Open the file; raises its faults."""
-        await self._file.open()
-
     async def add(self, owner: Owner, change: ConsentChange) -> None:
         values = (owner.key, change.consent.value, change.at.timestamp(), change.by)
-
-        def write(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT INTO changes (owner, consent, at, by) VALUES (?, ?, ?, ?)", values)
-
-        await self._file.run(write)
+        await self._file.execute("INSERT INTO changes (owner, consent, at, by) VALUES (?, ?, ?, ?)", values)
 
     async def latest(self, owner: Owner) -> ConsentChange | None:
         row = self._file.read(f"{_CHANGES} DESC LIMIT 1", (owner.key,))
@@ -245,21 +210,18 @@ class SqliteConsent:
 
     async def copies(self) -> AsyncIterator[Sequence[Copied]]:
         """Read every change, in the form in which replicas keep copies of it."""
-        rows = await self._file.run(lambda connection: connection.execute(_ALL_CHANGES).fetchall())
-        for some in split_pages(rows):
+        for some in split_pages(
+            await self._file.fetch("SELECT owner, consent, at, by FROM changes ORDER BY number")
+        ):
             yield [
                 Copied(Kind.CONSENT, owner, msgspec.json.encode(_Written(Consent(consent), at, by)))
                 for owner, consent, at, by in some
             ]
 
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
-        def read(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
-            return connection.execute(_CHANGES, (owner.key,)).fetchall()
-
-        return tuple(map(_of_row, await self._file.run(read)))
+        return tuple(map(_of_row, await self._file.fetch(_CHANGES, (owner.key,))))
 
 
-_ALL_CHANGES = "SELECT owner, consent, at, by FROM changes ORDER BY number"
 _CHANGES = "SELECT consent, at, by FROM changes WHERE owner = ? ORDER BY number"
 
 
@@ -288,8 +250,7 @@ class RedisConsent:
     """ConsentRecords as a Redis list per owner, with the link's timeout on each call.
 
     Also a Restorable: with a *recovery*, nothing is read from a Redis that lost data, and each change has a copy
-    when `add` returns.
-    """
+    when `add` returns."""
 
     def __init__(
         self, link: RedisLink, *, prefix: str = "memory-extproc", recovery: Recovery | None = None

@@ -1,8 +1,7 @@
 """Copies of the Redis data that must survive its loss: forget marks, unfinished forgets, consent changes.
 
-In memory and in a SQLite file of the data directory; store/meta.py keeps them in Milvus. Exclude them from backups,
-like the ledger.
-"""
+In a SQLite file of the data directory; store/meta.py keeps them in Milvus. Exclude them from backups,
+like the ledger."""
 
 from __future__ import annotations
 
@@ -13,11 +12,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
-from memory_extproc.coordination.sqlite_file import Schema, SqliteFile, code_of
+from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile, code_of
 from memory_extproc.errors import TransientError
 from memory_extproc.model import LedgerJob
 from memory_extproc.observe.log import logger
@@ -99,42 +98,16 @@ def of_items(subject: str, items: Sequence[bytes], at: float) -> list[Copied]:
     return [Copied(Kind.ITEMS, subject, at=at, items=tuple(items[n : n + _ITEMS])) for n in starts]
 
 
-class InMemoryMirror:
-    """For tests. Instances may be shared. *fault*, if set, is raised by every call."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-        self.fault: Exception | None = None
-
-    async def put(self, records: Mapping[str, bytes]) -> None:
-        if self.fault is not None:
-            raise self.fault
-        self.kept.update(records)
-
-    async def all(self) -> AsyncIterator[Mapping[str, bytes]]:
-        if self.fault is not None:
-            raise self.fault
-        yield dict(self.kept)
-
-
-class SqliteMirror:
+class SqliteMirror(SqliteBacked):
     """A mirror in a SQLite file that also marks records not yet in the shared mirror.
 
-    Commits survive power loss.
-    """
+    Commits survive power loss."""
 
     def __init__(self, path: Path) -> None:
         self._file = SqliteFile(path, _SCHEMA, fsync=True)
 
-    async def __aenter__(self) -> Self:
-        await self._file.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._file.__aexit__()
-
     async def put(self, records: Mapping[str, bytes], *, waits: bool = False) -> None:
-        """Store records. *waits*: mark them as not yet copied, until `sent`."""
+        """Store records. *waits*: mark them as not yet copied, until `mark_sent`."""
 
         def put(connection: sqlite3.Connection) -> None:
             connection.executemany(_PUT, [(id_, body, waits) for id_, body in records.items()])
@@ -146,11 +119,11 @@ class SqliteMirror:
         """A page of records not yet copied."""
         return await self._rows("SELECT id, body FROM records WHERE waits = 1 ORDER BY id LIMIT ?", _PAGE)
 
-    async def sent(self, records: Mapping[str, bytes]) -> None:
-        def sent(connection: sqlite3.Connection) -> None:
+    async def mark_sent(self, records: Mapping[str, bytes]) -> None:
+        def mark_sent(connection: sqlite3.Connection) -> None:
             connection.executemany("UPDATE records SET waits = 0 WHERE id = ? AND body = ?", records.items())
 
-        await self._file.run(sent)
+        await self._file.run(mark_sent)
 
     async def all(self) -> AsyncIterator[Mapping[str, bytes]]:
         after = ""
@@ -161,10 +134,7 @@ class SqliteMirror:
             after = max(page)
 
     async def _rows(self, statement: str, *values: object) -> Mapping[str, bytes]:
-        def read(connection: sqlite3.Connection) -> list[Any]:
-            return connection.execute(statement, values).fetchall()
-
-        return {row[0]: bytes(row[1]) for row in await self._file.run(read)}
+        return {row[0]: bytes(row[1]) for row in await self._file.fetch(statement, values)}
 
 
 def set_aside_unusable(path: Path) -> bool:

@@ -4,8 +4,7 @@ A random generation id is kept in Redis, in every data directory and in the shar
 per data directory that grows with its writes and lease renewals. Redis was wiped if its generation is missing or
 different, and rolled back if a directory's number is lower than the directory remembers. A replica then answers
 nothing that depends on forgets or consent until it has merged the copies of its own directory and of the shared
-mirror into Redis. Merging is idempotent and may run on several replicas at once.
-"""
+mirror into Redis. Merging is idempotent and may run on several replicas at once."""
 
 from __future__ import annotations
 
@@ -173,8 +172,7 @@ class Recovery:
     def compare(self, generation: bytes | None, number: bytes | int | None, floor: int) -> None:
         """Compare the generation and number that Redis returned with a read.
 
-        *floor*: `sequence` before the read.
-        """
+        *floor*: `sequence` before the read."""
         self.check()
         standing, seen = (generation or b"").decode(), int(number or 0)
         loss = self._loss_of(standing, seen, floor)
@@ -216,7 +214,7 @@ class Recovery:
         try:
             async with asyncio.timeout(self._limits.shared.total_seconds()):
                 await self._shared.put(records)
-            await self._own.sent(records)
+            await self._own.mark_sent(records)
         except (MemoryExtprocError, TimeoutError):
             self._soon.set()  # behind the caller, until it is done
 
@@ -367,7 +365,7 @@ class Recovery:
             self._noted = generation
         while records := await self._own.waiting():
             await self._shared.put(records)
-            await self._own.sent(records)
+            await self._own.mark_sent(records)
 
     async def _shared_lacks_generation(self) -> bool:
         assert self._shared is not None  # noqa: S101
@@ -405,8 +403,7 @@ class Remembered(msgspec.Struct, frozen=True):
 class DirectoryFile:
     """The file, replaced atomically.
 
-    An unreadable file is renamed and kept, and *unsure* reports that it may have held a state.
-    """
+    An unreadable file is renamed and kept, and *unsure* reports that it may have held a state."""
 
     def __init__(self, data: Path) -> None:
         self._path = data / FILE
@@ -418,8 +415,7 @@ class DirectoryFile:
     def update(self, **changes: object) -> None:
         """Write changes, from any thread.
 
-        A failed write does not stop serving: the next write includes the changes.
-        """
+        A failed write does not stop serving: the next write includes the changes."""
         with self._writing:
             self.now = msgspec.structs.replace(self.now, **changes)
             made = self._path.with_suffix(".new")

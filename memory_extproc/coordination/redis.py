@@ -1,8 +1,7 @@
 """Coordination in Redis, for several replicas. Needs Redis 6 or newer with `maxmemory-policy noeviction`.
 
 Versions and epochs must not be evicted: without its epoch, a write from before a forget would be accepted. All keys
-of an owner share a hash tag and so lie on the same cluster node.
-"""
+of an owner share a hash tag and so lie on the same cluster node."""
 
 from __future__ import annotations
 
@@ -80,8 +79,7 @@ def _milliseconds(ttl: timedelta) -> int:
 class RedisCoordination:
     """Coordination at *server*: an address, for a link of its own, or a shared link with its own limits.
 
-    Use within `async with`.
-    """
+    Use within `async with`."""
 
     def __init__(
         self,
@@ -169,7 +167,6 @@ class RedisCoordination:
         return self._key(owner, f"record:{len(kind)}:{kind}:{key}")
 
 
-# --- owners ------------------------------------------------------------------------------------------
 # The registry of owners: names in a sorted set of equal scores, which Redis keeps in the order of their bytes.
 
 # KEYS: names, counts, total. ARGV: name, memories, time.
@@ -225,7 +222,6 @@ def _owner_name(owner: Owner) -> str:
     return f"{owner.tenant}\0{owner.user}"
 
 
-# --- ledger redis ------------------------------------------------------------------------------------
 # The ledger of forgets in Redis, for several replicas. To be kept out of backups.
 
 # All keys share a hash tag: a job and its marks are written atomically. KEYS: jobs, order, counter, shut jobs of
@@ -280,8 +276,7 @@ class RedisLedger:
     """The ledger in Redis; also a Restorable.
 
     With a *recovery*, nothing is read from a Redis that lost data, and each write has a copy when the call returns.
-    The copy of the key is wrapped by *wraps*, if given.
-    """
+    The copy of the key is wrapped by *wraps*, if given."""
 
     def __init__(
         self, link: RedisLink, *, prefix: str, recovery: Recovery | None = None, wraps: KeyWrapper | None = None
@@ -329,7 +324,7 @@ class RedisLedger:
         raw = await self._link.bounded(self._link.client.hget(f"{self._base}:jobs", job_id))
         return None if raw is None else _read(job_id, raw)
 
-    async def unfinished(self) -> Sequence[LedgerJob]:
+    async def list_unfinished(self) -> Sequence[LedgerJob]:
         ids = await self._link.bounded(self._link.client.zrange(f"{self._base}:order", 0, -1))
         found = [await self.job(one.decode()) for one in ids]
         return [job for job in found if job is not None and job.open]

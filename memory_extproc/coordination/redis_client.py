@@ -1,7 +1,6 @@
 """The Redis connection: pool, timeout per call, and a circuit breaker.
 
-All users of Redis (coordination, the journal) share a link, so that a failure seen by any of them protects all.
-"""
+All users of Redis (coordination, the journal) share a link, so that a failure seen by any of them protects all."""
 
 from __future__ import annotations
 
@@ -192,8 +191,7 @@ class RedisLink:
 
     Connects on first use, so the server may start later than this process. After consecutive failures calls fail
     immediately, and a background task probes the server until it answers. With a key *prefix*, no call is made if
-    the keys belong to a newer program version (NewerKeysError).
-    """
+    the keys belong to a newer program version (NewerKeysError)."""
 
     def __init__(
         self,
@@ -231,6 +229,10 @@ class RedisLink:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
         await self.client.aclose()
+        if self._cluster:
+            # After an error the client has closed itself and does so no more; a call on another node that was under
+            # way has connected since.
+            await self.client.nodes_manager.aclose()
         if (asked := getattr(getattr(self.client, "connection_pool", None), "sentinel_manager", None)) is not None:
             for sentinel in asked.sentinels:
                 await sentinel.aclose()
@@ -259,8 +261,7 @@ class RedisLink:
     async def bounded(self, call: Awaitable[Any], *, within: timedelta | None = None) -> Any:
         """Await *call* within our timeout or the shorter *within*.
 
-        TransientError immediately while the circuit is open.
-        """
+        TransientError immediately while the circuit is open."""
         if not self.answering:
             _never_made(call)
             raise TransientError("Redis did not answer a moment ago")
@@ -324,8 +325,7 @@ class RedisLink:
         """Run a script and wait until as many replicas of its server as configured have what it wrote.
 
         TransientError if they do not: the write stands, and the caller writes again or elsewhere. All keys lie in
-        one slot.
-        """
+        one slot."""
         if not self._replicas:
             return await self.bounded(script(keys=keys, args=args))
         result, having = await self.bounded(self._run_and_wait(script, keys, args))

@@ -3,8 +3,7 @@
 A replica may serve cached data only while its lease runs. With every renewal it first applies the invalidation
 messages, then reports the last message read. A forget is therefore complete once every replica has reported it, or
 its lease has expired and it serves nothing. Messages are numbered within an era, which ends when Redis loses its
-data: a replica of an earlier era may have missed messages, and drops everything cached before it gets a lease.
-"""
+data: a replica of an earlier era may have missed messages, and drops everything cached before it gets a lease."""
 
 from __future__ import annotations
 
@@ -123,8 +122,7 @@ class SoleReplica:
         """*name*: of the data directory.
 
         *oldest_waiting*: the time of the oldest accepted turn that is not in the journal yet, of a given owner or
-        of all; None: there is none.
-        """
+        of all; None: there is none."""
         self._name, self.oldest_waiting = name, oldest_waiting
 
     def holds(self) -> bool:
@@ -143,8 +141,7 @@ class RedisReplicas:
 
     `heard` is called with each subject forgotten by any replica, this replica included (empty: any subject). Once
     it returns, no cached data of that subject is served. `oldest_waiting` returns the time of the oldest turn
-    waiting in our data directory.
-    """
+    waiting in our data directory."""
 
     def __init__(
         self,
@@ -247,8 +244,7 @@ class RedisReplicas:
     async def put_back(self, register: Mapping[str, tuple[str, str, bool]]) -> None:
         """Restore entries into a Redis that lost its register.
 
-        Active replicas renew theirs; the others are dead.
-        """
+        Active replicas renew theirs; the others are dead."""
         for holder, (_, entry, _) in register.items():
             await self._link.bounded(self._link.client.hsetnx(self._entries, holder, entry))
 

@@ -11,10 +11,9 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Self
 
 from memory_extproc.coordination.mirror import Copied, Kind, of_items, split_pages
-from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
+from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner
 from memory_extproc.observe.log import logger
@@ -60,39 +59,22 @@ class _Deferred:
     expires: float  # seconds since 1970
 
 
-class SqliteCoordination:
+class SqliteCoordination(SqliteBacked):
     """Coordination in SQLite.
 
     Reads run on the event loop, some ten microseconds each; writes wait for their commit, but for records of kinds
     that may be *deferred*: this process has them at once, and the file within so long. A crash loses those; where
     the file cannot be written, writes wait for their commit again, and fail. Times come from *now*, in seconds
-    since 1970.
-    """
+    since 1970."""
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        now: Now,
-        patience: timedelta = timedelta(seconds=2),
-        deferred: timedelta = timedelta(),
+        self, path: Path, *, now: Now, patience: timedelta = timedelta(seconds=2), deferred: timedelta = timedelta()
     ) -> None:
         """*deferred*: zero where each write waits for its commit."""
         self._file = SqliteFile(path, _SCHEMA, patience=patience)
         self._now, self._within = now, deferred
         self._deferred: dict[_Place, _Deferred] = {}
         self._failing = False  # the last deferred write was not committed
-
-    async def __aenter__(self) -> Self:
-        await self._file.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._file.__aexit__()
-
-    async def open(self) -> None:
-        """Open the file; raises its faults."""
-        await self._file.open()
 
     async def version(self, owner: Owner) -> int:
         return self._counter("SELECT version FROM counters WHERE owner = ?", owner)
@@ -206,10 +188,7 @@ class SqliteCoordination:
         return await self._file.run(take)
 
     async def release(self, name: str, holder: str) -> None:
-        def give(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM leases WHERE name = ? AND holder = ?", (name, holder))
-
-        await self._file.run(give)
+        await self._file.execute("DELETE FROM leases WHERE name = ? AND holder = ?", (name, holder))
 
     def _time(self) -> float:
         return self._now().timestamp()
@@ -219,10 +198,7 @@ class SqliteCoordination:
         return 0 if row is None else int(row[0])
 
     async def _count(self, statement: str, owner: Owner) -> int:
-        def count(connection: sqlite3.Connection) -> int:
-            return int(connection.execute(statement, (owner.key,)).fetchone()[0])
-
-        return await self._file.run(count)
+        return int((await self._file.fetch(statement, (owner.key,)))[0][0])
 
     def _put(self, connection: sqlite3.Connection, place: _Place, value: bytes, expires: float) -> None:
         connection.execute(
@@ -286,18 +262,11 @@ OR EXISTS (SELECT 1 FROM cuts WHERE subject = ?1) OR EXISTS (SELECT 1 FROM items
 """
 
 
-class SqliteLedger:
+class SqliteLedger(SqliteBacked):
     """The ledger in SQLite. Every commit survives power loss, so that no accepted forget is lost."""
 
     def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
         self._file = SqliteFile(path, _LEDGER_SCHEMA, fsync=True, patience=patience)
-
-    async def __aenter__(self) -> Self:
-        await self._file.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._file.__aexit__()
 
     async def key(self) -> bytes:
         def key(connection: sqlite3.Connection) -> bytes:
@@ -322,7 +291,7 @@ class SqliteLedger:
         rows = await self._jobs("id = ?", (job_id,))
         return rows[0] if rows else None
 
-    async def unfinished(self) -> Sequence[LedgerJob]:
+    async def list_unfinished(self) -> Sequence[LedgerJob]:
         return await self._jobs("open = 1 ORDER BY number", ())
 
     async def marks(self, subject: str) -> LedgerMarks:
@@ -346,12 +315,9 @@ class SqliteLedger:
         yield [Copied(Kind.KEY, "", await self.key(), "ledger")]
         for jobs in split_pages(await self._jobs("1 ORDER BY number", ())):
             yield [Copied.of_job(job) for job in jobs]
-        for cuts in split_pages(
-            await self._file.run(lambda found: found.execute("SELECT subject, cut FROM cuts").fetchall())
-        ):
+        for cuts in split_pages(await self._file.fetch("SELECT subject, cut FROM cuts")):
             yield [Copied(Kind.CUT, subject, bytes(cut)) for subject, cut in cuts]
-        items = "SELECT subject, at, item FROM items ORDER BY subject, at"
-        for rows in split_pages(await self._file.run(lambda found: found.execute(items).fetchall())):
+        for rows in split_pages(await self._file.fetch("SELECT subject, at, item FROM items ORDER BY subject, at")):
             grouped = groupby(rows, key=lambda row: (row[0], row[1]))
             yield [
                 copy
@@ -360,14 +326,10 @@ class SqliteLedger:
             ]
 
     async def _jobs(self, condition: str, values: tuple[object, ...]) -> list[LedgerJob]:
-        def read(connection: sqlite3.Connection) -> list[LedgerJob]:
-            rows = connection.execute(_JOBS + condition, values)
-            return [LedgerJob(row[0], row[1], bytes(row[2]), bool(row[3]), bool(row[4])) for row in rows]
-
-        return await self._file.run(read)
+        rows = await self._file.fetch(_JOBS + condition, values)
+        return [LedgerJob(row[0], row[1], bytes(row[2]), bool(row[3]), bool(row[4])) for row in rows]
 
 
-# --- owners ------------------------------------------------------------------------------------------
 # The registry of owners in a SQLite file of its own: no other file names owners.
 
 _OWNERS_SCHEMA = Schema(
@@ -406,29 +368,18 @@ ORDER BY tenant, user LIMIT ?
 """
 
 
-class SqliteOwners:
+class SqliteOwners(SqliteBacked):
     """Implements OwnerRegistry."""
 
     def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
         self._file = SqliteFile(path, _OWNERS_SCHEMA, patience=patience)
 
-    async def __aenter__(self) -> Self:
-        await self._file.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._file.__aexit__()
-
     async def put(self, entry: OwnerEntry) -> None:
         name, at = (entry.owner.tenant, entry.owner.user), entry.updated_at.timestamp()
-
-        def put(connection: sqlite3.Connection) -> None:
-            if entry.memories:
-                connection.execute(_PUT_OWNER, (*name, entry.memories, at))
-            else:
-                connection.execute("DELETE FROM owners WHERE tenant = ? AND user = ?", name)
-
-        await self._file.run(put, scrub=not entry.memories)
+        if entry.memories:
+            await self._file.execute(_PUT_OWNER, (*name, entry.memories, at))
+        else:
+            await self._file.execute("DELETE FROM owners WHERE tenant = ? AND user = ?", name, scrub=True)
 
     async def page(self, after: Owner | None, limit: int, *, tenant: str = "") -> Sequence[OwnerEntry]:
         # U+10FFFF sorts behind every tenant's name.
@@ -442,7 +393,6 @@ class SqliteOwners:
         return (0, 0) if row is None else (int(row[0]), int(row[1]))
 
 
-# --- record kinds ------------------------------------------------------------------------------------
 # Only kinds of records that are registered are kept: a forget erases by the registry (model/records.py).
 
 

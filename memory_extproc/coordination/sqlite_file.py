@@ -2,8 +2,7 @@
 
 Operations requested during a commit share the next transaction, so a thousand waiting callers cost a single commit.
 Operations run in order. A file that is deleted, replaced or truncated while open accepts no more writes, which
-would be lost at the next start; it can still be read.
-"""
+would be lost at the next start; it can still be read."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class Schema:
     """The schema of the file.
 
     *script* creates it; the file stores *version*. *upgrades* maps each older version to statements for the next
-    version, separated as in *script*.
-    """
+    version, separated as in *script*."""
 
     application: int  # PRAGMA application_id: 32 bits that identify our files
     version: int  # PRAGMA user_version, from 1
@@ -69,16 +67,10 @@ class SqliteFile:
 
     Opened on first use and again after a fault, so a repaired file is picked up without a restart. *fsync*: a
     commit survives power loss (PRAGMA synchronous FULL), not only a crash of the process (NORMAL). *patience*: how
-    long to wait for another process's lock.
-    """
+    long to wait for another process's lock."""
 
     def __init__(
-        self,
-        path: Path,
-        schema: Schema,
-        *,
-        fsync: bool = False,
-        patience: timedelta = timedelta(seconds=2),
+        self, path: Path, schema: Schema, *, fsync: bool = False, patience: timedelta = timedelta(seconds=2)
     ) -> None:
         self._path = path
         self._schema = schema
@@ -115,21 +107,27 @@ class SqliteFile:
 
     async def open(self) -> None:
         """Create or check the file now instead of at the first write; raises its faults."""
-        await self.run(lambda connection: connection.execute("SELECT 1").fetchone())
+        await self.fetch("SELECT 1")
 
     async def run(self, work: Work[T], *, scrub: bool = False) -> T:
         """Run *work* in a transaction and return its result after the commit.
 
         Operations share a transaction; a failing operation is rolled back alone. *work* may run twice, so its only
-        side effect must be on the file. *scrub*: afterwards the write-ahead log contains no deleted data.
-        """
+        side effect must be on the file. *scrub*: afterwards the write-ahead log contains no deleted data."""
         operation = self._operation(work, scrub=scrub)
         self._queue_deferred()  # operations run in order
         self._queued.append(operation)
-        operation.waiter.get_loop().call_soon(
-            self._commit_next
-        )  # operations asked for together share a transaction
+        # Operations asked for together share a transaction.
+        operation.waiter.get_loop().call_soon(self._commit_next)
         return await operation.waiter
+
+    async def execute(self, statement: str, values: Sequence[object] = (), *, scrub: bool = False) -> int:
+        """Run one statement as `run` does; returns the number of rows that it changed."""
+        return await self.run(lambda connection: connection.execute(statement, values).rowcount, scrub=scrub)
+
+    async def fetch(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of one statement, run as `run` does."""
+        return await self.run(lambda connection: connection.execute(statement, values).fetchall())
 
     def defer(self, work: Work[T], within: timedelta) -> asyncio.Future[T]:
         """As `run`, but in the transaction of the next operation, or in one after *within*. The result is the
@@ -167,8 +165,7 @@ class SqliteFile:
     def read_all(self, statement: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
         """Read a few rows by key on the event loop; each read takes some ten microseconds.
 
-        Sees all commits of all processes; empty if the file was never written.
-        """
+        Sees all commits of all processes; empty if the file was never written."""
         try:
             reader = self._opened_reader()
             if reader is None:
@@ -388,6 +385,23 @@ class SqliteFile:
             self._writer = self._place = None
 
 
+class SqliteBacked:
+    """A part that keeps its data in a SQLite file of its own. Use within `async with`."""
+
+    _file: SqliteFile
+
+    async def __aenter__(self) -> Self:
+        await self._file.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._file.__aexit__()
+
+    async def open(self) -> None:
+        """Open the file; raises its faults."""
+        await self._file.open()
+
+
 def _stamps(connection: sqlite3.Connection) -> tuple[int, int]:
     """The application id and schema version; zeros for a new file."""
     # Order matters: both are committed together, so a reader that sees a version also sees the application id.
@@ -456,8 +470,7 @@ class Harm(StrEnum):
 class Place:
     """The identity of the file at *path* and of its log, taken right after opening.
 
-    Checks take a few microseconds.
-    """
+    Checks take a few microseconds."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,8 +1,7 @@
 """Memories written by users through the memory API: storing and correcting.
 
 A stored text supersedes contradicting memories and confirms equal memories, like a fact from a chat. A corrected
-memory keeps its id; its previous content is kept as a superseded row.
-"""
+memory keeps its id; its previous content is kept as a superseded row."""
 
 from __future__ import annotations
 
@@ -220,8 +219,7 @@ class MemoryEditor:
     async def correct(self, owner: Owner, memory_id: str, correction: Correction) -> Memory | None:
         """Correct a memory and return it; None if it does not exist.
 
-        NotActiveError for history, TransientError under concurrent changes, StaleError for an outdated etag.
-        """
+        NotActiveError for history, TransientError under concurrent changes, StaleError for an outdated etag."""
         async with self._turn(owner):
             for _ in range(_ATTEMPTS):
                 there = await self._keeps.get(owner, [memory_id])
@@ -245,8 +243,7 @@ class MemoryEditor:
     async def _told_sources(self, memory: Memory) -> tuple[list[str], list[str]]:
         """Split the sources of a derived memory into those with values still in its text, and the others.
 
-        A forget of a former source must not take the memory along.
-        """
+        A forget of a former source must not take the memory along."""
         named = _texts(memory.metadata.get("sources"))
         if "derived" not in memory.metadata or not named:
             return [], []
@@ -258,17 +255,16 @@ class MemoryEditor:
     async def _part(self, owner: Owner, corrected: Memory, others: Sequence[str]) -> None:
         """Detach *others*, which were merged into *corrected*.
 
-        Otherwise a forget of *corrected* would make their outdated content active again.
-        """
+        Otherwise a forget of *corrected* would make their outdated content active again."""
 
-        def parted(row: Embedded) -> Sequence[Embedded]:
+        def part(row: Embedded) -> Sequence[Embedded]:
             if row.memory.metadata.get("merged") != corrected.id:
                 return ()
             metadata = {name: value for name, value in row.memory.metadata.items() if name != "merged"}
             return [Embedded(replace(row.memory, metadata=metadata), row.vector)]
 
         for one in others:
-            await self._lists.change(owner, one, parted)
+            await self._lists.change(owner, one, part)
 
     async def rate(self, owner: Owner, memory_id: str, rating: Rating) -> Memory | None:
         """The memory as it is now; None where there is none. NotActiveError for history."""
@@ -574,12 +570,7 @@ class MemoryCatalog:
         self._now = now
 
     async def page(
-        self,
-        owner: Owner,
-        chosen: Filter,
-        limit: int,
-        after: Cursor | None = None,
-        order: Order = Order.NEWEST,
+        self, owner: Owner, chosen: Filter, limit: int, after: Cursor | None = None, order: Order = Order.NEWEST
     ) -> Page:
         """At most *limit* memories after *after*. Scans all memories of *owner* but holds only a page."""
         total = 0

@@ -2,5 +2,4 @@
 
 `registry` lists the dialects and model profiles. A dialect (`openai_chat`, `openai_responses`,
 `anthropic_messages`) implements `base`; `json_spans` parses bodies, `messages` and `memory_fields` edit them,
-`answer_reader` reads responses.
-"""
+`answer_reader` reads responses."""

@@ -1,8 +1,7 @@
 """Streaming response readers for JSON and SSE, independent of the dialect.
 
 A dialect supplies a format that updates an *account* from documents or events. No provider input raises here; an
-unreadable response counts as incomplete.
-"""
+unreadable response counts as incomplete."""
 
 from __future__ import annotations
 
@@ -66,8 +65,7 @@ class AnswerFormat(Protocol):
 def reader(content_type: str, dialect: AnswerFormat, limit: int = MAX_ANSWER_BYTES) -> AnswerReader | None:
     """A reader for this content type; None unless it is JSON or an event stream.
 
-    A response longer than *limit* bytes counts as incomplete.
-    """
+    A response longer than *limit* bytes counts as incomplete."""
     media = content_type.partition(";")[0].strip().lower()
     if media == "text/event-stream":
         return EventReader(dialect, limit)
@@ -255,7 +253,6 @@ def _count(of: Any, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST else None
 
 
-# --- sse ---------------------------------------------------------------------------------------------
 # Server-sent events from bytes cut anywhere (WHATWG HTML, "Interpreting an event stream").
 #
 # Only `event` and `data` are kept: `id` and `retry` concern reconnecting, which an observer never does.
@@ -289,8 +286,7 @@ class EventStream:
     def feed(self, chunk: bytes) -> Iterator[Event]:
         """Yield the events that *chunk* completes; the caller must consume them all.
 
-        BadBodyError if an event exceeds the limit.
-        """
+        BadBodyError if an event exceeds the limit."""
         if self._after_cr and chunk:
             chunk = chunk.removeprefix(b"\n")
             self._after_cr = False
@@ -309,8 +305,7 @@ class EventStream:
     def remainder(self) -> Event | None:
         """The incomplete last event; nothing may be fed after it.
 
-        The standard discards it, but some servers omit the last empty line.
-        """
+        The standard discards it, but some servers omit the last empty line."""
         self._take(self._whole_line())
         return self._take(b"")
 

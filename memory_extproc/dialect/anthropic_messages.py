@@ -62,8 +62,7 @@ class Anthropic:
         """Place blocks at the end of the user's message, after tool results and the client's last part.
 
         So no cache_control marker of the client moves; ours has none (at most four are allowed). This API has no
-        late system messages.
-        """
+        late system messages."""
         messages = member_span(request.body, "messages")
         if messages is None:
             return [()] * len(blocks)

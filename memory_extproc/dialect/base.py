@@ -1,8 +1,7 @@
 """The dialect interface: parse the request, place a block as byte edits, read the response.
 
 Pure: bytes in, values out. Edits are spans of the client's bytes, so all other bytes stay as sent: large integers,
-key order, escapes, duplicate keys, whitespace.
-"""
+key order, escapes, duplicate keys, whitespace."""
 
 from __future__ import annotations
 
@@ -139,8 +138,7 @@ class Dialect(Protocol):
     def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> Sequence[Sequence[Edit]]:
         """The edits for each of *blocks*; empty if a block has no valid position. At most a block per message.
 
-        A dialect or message without SYSTEM_MESSAGE support gets the block as USER_SUFFIX. Reads the body once.
-        """
+        A dialect or message without SYSTEM_MESSAGE support gets the block as USER_SUFFIX. Reads the body once."""
 
     def reader(self, content_type: str) -> AnswerReader | None:
         """A reader for a response of this content type (JSON or SSE); None for any other."""

@@ -1,8 +1,7 @@
 """Byte offsets of members and elements in a JSON body, and edits at these offsets.
 
 All functions expect a body accepted by `parse`. Because it is valid JSON, possessive patterns find the ends of
-values, mostly without decoding them. Offsets count bytes of the body.
-"""
+values, mostly without decoding them. Offsets count bytes of the body."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ _OPENING = frozenset((b"[", b"{"))
 # Matches every escape, so that the second half of an escaped backslash never starts another. Pairs come first; the
 # rest are lone surrogates.
 _ESCAPE = re.compile(
-    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
 _MANY = 512  # brackets; beyond it, decoding the value is faster than stepping through them
 _VALUE = json.JSONDecoder(parse_int=len, parse_float=len, strict=False)  # numbers may be of any length
@@ -156,8 +154,7 @@ def without_lone_surrogates(body: bytes) -> bytes:
     r"""The body with each lone surrogate escape as \ufffd, of the same length: all offsets stay.
 
     JSON allows them (RFC 8259, section 8.2) and clients that cut text in the middle of an emoji send them;
-    UTF-8 and our decoder do not.
-    """
+    UTF-8 and our decoder do not."""
     return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], body)
 
 
@@ -173,8 +170,7 @@ def _brackets(pattern: re.Pattern[bytes], body: bytes, at: int) -> Iterator[tupl
     """Yield the end of each bracket that *pattern* finds from *at*, with 1 for opening and -1 for closing brackets.
 
     Matches are chained, never searched: after the last bracket a search would restart at every byte, and a client
-    could make it quadratic with spaces.
-    """
+    could make it quadratic with spaces."""
     match = pattern.match
     while bracket := match(body, at):
         at = bracket.end()

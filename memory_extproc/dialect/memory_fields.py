@@ -22,10 +22,7 @@ def read(body: Fields) -> BodyControls:
         types=_types(config),
         limit=_limit(config),
         threshold=_threshold(config),
-        store=_store(
-            json_spans.flag(config, "auto_store", "memory_config."),
-            json_spans.flag(body, "auto_store"),
-        ),
+        store=_store(json_spans.flag(config, "auto_store", "memory_config."), json_spans.flag(body, "auto_store")),
         project=json_spans.string(context, "project_id", "memory_context."),
         user=json_spans.string(context, "user_id", "memory_context."),
     )
@@ -34,8 +31,7 @@ def read(body: Fields) -> BodyControls:
 def removals(body: bytes) -> tuple[Edit, ...]:
     """The edits that remove our fields, duplicates included; none if there are none or the body is no JSON object.
 
-    Also for a body with invalid controls: no upstream knows them.
-    """
+    Also for a body with invalid controls: no upstream knows them."""
     try:
         parsed = json_spans.parse(body)
     except BadBodyError:

@@ -75,8 +75,7 @@ def beginning_of(instructions: Iterable[str]) -> str:
 def text_of(content: Any, path: str, kinds: Collection[str]) -> str:
     """The text of a message's content: the string, or its parts of *kinds* joined by newlines.
 
-    "" for null and for images and the like.
-    """
+    "" for null and for images and the like."""
     if isinstance(content, str):
         return content
     if content is None:
@@ -134,8 +133,7 @@ def after_message(message: Span, new: bytes) -> Sequence[Edit]:
 def in_message(body: bytes, message: Span, block: str, part: str) -> Sequence[Edit]:
     """Insert the block at the end of *message*: within its string, or as a last part of type *part*.
 
-    Empty if the content is neither string nor list.
-    """
+    Empty if the content is neither string nor list."""
     content = json_spans.effective(json_spans.members(body, message.start), "content")
     if content is None:
         return ()
@@ -184,8 +182,7 @@ def latest_cut(dialect: str, request: ChatRequest, keep_from: int) -> int:
 def condense_edits(dialect: str, request: ChatRequest, keep_from: int, instead: str) -> Sequence[Edit]:
     """The edits that replace all non-system messages before user message *keep_from* by *instead*.
 
-    *keep_from* counts as in `user_at`. Empty if a cut there would separate a call from its result.
-    """
+    *keep_from* counts as in `user_at`. Empty if a cut there would separate a call from its result."""
     body = request.body
     found = member_span(body, _LISTS[dialect])
     if found is None or body[found.start : found.start + 1] != b"[" or not 0 < keep_from < len(request.user_at):

@@ -1,7 +1,6 @@
 """Requests and responses of OpenAI's /v1/responses.
 
-The provider may store the history, by previous_response_id or as a conversation.
-"""
+The provider may store the history, by previous_response_id or as a conversation."""
 
 from __future__ import annotations
 
@@ -28,12 +27,7 @@ from memory_extproc.dialect.messages import (
     weigh,
 )
 
-_AUTHORS = {
-    "user": Author.USER,
-    "assistant": Author.ASSISTANT,
-    "system": Author.SYSTEM,
-    "developer": Author.SYSTEM,
-}
+_AUTHORS = {"user": Author.USER, "assistant": Author.ASSISTANT, "system": Author.SYSTEM, "developer": Author.SYSTEM}
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text"})
 _TOOL_ANSWERS = ("_output", "mcp_approval_response")  # endings of types of items that answer a tool call
 

@@ -80,8 +80,7 @@ def room(
 ) -> int:
     """Tokens left for a block, at least 0: the window minus prompt, longest response and *margin*.
 
-    The configured window precedes the profile's; a model with an unknown window gets *unknown_cap*.
-    """
+    The configured window precedes the profile's; a model with an unknown window gets *unknown_cap*."""
     window = configured_window if configured_window is not None else profile.window
     if window is None:
         return unknown_cap

@@ -17,7 +17,7 @@ async def large_bodies(visit: Visit) -> Finding:
     check = "large-bodies"
     most = visit.options.body_bytes
     sizes = [size for size in (48 * _KIB, 512 * _KIB, 2048 * _KIB) if size < most * 0.9] + [int(most * 0.95)]
-    plain = visit.gateway.said(_WORDS)
+    plain = visit.gateway.user_chat(_WORDS)
     for size in sizes:
         body = plain[:1] + b" " * (size - len(plain)) + plain[1:]
         answer = await visit.send(visit.options.ann, body, {"x-memory-retrieve": "skip"})
@@ -49,7 +49,7 @@ async def large_bodies(visit: Visit) -> Finding:
 
 async def packed_requests(visit: Visit) -> Finding:
     check = "gzip-requests"
-    body = gzip.compress(visit.gateway.said(_WORDS))
+    body = gzip.compress(visit.gateway.user_chat(_WORDS))
     answer = await visit.send(visit.options.ann, body, {"content-encoding": "gzip", "x-memory-retrieve": "skip"})
     if not answer.status:
         return fail(check, str(answer), "a request that is packed hangs: no decompressor behind memory")
@@ -65,7 +65,7 @@ async def packed_requests(visit: Visit) -> Finding:
 async def packed_answers(visit: Visit) -> Finding:
     check = "gzip-answers"
     answer = await visit.send(
-        visit.options.ann, visit.gateway.said(_WORDS), {"accept-encoding": "gzip", "x-memory-retrieve": "skip"}
+        visit.options.ann, visit.gateway.user_chat(_WORDS), {"accept-encoding": "gzip", "x-memory-retrieve": "skip"}
     )
     if not answer.status:
         return fail(

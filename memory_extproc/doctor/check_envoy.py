@@ -32,9 +32,7 @@ def the_order(chains: Sequence[Chain]) -> Finding:
         late = [one.name for one in behind if one.kind in _WHO_ASKS]
         if late:
             return fail(
-                check,
-                f"{_draw(chain)}: {', '.join(late)} says who asks only after memory",
-                "move it before memory",
+                check, f"{_draw(chain)}: {', '.join(late)} says who asks only after memory", "move it before memory"
             )
         rebuilding = [one.name for one in before if one.ext_proc and _rebuilds(one)]
         if rebuilding:
@@ -291,8 +289,7 @@ class Chain:
 def read_chains(dump: Mapping[str, Any], named: str = "") -> list[Chain]:
     """All chains of a /config_dump with memory: the ext_proc filter *named*.
 
-    Without a name, the filter with "memory" in its name, stat_prefix or cluster. Unknown parts are skipped.
-    """
+    Without a name, the filter with "memory" in its name, stat_prefix or cluster. Unknown parts are skipped."""
     chains = list[Chain]()
     routes = _routes(dump)
     for listener in _objects(dump, lambda found: "filter_chains" in found and "address" in found):
@@ -320,8 +317,7 @@ def read_counters(stats: Mapping[str, Any]) -> dict[str, int]:
     """The counters of all ext_proc filters with "memory" in their prefix, or of all if none has, by their last
     component.
 
-    From /stats?format=json. Includes `rq_overflow` of every cluster with "memory" in its name.
-    """
+    From /stats?format=json. Includes `rq_overflow` of every cluster with "memory" in its name."""
     pairs = [(str(one.get("name", "")), one.get("value")) for one in _list(stats.get("stats"))]
     ext_proc = [(name, value) for name, value in pairs if ".ext_proc." in name]
     ours = [pair for pair in ext_proc if "memory" in pair[0].partition(".ext_proc.")[2]] or ext_proc

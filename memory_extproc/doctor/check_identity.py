@@ -71,7 +71,7 @@ async def cannot_be_forged(visit: Visit) -> Finding:
     """A user header from an unauthenticated client."""
     check = "forged-identity"
     options = visit.options
-    forged = visit.forged(**{options.user_header: f"{visit.name}-forged"})
+    forged = visit.forge_caller(**{options.user_header: f"{visit.name}-forged"})
     answer = await visit.ask(forged, _HELLO)
     if _is_known_caller(answer):
         seen = f"whoever sends {options.user_header} is believed ({answer.outcome})"
@@ -85,7 +85,7 @@ async def cannot_be_forged(visit: Visit) -> Finding:
 
 async def body_cannot_name(visit: Visit) -> Finding:
     check = "forged-identity-in-body"
-    body = visit.gateway.said(_HELLO, memory_context={"user_id": f"{visit.name}-forged"})
+    body = visit.gateway.user_chat(_HELLO, memory_context={"user_id": f"{visit.name}-forged"})
     answer = await visit.send(visit.nobody, body)
     if _is_known_caller(answer):
         return fail(

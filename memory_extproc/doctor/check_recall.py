@@ -136,7 +136,7 @@ async def opting_out(visit: Visit) -> Finding:
 async def controls_stay(visit: Visit) -> Finding:
     """Memory controls must not reach the model's provider."""
     check = "control-headers"
-    body = visit.gateway.said("Please say hello.", memory_config={"auto_store": False}, memory_context={})
+    body = visit.gateway.user_chat("Please say hello.", memory_config={"auto_store": False}, memory_context={})
     answer = await visit.send(visit.options.ann, body, _CONTROLS)
     if answer.echo is None:
         return unknown(

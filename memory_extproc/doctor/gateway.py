@@ -38,8 +38,7 @@ class Person:
 class Answer:
     """A response. *status* 0: none; *fault* says why.
 
-    *at*: arrival of each piece of the body, in seconds after the request.
-    """
+    *at*: arrival of each piece of the body, in seconds after the request."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -119,7 +118,7 @@ class Gateway:
         body = {"model": self.model, "messages": list(messages), "max_tokens": 64, **more}
         return json.dumps(body).encode()
 
-    def said(self, words: str, **more: Any) -> bytes:
+    def user_chat(self, words: str, **more: Any) -> bytes:
         return self.chat({"role": "user", "content": words}, **more)
 
     async def ask(self, person: Person, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
@@ -202,7 +201,7 @@ class Visit:
         letters = (self._rng.choice(_CONSONANTS) + self._rng.choice(_VOWELS) for _ in range(4))
         return "".join(letters).capitalize()
 
-    def forged(self, **headers: str) -> Person:
+    def forge_caller(self, **headers: str) -> Person:
         """An unauthenticated client with forged headers; names are written with _ for -."""
         return self.nobody.also({name.replace("_", "-"): value for name, value in headers.items()})
 
@@ -212,11 +211,11 @@ class Visit:
         self.kept.append((person, session))
         more = {"stream": True} if stream else {}
         headers = {self.options.session_header: session}
-        return await self.gateway.ask(person, self.gateway.said(words, **more), headers)
+        return await self.gateway.ask(person, self.gateway.user_chat(words, **more), headers)
 
     async def ask(self, person: Person, words: str, headers: Mapping[str, str] | None = None) -> Answer:
         """Ask in a new conversation that is not stored."""
-        return await self.send(person, self.gateway.said(words), headers)
+        return await self.send(person, self.gateway.user_chat(words), headers)
 
     async def send(self, person: Person, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
         sent = {self.options.session_header: self._session(), "x-memory-store": "skip", **(headers or {})}

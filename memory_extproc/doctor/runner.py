@@ -37,23 +37,22 @@ _FORGOTTEN = 200
 
 async def examine(visit: Visit, admin: Admin | None, report: Report) -> list[Finding]:
     """Run all checks and return the findings in the order of *report*. Planted facts are always forgotten at the
-    end.
-    """
+    end."""
     findings = list[Finding]()
 
-    def found(finding: Finding) -> None:
+    def add_finding(finding: Finding) -> None:
         findings.append(finding)
         report(finding)
 
     before = await admin.counters() if admin else None
     try:
-        await _ask(visit, found)
+        await _ask(visit, add_finding)
     finally:
         if visit.kept:
-            found(await leave_nothing(visit))
-    found(stayed_in_the_path(visit))
+            add_finding(await leave_nothing(visit))
+    add_finding(stayed_in_the_path(visit))
     if admin is not None:
-        await _look(admin, before, visit.options.body_bytes, found)
+        await _look(admin, before, visit.options.body_bytes, add_finding)
     return findings
 
 

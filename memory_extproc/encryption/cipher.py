@@ -1,8 +1,7 @@
 """Authenticated encryption of a text: AES-256-GCM under its owner's data key, bound to its context.
 
 The nonce is an HMAC of key, context and text (synthetic, as in RFC 8452): equal texts in the same context give
-equal bytes, so that a retry is recognised, and a nonce repeats only with the same message.
-"""
+equal bytes, so that a retry is recognised, and a nonce repeats only with the same message."""
 
 from __future__ import annotations
 
@@ -35,8 +34,7 @@ def seal(key: DataKey, context: bytes, plain: bytes) -> bytes:
 def unseal(key: DataKey | None, context: bytes, sealed: bytes) -> bytes:
     """Decrypt *sealed*.
 
-    KeyDestroyedError if it was sealed with another key; PermanentError if it is damaged or has another context.
-    """
+    KeyDestroyedError if it was sealed with another key; PermanentError if it is damaged or has another context."""
     body = len(_VERSION) + _ID_BYTES
     if len(sealed) < OVERHEAD or sealed[:1] != _VERSION:
         raise PermanentError("a sealed text that is damaged or of a newer version")

@@ -1,7 +1,6 @@
 """Store, journal and coordination wrappers that encrypt user text.
 
-Vectors, ids, times and kinds stay in plain form, because rows are searched by them.
-"""
+Vectors, ids, times and kinds stay in plain form, because rows are searched by them."""
 
 from __future__ import annotations
 
@@ -50,8 +49,7 @@ class EncryptedStore:
     """A MemoryStore that encrypts the rows of another with keys per owner.
 
     Rows from before encryption are read as they are and sealed on their next write. *content_bytes*: the other
-    store's limit for a content, of which about three quarters remain.
-    """
+    store's limit for a content, of which about three quarters remain."""
 
     def __init__(self, store: MemoryStore, keys: KeyStore, metrics: Metrics, *, content_bytes: int) -> None:
         self._store, self._keys, self._metrics = store, keys, metrics
@@ -85,14 +83,14 @@ class EncryptedStore:
         raise TransientError("a data key that others keep destroying")
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
-        return await self._opened(owner, await self._store.get(owner, ids), _memory)
+        return await self._unseal(owner, await self._store.get(owner, ids), _memory)
 
     async def fetch(self, owner: Owner, ids: Sequence[str]) -> Sequence[Embedded]:
-        return await self._opened(owner, await self._store.fetch(owner, ids), _unseal_embedded)
+        return await self._unseal(owner, await self._store.fetch(owner, ids), _unseal_embedded)
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         searched = await self._store.nearest(owner, to, limit, scope)
-        return replace(searched, found=tuple(await self._opened(owner, searched.found, _unseal_hit)))
+        return replace(searched, found=tuple(await self._unseal(owner, searched.found, _unseal_hit)))
 
     async def search_text(
         self,
@@ -105,7 +103,7 @@ class EncryptedStore:
 
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         async for page in self._store.pages(owner, size, fresh=fresh):
-            yield await self._opened(owner, page, _unseal_embedded)
+            yield await self._unseal(owner, page, _unseal_embedded)
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         await self._store.delete(owner, ids)
@@ -128,7 +126,7 @@ class EncryptedStore:
             metadata={_ROW_MARK: seal_text(key, _row_context(memory, "metadata"), metadata)},
         )
 
-    async def _opened(
+    async def _unseal(
         self, owner: Owner, sealed: Sequence[T], opened: Callable[[T, Callable[[Memory], Memory]], T]
     ) -> list[T]:
         """Unseal the readable rows; rows sealed with a destroyed key are dropped."""
@@ -136,10 +134,10 @@ class EncryptedStore:
             return []
         key = await self._keys.find(owner)
 
-        def unsealed(memory: Memory) -> Memory:
+        def unseal_one(memory: Memory) -> Memory:
             return _unsealed_row(key, memory)
 
-        return list(self._readable(sealed, lambda one: opened(one, unsealed)))
+        return list(self._readable(sealed, lambda one: opened(one, unseal_one)))
 
     def _readable(self, sealed: Iterable[T], opened: Callable[[T], T]) -> Iterable[T]:
         away = damaged = 0
@@ -233,13 +231,13 @@ class EncryptedJournal:
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
         while entries := await self._journal.pending(limit, after=after):
-            if opened := await self._opened(entries, given_up=True):
+            if opened := await self._unseal(entries, given_up=True):
                 return opened
             after = entries[-1].place
         return []
 
     async def get(self, ids: Sequence[str]) -> Sequence[JournalEntry]:
-        return await self._opened(await self._journal.get(ids), given_up=True)
+        return await self._unseal(await self._journal.get(ids), given_up=True)
 
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
         await self._journal.mark_stored([_inner(entry) for entry in entries])
@@ -261,7 +259,7 @@ class EncryptedJournal:
 
     async def of_owner(self, owner: Owner) -> AsyncIterator[JournalEntry]:
         async for entry in self._journal.of_owner(owner):
-            for opened in await self._opened([entry], given_up=False):
+            for opened in await self._unseal([entry], given_up=False):
                 yield opened
 
     async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
@@ -275,7 +273,7 @@ class EncryptedJournal:
 
     async def arrivals(self, limit: int) -> Sequence[JournalEntry]:
         while entries := await self._journal.arrivals(limit):
-            if opened := await self._opened(entries, given_up=True):
+            if opened := await self._unseal(entries, given_up=True):
                 return opened
         return []
 
@@ -285,10 +283,9 @@ class EncryptedJournal:
     async def end(self, owner: Owner, session: str) -> None:
         await self._journal.end(owner, session)
 
-    async def _opened(self, entries: Sequence[JournalEntry], *, given_up: bool) -> list[JournalEntry]:
+    async def _unseal(self, entries: Sequence[JournalEntry], *, given_up: bool) -> list[JournalEntry]:
         """Unseal the readable entries. *given_up*: unreadable entries become dead letters, so that they do not
-        block.
-        """
+        block."""
         opened: list[JournalEntry] = []
         for entry in entries:
             key = await self._keys.find(entry.turn.owner)
@@ -308,14 +305,14 @@ def _inner(entry: JournalEntry) -> JournalEntry:
 
 
 def _encrypt_turn(key: DataKey, turn: Turn) -> Turn:
-    def sealed(what: str, text: str) -> str:
+    def seal_one(what: str, text: str) -> str:
         return _ENTRY_MARK + seal_text(key, _entry_context(turn, what), text)
 
     return replace(
         turn,
-        asked=sealed("asked", turn.asked),
-        answered=sealed("answered", turn.answered) if turn.answered else "",
-        injected=tuple(sealed(f"injected {at}", text) for at, text in enumerate(turn.injected)),
+        asked=seal_one("asked", turn.asked),
+        answered=seal_one("answered", turn.answered) if turn.answered else "",
+        injected=tuple(seal_one(f"injected {at}", text) for at, text in enumerate(turn.injected)),
     )
 
 
@@ -323,14 +320,14 @@ def _unsealed_entry(key: DataKey | None, turn: Turn) -> Turn:
     if not turn.asked.startswith(_ENTRY_MARK):
         return turn  # from before texts were sealed
 
-    def unsealed(what: str, text: str) -> str:
+    def unseal_one(what: str, text: str) -> str:
         return unseal_text(key, _entry_context(turn, what), text.removeprefix(_ENTRY_MARK))
 
     return replace(
         turn,
-        asked=unsealed("asked", turn.asked),
-        answered=unsealed("answered", turn.answered) if turn.answered else "",
-        injected=tuple(unsealed(f"injected {at}", text) for at, text in enumerate(turn.injected)),
+        asked=unseal_one("asked", turn.asked),
+        answered=unseal_one("answered", turn.answered) if turn.answered else "",
+        injected=tuple(unseal_one(f"injected {at}", text) for at, text in enumerate(turn.injected)),
     )
 
 
@@ -345,8 +342,7 @@ class EncryptedCoordination:
     """A Coordination that encrypts the records of another with keys per owner.
 
     An unreadable record counts as absent: every record can be recomputed. Counters and leases contain no user text
-    and stay in plain form.
-    """
+    and stay in plain form."""
 
     def __init__(self, coordination: Coordination, keys: KeyStore) -> None:
         self._coordination, self._keys = coordination, keys
@@ -364,7 +360,7 @@ class EncryptedCoordination:
         return await self._coordination.advance_epoch(owner)
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
-        return await self._opened(kind, owner, key, await self._coordination.get_record(kind, owner, key))
+        return await self._unseal(kind, owner, key, await self._coordination.get_record(kind, owner, key))
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
         await self._coordination.put_record(kind, owner, key, await self._seal(kind, owner, key, value), ttl)
@@ -373,7 +369,7 @@ class EncryptedCoordination:
         self, kind: str, owner: Owner, key: str, old: bytes | None, new: bytes, ttl: timedelta
     ) -> bool:
         there = await self._coordination.get_record(kind, owner, key)
-        if await self._opened(kind, owner, key, there) != old:
+        if await self._unseal(kind, owner, key, there) != old:
             return False
         sealed = await self._seal(kind, owner, key, new)
         return await self._coordination.replace_record(kind, owner, key, there, sealed, ttl)
@@ -390,7 +386,7 @@ class EncryptedCoordination:
     async def _seal(self, kind: str, owner: Owner, key: str, value: bytes) -> bytes:
         return seal(await self._keys.of(owner), _record_context(kind, owner, key), value)
 
-    async def _opened(self, kind: str, owner: Owner, key: str, value: bytes | None) -> bytes | None:
+    async def _unseal(self, kind: str, owner: Owner, key: str, value: bytes | None) -> bytes | None:
         if value is None or not is_sealed(value):  # from before records were sealed
             return value
         try:

@@ -12,12 +12,12 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
+from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
 from memory_extproc.encryption.cipher import context_of
 from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Turn
@@ -56,15 +56,14 @@ class WrappedKeys:
     """Implements ports.KeyStore.
 
     Unwrapped keys are cached by their wrapped form, and the table is read each time: a key destroyed by another
-    replica is not used any more.
-    """
+    replica is not used any more."""
 
     def __init__(self, table: KeyTable, master: KeyWrapper) -> None:
         self._table, self.master = table, master
         # by place: the wrapped form and the key
         self._unwrapped: OrderedDict[str, tuple[bytes, DataKey]] = OrderedDict()
 
-    async def begun(self) -> bool:
+    async def is_in_use(self) -> bool:
         """Whether the table has been used with a master key."""
         return await self._table.get(_PROOF) is not None
 
@@ -96,8 +95,7 @@ class WrappedKeys:
     async def rotate(self) -> tuple[int, int]:
         """Rewrap all keys with the current master key; returns (rewrapped, already current).
 
-        Keys destroyed in the meantime stay destroyed.
-        """
+        Keys destroyed in the meantime stay destroyed."""
         current = self.master.name
         anew = before = 0
         async for page in self._table.all():
@@ -189,8 +187,7 @@ class MasterKeyFile:
     """KeyWrapper over a file with a 32-byte key in Base64 on each line; `#` begins a comment.
 
     The file is reread when it changes, so that a rotation needs no restart. A changed file is rejected if it is
-    invalid or lacks all keys in use: data wrapped with a mistaken key would be lost with it.
-    """
+    invalid or lacks all keys in use: data wrapped with a mistaken key would be lost with it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -216,10 +213,10 @@ class MasterKeyFile:
         return bool(self._path.stat().st_mode & _OTHERS)
 
     async def wrap(self, key: bytes, context: bytes) -> bytes:
-        return _wrap_key(self._keys[self.name], key, context)
+        return wrap_key(self._keys[self.name], key, context)
 
     async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        name = _master_of(wrapped)
+        name = master_of(wrapped)
         if name not in self._keys:
             self._read()
         master = self._keys.get(name)
@@ -228,12 +225,11 @@ class MasterKeyFile:
                 f"a data key is wrapped with the master key {name}, which {self._path} does not hold "
                 f"(it holds {', '.join(self._keys)}): add it there as a further line"
             )
-        return _unwrapped(master, wrapped, context)
+        return unwrap_key(master, wrapped, context)
 
     def _read(self) -> None:
         """Reread a changed file. ConfigurationError if it is invalid; after a first success the old keys stay in
-        use instead.
-        """
+        use instead."""
         try:
             changed = self._path.stat().st_mtime_ns
             if changed == self._changed:
@@ -258,31 +254,12 @@ class MasterKeyFile:
         self._unusable = why
 
 
-class InMemoryMasterKey:
-    """KeyWrapper with a random key that ends with the process. For tests and demonstrations."""
-
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(KEY_BYTES)
-
-    @property
-    def name(self) -> str:
-        return name_of(self._key)
-
-    async def wrap(self, key: bytes, context: bytes) -> bytes:
-        return _wrap_key(self._key, key, context)
-
-    async def unwrap(self, wrapped: bytes, context: bytes) -> bytes:
-        if _master_of(wrapped) != self.name:
-            raise UnknownMasterKeyError(f"a data key is wrapped with the master key {_master_of(wrapped)}")
-        return _unwrapped(self._key, wrapped, context)
-
-
-def _wrap_key(master: bytes, key: bytes, context: bytes) -> bytes:
+def wrap_key(master: bytes, key: bytes, context: bytes) -> bytes:
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return bytes.fromhex(name_of(master)) + nonce + AESGCM(master).encrypt(nonce, key, context)
 
 
-def _unwrapped(master: bytes, wrapped: bytes, context: bytes) -> bytes:
+def unwrap_key(master: bytes, wrapped: bytes, context: bytes) -> bytes:
     nonce, rest = wrapped[_NAME_BYTES : _NAME_BYTES + _NONCE_BYTES], wrapped[_NAME_BYTES + _NONCE_BYTES :]
     try:
         return AESGCM(master).decrypt(nonce, rest, context)
@@ -290,7 +267,7 @@ def _unwrapped(master: bytes, wrapped: bytes, context: bytes) -> bytes:
         raise PermanentError("a wrapped data key that was damaged or moved") from None
 
 
-def _master_of(wrapped: bytes) -> str:
+def master_of(wrapped: bytes) -> str:
     return wrapped[:_NAME_BYTES].hex()
 
 
@@ -322,8 +299,7 @@ class RenewedKeys:
     """Implements ports.KeyStore over *keys*. *store* and *journal* are the encrypted wrappers.
 
     Call `destroy` after the forgotten data is deleted: the remaining data is read and sealed with a new key. No
-    other writer may write to the owner's store meanwhile; turns may arrive.
-    """
+    other writer may write to the owner's store meanwhile; turns may arrive."""
 
     def __init__(self, keys: KeyStore, store: MemoryStore, journal: Journal) -> None:
         self._keys, self._store, self._journal = keys, store, journal
@@ -349,7 +325,7 @@ class RenewedKeys:
         return destroyed
 
 
-# Tables of wrapped keys: SQLite for a single replica, Redis for several, a dictionary for tests.
+# Tables of wrapped keys: SQLite for a single replica, Redis for several.
 
 _SCHEMA = Schema(
     application=0x6D65786B,  # "mexk"
@@ -359,41 +335,11 @@ _SCHEMA = Schema(
 _KEYS_PAGE = 500
 
 
-class InMemoryKeyTable:
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    async def get(self, place: str) -> bytes | None:
-        return self.kept.get(place)
-
-    async def add(self, place: str, wrapped: bytes) -> bytes:
-        return self.kept.setdefault(place, wrapped)
-
-    async def swap(self, place: str, old: bytes, new: bytes) -> bool:
-        if self.kept.get(place) != old:
-            return False
-        self.kept[place] = new
-        return True
-
-    async def remove(self, place: str) -> bool:
-        return self.kept.pop(place, None) is not None
-
-    async def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
-        yield list(self.kept.items())
-
-
-class SqliteKeyTable:
+class SqliteKeyTable(SqliteBacked):
     """Survives power loss: a lost key makes its owner's texts unreadable. Other processes may use the file too."""
 
     def __init__(self, path: Path) -> None:
         self._file = SqliteFile(path, _SCHEMA, fsync=True)
-
-    async def __aenter__(self) -> Self:
-        await self._file.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._file.__aexit__()
 
     async def get(self, place: str) -> bytes | None:
         row = self._file.read(_READ, (place,))
@@ -409,24 +355,16 @@ class SqliteKeyTable:
         return await self._file.run(add)
 
     async def swap(self, place: str, old: bytes, new: bytes) -> bool:
-        def swap(connection: sqlite3.Connection) -> bool:
-            changed = connection.execute(
-                "UPDATE keys SET wrapped = ? WHERE place = ? AND wrapped = ?", (new, place, old)
-            )
-            return changed.rowcount == 1
-
-        return await self._file.run(swap, scrub=True)
+        swap = "UPDATE keys SET wrapped = ? WHERE place = ? AND wrapped = ?"
+        return await self._file.execute(swap, (new, place, old), scrub=True) == 1
 
     async def remove(self, place: str) -> bool:
-        def remove(connection: sqlite3.Connection) -> bool:
-            return connection.execute("DELETE FROM keys WHERE place = ?", (place,)).rowcount == 1
-
-        return await self._file.run(remove, scrub=True)
+        return await self._file.execute("DELETE FROM keys WHERE place = ?", (place,), scrub=True) == 1
 
     async def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
         after = ""
-        while page := await self._file.run(lambda connection, after=after: _page(connection, after)):  # type: ignore[misc]
-            yield page
+        while page := await self._file.fetch(_PAGE_OF_KEYS, (after, _KEYS_PAGE)):
+            yield [(str(place), bytes(wrapped)) for place, wrapped in page]
             after = page[-1][0]
 
 
@@ -464,6 +402,7 @@ class RedisKeyTable:
 
 
 _READ = "SELECT wrapped FROM keys WHERE place = ?"
+_PAGE_OF_KEYS = "SELECT place, wrapped FROM keys WHERE place > ? ORDER BY place LIMIT ?"
 _ADD = """
 redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])
 return redis.call('HGET', KEYS[1], ARGV[1])
@@ -473,10 +412,3 @@ if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 return 1
 """
-
-
-def _page(connection: sqlite3.Connection, after: str) -> list[tuple[str, bytes]]:
-    rows = connection.execute(
-        "SELECT place, wrapped FROM keys WHERE place > ? ORDER BY place LIMIT ?", (after, _KEYS_PAGE)
-    )
-    return [(str(place), bytes(wrapped)) for place, wrapped in rows]

@@ -1,8 +1,7 @@
 """A complete Envoy bootstrap for this sidecar, built from Envoy's own typed messages.
 
 Comments give the reason for each value; most were found by watching a real Envoy fail without them. Imported only
-by the command that writes the configuration: the messages take a third of a second to import.
-"""
+by the command that writes the configuration: the messages take a third of a second to import."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ from memory_extproc.envoyconfig.options import (
     Verified,
 )
 from memory_extproc.extproc.codec import HANDED
-from memory_extproc.request.admission import METADATA
+from memory_extproc.request.admission import ARRIVED, CLUSTER, METADATA, ROUTE
 
 _SECOND = timedelta(seconds=1)
 # Pings keep connections open through stateful firewalls. The sidecar's gRPC server accepts a ping every 5 s and
@@ -356,12 +355,7 @@ def connection_manager(options: EnvoyOptions) -> hcm_v3.HttpConnectionManager:
         # body.
         upgrade_configs=[hcm_v3.HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
         access_log=[_access_log()],
-        http_filters=[
-            *observer_filters(options),
-            *identity_filters(options),
-            memory_filter(options),
-            _router(),
-        ],
+        http_filters=[*observer_filters(options), *identity_filters(options), memory_filter(options), _router()],
         route_config=_routes(options),
     )
 
@@ -370,8 +364,7 @@ def identity_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
     """The filters that prevent clients from asserting an identity.
 
     They come first: a route's request_headers_to_remove takes effect in the router filter, after the sidecar has
-    read the header.
-    """
+    read the header."""
     filters: list[hcm_v3.HttpFilter] = []
     if options.identity is not IdentityMode.TRUST and options.identity_headers:
         removals = [mutation.HeaderMutation(remove=name) for name in options.identity_headers]
@@ -437,7 +430,7 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
         stat_prefix=FILTER,
         processing_mode=_processing_mode(options),
         message_timeout=options.message_timeout,
-        request_attributes=["xds.route_name", "xds.cluster_name"],
+        request_attributes=[ROUTE, CLUSTER, ARRIVED],
         metadata_options=ext_proc_v3.MetadataOptions(forwarding_namespaces=forwarded, receiving_namespaces=written),
         # The sidecar changes no route and sends no response of its own, so neither is allowed.
         route_cache_action=ext_proc_v3.ExternalProcessorRouteCacheAction.RETAIN,
@@ -465,8 +458,7 @@ def observer_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
     """With two filters: the observing filter.
 
     It comes before all others, and so sees the client's original request and, because responses pass the filters in
-    reverse, the final response.
-    """
+    reverse, the final response."""
     return [_filter(OBSERVER, _observer())] if options.two_filters else []
 
 
@@ -488,7 +480,7 @@ def _observer() -> ext_proc_v3.ExternalProcessor:
             response_body_mode=_STREAMED,
             response_trailer_mode=_SEND,
         ),
-        request_attributes=["xds.route_name"],
+        request_attributes=[ROUTE, ARRIVED],
         # Caller and outcome, from the filter that modifies the request. Clients cannot write this namespace.
         metadata_options=ext_proc_v3.MetadataOptions(
             forwarding_namespaces=ext_proc_v3.MetadataOptionsMetadataNamespaces(untyped=[HANDED])

@@ -23,7 +23,7 @@ from memory_extproc.envoyconfig.options import SIDECAR, Bodies, EnvoyOptions, Id
 from memory_extproc.envoyconfig.semantic_router import put_router_in_front
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.extproc.codec import HANDED
-from memory_extproc.request.admission import METADATA
+from memory_extproc.request.admission import ARRIVED, METADATA, ROUTE
 
 Tree = dict[str, Any]
 
@@ -40,8 +40,7 @@ def render(options: EnvoyOptions, shape: Shape, *, gateway: str = "llm", namespa
     """Render YAML with a header that states its assumptions.
 
     *gateway* and *namespace* name the Gateway in the Kubernetes shapes, where the sidecar is
-    `service.namespace:port`. ConfigurationError for options that a shape does not support.
-    """
+    `service.namespace:port`. ConfigurationError for options that a shape does not support."""
     writers: Mapping[Shape, Callable[[], list[Tree]]] = {
         Shape.BOOTSTRAP: lambda: [bootstrap(options)],
         Shape.FILTER: lambda: [_filter(options)],
@@ -100,12 +99,7 @@ def _filter(options: EnvoyOptions) -> Tree:
     return {
         "per_connection_buffer_limit_bytes": options.buffer_bytes,
         "http_filters": [
-            plain(each)
-            for each in (
-                *observer_filters(options),
-                *identity_filters(options),
-                memory_filter(options),
-            )
+            plain(each) for each in (*observer_filters(options), *identity_filters(options), memory_filter(options))
         ],
         **_rest_parts(options),
     }
@@ -176,7 +170,7 @@ def _eg_processors(options: EnvoyOptions) -> list[Tree]:
         "messageTimeout": _go(options.message_timeout),
         "processingMode": {
             # Not xds.cluster_name: its schema accepts xds.route_… only, and would reject the policy.
-            "request": {"body": "Buffered", "attributes": ["xds.route_name"]},
+            "request": {"body": "Buffered", "attributes": [ROUTE, ARRIVED]},
             "response": {"body": "Streamed"},
         },
         "backendSettings": {

@@ -1,8 +1,7 @@
 """Envoy with the vLLM semantic router's ext_proc in front of memory, and the plugin blocks for its own file.
 
 Read from the router's source of August 2026, configuration version v0.3: it sets no signal on the request by
-itself, and a decision's `header_mutation` plugin does.
-"""
+itself, and a decision's `header_mutation` plugin does."""
 
 from __future__ import annotations
 
@@ -109,15 +108,11 @@ def _cluster(host: str, port: int) -> Tree:
     }
 
 
-# --- plugins -----------------------------------------------------------------------------------------
-
-
 def signal_plugins(tree: Any) -> Tree:
     """Make a `header_mutation` plugin for each decision of the router's file *tree*, to be merged into that file.
 
     The plugin sends memory the decision's name and the result of its fact_check condition. No other value of the
-    file is in the output. ConfigurationError if *tree* is no such file.
-    """
+    file is in the output. ConfigurationError if *tree* is no such file."""
     routing = _mapping(_mapping(tree, "the file").get("routing"), "routing")
     listed = routing.get("decisions", _mapping(tree, "the file").get("decisions"))
     decisions = _list(listed, "routing.decisions")

@@ -6,8 +6,7 @@
   state the same. For a fact named by id or query, all memories that repeat its words go too. So do repetitions of a
   named message, except phrases that people and assistants use at every turn.
 - A memory derived from a forgotten memory (listed in `metadata.sources`) goes; its other sources stay and become
-  active again. A memory drawn from several turns goes with any of them, and takes none of the others along.
-"""
+  active again. A memory drawn from several turns goes with any of them, and takes none of the others along."""
 
 from __future__ import annotations
 
@@ -176,8 +175,7 @@ class _Growing:
     def _older_than(self, memory: Memory) -> list[Memory]:
         """Its older versions.
 
-        Memories merged into it go only if it was named itself; if it goes because of another source, they stay.
-        """
+        Memories merged into it go only if it was named itself; if it goes because of another source, they stay."""
         for_a_source = self._for_a_source(memory)
         return [
             one for one in self._older[memory.id] if not (for_a_source and one.metadata.get("merged") == memory.id)
@@ -243,8 +241,7 @@ class _Growing:
     def _tells(self, message: Memory) -> bool:
         """Whether a repetition of *message* repeats forgotten content.
 
-        "Tell me more." has none. An answer taken only with its turn counts if it repeats the caller's words.
-        """
+        "Tell me more." has none. An answer taken only with its turn counts if it repeats the caller's words."""
         said = stems(message.content)
         if message.role is not Role.ASSISTANT:
             return bool(said)
@@ -257,8 +254,7 @@ class _Growing:
 def _carrying(fact: Memory, holding: Mapping[str, set[str]]) -> set[str]:
     """Ids of memories that repeat *fact*: all words of its value, and at least a word of its subject or attribute.
 
-    A fact without a subject is matched by nearly all of its words.
-    """
+    A fact without a subject is matched by nearly all of its words."""
     value = telling(word_set(str(fact.metadata.get("value", ""))))
     about = telling(word_set(f"{fact.metadata.get('subject', '')} {fact.metadata.get('attribute', '')}"))
     if not value:

@@ -11,8 +11,7 @@
    is left.
 4. Verify once more, rewrite or compact the files, and complete the receipt.
 
-All steps are idempotent, so a crash costs only the repetition.
-"""
+All steps are idempotent, so a crash costs only the repetition."""
 
 from __future__ import annotations
 
@@ -28,26 +27,11 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from memory_extproc.concurrency import contain_faults
-from memory_extproc.erasure.receipts import (
-    Signer,
-    Verification,
-    look_again,
-    parse_proof,
-    signature_state,
-    unsigned,
-)
+from memory_extproc.erasure.receipts import Signer, Verification, look_again, parse_proof, signature_state, unsigned
 from memory_extproc.erasure.steps import Erasable, Eraser, Waiting, compute_cascade
 from memory_extproc.erasure.tombstones import Job, TombstoneIndex, without_words
 from memory_extproc.errors import MemoryExtprocError, NotConfirmedError, PermanentError, TransientError
-from memory_extproc.model import (
-    ForgetPlan,
-    ForgetReceipt,
-    ForgetScope,
-    ForgetState,
-    Memory,
-    Owner,
-    digest,
-)
+from memory_extproc.model import ForgetPlan, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance, Coordination, Ledger, Now, Replicas
@@ -110,14 +94,7 @@ class Forgetter:
         self._rng = rng
         self._signer = signer
         self._seeks = seeks
-        self._eraser = Eraser(
-            ledger,
-            forgotten,
-            replicas,
-            holders,
-            server_purge=limits.server_purge,
-            now=now,
-        )
+        self._eraser = Eraser(ledger, forgotten, replicas, holders, server_purge=limits.server_purge, now=now)
         self._plans = Plans(holders.coordination, limits.plan, now)
         self._running: dict[str, _Running] = {}
         self._one_at_a_time = WeakValueDictionary[str, asyncio.Lock]()  # by subject, while a job runs
@@ -144,12 +121,12 @@ class Forgetter:
     async def plan(self, owner: Owner, scope: ForgetScope) -> ForgetPlan:
         await self._forgotten.check(owner)
         at = self._now().timestamp()
-        named = await self._named(owner, scope)
+        named = await self._name_found(owner, scope)
         rows = {memory.id: memory async for memory in self._eraser.rows(owner)}
         rows |= {memory.id: memory for memory in self._holders.partitions.unstored(owner)}
         taken = await compute_cascade(rows.values(), named, at, at)
         memories = sorted(taken.memories.values(), key=lambda one: (-one.created_at.timestamp(), one.id))
-        return await self._plans.made(owner, scope, memories, taken.named & taken.memories.keys())
+        return await self._plans.store(owner, scope, memories, taken.named & taken.memories.keys())
 
     async def forget(self, owner: Owner, scope: ForgetScope, *, token: str = "") -> ForgetReceipt:
         try:
@@ -186,7 +163,7 @@ class Forgetter:
 
     async def _accept(self, owner: Owner, scope: ForgetScope, token: str) -> Job:
         if token:
-            named = await self._plans.confirmed(owner, scope, token)
+            named = await self._plans.confirm(owner, scope, token)
         elif scope.query and not scope.ids:
             raise NotConfirmedError("a query needs the token of its dry run, or the ids that it listed")
         else:
@@ -205,12 +182,12 @@ class Forgetter:
             cut = msgspec.structs.replace(cut, at=job.until)
         items = await self._eraser.collect_items(owner, named, job.until)
         encoded = None if cut is None else msgspec.json.encode(cut)
-        await self._ledger.write(job.kept(), cut=encoded, items=sorted(items), at=job.until)
+        await self._ledger.write(job.to_ledger(), cut=encoded, items=sorted(items), at=job.until)
         # From here on this process neither shows nor stores memories of the owner.
         self._forgotten.renew(job.subject)
         return job
 
-    async def _named(self, owner: Owner, scope: ForgetScope) -> ForgetScope:
+    async def _name_found(self, owner: Owner, scope: ForgetScope) -> ForgetScope:
         if not scope.query or scope.ids:
             return scope
         if self._seeks is None:
@@ -231,7 +208,7 @@ class Forgetter:
 
     def _sign_receipt(self, job: Job) -> ForgetReceipt:
         receipt = job.receipt()
-        return unsigned(receipt) if self._signer is None else self._signer.signed(receipt)
+        return unsigned(receipt) if self._signer is None else self._signer.sign(receipt)
 
     def _start(self, job: Job) -> _Running:
         """Start a job, or return it if it runs: a resumed job may just have been accepted."""
@@ -243,10 +220,10 @@ class Forgetter:
         running = _Running(asyncio.create_task(self._carried_out(job, clean), name="forget"), clean)
         self._running[job.id] = running
         self._pending[job.id] = job.at
-        running.task.add_done_callback(lambda _: self._ended(job.id))
+        running.task.add_done_callback(lambda _: self._end_job(job.id))
         return running
 
-    def _ended(self, job_id: str) -> None:
+    def _end_job(self, job_id: str) -> None:
         running = self._running.pop(job_id)
         self._left_to_server.discard(job_id)
         if not running.task.cancelled() and (error := running.task.exception()) is not None:
@@ -262,7 +239,7 @@ class Forgetter:
             await asyncio.sleep(self._limits.lease.total_seconds() / 3)
 
     async def _take_up_once(self, unreadable: set[str]) -> None:
-        for kept in await self._insist(self._ledger.unfinished):
+        for kept in await self._insist(self._ledger.list_unfinished):
             if kept.id in self._running or kept.id in unreadable:
                 continue
             if not await self._insist(partial(self._acquire, kept.id)):
@@ -285,8 +262,7 @@ class Forgetter:
     async def _keep_lease(self, job_id: str) -> None:
         """Renew the job's lease, and return once another replica has it.
 
-        A second runner would find nothing to erase, and its receipt would say so.
-        """
+        A second runner would find nothing to erase, and its receipt would say so."""
         while True:
             try:
                 if not await self._acquire(job_id):
@@ -318,12 +294,12 @@ class Forgetter:
             await self._wait((job.clean_at or job.at) + self._limits.settle, self._limits.settle)
         async with lock:
             job = await self._insist(lambda: self._eraser.verify_gone(job))
-        job = await self._insist(lambda: self._eraser.purged(job))
+        job = await self._insist(lambda: self._eraser.purge(job))
         until = job.steps["files"].pending_until
         if until is not None:
             self._left_to_server.add(job.id)
             await self._wait(until, self._limits.server_purge)
-        await self._insist(lambda: self._eraser.completed(job))
+        await self._insist(lambda: self._eraser.complete(job))
 
     async def _clean(self, job: Job, lock: asyncio.Lock) -> Job:
         """Repeat step 3 until no turn of *job* is waiting. Other forgets of the owner proceed in between."""
@@ -335,7 +311,7 @@ class Forgetter:
             waiting = await self._insist(partial(self._eraser.find_waiting, job))
             if waiting != before:
                 async with lock:
-                    job = await self._insist(partial(self._eraser.cleaned, job, waiting))
+                    job = await self._insist(partial(self._eraser.clean, job, waiting))
                 if job.state is not ForgetState.ACCEPTED:
                     return job
                 before = waiting
@@ -389,31 +365,30 @@ class Plans:
     def __init__(self, records: Coordination, keep: timedelta, now: Now) -> None:
         self._records, self._keep, self._now = records, keep, now
 
-    async def made(
+    async def store(
         self, owner: Owner, scope: ForgetScope, memories: Sequence[Memory], named: frozenset[str]
     ) -> ForgetPlan:
         """Store a plan. *memories*: newest first; *named*: ids named by *scope* itself."""
         token = uuid.uuid4().hex
-        kept = _Kept(_named(scope), tuple(memory.id for memory in memories), tuple(sorted(named)))
+        kept = _Kept(_digest_scope(scope), tuple(memory.id for memory in memories), tuple(sorted(named)))
         expires = self._now() + self._keep
         await self._records.put_record(RECORD, owner, token, msgspec.json.encode(kept), self._keep)
         return ForgetPlan(memories=tuple(memories[:_SHOWN]), total=len(memories), token=token, expires_at=expires)
 
-    async def confirmed(self, owner: Owner, scope: ForgetScope, token: str) -> ForgetScope:
+    async def confirm(self, owner: Owner, scope: ForgetScope, token: str) -> ForgetScope:
         """The scope that erases exactly the listed memories.
 
         Messages listed because of a fact are not named, or they would take the turn's other facts along.
-        NotConfirmedError for a token that has expired or belongs to another owner or scope.
-        """
+        NotConfirmedError for a token that has expired or belongs to another owner or scope."""
         raw = await self._records.get_record(RECORD, owner, token)
         kept = None if raw is None else msgspec.json.decode(raw, type=_Kept)
-        if kept is None or kept.scope != _named(scope):
+        if kept is None or kept.scope != _digest_scope(scope):
             raise NotConfirmedError("this confirmation is not of that scope, or has expired: run it dry once more")
         named = kept.ids if kept.named is None else kept.named
         return ForgetScope(ids=named or ("",), listed=tuple(sorted({*kept.ids} - {*named})))
 
 
-def _named(scope: ForgetScope) -> str:
+def _digest_scope(scope: ForgetScope) -> str:
     before = "" if scope.before is None else scope.before.isoformat()
     types = ",".join(sorted(kind.value for kind in scope.types))
     return digest("forget", *sorted(scope.ids), "", scope.project, types, scope.session, before, scope.query)

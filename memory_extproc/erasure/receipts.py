@@ -1,7 +1,6 @@
 """Forget receipts as canonical JSON, signed with Ed25519 (RFC 8032) and verifiable with the public key.
 
-Canonical: keys sorted, no spaces, ASCII, times in UTC as RFC 3339 with microseconds. These bytes are signed.
-"""
+Canonical: keys sorted, no spaces, ASCII, times in UTC as RFC 3339 with microseconds. These bytes are signed."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class Signer:
         self.public = key.public_key()
         self.key_id = key_id(self.public)
 
-    def signed(self, receipt: ForgetReceipt) -> ForgetReceipt:
+    def sign(self, receipt: ForgetReceipt) -> ForgetReceipt:
         body = canonical(receipt)
         return replace(receipt, signed=body, signature=self._key.sign(body), key_id=self.key_id)
 
@@ -212,17 +211,11 @@ def check_signature(proof: Proof, key: Ed25519PublicKey) -> None:
 
 
 async def look_again(
-    proof: Proof,
-    owner: Owner,
-    forgotten: TombstoneIndex,
-    *,
-    store: MemoryStore | None,
-    journal: Journal | None,
+    proof: Proof, owner: Owner, forgotten: TombstoneIndex, *, store: MemoryStore | None, journal: Journal | None
 ) -> Sequence[Look]:
     """Search the stores directly, bypassing the tombstone filter. None: unreachable.
 
-    PermanentError if the receipt belongs to another owner.
-    """
+    PermanentError if the receipt belongs to another owner."""
     blind = await forgotten.blind()
     if blind.subject(owner) != proof.body["subject"]:
         raise PermanentError("the receipt is about somebody else, or another installation gave it")

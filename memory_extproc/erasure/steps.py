@@ -155,11 +155,10 @@ class Eraser:
             }
         return Waiting(tuple(places), frozenset(turns))
 
-    async def cleaned(self, job: Job, waiting: Waiting) -> Job:
+    async def clean(self, job: Job, waiting: Waiting) -> Job:
         """Steps 2 and 3 of a forget (forgetter.py): recall cannot find the data from here on.
 
-        Returns the job as clean, or with the turns it waits for, which may have arrived since the last call.
-        """
+        Returns the job as clean, or with the turns it waits for, which may have arrived since the last call."""
         owner, holders = _owner(job), self._holders
         self._forgotten.renew(job.subject)
         self._drop(owner)
@@ -176,7 +175,7 @@ class Eraser:
         # An unknown id may belong to a turn still waiting to be learned.
         turns = waiting.turns & left if job.steps["memories"].note else frozenset()
         job = self._settle(job, waiting.places, len(turns))
-        await self._ledger.write(job.kept())
+        await self._ledger.write(job.to_ledger())
         self._drop(owner)
         self._forgotten.renew(job.subject)
         if job.state is ForgetState.CLEAN:
@@ -216,8 +215,7 @@ class Eraser:
     ) -> tuple[Job, frozenset[str]]:
         """Erase the data and return the ids of the turns left.
 
-        Hashes are written first, so that a crash in between cannot undo the erasure.
-        """
+        Hashes are written first, so that a crash in between cannot undo the erasure."""
         owner, scope, journal, rows = _owner(job), _scope(job), self._holders.journal, known.rows
         late = job.waits_for_turns  # others read and write meanwhile, and their new data must stay
         blind = await self._forgotten.blind()
@@ -241,9 +239,9 @@ class Eraser:
         job = _note_missing(job, known, anything=bool(turns or taken.memories))
         await self._add_items(job, set().union(*(items_of_turn(blind, turn) for turn in turns)))
         if turns:
-            job = job.removed("journal", await journal.erase(owner, [turn.id for turn in turns]))
+            job = job.add_removed("journal", await journal.erase(owner, [turn.id for turn in turns]))
         if scope.everything:
-            job = job.removed("journal", self._holders.discard_waiting(owner, job.at))
+            job = job.add_removed("journal", self._holders.discard_waiting(owner, job.at))
         # After a crash in here part of the data, and with it the links to the rest, is gone; the tombstones cover
         # the rest.
         ids = (taken.memories.keys() & rows.keys()) | {one for one, memory in rows.items() if marks.covers(memory)}
@@ -255,19 +253,18 @@ class Eraser:
             await alone.delete(sorted(ids))
         if scope.everything and not late and self._holders.keys is not None:
             await self._holders.keys.destroy(owner)
-        job = job.removed("memories", len(ids)).done("journal", self._now())
+        job = job.add_removed("memories", len(ids)).done("journal", self._now())
         left = frozenset(turn.id for turn in known.turns) - {turn.id for turn in turns}
         return job.pends("files", "deleted rows are being purged from the store's files"), left
 
     async def _add_items(self, job: Job, items: set[bytes], at: float | None = None) -> None:
-        await self._ledger.write(job.kept(), items=sorted(items), at=job.until if at is None else at)
+        await self._ledger.write(job.to_ledger(), items=sorted(items), at=job.until if at is None else at)
         self._forgotten.renew(job.subject)
 
     async def _records_gone(self, job: Job) -> Job:
         """Erase the records that contain user text: injected blocks and texts kept with response ids.
 
-        Positions of conversations are hashes, and are erased only with everything.
-        """
+        Positions of conversations are hashes, and are erased only with everything."""
         kinds = None if _scope(job).everything and not job.waits_for_turns else TEXT_KINDS
         await self._holders.coordination.delete_records(_owner(job), kinds)
         return job.done("records", self._now())
@@ -276,17 +273,16 @@ class Eraser:
         late, turns = await self.erased_again(_owner(job))
         # A turn on its way into the journal may have recorded its words after the first search.
         await self._holders.coordination.delete_records(_owner(job), TEXT_KINDS)
-        job = job.removed("memories", late).removed("journal", turns)
+        job = job.add_removed("memories", late).add_removed("journal", turns)
         job = job.done("memories", self._now(), note=job.steps["memories"].note)
-        await self._ledger.write(job.kept())
+        await self._ledger.write(job.to_ledger())
         return job
 
     async def erased_again(self, owner: Owner) -> tuple[int, int]:
         """Erase data that arrived late, from another replica's pending write or a restored file.
 
         Rows of a forget that is only accepted are among them: it finds nothing of them afterwards, so all that goes
-        with them is erased and noted here. Returns the numbers of memories and turns.
-        """
+        with them is erased and noted here. Returns the numbers of memories and turns."""
         holders = self._holders
         marks = await self._forgotten.of(owner)
         async with holders.partitions.alone(owner) as alone:
@@ -309,18 +305,18 @@ class Eraser:
                 await holders.journal.erase(owner, turns)
         return len(late), len(turns)
 
-    async def purged(self, job: Job) -> Job:
+    async def purge(self, job: Job) -> Job:
         if await self._holders.purges.purge(_owner(job)):
             return job.done("files", self._now())
         if job.steps["files"].pending_until is None:
             job = job.pends("files", _NOT_PURGED, self._now() + self._server_purge)
-            await self._ledger.write(job.kept())
+            await self._ledger.write(job.to_ledger())
         return job
 
-    async def completed(self, job: Job) -> Job:
+    async def complete(self, job: Job) -> Job:
         now = self._now()
         job = msgspec.structs.replace(job.done("files", now), state=ForgetState.COMPLETE, completed_at=now)
-        await self._ledger.write(job.kept())
+        await self._ledger.write(job.to_ledger())
         log.info("forget.complete", scope=job.name)
         return job
 
@@ -345,8 +341,7 @@ async def _run_off_loop(count: int, work: Callable[P, R], *args: P.args, **kwarg
 def _note_missing(job: Job, known: _Known, *, anything: bool) -> Job:
     """Record in the receipt which requested items do not exist.
 
-    Only at the first execution: later, or after a crash, the data is already erased.
-    """
+    Only at the first execution: later, or after a crash, the data is already erased."""
     step = job.steps.get("memories")
     if step is not None:
         return job.pends("memories", "") if anything and step.note == NOTHING_FOUND else job

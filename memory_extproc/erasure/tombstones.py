@@ -44,8 +44,7 @@ _KNOWN = 4096  # owners whose marks are held
 class TombstoneIndex:
     """Implements ports.TombstoneReader.
 
-    The cache is valid only while our lease runs, because another replica may have accepted a forget.
-    """
+    The cache is valid only while our lease runs, because another replica may have accepted a forget."""
 
     def __init__(self, ledger: Ledger, replicas: Replicas, *, key: bytes = b"") -> None:
         """*key*: for the hashes, instead of the ledger's own."""
@@ -104,13 +103,13 @@ class TombstoneIndex:
         if (await self.of(owner)).shut:
             raise TransientError("a forget is under way")
 
-    async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
+    async def filter_rows(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
         marks = await self.of(owner)
         if marks.shut:
             raise TransientError("a forget is under way")
         if not marks:
             return rows
-        if await self._trace(owner, [marks.untraced(row.memory) for row in rows]):
+        if await self._trace(owner, [marks.missing_items(row.memory) for row in rows]):
             marks = await self.of(owner)
         return [row for row in rows if not marks.covers(row.memory)]
 
@@ -126,7 +125,7 @@ class TombstoneIndex:
             return exchanged, turn
         return replace(exchanged, history=history), replace(turn, answered="")
 
-    async def left(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+    async def filter_turns(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         if not turns:
             return turns
         marks = await self.of(turns[0].owner)
@@ -146,12 +145,11 @@ class TombstoneIndex:
     async def recognise(self, owner: Owner, unstored: Sequence[Memory]) -> Sequence[str]:
         """Ids of forgotten memories among *unstored*, which only this process has.
 
-        Their turns become forgotten too. Reads the ledger, because it is called before a lease is renewed.
-        """
+        Their turns become forgotten too. Reads the ledger, because it is called before a lease is renewed."""
         if not unstored:
             return ()
         marks = await self._read(owner)
-        if await self._trace(owner, [marks.untraced(memory) for memory in unstored]):
+        if await self._trace(owner, [marks.missing_items(memory) for memory in unstored]):
             marks = await self._read(owner)
         return [memory.id for memory in unstored if marks.covers(memory)]
 
@@ -179,15 +177,14 @@ class TombstoneIndex:
             at=datetime.fromtimestamp(at, UTC),
             state=ForgetState.COMPLETE,
         )
-        await self._ledger.write(done.kept(), items=items, at=at)
+        await self._ledger.write(done.to_ledger(), items=items, at=at)
         self.renew(subject)
 
 
 class TombstoneFilteringStore:
     """A MemoryStore that hides forgotten rows of the store behind it.
 
-    Such rows come from a restored backup, or from a replica that wrote during the forget.
-    """
+    Such rows come from a restored backup, or from a replica that wrote during the forget."""
 
     def __init__(self, store: MemoryStore, forgotten: TombstoneIndex) -> None:
         self._store = store
@@ -209,7 +206,7 @@ class TombstoneFilteringStore:
         await self._store.close()
 
     async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
-        if wanted := await self._forgotten.admitted(owner, rows):
+        if wanted := await self._forgotten.filter_rows(owner, rows):
             await self._store.put(owner, wanted)
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
@@ -402,8 +399,7 @@ class Tombstones:
     def forgotten_at(self, turn: Turn) -> float:
         """When *turn* was forgotten, in seconds since 1970; minus infinity if it was not.
 
-        It may be within a cut, named itself, or named by a memory of its messages.
-        """
+        It may be within a cut, named itself, or named by a memory of its messages."""
         owner, moment = turn.owner, turn.at.timestamp()
         found = [
             cut.at
@@ -418,20 +414,18 @@ class Tombstones:
     def untraced_turn(self, turn: Turn) -> dict[bytes, float]:
         """Items, with times, that will recognise a retry of the forgotten *turn*.
 
-        They are missing here because the turn was unreachable at the time of the forget.
-        """
+        They are missing here because the turn was unreachable at the time of the forget."""
         when = self.forgotten_at(turn)
         known = self.blind.item(Kind.HEARD, turn.owner, turn.heard) if turn.heard else None
         if when == NEVER or known in self.items or self._when(Kind.TURN, turn.owner, turn.id) != NEVER:
             return {}
         return dict.fromkeys(items_of_turn(self.blind, turn), when)
 
-    def untraced(self, memory: Memory) -> dict[bytes, float]:
+    def missing_items(self, memory: Memory) -> dict[bytes, float]:
         """Items, with times, that recognise what goes with *memory*, and are missing because it was unknown.
 
         They name its turn if it was forgotten by id, and itself if it is within a cut: memories may be derived from
-        it.
-        """
+        it."""
         owner, turn = memory.owner, turn_of(memory)
         if (cut := self.cut_at(memory)) != NEVER:
             item = self.blind.item(Kind.MEMORY, owner, memory.id)
@@ -535,8 +529,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A forget in progress.
 
-    *owner* and *scope* are erased on completion; then only the hash identifies the owner.
-    """
+    *owner* and *scope* are erased on completion; then only the hash identifies the owner."""
 
     id: str
     subject: str
@@ -564,7 +557,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         step = self.steps.get(WAITING_TURNS)
         return self.state is ForgetState.ACCEPTED and step is not None and step.done_at is None
 
-    def kept(self) -> LedgerJob:
+    def to_ledger(self) -> LedgerJob:
         complete = self.state is ForgetState.COMPLETE
         body = msgspec.structs.replace(self, owner=None, scope=None) if complete else self
         return LedgerJob(
@@ -575,7 +568,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             open=not complete,
         )
 
-    def removed(self, store: str, count: int) -> Job:
+    def add_removed(self, store: str, count: int) -> Job:
         """Add *count* erased entries of *store*."""
         step = self.steps.get(store, Step())
         return self._with(store, msgspec.structs.replace(step, removed=step.removed + count))

@@ -60,7 +60,7 @@ async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = F
         reranks = await open_reranks(settings, metrics, stack)
         matcher = await open_matcher(settings, embedder, metrics, stack, UNHURRIED)
 
-        configured = _unhurried(settings) if unbounded else settings
+        configured = _without_deadline(settings) if unbounded else settings
 
         def recaller(finds: Partitions, queries: EmbeddingModel, now: Now) -> Recaller:
             return make_recaller(
@@ -141,7 +141,7 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         )
 
 
-def _unhurried(settings: Settings) -> Settings:
+def _without_deadline(settings: Settings) -> Settings:
     """With time enough for every step: a busy machine would else turn answers into those of a lower rung (words
     alone, no reranking), and the figures would speak of the machine."""
     return settings.model_copy(update={"recall": settings.recall.model_copy(update={"deadline": UNHURRIED})})

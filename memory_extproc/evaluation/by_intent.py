@@ -7,8 +7,7 @@ are summed up, and each question is asked at its own time:
      "wanted": [{"any": [["Leeds"]], "ids": ["ida-3-4"]}], "serves": ["ida-22-0"], "forbidden": ["Antwerp"]}
 
 A *wanted* piece is there when one line of the block holds every word of one of its alternatives. An empty list
-means that the block must be empty. The block is judged as the model reads it, line by line.
-"""
+means that the block must be empty. The block is judged as the model reads it, line by line."""
 
 from __future__ import annotations
 
@@ -149,9 +148,6 @@ def sample_set(intents: IntentSet, people: int, per_kind: int) -> IntentSet:
     )
 
 
-# --- asking ------------------------------------------------------------------------------------------
-
-
 async def ask_by_intent(
     intents: IntentSet,
     bench: Bench,
@@ -244,9 +240,6 @@ class _Line:
         """As whole words: "34" is not in "1,340"."""
         sought = re.escape(harmless(word).casefold())
         return re.search(rf"(?<!\w)(?<!\d[.,]){sought}(?!\w|[.,]\d)", self._text) is not None
-
-
-# --- figures -----------------------------------------------------------------------------------------
 
 
 def intent_figures(intents: IntentSet, judged: Sequence[Judged]) -> dict[str, Any]:

@@ -127,7 +127,6 @@ def check(conversations: Sequence[Conversation], where: str) -> None:
         raise DatasetError(f"{where}: asks no question")
 
 
-# --- reading -----------------------------------------------------------------------------------------
 # A file into a data set: the JSON of LoCoMo or of LongMemEval, our JSON lines, or a directory of cases, told apart
 # by what they hold.
 
@@ -203,7 +202,6 @@ def read_dataset(path: Path) -> Dataset:
     return Dataset(path.name, tuple(found))
 
 
-# --- lines -------------------------------------------------------------------------------------------
 # Reads our own format: one JSON object a line, for small sets written by hand or by a script.
 #
 #     {"memory": "m1", "owner": "ann", "text": "User's budget for Hawaii is $10,000", "at": "2026-03-02T09:00:00Z"}
@@ -256,7 +254,7 @@ def conversations_of_lines(lines: Iterable[bytes], where: str) -> list[Conversat
 
 
 def _take(line: bytes, place: str, number: int, owners: dict[str, _Gathered]) -> None:
-    parsed = _decoded(line, place)
+    parsed = _decode_line(line, place)
     gathered = owners.setdefault(parsed.owner, _Gathered())
     if isinstance(parsed, _Query):
         relevant, unwanted = frozenset(parsed.relevant), frozenset(parsed.unwanted)
@@ -276,7 +274,7 @@ def _take(line: bytes, place: str, number: int, owners: dict[str, _Gathered]) ->
     gathered.said.append(Said(parsed.memory, _ROLES[parsed.role], parsed.text, parsed.session, at))
 
 
-def _decoded(line: bytes, place: str) -> _Memory | _Query:
+def _decode_line(line: bytes, place: str) -> _Memory | _Query:
     try:
         keys = msgspec.json.decode(line, type=dict[str, msgspec.Raw]).keys()
         if ("memory" in keys) == ("query" in keys):
@@ -307,7 +305,6 @@ def _conversation_of_lines(name: str, gathered: _Gathered) -> Conversation:
     )
 
 
-# --- published ---------------------------------------------------------------------------------------
 # Data sets as others publish them.
 
 BETWEEN = timedelta(seconds=30)  # the data has a time for each session only: messages follow one another
@@ -321,7 +318,6 @@ def conversations_of_list(parsed: object, where: str) -> list[Conversation]:
     return [_conversation_of_locomo(sample, f"{where}[{at}]") for at, sample in enumerate(samples)]
 
 
-# --- LongMemEval -------------------------------------------------------------------------------------
 # Wu et al., ICLR 2025: each question has a history of its own, sessions of a user and an assistant. Evidence is
 # the turns marked `has_answer`; where none is, what the user said in the sessions named. A question whose id ends
 # with "_abs" has no answer.
@@ -379,7 +375,6 @@ def _turn(turn: Mapping[str, Any], where: str, session: str, number: int, begins
     return Said(f"{session}:{number}", _ROLES[role], text.strip(), session, begins + number * BETWEEN)
 
 
-# --- cases -------------------------------------------------------------------------------------------
 # One file a case: memories, a query, which of them must be injected for it and which must not.
 
 
@@ -414,7 +409,6 @@ def _conversation_of_case(path: Path, directory: Path) -> Conversation:
     return Conversation(where, (), (question,), noted=noted)
 
 
-# --- locomo ------------------------------------------------------------------------------------------
 # Reads LoCoMo's format (Maharana et al., ACL 2024), the one of its `locomo10.json`.
 #
 # The two speakers stand in for the caller (`speaker_a`) and the assistant (`speaker_b`). A message is learned as
@@ -445,7 +439,7 @@ def _conversation_of_locomo(sample: Mapping[str, Any], where: str) -> Conversati
         begins = _time_of(talk.get(f"{key}_date_time"), f"{place}.{key}_date_time", _TIMES, _A_TIME)
         turns = _list(talk[key], f"{place}.{key}")
         said += [
-            _said(
+            _read_turn(
                 _mapping(turn, f"{place}.{key}[{at}]"), f"{place}.{key}[{at}]", speakers, key, begins + at * BETWEEN
             )
             for at, turn in enumerate(turns)
@@ -463,7 +457,7 @@ def _conversation_of_locomo(sample: Mapping[str, Any], where: str) -> Conversati
     return Conversation(name, tuple(said), tuple(questions), speakers=speakers, skipped=skipped)
 
 
-def _said(turn: Mapping[str, Any], where: str, speakers: tuple[str, str], session: str, at: datetime) -> Said:
+def _read_turn(turn: Mapping[str, Any], where: str, speakers: tuple[str, str], session: str, at: datetime) -> Said:
     speaker, text = _text(turn, "speaker", where), turn.get("text")
     if speaker not in speakers:
         raise DatasetError(f"{where}.speaker: is neither speaker_a nor speaker_b")

@@ -54,7 +54,6 @@ from memory_extproc.recall.weights import (
     worth_of,
 )
 
-# --- tuning ------------------------------------------------------------------------------------------
 # Fits the weights that recall goes by, and says how good they are on conversations they were not fitted on.
 #
 # The ranker learns from questions and their evidence. What tells whether anything helps learns from those
@@ -137,7 +136,7 @@ def tune(gathered: Sequence[Gathered], aims: Aims, says: Says = lambda _step, _d
     parts = folds(names)
     for at, part in enumerate(parts):
         says("held out", at, len(parts) + 1)
-        fitted = _fit_ranker([one for one in gathered if part.isdisjoint(_touched(one))], aims)
+        fitted = _fit_ranker([one for one in gathered if part.isdisjoint(_conversations_of(one))], aims)
         held += [(one, fitted) for one in gathered if _asked_of(one) in part]
     says("held out", len(parts), len(parts) + 1)
     ranker = _fit_ranker(gathered, aims)
@@ -148,7 +147,7 @@ def tune(gathered: Sequence[Gathered], aims: Aims, says: Says = lambda _step, _d
 def figures_of(judged: Sequence[tuple[Gathered, Ranker]], aims: Aims) -> HeldOutFigures:
     """How the questions fare, each with the ranker that stands beside it."""
     kept = [(one, ranker) for one, ranker in judged if one.question.counts and one.names is Names.KEPT]
-    scored = [(one, _scored(one, ranker.features).scores) for one, ranker in kept]
+    scored = [(one, _score(one, ranker.features).scores) for one, ranker in kept]
     chosen = [(one, passing(one, ranker, aims)) for one, ranker in kept]
     without = [one.recall(aims.limit, scores) for one, scores in scored]
     hits = [float(one.answers[at]) for one, places in chosen for at in places]
@@ -160,14 +159,14 @@ def figures_of(judged: Sequence[tuple[Gathered, Ranker]], aims: Aims) -> HeldOut
         recall=judged_by(scored),
         abstention=mean(silent[False]),
         abstention_swapped=mean(silent[True]),
-        loss=(mean(without) or 0.0) - (mean([_covered(one, places) for one, places in chosen]) or 0.0),
+        loss=(mean(without) or 0.0) - (mean([_share_covered(one, places) for one, places in chosen]) or 0.0),
         precision=mean(hits),
     )
 
 
 def passing(one: Gathered, ranker: Ranker, aims: Aims) -> npt.NDArray[np.int64]:
     """Which candidates would be injected, best first."""
-    return _passing(_scored(one, ranker.features), ranker.worth, ranker.relevance, aims)
+    return _passing(_score(one, ranker.features), ranker.worth, ranker.relevance, aims)
 
 
 def _passing(scored: _Scored, worth: Worth, relevance: Relevance, aims: Aims) -> npt.NDArray[np.int64]:
@@ -177,7 +176,7 @@ def _passing(scored: _Scored, worth: Worth, relevance: Relevance, aims: Aims) ->
     return found
 
 
-def _covered(one: Gathered, places: Iterable[int]) -> float:
+def _share_covered(one: Gathered, places: Iterable[int]) -> float:
     found = {id_ for at in places for id_ in one.covers[at]}
     return len(found & one.question.relevant) / len(one.question.relevant)
 
@@ -194,7 +193,7 @@ def _asked_of(one: Gathered) -> str:
     return memories[0].owner.user if memories else one.conversation
 
 
-def _touched(one: Gathered) -> set[str]:
+def _conversations_of(one: Gathered) -> set[str]:
     """Whose words it consists of."""
     return {one.conversation, _asked_of(one)}
 
@@ -202,7 +201,7 @@ def _touched(one: Gathered) -> set[str]:
 def _fit_ranker(gathered: Sequence[Gathered], aims: Aims) -> Ranker:
     scales = scales_of(gathered)
     kept = [one for one in gathered if one.question.counts and one.names is Names.KEPT]
-    features = _weighed(kept, scales, aims)
+    features = _fit_features(kept, scales, aims)
     stacked = _scored_held_out(gathered, kept, scales, features, aims)
     worth = _worth(stacked, aims)
     return Ranker(features, worth, _relevance(stacked, worth, aims))
@@ -225,7 +224,7 @@ def scales_of(gathered: Sequence[Gathered]) -> dict[str, Feature]:
     return scales
 
 
-def _weighed(kept: Sequence[Gathered], scales: Mapping[str, Feature], aims: Aims) -> dict[str, Feature]:
+def _fit_features(kept: Sequence[Gathered], scales: Mapping[str, Feature], aims: Aims) -> dict[str, Feature]:
     fitted = fit_ranker(examples_of(kept, scales, aims), aims.ranker_l2)
     return {
         name: Feature(round(float(weight), 5), scale.usual, scale.usual_spread, scale.own_scale)
@@ -267,12 +266,12 @@ def _scored_held_out(
     parts = folds({one.conversation for one in kept})
     rankers: dict[str, Mapping[str, Feature]] = {}
     for part in parts if len(parts) > 1 else ():
-        ranker = _weighed([one for one in kept if one.conversation not in part], scales, aims)
+        ranker = _fit_features([one for one in kept if one.conversation not in part], scales, aims)
         rankers.update(dict.fromkeys(part, ranker))
-    return [_scored(one, rankers.get(_asked_of(one), whole)) for one in gathered if one.candidates.memories]
+    return [_score(one, rankers.get(_asked_of(one), whole)) for one in gathered if one.candidates.memories]
 
 
-def _scored(one: Gathered, features: Mapping[str, Feature]) -> _Scored:
+def _score(one: Gathered, features: Mapping[str, Feature]) -> _Scored:
     standardised = standardise(features, one.candidates)
     scores = scores_of(features, one.candidates)
     return _Scored(one, scores, measures(one.candidates, standardised, scores))
@@ -423,8 +422,6 @@ class _Chosen:
         return float(covered.mean()), float(passes.sum(axis=1).mean())
 
 
-# --- fitting -----------------------------------------------------------------------------------------
-
 _FEWEST = 2  # conversations: one to fit on, one to judge by
 _FEW = "_few"  # ends the names of rankers for stores of few memories
 AMONG_MANY = Aims()
@@ -466,7 +463,7 @@ async def fitted_weights(
             first = rankers["hybrid"] if kind == "close" else None
             last, gathered = (
                 gathered,
-                await gather(stage, bench, dense=kind != "lexical", closely=first, says=_named(kind, says)),
+                await gather(stage, bench, dense=kind != "lexical", closely=first, says=_prefix_steps(kind, says)),
             )
             found, figures = fit_rankers(kind, gathered, before, says)
             gathered = gathered if found else last
@@ -495,10 +492,10 @@ def fit_rankers(
             return {}, {}
     rankers, said = {}, dict[str, Any]()
     for name, aims in ((kind, AMONG_MANY), (f"{kind}{_FEW}", AMONG_FEW)):
-        tuned = _tuned(gathered, aims, _named(name, says))
+        tuned = _tune(gathered, aims, _prefix_steps(name, says))
         rankers[name] = tuned.ranker
         now = _of_before(before, name)
-        said[name] = _compared(figures_of([(one, now) for one in gathered], aims), tuned.held)
+        said[name] = _compare(figures_of([(one, now) for one in gathered], aims), tuned.held)
         # Of sets of unlike kind taken together the figures are a mixture: each kind by itself says more.
         said[name]["kinds"] = {
             of.value: _row(figures_of(some, aims))
@@ -522,14 +519,14 @@ def write_weights(path: Path, weights: Weights) -> None:
         raise PermanentError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def _tuned(gathered: Sequence[Gathered], aims: Aims, says: Says) -> Tuned:
+def _tune(gathered: Sequence[Gathered], aims: Aims, says: Says) -> Tuned:
     try:
         return tune(gathered, aims, says)
     except ValueError as error:
         raise PermanentError(f"nothing can be fitted on this data: {error}") from error
 
 
-def _compared(before: HeldOutFigures, after: HeldOutFigures) -> dict[str, Any]:
+def _compare(before: HeldOutFigures, after: HeldOutFigures) -> dict[str, Any]:
     return {
         "before": _row(before),
         "after": _row(after),
@@ -558,5 +555,5 @@ def _features(gathered: Sequence[Gathered], aims: Aims, says: Says) -> list[dict
     return ablation(kept, examples, tuple(scales_of(gathered)), aims.ranker_l2, says=says)
 
 
-def _named(name: str, says: Says) -> Says:
+def _prefix_steps(name: str, says: Says) -> Says:
     return lambda step, done, whole: says(f"{name}: {step}", done, whole)

@@ -1,7 +1,6 @@
 """Unanswerable questions: a conversation's questions put to the memories of another person.
 
-The names of the speakers are taken out, so that a name alone does not tell whether a memory can help.
-"""
+The names of the speakers are taken out, so that a name alone does not tell whether a memory can help."""
 
 from __future__ import annotations
 

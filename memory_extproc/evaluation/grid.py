@@ -46,8 +46,7 @@ class Trial:
     """The result of a value of a setting.
 
     *evidence*: share of a question's evidence that is injected. *abstention*: share of unanswerable questions that
-    get nothing. *gain*: of the mean of both, over the value in force. *p*: of such a gain by chance.
-    """
+    get nothing. *gain*: of the mean of both, over the value in force. *p*: of such a gain by chance."""
 
     setting: str
     value: object

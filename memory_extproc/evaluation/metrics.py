@@ -48,11 +48,11 @@ def figures(run: Run) -> Figures:
         "paths": _paths(run.asked),
         "abstention": _abstention(run.asked, run.bounds),
         "injection": {**_injection(counted, run.bounds), "unwanted": _forbidden_share(home)},
-        "learned": _learned(run),
+        "learned": _count_learned(run),
         "latency_ms": _latency(home, lexical=run.system is System.LEXICAL),
         "sweep": sweep(run),
     }
-    return {key: _rounded(value) for key, value in found.items()}
+    return {key: _round_values(value) for key, value in found.items()}
 
 
 def sweep(run: Run) -> list[Figures]:
@@ -158,7 +158,7 @@ def _helps(one: Asked, memory: Memory) -> bool:
     return not one.question.relevant.isdisjoint(one.played.covers(memory))
 
 
-def _learned(run: Run) -> Figures:
+def _count_learned(run: Run) -> Figures:
     """What the write path made of the data: evidence it left out can be found by no ranking."""
     evidence = unreachable = 0
     for there in run.played:
@@ -195,15 +195,14 @@ def _latency(home: Sequence[Asked], *, lexical: bool) -> Figures:
     return found
 
 
-def _rounded(value: Any) -> Any:
+def _round_values(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, _DIGITS)
     if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
-    return [_rounded(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _round_values(inner) for key, inner in value.items()}
+    return [_round_values(inner) for inner in value] if isinstance(value, list) else value
 
 
-# --- scoring -----------------------------------------------------------------------------------------
 # Figures of one ranking. Pure.
 #
 # Positions count what the data set names (LoCoMo: turns), not memories: a memory that stands for n of them takes
@@ -272,7 +271,7 @@ def compare_runs(first: Run, second: Run) -> Figures:
     found: Figures = {name: _pairwise(pairs) for name, pairs in groups.items()}
     if silent[0]:
         found["abstention"] = {"questions": len(silent[0]), "abstention": _difference(*silent)}
-    return {name: _rounded(value) for name, value in found.items()}
+    return {name: _round_values(value) for name, value in found.items()}
 
 
 def _pairwise(pairs: Sequence[tuple[Asked, Asked]]) -> Figures:
@@ -312,7 +311,6 @@ def quantile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-# --- topics ------------------------------------------------------------------------------------------
 # How well changes of subject are found: sessions with marked shifts, told by the measures alone.
 
 

@@ -172,7 +172,6 @@ def _figure(svg: str, caption: str) -> str:
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-# --- plots -------------------------------------------------------------------------------------------
 # Small plots as SVG, drawn here so that a report is one file that needs nothing else. Pure.
 
 WIDTH, HEIGHT = 560, 300

@@ -208,7 +208,6 @@ async def filled(there: Played, embedder: EmbeddingModel) -> None:
         await asyncio.sleep(0)
 
 
-# --- asking ------------------------------------------------------------------------------------------
 # One question put to one of the systems that are compared, and what came of it.
 
 DEEPEST = 20  # the largest k that is measured
@@ -282,8 +281,8 @@ class RecallSystem:
             free = await self._recaller.explain(replace(wish, limit=DEEPEST, threshold=0.0))
         seconds = {stage: value - before.get(stage, 0.0) for stage, value in after.items()}
         return Answer(
-            ranked=_ranked(free.considered),
-            injected=_injected(bounded),
+            ranked=_ranked_only(free.considered),
+            injected=_injected_memories(bounded),
             outcome=bounded.outcome,
             path=_path(bounded),
             worth=bounded.worth,
@@ -371,11 +370,11 @@ _IN = {Verdict.INJECTED, Verdict.THREAD}
 _OUT = {Verdict.DUPLICATE, Verdict.IN_VIEW, Verdict.NOT_RECALLABLE}
 
 
-def _ranked(considered: Sequence[Considered]) -> tuple[Considered, ...]:
+def _ranked_only(considered: Sequence[Considered]) -> tuple[Considered, ...]:
     return tuple(one for one in considered if one.verdict not in _OUT)
 
 
-def _injected(explanation: Explanation) -> tuple[Memory, ...]:
+def _injected_memories(explanation: Explanation) -> tuple[Memory, ...]:
     return tuple(one.memory for one in explanation.considered if one.verdict in _IN)
 
 
@@ -389,7 +388,6 @@ def _sums(metrics: Metrics) -> dict[str, float]:
     }
 
 
-# --- playing -----------------------------------------------------------------------------------------
 # A conversation played in through the write path that production uses, over a store in memory.
 #
 # Each message of the caller and the answer behind it become an exchange, handed to the learner with its session
@@ -432,10 +430,10 @@ class Played:
         if memory.id in self._notes:
             return (self._notes[memory.id],)
         if "span" in memory.metadata:
-            return tuple(id_ for said in self._quoted(memory) for id_ in self.covers(said))
+            return tuple(id_ for said in self._find_quoted(memory) for id_ in self.covers(said))
         return self._messages.get((memory.session, memory.seq), ())
 
-    def _quoted(self, summary: Memory) -> list[Memory]:
+    def _find_quoted(self, summary: Memory) -> list[Memory]:
         first, end = summary.metadata["span"]
         return [
             memory
@@ -487,7 +485,7 @@ async def played(
             topics=follows,
         )  # fmt: skip
         async with learner:
-            messages = await _told(learner, conversation, owner, clock)
+            messages = await _tell_learner(learner, conversation, owner, clock)
         if follows is not None:
             await follows.end(owner, "")
             await follows.quiet()
@@ -495,7 +493,7 @@ async def played(
         depth = await journal.depth()
         if depth.dead or depth.turns:
             raise PermanentError(f"{conversation.name}: {depth.dead + depth.turns} turns could not be learned")
-        notes = await _noted(conversation.noted, owner, partitions, embedder)
+        notes = await _put_notes(conversation.noted, owner, partitions, embedder)
         memories = [row.memory async for page in store.pages(owner, 500, fresh=True) for row in page]
         yield Played(conversation, owner, partitions, tuple(memories), clock, messages, notes)
 
@@ -551,7 +549,7 @@ def _pairs(messages: Sequence[Said]) -> Iterator[tuple[Said | None, Said | None]
         yield asked, None
 
 
-async def _told(
+async def _tell_learner(
     learner: Learner, conversation: Conversation, owner: Owner, clock: Clock
 ) -> dict[tuple[str, int], tuple[str, ...]]:
     """Hands every exchange over at its time; (session, seq) → ids in the data set."""
@@ -570,7 +568,7 @@ async def _accept(learner: Learner, exchanged: Exchanged) -> None:
         raise PermanentError(f"a turn of session {exchanged.caller.session} was not taken in: {stored}")
 
 
-async def _noted(
+async def _put_notes(
     notes: Sequence[Noted], owner: Owner, partitions: Partitions, embedder: EmbeddingModel
 ) -> dict[str, str]:
     """Puts *notes* in; memory id → id in the data set."""

@@ -94,7 +94,7 @@ async def gather(
     """Of every question that counts, to its own memories and to others'. Without *dense*, as it is while the
     embedding model is down; *closely*: those that this ranker has first are read word by word."""
     reader = close_reader(bench) if closely else None
-    asked = _asked([one.conversation for one in stage.values()])
+    asked = _list_questions([one.conversation for one in stage.values()])
     found = []
     for at, (home, away, question, names) in enumerate(asked):
         says("gathering", at, len(asked))
@@ -124,7 +124,7 @@ async def _candidates(there: Played, question: Question, bench: Bench, *, dense:
     return await there.partitions.candidates(there.owner, SearchQuery(text, vector), CANDIDATES, Scope())
 
 
-def _asked(conversations: Sequence[Conversation]) -> list[tuple[str, str, Question, Names]]:
+def _list_questions(conversations: Sequence[Conversation]) -> list[tuple[str, str, Question, Names]]:
     """(whose question, whose memories, the question, what became of its names). Its own memories are asked under
     neutral names too: else names alone would tell who is asked about what is known."""
     asked: list[tuple[str, str, Question, Names]] = []
@@ -143,7 +143,6 @@ def _asked(conversations: Sequence[Conversation]) -> list[tuple[str, str, Questi
     return asked
 
 
-# --- validating --------------------------------------------------------------------------------------
 # How good a ranker is on conversations that it was not fitted on, and what each feature is worth to it.
 
 DEPTHS = (5, 10, 20)
@@ -216,7 +215,6 @@ def ablation(
     ]
 
 
-# --- fit ---------------------------------------------------------------------------------------------
 # Fitting of few weights from few questions: a ranker over candidates, and a probability. Pure numpy.
 #
 # Both losses are convex with an L2 term, so Newton's method with halved steps ends at the one best answer: no
@@ -321,14 +319,14 @@ def by_group(examples: Sequence[Example]) -> Iterator[tuple[str, list[Example], 
 def _newton(loss: _Loss, count: int, penalty: Floats) -> Floats:
     """The minimum of *loss* plus half the squared weights times *penalty*."""
 
-    def penalised(weights: Floats) -> tuple[float, Floats, Floats]:
+    def penalise(weights: Floats) -> tuple[float, Floats, Floats]:
         value, gradient, hessian = loss(weights)
         value += 0.5 * float(penalty @ weights**2)
         # The last term keeps the step finite along a direction in which nothing is known at all.
         return value, gradient + penalty * weights, hessian + np.diag(penalty + 1e-10)
 
     weights = np.zeros(count)
-    value, gradient, hessian = penalised(weights)
+    value, gradient, hessian = penalise(weights)
     for _ in range(ROUNDS):
         step = np.linalg.solve(hessian, gradient)
         promised = float(gradient @ step)
@@ -336,7 +334,7 @@ def _newton(loss: _Loss, count: int, penalty: Floats) -> Floats:
             break
         length = 1.0
         for _ in range(_HALVINGS):
-            tried = penalised(weights - length * step)
+            tried = penalise(weights - length * step)
             if tried[0] <= value - 1e-4 * length * promised:
                 break
             length /= 2

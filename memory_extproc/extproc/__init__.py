@@ -2,5 +2,4 @@
 
 Read in the order in which a request passes: `server`, `processor` (the pump around one stream), `codec` (the only
 module with protobuf) and `events`; `exchange` and its table of legal transitions; `duplex` and `observer` for the
-other ways Envoy can send an exchange; `response_capture` for the answer.
-"""
+other ways Envoy can send an exchange; `response_capture` for the answer."""

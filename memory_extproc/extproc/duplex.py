@@ -1,10 +1,8 @@
-"""Bodies in FULL_DUPLEX_STREAMED: Envoy keeps no copy of what it sends us, so every byte goes back through us.
+"""Bodies in FULL_DUPLEX_STREAMED: Envoy keeps no copy of its messages, so we must send every byte back.
 
 Seen on Envoy 1.40: a stream that we end, however cleanly, while a piece of a body is with us loses that piece. The
 model gets an empty or a cut request, the client a cut answer, both with status 200, or the exchange hangs. And
-Envoy waits for us without end, because message_timeout does not count here. So what is held here is given back
-whatever happens.
-"""
+Envoy waits forever, because message_timeout does not apply here. So held bytes are sent back whatever happens."""
 
 from __future__ import annotations
 
@@ -25,31 +23,30 @@ from memory_extproc.extproc.exchange import Exchange, ExchangeDeps, OutOfOrderEr
 from memory_extproc.model import Outcome
 from memory_extproc.model.headers import RequestHeaders
 
-# Bytes of a body in one message. processing_mode.proto: at most 64 KiB; the message's other fields take some of it.
+# Bytes of a body per message. processing_mode.proto: at most 64 KiB, of which the other fields take some.
 CHUNK = 62_000
 
 _ASKING = (RequestHeaders, RequestBody, RequestTrailers)
 
 
 class DuplexExchange:
-    """An exchange of which at least one body comes in this mode; to the exchange within it is one as any other.
+    """Adapts an exchange to this mode of at least one of its bodies.
 
-    The headers of a request are answered when its body is whole. Until then the model hears nothing of it, as with
-    a BUFFERED body, and the headers can still follow what became of the body. Pieces of an answer go back at once.
-    """
+    The request's headers are answered when its body is complete. Until then Envoy sends nothing upstream, as with a
+    BUFFERED body, and the headers can still be changed to match the body. Pieces of an answer go back at once."""
 
     def __init__(self, within: Exchange, deps: ExchangeDeps, mode: StreamMode) -> None:
         self._within, self._deps, self._mode = within, deps, mode
-        self._opening: Reply | None = None  # to the request's headers, while its body is awaited
-        self._held: list[bytes] = []  # of its body; only while the headers wait too
-        self._counted = 0  # bytes of it in the process's budget
-        self._event: Event | None = None  # the one in hand
-        self._joined = False  # its bytes are among the held ones
-        self._refused = False  # the request's body goes on as it comes
-        self._through = False  # both bodies do: nothing is asked of the exchange within any more
-        self._unheard = False  # the request was answered before it was whole: nobody waits for it
+        self._opening: Reply | None = None  # the reply to the request's headers, while its body is incomplete
+        self._held: list[bytes] = []  # pieces of its body, while the headers wait too
+        self._counted = 0  # bytes of the body reserved in the process's budget
+        self._event: Event | None = None  # the current event
+        self._joined = False  # its bytes are in `_held`
+        self._refused = False  # the request's body passes unchanged
+        self._through = False  # both bodies pass unchanged: the inner exchange is not used any more
+        self._unheard = False  # the request was answered before it was complete: its rest is dropped
         self._faulty = False
-        self._asked = self._answered = False  # the request, the answer has come to its end
+        self._asked = self._answered = False  # the request, the answer is complete
 
     @property
     def phase(self) -> Phase:
@@ -57,32 +54,31 @@ class DuplexExchange:
 
     @property
     def may_end(self) -> bool:
-        """Whether nothing is lost by it when the stream ends behind the replies to the event in hand.
+        """Whether the stream may end after the replies to the current event without loss.
 
-        Not even behind the headers of a request without a body: the end of the stream travels behind our reply, and
-        what the model answers meanwhile would be on its way to us. Seen on Envoy 1.40: 200 without its body.
-        """
+        Not after the headers of a request without a body: the end of the stream follows our reply, while the answer
+        may already be on its way to us. Seen on Envoy 1.40: 200 without its body."""
         asked = self._asked or not self._mode.duplex_request
         answered = self._answered or not self._mode.duplex_answer
         return asked and answered
 
     @property
     def observes(self) -> None:
-        """Never: every piece goes back."""
+        """None: every piece needs a reply."""
 
     @property
     def is_settled(self) -> bool:
         return not self._counted and not self._faulty and self._within.is_settled
 
     async def handle(self, event: Event) -> Sequence[Reply]:
-        """The replies to *event*, in order; each says what it is for. OutOfOrderError as of `Exchange.handle`."""
+        """The replies to *event*, in order, each with the event it answers. Raises as `Exchange.handle`."""
         self._take(event)
         if self._through:
             return self._ending(self._as_it_came(event))
-        return self._ending(await self._handled(event))
+        return self._ending(await self._handle_event(event))
 
     def rescue(self) -> Sequence[Reply]:
-        """After a fault in `handle`: what it would not give back. All that follows goes on as it comes."""
+        """After a fault in `handle`: send the held bytes back. Everything that follows passes unchanged."""
         self._through = self._faulty = True
         return [] if self._event is None else self._ending(self._as_it_came(self._event))
 
@@ -93,7 +89,7 @@ class DuplexExchange:
     def _take(self, event: Event) -> None:
         asking = isinstance(event, _ASKING)
         if self._asked if asking else self._answered:
-            self._event = None  # there is no place left for it, so it has no answer either
+            self._event = None  # it is out of place, so it gets no reply
             raise OutOfOrderError(f"{type(event).__name__} after the end")
         self._event, self._joined = event, False
         if event.last and asking:
@@ -101,11 +97,11 @@ class DuplexExchange:
         elif event.last:
             self._answered = True
 
-    async def _handled(self, event: Event) -> list[Reply]:
+    async def _handle_event(self, event: Event) -> list[Reply]:
         if isinstance(event, RequestBody | RequestTrailers) and self._mode.duplex_request:
             return await self._asking(event)
         if isinstance(event, ResponseHeaders) and self._opening is not None:
-            # Envoy or another filter answered: the model was never asked, and will not be.
+            # Envoy or another filter answered: the request does not reach the model.
             self._unheard = self._through = True
             self._drop()
         (reply,) = await self._within.handle(event)
@@ -137,7 +133,7 @@ class DuplexExchange:
     async def _whole(self, event: RequestBody | RequestTrailers, data: bytes) -> list[Reply]:
         body = b"".join((*self._held, data))
         self._held, self._joined = [body], True
-        self._give_back()  # the exchange within counts it itself
+        self._give_back()  # the inner exchange reserves it itself
         (reply,) = await self._within.handle(RequestBody(body, last=True))
         opening = self._opening or PASS
         self._opening = replace(
@@ -146,26 +142,26 @@ class DuplexExchange:
             told=reply.told,
             handed=reply.handed,
         )
-        return self._sent(body if reply.body is None else reply.body, event)
+        return self._send_body(body if reply.body is None else reply.body, event)
 
     def _refuse(self, outcome: Outcome) -> None:
         self._refused = True
         told = self._within.refuse(outcome).told
-        if self._opening is not None:  # a gateway may keep the headers to itself; then they want no answer
+        if self._opening is not None:  # a gateway may not send the headers; then they need no reply
             self._opening = replace(self._opening, told=told)
 
     def _as_it_came(self, event: Event) -> list[Reply]:
-        """Untouched, behind what was held before it."""
+        """Pass *event* unchanged, after the held bytes."""
         if isinstance(event, RequestBody | RequestTrailers) and self._mode.duplex_request:
             if self._unheard:
                 return []
             data = event.data if isinstance(event, RequestBody) and not self._joined else b""
-            return self._sent(b"".join((*self._held, data)), event)
+            return self._send_body(b"".join((*self._held, data)), event)
         if isinstance(event, ResponseBody) and self._mode.duplex_answer:
             return list(_pieces(ResponseBody, event.data, last=event.last))
         return [Reply(to=type(event))]
 
-    def _sent(self, body: bytes, event: RequestBody | RequestTrailers) -> list[Reply]:
+    def _send_body(self, body: bytes, event: RequestBody | RequestTrailers) -> list[Reply]:
         replies = [] if self._opening is None else [replace(self._opening, to=RequestHeaders)]
         self._opening = None
         if body or isinstance(event, RequestBody):
@@ -176,7 +172,7 @@ class DuplexExchange:
         return replies
 
     def _ending(self, replies: list[Reply]) -> list[Reply]:
-        """Where nothing is left to do for us, Envoy goes on alone, as soon as nothing is lost by it."""
+        """End the stream after *replies*, if nothing is left to do and nothing would be lost."""
         if self._through and replies and self.may_end:
             replies[-1] = replace(replies[-1], ends=True)
         return replies
@@ -191,7 +187,7 @@ class DuplexExchange:
 
 
 def _pieces(of: type[Event], data: bytes, *, last: bool) -> Iterator[Reply]:
-    """At least one: the last must say so, and some Envoys (1.39) hold an upgrade until an empty one is back."""
+    """Split *data*. Never empty: the last piece is marked, and Envoy 1.39 holds an upgrade until an empty reply."""
     for start in range(0, max(len(data), 1), CHUNK):
         piece = data[start : start + CHUNK]
         yield Reply(to=of, chunk=Chunk(piece, last=last and start + CHUNK >= len(data)))

@@ -1,8 +1,7 @@
-"""One HTTP exchange as ext_proc shows it: which message may come next, and our answer.
+"""An HTTP exchange as ext_proc shows it: the legal order of messages, and our replies.
 
 Knows no gRPC, protobuf or clock, so a test drives it with plain values; `processor.py` pumps the real stream
-through `handle`, and on `OutOfOrderError` ends that stream cleanly.
-"""
+through `handle`, and on `OutOfOrderError` ends that stream cleanly."""
 
 from __future__ import annotations
 
@@ -41,20 +40,20 @@ from memory_extproc.observe.log import NO_TRACES, Traces, Trail, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import IncognitoMarker, Now, TurnLearner, TurnReceipts
 from memory_extproc.recall.prompt_block import without_blocks
-from memory_extproc.request.admission import EXPLAIN, NO_DIALECT, Admitted, Declined
+from memory_extproc.request.admission import EXPLAIN, NO_DIALECT, Admission, Admitted, Declined
 from memory_extproc.request.body import Enriched, PendingTurn
 from memory_extproc.request.replay import InView
 
 log = logger(__name__)
 
 STATUS = "x-memory-status"
-# No cache in front may serve an answer that was made with one person's memories to another.
+# A cache in front must not serve an answer that contains a person's memories to other people.
 UNCACHED = ("cache-control", "private, no-store")
 
-# Of a request's body. A server that checks one would refuse the request that we changed. RFC 9530, RFC 1864.
+# Digests of a request's body: a server that checks them would reject a changed body. RFC 9530, RFC 1864.
 DIGESTS = ("content-digest", "repr-digest", "digest", "content-md5")
 
-# Then the learner has the turn, and with it the wish to end the session.
+# Outcomes with which the learner has the turn, and with it a request to end the session.
 ACCEPTED = frozenset(
     {TurnOutcome.JOURNALLED, TurnOutcome.JOURNAL_LATE, TurnOutcome.UNDECIDED, TurnOutcome.DUPLICATE}
 )
@@ -72,7 +71,7 @@ class OutOfOrderError(MemoryExtprocError):
     """Envoy sent a message that this phase does not allow: we disagree about the protocol."""
 
 
-# (phase, message, last of its half?) -> next phase; what is absent is illegal.
+# (phase, message, last of its half?) -> next phase; absent combinations are illegal.
 # A response may begin early: Envoy or another filter can answer before the request ends.
 TRANSITIONS: Mapping[tuple[Phase, type[Event], bool], Phase] = {
     (Phase.OPENED, RequestHeaders, False): Phase.REQUEST,
@@ -93,29 +92,23 @@ TRANSITIONS: Mapping[tuple[Phase, type[Event], bool], Phase] = {
 }
 
 
-class RequestAdmitter(Protocol):
-    def removals(self, headers: Headers) -> tuple[str, ...]: ...
-
-    def admit(self, event: RequestHeaders) -> Admitted | Declined: ...
-
-
 class RequestEnricher(Protocol):
     async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool) -> Enriched: ...
 
 
 class ConversationFollower(Protocol):
     def record_view(self, view: InView, response_id: str) -> None:
-        """Notes what the model has been shown, for the request that will continue from its response."""
+        """Record the model's input, for the request that will continue from its response."""
 
 
-Hands = Callable[[PendingTurn, Enriched], str]  # what one filter tells the other
+Hands = Callable[[PendingTurn, Enriched], str]  # encodes the handover from one filter to the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeDeps:
     """Parts shared by all exchanges of a process."""
 
-    admits: RequestAdmitter
+    admits: Admission
     enriches: RequestEnricher
     follows: ConversationFollower
     learns: TurnLearner
@@ -124,37 +117,37 @@ class ExchangeDeps:
     metrics: Metrics
     accounts: ExchangeAccounts
     now: Now
-    request_bytes: int  # a body above it is not collected where it comes in pieces
+    request_bytes: int  # a larger body that comes in pieces is not collected
     answer_bytes: int
-    request_waits: timedelta  # most that a whole body waits for us: less than Envoy does, where it sees to that
+    request_waits: timedelta  # maximum delay of a whole body; below Envoy's message_timeout
     last_reply_waits: timedelta
-    incognito: IncognitoMarker | None = None  # None: nobody notes it
+    incognito: IncognitoMarker | None = None  # None: incognito is not tracked
     receipts: TurnReceipts | None = None  # None: no receipts
-    hands: Hands | None = None  # None: no other filter is told
+    hands: Hands | None = None  # None: no handover to another filter
     clock: Callable[[], float] = time.perf_counter  # seconds, monotonic
     traces: Traces = NO_TRACES
-    tag: Callable[[Owner], str] = lambda _: ""  # what stands for an owner in logs
+    tag: Callable[[Owner], str] = lambda _: ""  # the pseudonym of an owner in logs
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMode:
-    """How Envoy shows this exchange; it says so with the first message of a stream."""
+    """How Envoy shows this exchange, as stated in the first message of a stream."""
 
-    watching: bool = False  # observability mode: it sends copies and takes no answer
-    sends_body: bool = True  # BUFFERED: one message that is whole, whatever its end flag says
+    watching: bool = False  # observability mode: Envoy sends copies and ignores replies
+    sends_body: bool = True  # BUFFERED: a single message with the whole body, whatever its end flag says
     streams_answer: bool = True
     duplex_request: bool = False  # FULL_DUPLEX_STREAMED: see duplex.py
     duplex_answer: bool = False
-    hands_over: bool = False  # another filter sees the answer and learns: it is told what there is to know
+    hands_over: bool = False  # another filter sees the answer and learns from our handover
 
 
 class Exchange:
     def __init__(self, deps: ExchangeDeps, mode: StreamMode, trail: Trail | None = None) -> None:
-        """*trail*: what its log lines carry."""
+        """*trail*: the ids for log lines."""
         self.phase = Phase.OPENED
         self._trail = trail or Trail()
         self._deps, self._mode = deps, mode
-        self._admitted: Admitted | None = None  # None: not ours; every answer is PASS
+        self._admitted: Admitted | None = None  # None: not a chat request; every reply is PASS
         self._enriched: Enriched | None = None
         self._heard: PendingTurn | None = None
         self._capture: Capture | None = None
@@ -174,11 +167,11 @@ class Exchange:
         self.phase = TRANSITIONS[step]  # before any await: no message is handled twice
         match event:
             case RequestHeaders():
-                reply = self._opened(event)
+                reply = self._open_request(event)
             case RequestBody() if self._admitted is not None:
-                reply = await self._asked(self._admitted, event.data)
+                reply = await self._answer_request(self._admitted, event.data)
             case RequestTrailers() if self._admitted is not None and self._mode.watching:
-                reply = await self._asked(self._admitted, b"")
+                reply = await self._answer_request(self._admitted, b"")
             case ResponseHeaders():
                 reply = self._answering(event)
             case ResponseBody() if self._capture is not None:
@@ -192,7 +185,7 @@ class Exchange:
 
     @property
     def may_end(self) -> bool:
-        """At any time: Envoy keeps what it sent until it has our reply."""
+        """Always true: Envoy keeps a message until it has our reply."""
         return True
 
     @property
@@ -221,7 +214,7 @@ class Exchange:
             self._count(Outcome.UNAVAILABLE if faulty else Outcome.ABANDONED)
         await self._conclude()
 
-    def _opened(self, event: RequestHeaders) -> Reply:
+    def _open_request(self, event: RequestHeaders) -> Reply:
         deps = self._deps
         removed = deps.admits.removals(event.headers)
         found = deps.admits.admit(event)
@@ -236,7 +229,7 @@ class Exchange:
             return Reply(remove_headers=removed, told=ExchangeMetadata(outcome=Outcome.UNAVAILABLE), ends=True)
         return Reply(remove_headers=removed, passed=True)
 
-    async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
+    async def _answer_request(self, admitted: Admitted, data: bytes) -> Reply:
         if self._enriched is not None:
             return PASS
         if not self._deps.held.reserve_read(len(data)):
@@ -249,8 +242,8 @@ class Exchange:
         self._body.clear()
         started = self._deps.clock()
         try:
-            # Its steps have bounds of their own, and this one stands behind them all. What Envoy gives up on is an
-            # error for the user wherever failure_mode_allow is not set.
+            # A guard above the timeouts of the steps: if Envoy itself times out, the user gets an error unless
+            # failure_mode_allow is set.
             async with asyncio.timeout(None if self._mode.watching else self._deps.request_waits.total_seconds()):
                 enriched = await self._deps.enriches.enrich(admitted, body, watching=self._mode.watching)
         except TimeoutError:
@@ -259,16 +252,16 @@ class Exchange:
         finally:
             self._give_back_read()
         took = timedelta(seconds=self._deps.clock() - started)
-        self._enriched = replace(enriched, body=None, heard=None)  # neither is to live as long as the answer
+        self._enriched = replace(enriched, body=None, heard=None)  # frees both before the answer
         self._count(enriched.outcome)
-        self._deps.accounts.asked(enriched)
+        self._deps.accounts.count_request(enriched)
         handed = None
         if not self._mode.hands_over:
             self._hear(enriched.heard)
         elif enriched.heard is not None and self._deps.hands is not None:
             handed = self._deps.hands(enriched.heard, enriched)
         untrue = () if enriched.body is None else _untrue(admitted.headers, unpacked=enriched.unpacked)
-        return Reply(body=enriched.body, remove_headers=untrue, told=_told(enriched, took), handed=handed)
+        return Reply(body=enriched.body, remove_headers=untrue, told=_metadata_of(enriched, took), handed=handed)
 
     def _hear(self, heard: PendingTurn | None) -> None:
         if heard is None:
@@ -339,14 +332,14 @@ class Exchange:
             self._held_to_learn = 0
 
     async def _learn(self, heard: PendingTurn, captured: Capture | None) -> None:
-        stored = await self._stored(heard, captured)
+        stored = await self._store_turn(heard, captured)
         self._deps.metrics.turns.labels(stored.value).inc()
         if stored not in ACCEPTED and self._deps.receipts is not None:
             self._deps.receipts.note(heard.caller, heard.request_id, stored)
         if heard.ends_session and stored not in ACCEPTED:
             await self._deps.learns.end_session(heard.caller)
 
-    async def _stored(self, heard: PendingTurn, captured: Capture | None) -> TurnOutcome:
+    async def _store_turn(self, heard: PendingTurn, captured: Capture | None) -> TurnOutcome:
         if self._skip_reason is not None or captured is None:
             return self._skip_reason or TurnOutcome.CUT_OFF
         answer = await captured.read()
@@ -371,10 +364,10 @@ class Exchange:
                 caller=heard.caller,
                 history=heard.history,
                 asked=heard.asked,
-                # What the provider marked as refused is nothing the assistant told anybody.
-                # The same goes for what a router answered in its place, or warns of.
+                # A refusal is no statement of the assistant, nor is an answer that a router gave in its place or
+                # flagged.
                 answered="" if answer.refused or self._flagged else without_blocks(answer.text),
-                at=self._began,  # what is forgotten while the answer comes was asked before
+                at=self._began,  # so that a forget during the answer covers this turn
                 injected=heard.injected,
                 origin=heard.origin,
                 previous_response_id=heard.previous_response_id,
@@ -395,14 +388,14 @@ class Exchange:
         log.debug("exchange.decided", dialect=name, outcome=outcome.value)
 
     def _count_tokens(self, answer: Answer) -> None:
-        """Only where the provider tells of its cache: the two are a share of one another."""
+        """Count tokens, if the provider reports its cache: the two metrics form a ratio."""
         if answer.prompt_tokens is None or answer.cached_tokens is None:
             return
         if self._admitted is not None and self._enriched is not None:
             labels = (self._admitted.dialect.name, self._enriched.outcome.value)
             self._deps.metrics.prompt_tokens.labels(*labels).inc(answer.prompt_tokens)
             self._deps.metrics.cached_tokens.labels(*labels).inc(answer.cached_tokens)
-            self._deps.accounts.answered(self._enriched, answer)
+            self._deps.accounts.count_answer(self._enriched, answer)
 
     def _give_back_read(self) -> None:
         self._deps.held.release_read(self._held_to_read)
@@ -410,12 +403,12 @@ class Exchange:
 
 
 def _untrue(headers: Headers, *, unpacked: bool) -> tuple[str, ...]:
-    """What *headers* say of the body that came and not of the one that goes on."""
+    """The headers that describe the original body and not the changed body."""
     packing = ("content-encoding",) if unpacked else ()
     return (*packing, *(name for name in DIGESTS if name in headers))
 
 
-def _told(enriched: Enriched, took: timedelta) -> ExchangeMetadata:
+def _metadata_of(enriched: Enriched, took: timedelta) -> ExchangeMetadata:
     return ExchangeMetadata(
         outcome=enriched.outcome,
         count=enriched.count,

@@ -1,8 +1,7 @@
-"""The exchange as a second filter sees it, that stands first, changes nothing and is waited for by nobody.
+"""The exchange in a second, observing filter, which stands first, changes nothing and delays nothing.
 
-It sees the client's own request and the answer that the client gets, after whatever other filters made of both.
-What became of the request, and whose it is, the filter that changed it says (handover.py).
-"""
+It sees the client's own request and the final answer to the client. The filter that changes the request hands over
+its caller and outcome."""
 
 from __future__ import annotations
 
@@ -28,21 +27,21 @@ from memory_extproc.request.replay import BlockReplay, InView
 
 
 class ObservedExchange(Exchange):
-    """Learns; counts no outcome, because the other filter does."""
+    """Learns. Counts no outcome, because the other filter does."""
 
     def __init__(self, deps: ExchangeDeps, overhears: RequestObserver, trail: Trail | None = None) -> None:
         super().__init__(deps, StreamMode(watching=True), trail)
         self._overhears = overhears
         self._overheard: ObservedRequest | None = None
 
-    def _opened(self, event: RequestHeaders) -> Reply:
+    def _open_request(self, event: RequestHeaders) -> Reply:
         found = self._deps.admits.admit(event)
         if isinstance(found, Declined):
             return Reply(ends=True)
         self._admitted = found
         return PASS
 
-    async def _asked(self, admitted: Admitted, data: bytes) -> Reply:
+    async def _answer_request(self, admitted: Admitted, data: bytes) -> Reply:
         if self._overheard is not None or self._skip_reason is not None:
             return PASS
         if not self._deps.held.reserve_read(len(data)):
@@ -69,33 +68,31 @@ class ObservedExchange(Exchange):
         self._trail.caller = self._deps.tag(handed.caller.owner)
         self._enriched = Enriched(outcome=handed.outcome, arm=handed.arm, tenant=handed.tenant)
         why = self._skip_reason or (TurnOutcome.UNREADABLE if self._overheard is None else None)
-        self._hear((self._overheard or ObservedRequest()).heard(handed))
+        self._hear((self._overheard or ObservedRequest()).to_pending_turn(handed))
         self._overheard = None
         self._skip_reason = why or self._skip_reason
         return Reply(ends=not self._captures(self._admitted, event))
 
-    async def _stored(self, heard: PendingTurn, captured: Capture | None) -> TurnOutcome:
+    async def _store_turn(self, heard: PendingTurn, captured: Capture | None) -> TurnOutcome:
         if self._skip_reason is None and captured is not None:
-            heard = await self._overhears.completed(heard)
-        return await super()._stored(heard, captured)
+            heard = await self._overhears.fill_contents(heard)
+        return await super()._store_turn(heard, captured)
 
     def _count(self, outcome: Outcome, dialect: str | None = None) -> None:
-        """Nothing: the exchange is one, however many filters see it."""
+        """Does nothing: the other filter counts the exchange."""
 
 
-# --- handover ----------------------------------------------------------------------------------------
-# What the filter that changes a request tells the one that watches the exchange, through Envoy's dynamic
-# metadata.
+# The handover from the filter that changes a request to the observing filter, in Envoy's dynamic metadata.
 #
-# The two may reach different replicas, so nothing but this joins them. It names a caller and ids of memories and
-# holds nobody's words; its namespace is one that access logs are not told to print.
+# The two may reach different replicas, so they share nothing else. It contains a caller and ids of memories, but no
+# texts of users; do not print its namespace in access logs.
 
 log = logger(__name__)
 
 
 class HandoverMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of one request. A field that is not known is left out by older readers, and one that is missing has its
-    default, so two versions may stand side by side."""
+    """The handover of a request. Older readers ignore unknown fields, and missing fields have defaults, so two
+    versions may run side by side."""
 
     caller: Caller
     store: bool
@@ -106,9 +103,9 @@ class HandoverMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     notes_response: bool = False
     ends_session: bool = False
     origin: Origin = Origin()
-    seen: tuple[str, ...] = ()  # ids of the memories that the model has seen
-    reach: tuple[Owner, ...] = ()  # whose these may be
-    viewer: Owner | None = None  # whose conversation the provider keeps, if it does
+    seen: tuple[str, ...] = ()  # ids of the memories in the model's input
+    reach: tuple[Owner, ...] = ()  # their possible owners
+    viewer: Owner | None = None  # the owner of the conversation that the provider stores, if any
     epoch: int = 0
     tools: bool = False  # as Exchanged.tools
 
@@ -141,7 +138,7 @@ def hands(heard: PendingTurn, enriched: Enriched) -> str:
 
 
 def handed_in(metadata: Mapping[str, Any]) -> HandoverMetadata | None:
-    """None where the other filter said nothing: it was passed by, or there is none."""
+    """The handover; None if the other filter was bypassed or does not exist."""
     told = metadata.get(HANDED)
     text = told.get(TURN) if isinstance(told, Mapping) else None
     if not isinstance(text, str):
@@ -155,15 +152,15 @@ def handed_in(metadata: Mapping[str, Any]) -> HandoverMetadata | None:
 
 @dataclass(frozen=True, slots=True)
 class ObservedRequest:
-    """A request as its client sent it, as far as learning needs it."""
+    """The parts of the client's request that learning needs."""
 
     history: tuple[Message, ...] = field(default=(), repr=False)
     asked: str = field(default="", repr=False)
     previous_response_id: str = ""
     conversation: str = ""  # as Exchanged.conversation
 
-    def heard(self, handed: HandoverMetadata) -> PendingTurn:
-        """Without the contents of what the model has seen: `Overhears.completed` finds those."""
+    def to_pending_turn(self, handed: HandoverMetadata) -> PendingTurn:
+        """The turn without the contents of injected memories, which `RequestObserver.fill_contents` adds."""
         view = None if handed.viewer is None else InView(handed.viewer, handed.epoch, ())
         return PendingTurn(
             caller=handed.caller,
@@ -188,7 +185,7 @@ class MemoryGetter(Protocol):
 
 
 class RequestObserver:
-    """What the watching filter knows of requests."""
+    """Reads requests for the observing filter."""
 
     def __init__(self, gets: MemoryGetter, replays: BlockReplay, *, request_bytes: int) -> None:
         self._gets, self._replays, self._request_bytes = gets, replays, request_bytes
@@ -197,7 +194,7 @@ class RequestObserver:
         self._request_bytes = request_bytes
 
     async def read(self, admitted: Admitted, body: bytes) -> ObservedRequest | None:
-        """None for a body that the other filter could not read either."""
+        """Parse a body. None if it is unreadable, for the other filter too."""
         limit = self._request_bytes
         if len(body) > limit:
             return None
@@ -212,9 +209,9 @@ class RequestObserver:
             request.history, request.asked, request.previous_response_id, request.kept_conversation
         )
 
-    async def completed(self, heard: PendingTurn) -> PendingTurn:
-        """With the contents of the memories that the model has seen, as far as they can be had: they only keep us
-        from learning our own words as somebody's."""
+    async def fill_contents(self, heard: PendingTurn) -> PendingTurn:
+        """Add the contents of injected memories, as far as they are available: they keep us from learning our own
+        text as a statement."""
         contents = await self._contents(heard)
         view = heard.in_view
         if view is not None:

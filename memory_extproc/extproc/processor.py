@@ -94,11 +94,11 @@ class Processor:
             while (raw := await _next_event(messages, capture, None if watching else context)) is not None:
                 message = pb.ProcessingRequest.FromString(raw)
                 if exchange is None:
-                    span, trail = self._begun(message, context)
-                    exchange = self._opened(deps, message, trail)
+                    span, trail = self._begin_span(message, context)
+                    exchange = self._open_exchange(deps, message, trail)
                     watching = message.observability_mode
                 with following(trail), span.active():
-                    goes_on = await self._handled(exchange, message, context, span)
+                    goes_on = await self._handle_message(exchange, message, context, span)
                 if not goes_on:
                     cuts = not exchange.may_end
                     break
@@ -114,7 +114,7 @@ class Processor:
                 _end(span, trail)
             else:
                 with following(trail), span.active():
-                    left = deps.background.start(_left(exchange, span, trail, faulty=faulty))
+                    left = deps.background.start(_leave(exchange, span, trail, faulty=faulty))
                 if left is None:  # too many endings wait already
                     _end(span, trail)
         if cuts:
@@ -132,7 +132,7 @@ class Processor:
         # Not log.exception: an exception's text may quote a person's words.
         log.error("stream.failed", phase=phase, kind=type(error).__name__, at=whereabouts(error))
 
-    def _begun(self, first: pb.ProcessingRequest, context: Stream) -> tuple[Span, Trail]:
+    def _begin_span(self, first: pb.ProcessingRequest, context: Stream) -> tuple[Span, Trail]:
         """Envoy's own span, in the metadata of the call, before the client's, in the header."""
         headers = codec.named_headers(first, ("traceparent", "x-request-id"))
         given = dict(context.invocation_metadata() or ()).get("traceparent") or headers["traceparent"]
@@ -141,7 +141,7 @@ class Processor:
         trace = span.trace if span.trace.trace_id else TraceParent.parse(parent)
         return span, Trail(trace, headers["x-request-id"])
 
-    async def _handled(
+    async def _handle_message(
         self, exchange: EventHandler, message: pb.ProcessingRequest, context: Stream, span: Span
     ) -> bool:
         """Answer a message. False: end the stream."""
@@ -162,13 +162,13 @@ class Processor:
         ends = False
         for reply in replies:
             if reply.told is not None:
-                span.note(**_noted(reply.told))
+                span.note(**_span_fields(reply.told))
             if not message.observability_mode:
                 await context.write(codec.serialize(event, reply))
             ends = ends or reply.ends
         return not ends
 
-    def _opened(self, deps: ExchangeDeps, first: pb.ProcessingRequest, trail: Trail) -> EventHandler:
+    def _open_exchange(self, deps: ExchangeDeps, first: pb.ProcessingRequest, trail: Trail) -> EventHandler:
         mode = self._mode(first)
         if mode.watching and self._overhears is not None:
             return ObservedExchange(deps, self._overhears, trail)
@@ -216,7 +216,7 @@ async def _next_event(
     return raw
 
 
-async def _left(exchange: EventHandler, span: Span, trail: Trail, *, faulty: bool) -> None:
+async def _leave(exchange: EventHandler, span: Span, trail: Trail, *, faulty: bool) -> None:
     try:
         await exchange.leave(faulty=faulty)
     finally:
@@ -228,13 +228,8 @@ def _end(span: Span, trail: Trail) -> None:
     span.end()
 
 
-def _noted(told: ExchangeMetadata) -> dict[str, Field]:
-    return {
-        "outcome": told.outcome.value,
-        "arm": told.arm.value,
-        "memories": told.count,
-        "tokens": told.tokens,
-    }
+def _span_fields(told: ExchangeMetadata) -> dict[str, Field]:
+    return {"outcome": told.outcome.value, "arm": told.arm.value, "memories": told.count, "tokens": told.tokens}
 
 
 def message_options(request_bytes: int) -> list[tuple[str, int]]:
@@ -266,8 +261,7 @@ def _register_handler(server: grpc.aio.Server, process: Callable[..., Awaitable[
 def register_ending(server: grpc.aio.Server) -> None:
     """Serve no exchange: every stream ends at once and cleanly, so that its request passes without memory.
 
-    A service that is not registered would be an error, and a 500 for the user.
-    """
+    A service that is not registered would be an error, and a 500 for the user."""
 
     async def end_stream(_requests: AsyncIterator[bytes], _context: Stream) -> None:
         """No message ever goes back."""

@@ -102,7 +102,6 @@ def capture(dialect: Dialect, headers: Headers, limit: int, held: BodyMemoryBudg
     return Capture(reader, encoding, limit, held)
 
 
-# --- held --------------------------------------------------------------------------------------------
 # A budget in bytes for the bodies that open exchanges hold in this process.
 
 # Of the whole, what captures for learning may take together: the rest is kept free for reads, because a
@@ -147,7 +146,6 @@ class BodyMemoryBudget:
         self._learning -= count
 
 
-# --- accounts ----------------------------------------------------------------------------------------
 # What memory adds and what the provider's cache spares, by tenant and by side of the comparison.
 
 OTHERS = "other"  # the label of every tenant that is not named
@@ -160,7 +158,7 @@ class ExchangeAccounts:
     def __init__(self, metrics: Metrics, tenants: Collection[str] = ()) -> None:
         self._metrics, self._tenants = metrics, frozenset(tenants)
 
-    def asked(self, enriched: Enriched) -> None:
+    def count_request(self, enriched: Enriched) -> None:
         """A request with a caller left us."""
         if enriched.arm is Arm.NONE:
             return
@@ -168,7 +166,7 @@ class ExchangeAccounts:
         self._metrics.arm_exchanges.labels(*labels).inc()
         self._metrics.arm_added_tokens.labels(*labels).inc(enriched.tokens)
 
-    def answered(self, enriched: Enriched, answer: Answer) -> None:
+    def count_answer(self, enriched: Enriched, answer: Answer) -> None:
         """Its answer names the count. Only where the provider tells of its cache: the two are a share
         of one another."""
         if enriched.arm is Arm.NONE or answer.prompt_tokens is None or answer.cached_tokens is None:

@@ -47,19 +47,19 @@ class ServerOptions:
 
 
 class GrpcServer:
-    """Serves from `async with` on; leaving it drains. The services are ready when `set_ready(True)` says so."""
+    """Serves within `async with`; leaving drains. Services are not ready before `set_ready(True)`."""
 
     def __init__(self, options: ServerOptions, services: Sequence[str], registers: Registers) -> None:
-        """*services*: full names of what *registers* adds, for health and reflection."""
+        """*services*: full names of the services that *registers* adds, for health and reflection."""
         self._options, self._services, self._registers = options, tuple(services), registers
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # set where asyncio is
         self._server = grpc.aio.server(options=list(options.channel))
         self._draining = False
-        self.port = 0  # the one in use, once serving; 0 for a Unix socket
+        self.port = 0  # the port in use while serving; 0 for a Unix socket
 
     @property
     def address(self) -> str:
-        """Where it listens, with the port in use."""
+        """The address with the port in use."""
         if self._options.address.startswith("unix:"):
             return self._options.address
         return f"{self._options.address.rpartition(':')[0]}:{self.port}"
@@ -80,14 +80,14 @@ class GrpcServer:
         await self.drain()
 
     async def set_ready(self, *, ready: bool) -> None:
-        """What health says of "", readiness and the services; without effect once draining."""
+        """Set the health of "", readiness and the services; without effect while draining."""
         if self._draining:
             return
         await self._say(health_pb2.HealthCheckResponse.SERVING if ready else _NOT_SERVING)
 
     async def drain(self) -> None:
-        """NOT_SERVING, a wait in which Envoy turns away, then no new streams and a grace for the open ones.
-        Liveness stays: a process that drains is not to be killed for it."""
+        """Report NOT_SERVING, wait for Envoy to stop sending, then reject new streams and let open streams end.
+        Liveness stays SERVING, so that a draining process is not killed."""
         if self._draining:
             return
         self._draining = True
@@ -134,7 +134,7 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
 
 
 class _Rotating:
-    """Reads the files again when one of them has changed. gRPC asks at every handshake, from its own thread."""
+    """Rereads changed certificate files. gRPC calls it at every handshake, from its own thread."""
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
@@ -143,19 +143,19 @@ class _Rotating:
         self._read = self.current()
 
     def current(self) -> grpc.ServerCertificateConfiguration:
-        """OSError where they cannot be read, or do not belong together: gRPC would say so to nobody but its log."""
+        """Read the files. OSError if they are unreadable or do not match: gRPC would only log it."""
         tried = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self._tls.client_ca)
-        tried.load_cert_chain(self._tls.cert, self._tls.key, password=lambda: "")  # which else asks at a terminal
+        tried.load_cert_chain(self._tls.cert, self._tls.key, password=lambda: "")  # without it: a prompt
         key, cert = self._tls.key.read_bytes(), self._tls.cert.read_bytes()
         authority = self._tls.client_ca.read_bytes() if self._tls.client_ca else None
         return grpc.ssl_server_certificate_configuration([(key, cert)], root_certificates=authority)
 
     def latest(self) -> grpc.ServerCertificateConfiguration:
-        """The newest configuration that could be read: the one in use while a rotation is half done."""
+        """The newest readable configuration; during an incomplete rotation the previous configuration."""
         try:
             stamps = self._stamps()
             if stamps != self._seen:
-                self._seen = stamps  # said once: what is half done changes again
+                self._seen = stamps  # logged once: an incomplete rotation changes again
                 self._read = self.current()
                 log.info("tls.rotated")
         except OSError as error:
@@ -166,19 +166,18 @@ class _Rotating:
         return tuple((stat.st_mtime_ns, stat.st_ino) for stat in (path.stat() for path in self._files))
 
 
-# --- readiness ---------------------------------------------------------------------------------------
-# Whether Envoy should send us requests: told to gRPC health and to /readyz.
+# Readiness: whether Envoy should send requests, for gRPC health and /readyz.
 #
-# Asked are what a request cannot do without: the model is loaded before the server starts, the journal is tried
-# again and again. The memory store is not asked: without it requests pass unenriched, which is better than having
-# no sidecar to send them to.
+# It depends on the parts that every request needs: the model is loaded before the server starts, and the journal
+# is checked periodically. The memory store is not checked: without it requests pass unenriched, which is better
+# than no sidecar at all.
 
-Check = Callable[[], Awaitable[object]]  # raises an error of ours when what it asks for is not there
+Check = Callable[[], Awaitable[object]]  # raises a MemoryExtprocError if a part is unavailable
 Tell = Callable[[bool], Awaitable[None]]
 
 
 class Readiness:
-    """Asks *check* every *interval* while entered, and tells every change. Not ready until the first answer."""
+    """Runs *check* every *interval* while entered and reports changes to *tell*. Not ready before the first run."""
 
     def __init__(self, check: Check, tell: Tell, interval: timedelta = timedelta(seconds=2)) -> None:
         self._check, self._tell, self._interval = check, tell, interval
@@ -187,7 +186,7 @@ class Readiness:
 
     @property
     def reason(self) -> str:
-        """Why not; empty when ready."""
+        """The reason for not being ready; empty when ready."""
         return self._reason
 
     async def __aenter__(self) -> Self:

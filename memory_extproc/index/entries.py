@@ -95,7 +95,6 @@ def _read(content: str, said: int, nobody: bool) -> Entry:  # noqa: FBT001 - a k
     )
 
 
-# --- asked -------------------------------------------------------------------------------------------
 # A question as the index sees it: its terms, whom it is about, which days and what kind of answer it asks for.
 
 CALLER, ANSWERER = "<caller>", "<answerer>"  # subjects that are not named; no name looks like them
@@ -177,7 +176,6 @@ def _by_person(text: str) -> tuple[str, ...]:
     return (CALLER, ANSWERER) if _ADDRESSES.search(text) else (CALLER,)
 
 
-# --- timeline ----------------------------------------------------------------------------------------
 # Messages in the order in which they were said, session by session, and sums over what stands around each.
 #
 # A long message is several memories, its pieces. It is one message all the same: else its pieces would compete with
@@ -320,7 +318,6 @@ def _questions(first: Ints, asks: Bools, role: Ints) -> Ints:
     return found
 
 
-# --- packing -----------------------------------------------------------------------------------------
 # Vectors of single words, packed: four bits a number, which changed no figure of recall beside the model's own
 # 32.
 #

@@ -1,7 +1,6 @@
 """Facets of the memories of an owner: attributes, days and names, for questions of a kind and not by likeness.
 
-A facet is made from its row when the row comes, and goes with it, so a forgotten memory cannot be found by it.
-"""
+A facet is made from its row when the row comes, and goes with it, so a forgotten memory cannot be found by it."""
 
 from __future__ import annotations
 

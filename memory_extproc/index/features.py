@@ -1,7 +1,6 @@
 """What speaks for each memory that it answers a question: numbers by position, nothing weighed yet.
 
-BM25: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", with k1 1.2 and b 0.75.
-"""
+BM25: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", with k1 1.2 and b 0.75."""
 
 from __future__ import annotations
 
@@ -260,7 +259,6 @@ def _of_surroundings(found: dict[str, Floats], line: Timeline) -> None:
         found[name] = np.where(line.alone, np.nan, values) if line.alone.any() else values
 
 
-# --- likeliest ---------------------------------------------------------------------------------------
 # The memories worth a closer look: those that most speaks for, by a rough sum that needs no fitted weights.
 
 # What each feature counts for in the rough sum, in standard deviations.

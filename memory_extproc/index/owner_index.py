@@ -1,8 +1,7 @@
 """One owner's memories, found by their words and by what stands around them.
 
 Memories are added and taken out one at a time; what depends on all of them is made when it is next asked for. So
-the index answers as one filled afresh would, whatever order things came in.
-"""
+the index answers as one filled afresh would, whatever order things came in."""
 
 from __future__ import annotations
 
@@ -294,7 +293,6 @@ class OwnerIndex:
         return self._codes.setdefault(name, len(self._codes))
 
 
-# --- postings ----------------------------------------------------------------------------------------
 # Which memories a term stands in, and how often: lists that only grow, until they are made anew.
 
 _PER_TERM = 250  # bytes of an entry of the dictionary with its two arrays

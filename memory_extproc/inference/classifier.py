@@ -12,8 +12,8 @@ from typing import Self
 import aiohttp
 import msgspec
 
+from memory_extproc.concurrency import Breaker, BreakerLimits, Clock
 from memory_extproc.errors import TransientError
-from memory_extproc.inference.circuit_breaker import Breaker, BreakerLimits, Clock
 from memory_extproc.model import digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -21,6 +21,7 @@ from memory_extproc.observe.metrics import Metrics
 log = logger(__name__)
 
 _PATH = "/api/v1/classify/fact-check"
+_OPEN = "the router kept failing and is left alone for a while"
 _LONGEST_TEXT = 4_000  # characters: the router's own classifiers read no more than some hundred tokens
 _LONGEST_ANSWER = 64 << 10  # bytes
 _OK = 200
@@ -55,7 +56,7 @@ class FactClassifier:
 
     def __init__(self, limits: ClassifierLimits, metrics: Metrics, clock: Clock) -> None:
         self._limits, self._metrics, self._clock = limits, metrics, clock
-        self._breaker = Breaker(limits.breaker, clock)
+        self._breaker = Breaker(limits.breaker, clock, _OPEN)
         self._known: OrderedDict[str, bool] = OrderedDict()
         self._session: aiohttp.ClientSession | None = None
 
@@ -70,7 +71,7 @@ class FactClassifier:
     def reconfigure(self, limits: ClassifierLimits) -> None:
         if limits != self._limits:
             self._known.clear()
-            self._breaker = Breaker(limits.breaker, self._clock)
+            self._breaker = Breaker(limits.breaker, self._clock, _OPEN)
         self._limits = limits
 
     async def is_fact(self, text: str, within: timedelta) -> tuple[bool | None, str]:
@@ -96,14 +97,14 @@ class FactClassifier:
                 raw = await self._post(text)
             found = msgspec.json.decode(raw, type=_FactCheck).needs_fact_check
         except TimeoutError:
-            return self._record_failure(Classified.LATE)
+            return self._count_failure(Classified.LATE)
         except (aiohttp.ClientError, OSError, ValueError) as error:
             unreadable = isinstance(error, msgspec.MsgspecError | UnicodeDecodeError)
-            return self._record_failure(Classified.UNREADABLE if unreadable else Classified.FAILED)
+            return self._count_failure(Classified.UNREADABLE if unreadable else Classified.FAILED)
         except BaseException:
-            self._breaker.record_abandonment()
+            self._breaker.count_undecided()
             raise
-        self._breaker.record_success()
+        self._breaker.count_success()
         self._known[key] = found
         while len(self._known) > self._limits.cached:
             self._known.popitem(last=False)
@@ -125,7 +126,7 @@ class FactClassifier:
                     raise msgspec.DecodeError
             return bytes(raw)
 
-    def _record_failure(self, outcome: Classified) -> tuple[None, Classified]:
-        self._breaker.record_failure()
+    def _count_failure(self, outcome: Classified) -> tuple[None, Classified]:
+        self._breaker.count_failure()
         log.info("signals.classifier_failed", outcome=outcome.value)
         return None, outcome

@@ -15,8 +15,8 @@ import msgspec
 import openai
 import tenacity
 
+from memory_extproc.concurrency import Breaker, BreakerLimits, Clock
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError, TruncatedAnswerError
-from memory_extproc.inference.circuit_breaker import Breaker, BreakerLimits, Clock
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance
@@ -216,7 +216,7 @@ class Endpoint:
         self._metrics = metrics
         self._rng = rng
         self._sleep = sleep
-        self._breaker = Breaker(limits.breaker, clock)
+        self._breaker = Breaker(limits.breaker, clock, "the endpoint kept failing and is left alone for a while")
         # Sent with each request, not set once: only there does the client let us leave Authorization out.
         self.headers: dict[str, str | openai.Omit] = {MARKER_HEADER: marker} if marker else {}
         seconds = limits.timeout.total_seconds()
@@ -256,17 +256,17 @@ class Endpoint:
             answer = await self._retried(attempt)
         except CallError as error:
             if error.outcome in _DOWN:
-                self._breaker.record_failure()
+                self._breaker.count_failure()
             else:
-                self._breaker.record_success()
+                self._breaker.count_success()
             if counted:
                 self.count(error.outcome)
             log.warning("llm.failed", role=self.role, outcome=error.outcome.value, status=error.status)
             raise error.as_ours() from error
         except BaseException:  # cancelled, or a bug of ours: that says nothing of the endpoint
-            self._breaker.record_abandonment()
+            self._breaker.count_undecided()
             raise
-        self._breaker.record_success()
+        self._breaker.count_success()
         if counted:
             self.count(CallOutcome.OK)
         return answer

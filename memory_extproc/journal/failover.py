@@ -1,8 +1,7 @@
 """A shared journal with a local spare for outages.
 
 A turn reported as journalled is on disk here even while Redis is unreachable. The spare's turns move to the shared
-journal once it answers, and are processed only from there.
-"""
+journal once it answers, and are processed only from there."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ async def move(
     recognised.
 
     *moved* is extended, and stays valid if the move fails. Turns forgotten in the meantime are filtered when they
-    are learned.
-    """
+    are learned."""
     moved = moved or Moved([])
     for turn in (entry.turn for entry in entries):
         stored = await target.append(turn)
@@ -86,8 +84,7 @@ class FailoverJournal:
     async def _move(self) -> Sequence[JournalEntry]:
         """Move the spare's turns to the shared journal and return them as arrivals.
 
-        Usually no replica has stored their messages while the shared journal was unreachable.
-        """
+        Usually no replica has stored their messages while the shared journal was unreachable."""
         if self._moved.ids:  # *shared* failed during the move, and does not return these as arrivals
             return await self._give_moved()
         if self._looked and not self._put_aside:

@@ -3,8 +3,7 @@
 The accepting replica stores a turn's messages at once. Only the holder of the owner's part extracts facts, in
 order. If it dies or its store fails, its parts pass to other replicas with a higher fencing token, and its late
 marks have no effect. Turns whose messages it had not stored arrive at the new holder after a grace period. As
-durable as the server's persistence.
-"""
+durable as the server's persistence."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ class _Part:
 class RedisJournal:
     """Implements ports.Journal over *link*. Use within `async with`; leaving releases the parts.
 
-    *max_turns* bounds unlearned turns of all replicas together, *max_dead* the dead letters.
-    """
+    *max_turns* bounds unlearned turns of all replicas together, *max_dead* the dead letters."""
 
     def __init__(
         self,

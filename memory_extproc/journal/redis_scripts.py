@@ -9,8 +9,7 @@
     PREFIX:ended        last turns of ended sessions, reported by another replica than the holder, with their parts
     PREFIX:parts        the holder, token and expiry of each part; PREFIX:tokens, PREFIX:replicas
 
-Leases use the server's clock, so replicas need not agree about the time.
-"""
+Leases use the server's clock, so replicas need not agree about the time."""
 
 from __future__ import annotations
 

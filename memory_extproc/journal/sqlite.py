@@ -1,8 +1,7 @@
 """The journal in a SQLite file: accepted turns wait here until they are learned.
 
 A turn is waiting → stored (messages in the store) → learned (facts extracted), then erased after a short retention.
-A turn that fails permanently becomes a dead letter, kept for review up to a limit.
-"""
+A turn that fails permanently becomes a dead letter, kept for review up to a limit."""
 
 from __future__ import annotations
 
@@ -12,13 +11,11 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from functools import partial
 from pathlib import Path
-from typing import Any, Self
 
 import msgspec
 
-from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
+from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
 from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.ports import JournalEntry, Now
 
@@ -127,11 +124,10 @@ _PAGE = 100  # entries of an owner read at once
 _FEW = 32  # turns read on the event loop, without a transaction
 
 
-class SqliteJournal:
+class SqliteJournal(SqliteBacked):
     """Implements ports.Journal. Use within `async with`; an unusable file fails the calls, not the entering.
 
-    *max_turns* bounds unlearned turns, *max_dead* the dead letters (the oldest is erased first).
-    """
+    *max_turns* bounds unlearned turns, *max_dead* the dead letters (the oldest is erased first)."""
 
     def __init__(
         self,
@@ -150,25 +146,10 @@ class SqliteJournal:
         self._given = 0  # the place up to which arrivals were given
         self._own: set[int] = set()  # places beyond it that our own appends made
 
-    async def __aenter__(self) -> Self:
-        await self._file.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._file.__aexit__()
-
-    async def open(self) -> None:
-        """Open the file; raises its faults."""
-        await self._file.open()
-
     async def check(self) -> None:
         """Raise the error that would prevent a write now: a lock, a full disk, damage."""
-
-        def touch(connection: sqlite3.Connection) -> None:
-            # Rewrites a page with the same value; an UPDATE without a change writes none.
-            connection.execute(f"PRAGMA user_version = {_SCHEMA.version}")
-
-        await self._file.run(touch)
+        # Rewrites a page with the same value; an UPDATE without a change writes none.
+        await self._file.execute(f"PRAGMA user_version = {_SCHEMA.version}")
 
     async def append(self, turn: Turn) -> TurnOutcome:
         body = msgspec.json.encode(turn)
@@ -223,18 +204,11 @@ class SqliteJournal:
         await self._file.run(write)
 
     async def erase_learned(self, before: datetime) -> int:
-        def erase(connection: sqlite3.Connection) -> int:
-            return connection.execute(
-                "DELETE FROM turns WHERE stage = 2 AND ended < ?", (before.timestamp(),)
-            ).rowcount
-
-        return await self._file.run(erase, scrub=True)
+        learned = "DELETE FROM turns WHERE stage = 2 AND ended < ?"
+        return await self._file.execute(learned, (before.timestamp(),), scrub=True)
 
     async def erase_owner(self, owner: Owner) -> int:
-        def erase(connection: sqlite3.Connection) -> int:
-            return connection.execute("DELETE FROM turns WHERE owner = ?", (owner.key,)).rowcount
-
-        return await self._file.run(erase, scrub=True)
+        return await self._file.execute("DELETE FROM turns WHERE owner = ?", (owner.key,), scrub=True)
 
     async def depth(self) -> Depth:
         def read(connection: sqlite3.Connection) -> Depth:
@@ -252,23 +226,18 @@ class SqliteJournal:
 
     async def of_owner(self, owner: Owner) -> AsyncIterator[Entry]:
         after = 0
-        while rows := await self._file.run(partial(_rows, _OF_OWNER, (owner.key, after, _PAGE))):
+        while rows := await self._file.fetch(_OF_OWNER, (owner.key, after, _PAGE)):
             for row in rows:
                 if (entry := _entry(row)) is not None:
                     yield entry
             after = rows[-1][0]
 
     async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
-        def erase(connection: sqlite3.Connection) -> int:
-            return connection.execute(
-                "DELETE FROM turns WHERE owner = ? AND id IN (SELECT value FROM json_each(?))",
-                (owner.key, json.dumps(list(turn_ids))),
-            ).rowcount
-
-        return await self._file.run(erase, scrub=True)
+        these = "DELETE FROM turns WHERE owner = ? AND id IN (SELECT value FROM json_each(?))"
+        return await self._file.execute(these, (owner.key, json.dumps(list(turn_ids))), scrub=True)
 
     async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
-        return [_letter(row) for row in await self._file.run(partial(_rows, _LETTERS, (int(after or 0), limit)))]
+        return [_letter(row) for row in await self._file.fetch(_LETTERS, (int(after or 0), limit))]
 
     async def retry(self, turn_ids: Sequence[str]) -> int:
         wanted = json.dumps(list(turn_ids))
@@ -302,7 +271,7 @@ class SqliteJournal:
 
     async def end(self, owner: Owner, session: str) -> None:
         def end(connection: sqlite3.Connection) -> None:
-            rows = _rows(_OF_OWNER, (owner.key, 0, -1), connection)
+            rows = connection.execute(_OF_OWNER, (owner.key, 0, -1)).fetchall()
             for entry in [entry for entry in map(_entry, rows) if entry is not None]:
                 pending = entry.state in {JournalState.WAITING, JournalState.STORED}
                 if pending and session in {"", entry.turn.session} and not entry.turn.last:
@@ -336,10 +305,6 @@ class SqliteJournal:
             connection.executemany(f"{update} AND id = ? AND place = ?", places)
 
         await self._file.run(write)
-
-
-def _rows(statement: str, values: tuple[object, ...], connection: sqlite3.Connection) -> list[Any]:
-    return connection.execute(statement, values).fetchall()
 
 
 def _entry(row: tuple[int, int, int, int, bytes]) -> Entry | None:

@@ -2,5 +2,4 @@
 
 Read in the order in which a turn passes: `ingest` and `screening`; `learner` over the `queue`; `messages` with
 `chunking` for what was said; `extract/` for facts, then `reconcile` by `conflicts`; `commands/` for what users tell
-the assistant to do.
-"""
+the assistant to do."""

@@ -3,8 +3,7 @@
 A vector says what the model has read, and the model reads some 256 tokens: of a longer message the rest could
 not be found. Cuts are made where the writer made them, at headings first, then around code, between paragraphs,
 list items, lines and sentences; between words where there is nothing else, within a word where it alone is longer
-than a piece, and never within what a reader sees as one character.
-"""
+than a piece, and never within what a reader sees as one character."""
 
 from __future__ import annotations
 
@@ -308,7 +307,7 @@ def _between_words(text: str, at: int, ends: Sequence[int]) -> int:
     for end in reversed(ends):
         spaced = text[end - 1].isspace() or text[end].isspace()
         unspaced = _IS_UNSPACED.match(text, end) or _IS_UNSPACED.match(text, end - 1)
-        if spaced or (unspaced and text[end] not in _NOT_FIRST and not _joined(text, end)):
+        if spaced or (unspaced and text[end] not in _NOT_FIRST and not _are_joined(text, end)):
             return end
     return _whole_characters(text, at, ends[-1])
 
@@ -316,12 +315,12 @@ def _between_words(text: str, at: int, ends: Sequence[int]) -> int:
 def _whole_characters(text: str, at: int, cut: int) -> int:
     """*cut*, moved back towards *at* where it would part what is seen as one character."""
     for moved in range(cut, max(at, cut - _LONGEST_CLUSTER), -1):
-        if not _joined(text, moved):
+        if not _are_joined(text, moved):
             return moved
     return cut
 
 
-def _joined(text: str, at: int) -> bool:
+def _are_joined(text: str, at: int) -> bool:
     """Whether the characters before and after *at* are one to the eye. By and large the extended grapheme
     clusters of Unicode Standard Annex 29."""
     if not 0 < at < len(text):

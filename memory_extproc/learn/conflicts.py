@@ -101,6 +101,8 @@ def likeness(fact: Fact, found: Hit) -> FactRelation:
     if saying(fact.content) == saying(there.content) and _currencies_agree(fact.content, there.content):
         return FactRelation.SAME
     named_whole = {"subject", "attribute", "value"} <= named.keys()
+    if named_whole and (longer := _added_detail(fact, there)) is not None:
+        return longer
     if not named_whole or about(fact.subject) != about(str(named["subject"])):
         return FactRelation.OTHER
     if fact.ends or named.get("ends"):
@@ -134,10 +136,34 @@ def _detail(fact: Fact, there: Memory) -> FactRelation | None:
     ):
         return None
     said, known = _details(fact.content), _details(there.content)
-    if mine < theirs:
+    renamed = fact.attribute != there.metadata["attribute"]  # the job and its employer: neither is in the other
+    if mine < theirs or (renamed and said <= known):
         return FactRelation.WIDER if said <= known else FactRelation.OTHER
-    if theirs < mine:
+    if theirs < mine or (renamed and known <= said):
         return FactRelation.NARROWER if known <= said else FactRelation.OTHER
+    return None
+
+
+# Continues a whole statement, as "twice a day" continues "takes metformin". "a dog sitter" continues no "a dog".
+_GOES_ON = re.compile(
+    r",? (?:at|in|on|with|for|from|as|since|by|near|every|twice|once|during|named|called|\d)[\w:.]*(?: |$)"
+    r"|, (?!and )"
+)
+_NAMED = re.compile(r"^(User's [a-z-]+) [A-Z][\w'-]+(?= [a-z])")
+
+
+def _added_detail(fact: Fact, there: Memory) -> FactRelation | None:
+    """Compare a statement with the same statement continued, or with the person's name in it."""
+    if fact.ends or there.metadata.get("ends"):
+        return None
+    for short, long, relation in (
+        (fact.content, there.content, FactRelation.WIDER),
+        (there.content, fact.content, FactRelation.NARROWER),
+    ):
+        for told in (long, _NAMED.sub(r"\1", long)):
+            rest = told.removeprefix(short)
+            if (not rest and told != long) or (rest != told and _GOES_ON.match(rest)):
+                return relation
     return None
 
 
@@ -165,7 +191,8 @@ def _likeness_of_endings(fact: Fact, there: Memory) -> FactRelation:
     touched: who no longer lives in Paris may live in Tokyo."""
     named = there.metadata
     attribute, value = str(named["attribute"]), str(named["value"])
-    if _having(fact.attribute) != _having(attribute):
+    rest = attribute.removeprefix(fact.attribute)  # "play tennis on sundays" ends with "play tennis"
+    if _having(fact.attribute) != _having(attribute) and (rest == attribute or _GOES_ON.match(rest) is None):
         return FactRelation.OTHER
     if fact.ends and named.get("ends"):
         return FactRelation.SAME if agree(fact.value, value) else FactRelation.OTHER
@@ -179,15 +206,14 @@ def _likeness_of_endings(fact: Fact, there: Memory) -> FactRelation:
 def _having(attribute: str) -> frozenset[str]:
     """The dog of "has dog" and of "dog's name"."""
     key = about(attribute)
-    return key - {"has"} or key
+    return key - _VERBS or key
 
 
 def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: Sequence[str] = ()) -> Change:
     """What *fact*, which would be stored as *row*, is beside *existing*, in whichever order they come.
 
     Messages, other projects and *row* itself are passed over. What only repeats a memory we *injected* is
-    never new.
-    """
+    never new."""
     others = [one for one in existing if _comparable(one.memory, row)]
     alike = {one.memory.id: likeness(fact, one) for one in others}
     if (moved := _moved(fact, others)) is not None and alike[moved.id] is FactRelation.OTHER:
@@ -294,7 +320,6 @@ def _age(memory: Memory) -> tuple[float, int, int, str]:
     return said, memory.seq, ordinal if isinstance(ordinal, int) else 0, memory.id
 
 
-# --- same --------------------------------------------------------------------------------------------
 # When two facts speak of the same, and when they say the same of it. Pure.
 
 # Words that name nothing by themselves: "the Hawaii trip's total budget" is the budget for Hawaii.
@@ -337,6 +362,9 @@ def about(text: str) -> frozenset[str]:
     return frozenset(key for key in found if key not in _BARE) or frozenset(found)
 
 
+_VERBS = about("has") | about("does")  # in an attribute they name no thing
+
+
 def saying(text: str) -> tuple[str, ...]:
     """The key of a value: "$10,000", "10k" and "10,000 dollars" agree; the order of words counts, for
     "tea over coffee" is not "coffee over tea", and so does every "not"."""
@@ -377,7 +405,6 @@ def _joined(token: str) -> str:
     return fold(token).replace(" ", "")
 
 
-# --- llm judge ---------------------------------------------------------------------------------------
 # A language model's word on whether a fact changes what is known. Its answer is checked, number by number.
 
 PROMPT: Final = "reconcile-1"

@@ -46,8 +46,7 @@ class Intake:
     """Screens an exchange, finds its place in a session and appends it to the journal. Who hands it in waits for
     that for `journal_wait` at most; the exchange is kept all the same, also where who handed it in is cancelled or
     the process is killed: it is in the intake log from before the first await until it is in the journal or is
-    rejected. Exchanges that cannot be decided or journalled now wait there, of each owner in their order.
-    """
+    rejected. Exchanges that cannot be decided or journalled now wait there, of each owner in their order."""
 
     def __init__(
         self,
@@ -150,7 +149,6 @@ class Intake:
         if self._waiting:
             log.warning("turns.left_undecided", turns=self._count)
 
-    # --- the log ---------------------------------------------------------------------------------------
     async def tend(self, closing: asyncio.Event) -> None:
         """Looks after the log's files."""
         while self._log is not None and not await self._ends_within_look(closing):
@@ -221,9 +219,9 @@ class Intake:
             return None
         whose, at = exchanged.caller.owner, exchanged.at
         if len(exchanged.answered) + sum(len(message.text) for message in exchanged.history) > _LARGE:
-            record = await self._log.append_large(Kind.TURN, whose, at, partial(_encoded, exchanged))
+            record = await self._log.append_large(Kind.TURN, whose, at, partial(_encode, exchanged))
         else:
-            record = self._log.append(Kind.TURN, whose, at, _encoded(exchanged))
+            record = self._log.append(Kind.TURN, whose, at, _encode(exchanged))
         return None if record is None else _Logged(record)
 
     def _put_off(self, logged: _Logged, why: TurnOutcome) -> None:
@@ -263,16 +261,15 @@ class Intake:
             log.info("turns.decided")
         self._metrics.turns_undecided.set(self._count)
 
-    # --- one exchange ----------------------------------------------------------------------------------
     async def _attempt(self, exchanged: Exchanged, logged: _Logged | None) -> TurnOutcome:
         try:
             stored = await self._take_in(exchanged, logged)
         except TransientError as error:
-            stored = self._failed(error, logged)
+            stored = self._end_failure(error, logged)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one exchange, it must not end the others
             if logged is not None:
                 logged.failures += 1
-            stored = self._failed(error, logged)
+            stored = self._end_failure(error, logged)
         if logged is None or self._log is None:
             if stored is TurnOutcome.UNDECIDED:
                 full = self._log is not None and self._log.is_full
@@ -285,7 +282,7 @@ class Intake:
             self._discard(logged.record)
         return stored
 
-    def _failed(self, error: Exception, logged: _Logged | None) -> TurnOutcome:
+    def _end_failure(self, error: Exception, logged: _Logged | None) -> TurnOutcome:
         if logged is None or not logged.waited:
             log.error("journal.failed", error=type(error).__name__)
         if logged is None or logged.failures >= self._limits.attempts:
@@ -364,14 +361,13 @@ def _number(logged: _Logged) -> int:
     return logged.record.number
 
 
-def _encoded(exchanged: Exchanged) -> bytes:
+def _encode(exchanged: Exchanged) -> bytes:
     try:
         return msgspec.json.encode(exchanged)
     except UnicodeEncodeError:  # lone surrogates, which JSON can escape and UTF-8 cannot hold
         return json.dumps(msgspec.to_builtins(exchanged)).encode()
 
 
-# --- settling ----------------------------------------------------------------------------------------
 # Who has said something that cannot be found yet, and who waits until it can.
 
 
@@ -414,7 +410,6 @@ class PendingWrites:
                 waiter.set_result(None)
 
 
-# --- sifting -----------------------------------------------------------------------------------------
 # What of the exchanges and turns is not learned because its owner had it forgotten.
 
 
@@ -443,7 +438,7 @@ class TombstoneFilter:
         if self._forgotten is None:
             return False
         try:
-            gone = not await self._forgotten.left([turn])
+            gone = not await self._forgotten.filter_turns([turn])
         except TransientError:
             return False  # the forget that is under way will look into the journal
         if gone:
@@ -454,13 +449,12 @@ class TombstoneFilter:
         """Those of *entries* that may be learned; the others leave the journal."""
         if self._forgotten is None or not entries:
             return entries
-        left = {turn.id for turn in await self._forgotten.left([entry.turn for entry in entries])}
+        left = {turn.id for turn in await self._forgotten.filter_turns([entry.turn for entry in entries])}
         if gone := [entry.turn.id for entry in entries if entry.turn.id not in left]:
             await self._journal.erase(owner, gone)
         return [entry for entry in entries if entry.turn.id in left]
 
 
-# --- limits ------------------------------------------------------------------------------------------
 # The bounds of the write path.
 
 

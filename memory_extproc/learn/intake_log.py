@@ -7,8 +7,7 @@ or incognito state cannot be known waits here until it can, and so do incognito 
 Records are sealed, because an exchange is logged before it is screened: its owner may not allow it, and it may hold
 secrets. A discarded record becomes unreadable when its segment and its key are deleted, some
 `IntakeLogLimits.linger` later; records that still wait in that segment are copied to the newest one before. A
-process never appends to a segment that another process began.
-"""
+process never appends to a segment that another process began."""
 
 from __future__ import annotations
 
@@ -89,7 +88,6 @@ class IntakeLog:
         self._segments.clear()
         self._active = None
 
-    # --- records -------------------------------------------------------------------------------------
     @property
     def is_full(self) -> bool:
         return len(self._ids) >= self._limits.records or self._bytes >= self._limits.bytes
@@ -175,7 +173,6 @@ class IntakeLog:
         if not writable:
             log.error("intake.not_written")
 
-    # --- segments ------------------------------------------------------------------------------------
     async def tend(self) -> None:
         """To be called every second or so: takes up segments that were put into the directory, and replaces those
         that hold discarded records, are long, or are no longer at their path."""
@@ -235,7 +232,6 @@ class IntakeLog:
         if segment.path.exists():
             self._dropped.add(segment.path.name)
 
-    # --- what other processes left ---------------------------------------------------------------------
     async def _take_up(self) -> None:
         found: list[Record] = []
         for path in sorted(self._directory.glob("*.log")):
@@ -296,7 +292,6 @@ def _context(path: Path) -> bytes:
     return b"memory-extproc intake log\0" + path.stem.encode()
 
 
-# --- intake segment ----------------------------------------------------------------------------------
 # One segment of the intake log: a file of sealed records, `NAME.log`, beside its key, `NAME.key`.
 #
 # A segment begins with a magic number and its version. Each record has its length, a CRC-32, its kind and its id,

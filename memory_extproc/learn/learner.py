@@ -4,8 +4,7 @@ Step 1, at once: the messages of a turn are embedded and put into the owner's pa
 and later: facts are extracted from its turns and reconciled with what is known. What is to be done is held in
 process as turn ids only; the words are read from the journal when their turn has come, so an owner who was
 forgotten in the meantime has nothing there to be learned. For that, forgetting first has everybody know what
-goes, advances the epoch, erases the journal, and then deletes what is stored.
-"""
+goes, advances the epoch, erases the journal, and then deletes what is stored."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ class FactReconciler(Protocol):
 
 class Learner:
     """Implements ports.TurnLearner. Entering takes up what the journal holds from before; leaving works off what
-    was accepted, extraction included, for *grace* at most; the rest stays in the journal.
-    """
+    was accepted, extraction included, for *grace* at most; the rest stays in the journal."""
 
     def __init__(
         self,
@@ -114,7 +112,7 @@ class Learner:
         )
         self._following = TopicShifts(topics, self._gatherings)
         self._take_up = JournalPoller(
-            journal, self._taken, _take_up_limits(limits), metrics, revive=revival.revive, now=now, rng=rng
+            journal, self._take_arrivals, _take_up_limits(limits), metrics, revive=revival.revive, now=now, rng=rng
         )
         self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, of what step 1 has still to do
         self._last_words: set[str] = set()  # those of them that end their session
@@ -123,18 +121,18 @@ class Learner:
 
     def _lanes(self, rng: Chance) -> tuple[OwnerQueues[str], OwnerQueues[str], OwnerQueues[tuple[str, ...]]]:
         """Queues of the steps: by turn id, and by the turn ids of a part of a session."""
-        limits, stepped = self._limits, self._traces.stepped
+        limits, trace_step = self._limits, self._traces.trace_step
         lanes = partial(OwnerQueues, in_vain=limits.overlaid, backoff=limits.backoff, rng=rng)
         showing: OwnerQueues[str] = lanes(
             "show", self._show, self._not_shown,
             at_once=limits.remembering, together=limits.together,
         )  # fmt: skip
         remembering: OwnerQueues[str] = lanes(
-            "remember", stepped("learn.remember", self._remember), self._not_remembered,
+            "remember", trace_step("learn.remember", self._remember), self._not_remembered,
             at_once=limits.remembering, together=limits.together,
         )  # fmt: skip
         extracting: OwnerQueues[tuple[str, ...]] = lanes(
-            "extract", stepped("learn.extract", self._extract), self._not_extracted,
+            "extract", trace_step("learn.extract", self._extract), self._not_extracted,
             at_once=limits.extracting, together=1,
         )  # fmt: skip
         return showing, remembering, extracting
@@ -185,7 +183,6 @@ class Learner:
             await self._extracting.stop()
             self._unsettled.release_all()
 
-    # --- taking in -----------------------------------------------------------------------------------
     async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         return await self._intake.accept(exchanged)
 
@@ -227,7 +224,7 @@ class Learner:
         if not self._remembering.add(owner, turn_id):
             self._unsettled.remove(owner, [turn_id])
 
-    def _remembered(self, owner: Owner, turn_ids: Sequence[str]) -> None:
+    def _drop_ahead(self, owner: Owner, turn_ids: Sequence[str]) -> None:
         ahead = self._ahead.get(owner, {})
         for turn_id in turn_ids:
             ahead.pop(turn_id, None)
@@ -235,7 +232,6 @@ class Learner:
         if not ahead:
             self._ahead.pop(owner, None)
 
-    # --- step 1: messages ----------------------------------------------------------------------------
     async def _show(self, owner: Owner, turn_ids: Sequence[str]) -> None:
         """Show messages before they are stored, so that they can be stored together. Visible in this process alone;
         a turn that cannot be shown is stored at once."""
@@ -287,16 +283,16 @@ class Learner:
         for one in stored:
             self._metrics.remembered.labels(one.role.value, one.decision.value).inc()
         await self._hand_on(entries)
-        self._remembered(owner, turn_ids)
+        self._drop_ahead(owner, turn_ids)
 
     async def _hand_on(self, entries: Sequence[JournalEntry]) -> None:
         """Facts are extracted by who holds the owner: from what is handed on to nobody here, another does."""
         ours = [entry for entry in entries if self._journal.holds(entry.turn.owner)]
-        await self._noted([entry.turn for entry in ours])
+        await self._note_topics([entry.turn for entry in ours])
         last_words = frozenset(self._last_words)
         # From here on who ends the session need not wait for them.
         for entry in entries:
-            self._remembered(entry.turn.owner, [entry.turn.id])
+            self._drop_ahead(entry.turn.owner, [entry.turn.id])
         if self._finding is None:
             await self._journal.mark_learned(ours)
             return
@@ -306,7 +302,7 @@ class Learner:
             if self._obeying.doubted(turn):
                 self._gatherings.flush(turn.owner, turn.session, Trigger.COMMAND)
 
-    async def _noted(self, turns: Sequence[Turn]) -> None:
+    async def _note_topics(self, turns: Sequence[Turn]) -> None:
         """By who follows topics, with the end of their sessions, also one that came while they were noted."""
         told = frozenset(self._last_words)
         await self._following.note(turns, told)
@@ -315,7 +311,7 @@ class Learner:
             for turn in late:
                 await self._following.end(turn.owner, turn.session, but=())
 
-    async def _taken(self, arrived: Sequence[JournalEntry]) -> None:
+    async def _take_arrivals(self, arrived: Sequence[JournalEntry]) -> None:
         """What came by other ways than our own append: each goes where it left off."""
         await self._hand_on([entry for entry in arrived if entry.stored])
         for entry in arrived:
@@ -325,7 +321,7 @@ class Learner:
     async def _not_remembered(self, owner: Owner, turn_id: str, error: Exception) -> bool:
         done = await self._count_failure(self._remember_evidence, [turn_id], error)
         if done:
-            self._remembered(owner, [turn_id])
+            self._drop_ahead(owner, [turn_id])
         return done
 
     async def _count_failure(self, evidence: Evidence, turn_ids: Sequence[str], error: Exception) -> bool:
@@ -342,7 +338,6 @@ class Learner:
             evidence.succeed(turn_ids, proves=False)
         return not waiting
 
-    # --- step 2: facts -------------------------------------------------------------------------------
     async def _extract(self, owner: Owner, batches: Sequence[tuple[str, ...]]) -> None:
         for turn_ids in batches:
             epoch = await self._coordination.epoch(owner)
@@ -355,7 +350,7 @@ class Learner:
             turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
             facts, final = await self._finding.facts(owner, turns, epoch)
             await self._still_in(epoch, owner)
-            facts = await self._obeying.left(facts, turn_ids)
+            facts = await self._obeying.filter_facts(facts, turn_ids)
             await self._reconciler.apply(owner, facts, turns)
             if not final:
                 self._finding.waits(turns)
@@ -395,7 +390,6 @@ def _take_up_limits(limits: LearnLimits) -> JournalPollerLimits:
     return JournalPollerLimits(limits.look, limits.sweep, limits.retention, limits.backoff)
 
 
-# --- following ---------------------------------------------------------------------------------------
 # What the learner tells whoever gathers turns into topics, and what it is told in turn.
 
 
@@ -417,7 +411,7 @@ class TopicShifts:
     def __init__(self, topics: TopicFollower | None, gatherings: SessionBatcher) -> None:
         self._topics, self._gatherings = topics, gatherings
         if topics is not None:
-            topics.shifted = self._shifted
+            topics.shifted = self._flush_session
 
     async def note(self, turns: Iterable[Turn], last: Iterable[str]) -> None:
         """Before the turns can be marked learned, so that a crash in between loses none of them. TransientError
@@ -442,11 +436,10 @@ class TopicShifts:
         except MemoryExtprocError as error:  # it ends by itself when it has been silent for long enough
             log.warning("topics.not_ended", error=type(error).__name__)
 
-    def _shifted(self, owner: Owner, session: str) -> None:
+    def _flush_session(self, owner: Owner, session: str) -> None:
         self._gatherings.flush(owner, session, Trigger.TOPIC)
 
 
-# --- obeying -----------------------------------------------------------------------------------------
 # The learner's part in what people tell the assistant to keep or to forget.
 
 
@@ -491,7 +484,7 @@ class CommandStep:
         doubted = [turn for turn in turns if self.doubted(turn)]
         return await self._commands.decide(doubted) if self._commands and doubted else frozenset()
 
-    async def left(self, facts: Sequence[Fact], turn_ids: Sequence[str]) -> Sequence[Fact]:
+    async def filter_facts(self, facts: Sequence[Fact], turn_ids: Sequence[str]) -> Sequence[Fact]:
         """Those of *facts* whose turns were not forgotten in a chat while they were extracted."""
         if self._commands is None or not facts:
             return facts

@@ -29,7 +29,6 @@ from memory_extproc.safety.operator_rules import says_more_than_masks
 from memory_extproc.text.intents import acknowledgement, echoes, only_asks, polite, refusal
 from memory_extproc.text.words import words_hash
 
-# --- remember ----------------------------------------------------------------------------------------
 # Which messages of a turn become memories, at once and without a model. Pure.
 
 _LONGEST_JUDGED = 4000  # characters; a longer message holds something, and reading it would hold up others
@@ -64,8 +63,8 @@ def judge(turn: Turn, now: datetime, limits: ChunkLimits = _USUAL) -> tuple[Judg
     ids, so that remembering it once more changes nothing. *now* is when it is written; times lose their
     fractions."""
     return (
-        *_judged(turn, 0, _of_caller(turn), now, limits),
-        *_judged(turn, 1, _of_answer(turn), now, limits),
+        *_judge_chunks(turn, 0, _of_caller(turn), now, limits),
+        *_judge_chunks(turn, 1, _of_answer(turn), now, limits),
     )
 
 
@@ -101,7 +100,9 @@ def _at_a_glance(text: str) -> Decision | None:
     return Decision.KEPT if len(text) > _LONGEST_JUDGED else None
 
 
-def _judged(turn: Turn, ordinal: int, decision: Decision, now: datetime, limits: ChunkLimits) -> Iterator[Judged]:
+def _judge_chunks(
+    turn: Turn, ordinal: int, decision: Decision, now: datetime, limits: ChunkLimits
+) -> Iterator[Judged]:
     role = _MESSAGES[ordinal]
     if decision not in {Decision.KEPT, Decision.QUESTION}:
         yield Judged(role, decision, None)
@@ -139,11 +140,11 @@ def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, 
         seq=turn.seq + ordinal,
         role=_MESSAGES[ordinal],
         origin=provenance(turn.origin),
-        metadata={"turn": turn.id, **_heard(turn, ordinal), **numbered, **made_of_tools},
+        metadata={"turn": turn.id, **_moment_fields(turn, ordinal), **numbered, **made_of_tools},
     )
 
 
-def _heard(turn: Turn, ordinal: int) -> dict[str, Any]:
+def _moment_fields(turn: Turn, ordinal: int) -> dict[str, Any]:
     """By what a forget knows the message and its moment again; rows keep whole seconds."""
     exact: dict[str, Any] = {"said": turn.at.timestamp()} if turn.at.microsecond else {}
     return {**exact, "heard": turn.heard} if turn.heard and ordinal == 0 else exact
@@ -179,8 +180,6 @@ def _line(named: Iterable[tuple[str, str]], most_bytes: int) -> str:
     return " ".join(f"{name}={cut(value, most_bytes)}" for name, value in written if value)
 
 
-# --- messages ----------------------------------------------------------------------------------------
-
 _AT_ONCE = 4_000  # characters judged on the event loop, some milliseconds; what is more goes to a thread
 
 Judges = Callable[[Turn, datetime], Sequence[Judged]]  # pure
@@ -208,10 +207,10 @@ class Messages:
         """What became of each message of *entries*, which are *owner*'s. *still_in* raises where nothing may be
         written any more; *shown* is called once all rows can be found, which is before the store has them."""
         settled, entries = await self._store_shown(owner, entries, still_in)
-        judged = await self._judged(entries)
+        judged = await self._judge_entries(entries)
         theirs = await corrected(self._keeps, owner, entries)
         everything = [one for _, all_of_it in judged for one in all_of_it]
-        rows = await self._embedded(everything, theirs)
+        rows = await self._embed(everything, theirs)
         await still_in()
         await self._put(owner, rows, shown)
         unsaid = {memory_id for entry, all_of_it in judged for memory_id in _unsaid(entry, all_of_it)} - theirs
@@ -223,8 +222,8 @@ class Messages:
         self, owner: Owner, entries: Sequence[JournalEntry], *, still_in: Callable[[], Awaitable[None]]
     ) -> None:
         """Make the messages of new turns visible in this process, ahead of `store`."""
-        judged = await self._judged(entries)
-        rows = await self._embedded([one for _, all_of_it in judged for one in all_of_it], frozenset())
+        judged = await self._judge_entries(entries)
+        rows = await self._embed([one for _, all_of_it in judged for one in all_of_it], frozenset())
         await still_in()
         if rows:
             await self._keeps.show(owner, rows)
@@ -250,17 +249,17 @@ class Messages:
         await still_in()
         return (judged, others) if await self._keeps.store_shown(owner, ids) else ([], entries)
 
-    async def _judged(self, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, Sequence[Judged]]]:
+    async def _judge_entries(self, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, Sequence[Judged]]]:
         now = self._now()
 
-        def judged() -> list[tuple[JournalEntry, Sequence[Judged]]]:
+        def judge_all() -> list[tuple[JournalEntry, Sequence[Judged]]]:
             return [(entry, self._judges(entry.turn, now)) for entry in entries]
 
         if sum(len(entry.turn.asked) + len(entry.turn.answered) for entry in entries) > _AT_ONCE:
-            return await asyncio.to_thread(judged)
-        return judged()
+            return await asyncio.to_thread(judge_all)
+        return judge_all()
 
-    async def _embedded(self, judged: Sequence[Judged], but: frozenset[str]) -> list[Embedded]:
+    async def _embed(self, judged: Sequence[Judged], but: frozenset[str]) -> list[Embedded]:
         memories = [one.memory for one in judged if one.memory is not None and one.memory.id not in but]
         if not memories:
             return []
@@ -289,7 +288,6 @@ def _not_yet() -> None:
     """Not all of it is visible yet."""
 
 
-# --- corrected ---------------------------------------------------------------------------------------
 # What a person has corrected is theirs: learning a turn anew, because its answer was, does not undo it.
 
 REVISION = "revision"  # in a memory's metadata, from its first correction on

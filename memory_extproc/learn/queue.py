@@ -49,8 +49,7 @@ class OwnerQueues(Generic[Job]):
     made again after a pause, while other lanes go on; jobs that come in the meantime get their first try at
     once, as long as no more than *in_vain* jobs of all lanes wait for their next. Whatever else a call
     raises, UnknownFaultError included, is tried job by job and then given to *failed*, which says whether the job
-    is done with; if it is not, it is tried again after a pause and behind the others that wait.
-    """
+    is done with; if it is not, it is tried again after a pause and behind the others that wait."""
 
     def __init__(
         self,
@@ -169,10 +168,10 @@ class OwnerQueues(Generic[Job]):
             except Exception as error:  # noqa: BLE001
                 if len(batch) > 1 or _passes(error):
                     return error
-                return await self._judged(owner, batch[0], error)
+                return await self._judge_error(owner, batch[0], error)
         return None
 
-    async def _judged(self, owner: Owner, job: Job, error: Exception) -> Exception | None:
+    async def _judge_error(self, owner: Owner, job: Job, error: Exception) -> Exception | None:
         if not isinstance(error, UnknownFaultError):
             # An exception's own text may hold a person's words; where it arose does not.
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -198,7 +197,6 @@ async def _either(news: asyncio.Event, seconds: float) -> None:
         return
 
 
-# --- fair --------------------------------------------------------------------------------------------
 # Places for so many at once, given to waiting tenants in turn.
 
 
@@ -254,7 +252,6 @@ class FairSemaphore:
                 self._free -= 1
 
 
-# --- gathering ---------------------------------------------------------------------------------------
 # Turns of a session gathered until facts are extracted from them together.
 
 
@@ -342,7 +339,6 @@ class SessionBatcher:
         self._open.clear()
 
 
-# --- write behind ------------------------------------------------------------------------------------
 # Turns whose messages are visible already wait here for a moment, so that the store gets fewer writes.
 
 
@@ -386,7 +382,6 @@ class WriteBehind:
             self._hand_on(owner, turn_id)
 
 
-# --- take up -----------------------------------------------------------------------------------------
 # What the journal holds for us beyond our own appends, taken up as it comes; its depth, and its sweep.
 
 _PAGE = 500  # entries taken up at once
@@ -474,7 +469,6 @@ async def _within(closing: asyncio.Event, seconds: float) -> bool:
     return True
 
 
-# --- evidence ----------------------------------------------------------------------------------------
 # Whether a turn that fails is at fault itself, or meets an outage; and dead letters that an outage left.
 
 _REVIVALS = 3  # of one dead letter by one process

@@ -434,7 +434,6 @@ def _ids(value: object) -> tuple[str, ...]:
     return tuple(str(one) for one in value) if isinstance(value, list | tuple) else ()
 
 
-# --- foreseeing --------------------------------------------------------------------------------------
 # What turns that wait to be learned will become, so that a forget reaches it before any store has it.
 
 _AT_ONCE = 4_000  # characters read on the event loop, some milliseconds; what is more goes to a thread

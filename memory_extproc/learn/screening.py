@@ -182,7 +182,6 @@ def _person(exchanged: Exchanged) -> Owner | None:
     return None if caller.spoken_by is None else caller.spoken_by.owner
 
 
-# --- incognito ---------------------------------------------------------------------------------------
 # Conversations of which nothing is kept: once one request of them asked for that, the later ones need not.
 #
 # A conversation is known again by the session its client names, by the response it continues from, and by what
@@ -396,7 +395,6 @@ def _keys_of(exchanged: Exchanged, lookback: int = _LOOKBACK) -> list[str]:
     return keys
 
 
-# --- quota -------------------------------------------------------------------------------------------
 # How much each caller may have learned: a token bucket for each of them.
 
 _HOUR = timedelta(hours=1)
@@ -446,7 +444,6 @@ class Quota:
         return True
 
 
-# --- quarantine --------------------------------------------------------------------------------------
 # Poison is stored inert: what instructs an assistant, or was put into a caller's mouth, is kept aside for review.
 #
 # A turn whose words are suspicious becomes memories in the state quarantined, its answer with it; no fact is

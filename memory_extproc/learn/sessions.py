@@ -10,8 +10,7 @@ of three kinds carry it:
 - *opening*: a first message, or the first of a branch → the session it began.
 
 A slot that our message already took is the same turn again (a retry, a regeneration): same id, and the journal
-replaces the answer. A slot that another message took is a branch (an earlier turn was edited): a new session.
-"""
+replaces the answer. A slot that another message took is a branch (an earlier turn was edited): a new session."""
 
 from __future__ import annotations
 
@@ -152,7 +151,6 @@ class Sessions:
         found = await self._get(RESPONSE, owner, digest("response", continues), _Response)
         return None if found is None else Chain(found.session, found.earlier)
 
-    # --- placing -------------------------------------------------------------------------------------
     async def _spot(self, exchanged: Exchanged, conversation: Conversation) -> _Spot:
         owner = exchanged.caller.owner
         if exchanged.caller.session:
@@ -290,7 +288,6 @@ class Sessions:
             tools=exchanged.tools,
         )
 
-    # --- records -------------------------------------------------------------------------------------
     async def _note_response(self, exchanged: Exchanged, after: _Spot) -> None:
         owner = exchanged.caller.owner
         earlier = [message.text for message in exchanged.history if message.role is Role.USER]
@@ -352,7 +349,6 @@ def _storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-# --- conversation ------------------------------------------------------------------------------------
 # A conversation as keys: hashes by which it is known again when the client sends it once more. Pure.
 #
 # Text is compared with its whitespace collapsed and in one Unicode form, because clients trim and re-wrap what

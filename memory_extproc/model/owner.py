@@ -36,8 +36,7 @@ _PROJECT, _GLOBAL, _CANARY = f"{SHARED}project{SHARED}", f"{SHARED}global", f"{S
 class Owner:
     """The owner of memories: a person, a project or an operator.
 
-    A missing tenant is a separate tenant, never all tenants.
-    """
+    A missing tenant is a separate tenant, never all tenants."""
 
     tenant: str
     user: str = field(repr=False)
@@ -123,8 +122,7 @@ class ConsentChange:
 class DataKey:
     """The key that seals an owner's texts.
 
-    *id* is random and stored with sealed data, to distinguish a destroyed key from damage.
-    """
+    *id* is random and stored with sealed data, to distinguish a destroyed key from damage."""
 
     id: bytes  # 8 bytes
     secret: bytes = field(repr=False)  # 32 bytes

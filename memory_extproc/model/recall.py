@@ -40,8 +40,7 @@ class Outcome(StrEnum):
 class Arm(StrEnum):
     """The arm of an exchange in a comparison, regardless of its outcome.
 
-    Also metric label and sent to Envoy, so values are never renamed.
-    """
+    Also metric label and sent to Envoy, so values are never renamed."""
 
     MEMORY = "memory"
     CONTROL = "control"  # the control group of mode: gradual

@@ -60,8 +60,7 @@ class Exchanged:
 class Screened:
     """An exchange that may be stored. *whole* is free of secrets and used only for hashes of the conversation.
 
-    *kept* is the storable part: less, if a policy says so.
-    """
+    *kept* is the storable part: less, if a policy says so."""
 
     whole: Exchanged
     kept: Exchanged

@@ -43,8 +43,7 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
     store: without it requests go on unenriched. *states*: more lines for the body of /readyz. /metrics are
     collected on that event loop. *documents* are JSON, by path. Entering it raises ConfigurationError where that
     port cannot be had. Of more than *connections* the oldest is closed: one that never finishes its request would
-    stay for ever, and the process has only so many.
-    """
+    stay for ever, and the process has only so many."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
         await self._runner.setup()
         try:
             try:
-                listening = await self._own.create_server(self._connected, self._host, self.port)
+                listening = await self._own.create_server(self._make_connection, self._host, self.port)
             except OSError as error:
                 said = os.strerror(error.errno) if error.errno else "no such address"
                 raise ConfigurationError(
@@ -128,7 +127,7 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
         finally:
             await self._runner.cleanup()
 
-    def _connected(self) -> asyncio.Protocol:
+    def _make_connection(self) -> asyncio.Protocol:
         server = cast("web.Server", self._runner.server)  # it is there from setup to cleanup
         open_ones = [one for one in server.connections if one.transport is not None]
         # More than one where several came at once: each counts from when it is made, which is later than this.
@@ -177,7 +176,6 @@ def _answering(body: bytes) -> Callable[[web.Request], Awaitable[web.Response]]:
     return answer
 
 
-# --- certificates ------------------------------------------------------------------------------------
 # When the certificates in use end, as a metric.
 
 

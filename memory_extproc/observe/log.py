@@ -1,8 +1,7 @@
-"""Log events: one fixed name per thing that happens, numbers and enums as fields, no person's words.
+"""Log events: a fixed name per event, with numbers and enums as fields, without texts of users.
 
-The name of a caller never stands in a log; `caller_tag` gives a keyed hash that an operator who holds the
-key can reproduce.
-"""
+A log never contains the name of a caller; `CallerTag` gives a keyed hash that an operator with the key can
+reproduce."""
 
 from __future__ import annotations
 
@@ -53,8 +52,8 @@ def configure(level: str, form: str, stream: TextIO | None = None) -> None:
 
 
 class _Lines:
-    """One line for each event. Where lines go can fail: a pipe's reader leaves, a disk is full. That is no reason
-    to fail the request that wanted to log; the next line that can be written is followed by how many were not."""
+    """Writes a line per event. A failure to write (a closed pipe, a full disk) must not fail the request; the
+    number of lost lines is logged after the next successful write."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -75,7 +74,7 @@ class _Lines:
 
 
 class CallerTag:
-    """Keyed hash of an owner for log lines: 12 hex digits, stable for one key."""
+    """Keyed hash of an owner for log lines: 12 hex digits, stable for a given key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -84,11 +83,10 @@ class CallerTag:
         return hmac.new(self._key, owner.key.encode(), hashlib.sha256).hexdigest()[:12]
 
 
-# --- tracing -----------------------------------------------------------------------------------------
-# What happened to one exchange, found again elsewhere: the ids that its log lines carry, and its spans.
+# Tracing: the ids in an exchange's log lines, and its spans.
 #
-# Here are the ids and the traces that nobody collects. Those that are collected are in `otlp.py`, which alone
-# imports OpenTelemetry.
+# This module has the ids and the null tracer. `otlp.py` has the tracer that exports spans, and alone imports
+# OpenTelemetry.
 
 # W3C Trace Context, 3.2: version, trace id, parent id, flags. Ids of zeros alone and version ff are none.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(?:-.*)?")
@@ -99,7 +97,7 @@ Work = Callable[[Owner, Sequence[Any]], Awaitable[None]]
 
 
 class TraceParent(NamedTuple):
-    """What a `traceparent` says. *trace_id*: 32 hex digits; empty when it says nothing that can be followed."""
+    """A parsed `traceparent`. *trace_id*: 32 hex digits; empty if the header is absent or invalid."""
 
     trace_id: str = ""
     sampled: bool = False
@@ -111,12 +109,11 @@ class TraceParent(NamedTuple):
 
 
 class Trail:
-    """The ids of one exchange, for as long as it lasts: work that began with it and serves others after it carries
-    none of them."""
+    """The ids of an exchange while it is open. Work that outlives the exchange carries none of them."""
 
     def __init__(self, trace: TraceParent | None = None, request_id: str = "") -> None:
         self.trace = trace or TraceParent()
-        # Envoy's own is a UUID; one that a client sent is not to bring words or lines into a log.
+        # Envoy's own is a UUID; an id from a client must not bring words or line breaks into a log.
         self.request_id = request_id if _REQUEST_ID.fullmatch(request_id) else ""
         self.caller = ""  # keyed hash, once it is known
         self.open = True
@@ -154,7 +151,7 @@ def with_ids(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> Mut
 
 
 def exemplar() -> dict[str, str] | None:
-    """What a histogram shows as an example: the trace, where it is one that somebody collects."""
+    """The exemplar of a histogram: the trace id, if the trace is sampled."""
     trail = current()
     if trail is None or not trail.trace.sampled:
         return None
@@ -165,39 +162,39 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Span:
-    """Of one exchange; of nothing, here."""
+    """The span of an exchange; here without effect."""
 
-    trace = TraceParent()  # the one that it belongs to
+    trace = TraceParent()  # the trace of this span
 
     def active(self) -> AbstractContextManager[None]:
-        """Stages inside become its children."""
+        """Make stages inside children of this span."""
         return _NOTHING
 
     def note(self, **fields: Field) -> None:
-        """Numbers and words of ours, never anybody's."""
+        """Add numbers and enum values, never texts of users."""
 
     def end(self) -> None: ...
 
 
 class Traces:
-    """Where spans go: nowhere, here."""
+    """Collects spans; here without effect."""
 
     def exchange(self, traceparent: str) -> Span:  # noqa: ARG002 - as those that are collected
-        """A child of *traceparent*'s span; the first of a trace where that is none."""
+        """Start a child of *traceparent*'s span, or a new trace without a valid parent."""
         return _NO_SPAN
 
     def stage(self, name: str) -> AbstractContextManager[None]:  # noqa: ARG002
         return _NOTHING
 
     def show(self, **texts: str) -> None:
-        """What people said and what is remembered, on the span that is active: only where an operator wants it."""
+        """Add texts of users and memories to the active span, if the operator enabled telemetry.content."""
 
     def keep(self, turn_id: str) -> None:
-        """The active span is what led to this turn."""
+        """Link the turn to the active span."""
 
-    def stepped(self, name: str, work: Work) -> Work:  # noqa: ARG002
-        """*work* on turns, as a span of its own that is linked to the exchanges that led to them. Its jobs are ids
-        of turns, or tuples of them. Its log lines are about no single exchange."""
+    def trace_step(self, name: str, work: Work) -> Work:  # noqa: ARG002
+        """Wrap *work* on turns in a span linked to their exchanges. Its jobs are ids of turns, or tuples of ids.
+        Its log lines belong to no exchange."""
 
         async def step(owner: Owner, jobs: Sequence[Any]) -> None:
             with following(None):

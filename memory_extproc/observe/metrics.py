@@ -47,9 +47,7 @@ class Metrics:
         self.recalls_running = make.gauge("recalls_running", "Recalls that are running.")
         self.recall_deadline = make.gauge("recall_deadline_seconds", "Configured deadline of a recall.")
         self.signals = make.counter(
-            "signals",
-            "Questions by the source of their classification: request, classifier or rules.",
-            "source",
+            "signals", "Questions by the source of their classification: request, classifier or rules.", "source"
         )
         self.classifications = make.counter(
             "classifications", "Calls of the semantic router's classifier by outcome.", "outcome"
@@ -131,10 +129,7 @@ class Metrics:
             "extraction_triggers", "Batches handed to the extractor by trigger.", "trigger"
         )
         self.extraction_seconds = make.histogram(
-            "extraction_seconds",
-            "Time to extract facts from a batch of turns.",
-            EXTRACTION_BUCKETS,
-            "extractor",
+            "extraction_seconds", "Time to extract facts from a batch of turns.", EXTRACTION_BUCKETS, "extractor"
         )
         self.extractions = make.counter(
             "extractions", "Extracted batches by extractor and outcome.", "extractor", "outcome"
@@ -142,9 +137,7 @@ class Metrics:
         self.reconcile = make.counter("reconcile", "Extracted facts by decision.", "decision")
         self.compressions = make.counter("compressions", "Long chats by outcome of compression.", "outcome")
         self.compressed_tokens = make.counter(
-            "compressed_tokens",
-            "Estimated tokens of compressed requests, before and after.",
-            "when",
+            "compressed_tokens", "Estimated tokens of compressed requests, before and after.", "when"
         )
         self.chat_commands = make.counter(
             "chat_commands", "Commands to remember or forget in chats, by kind.", "act"
@@ -187,8 +180,7 @@ class Metrics:
             "files_set_aside", "Unreadable files of the data directory that were renamed.", "file"
         )
         self.dead_directories = make.gauge(
-            "dead_directories",
-            "Data directories of dead replicas that hold, or may hold, accepted turns.",
+            "dead_directories", "Data directories of dead replicas that hold, or may hold, accepted turns."
         )
         self.files_taken_away = make.gauge(
             "files_taken_away", "Files of the data directory that were deleted or replaced while in use.", "why"

@@ -37,8 +37,7 @@ class OtlpOptions:
 class OtlpTraces(Traces):
     """Exports spans while entered; leaving exports the rest within the timeout of an export.
 
-    A background thread exports: an unreachable collector does not delay requests, and spans are dropped.
-    """
+    A background thread exports: an unreachable collector does not delay requests, and spans are dropped."""
 
     def __init__(self, options: OtlpOptions, ended: SpanProcessor | None = None) -> None:
         """*ended*: receives finished spans; None: they are exported to the collector."""
@@ -82,7 +81,7 @@ class OtlpTraces(Traces):
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
 
-    def stepped(self, name: str, work: Work) -> Work:
+    def trace_step(self, name: str, work: Work) -> Work:
         async def step(owner: Owner, jobs: Sequence[Any]) -> None:
             turns = [turn for job in jobs for turn in ([job] if isinstance(job, str) else job)]
             links = [Link(self._kept[turn]) for turn in turns if turn in self._kept]

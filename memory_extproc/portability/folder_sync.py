@@ -1,8 +1,7 @@
 """Two-way sync between a folder of Markdown pages and the store, so that a person can edit memories as pages.
 
 A list beside the pages holds their digests as of the last sync. A page that differs from it was edited; a memory
-that differs was changed in the store. On a conflict the store wins, and the edited page is set aside.
-"""
+that differs was changed in the store. On a conflict the store wins, and the edited page is set aside."""
 
 from __future__ import annotations
 
@@ -58,7 +57,7 @@ class FolderSync:
     def __init__(self, root: Path, remote: Remote, *, deletions: bool = False) -> None:
         self._root, self._remote, self._deletions = root, remote, deletions
 
-    def edited(self) -> bool:
+    def has_edits(self) -> bool:
         """Whether any page differs from the last round. Makes no remote call."""
         return self._edits(self._read_list()).there
 
@@ -204,8 +203,7 @@ class Folder:
     def put(self, record: Record) -> None:
         """Write the page if it changed. PermanentError if it cannot be written.
 
-        Written atomically: a reader finds the old or the new page.
-        """
+        Written atomically: a reader finds the old or the new page."""
         place = place_of(record)
         self._kept.add([(0, str(place))])
         path, page = self._root / place, page_of(record)
@@ -323,8 +321,7 @@ class Repository:
     def rewrite(self) -> int:
         """Remove from history all pages whose memory has no page now; returns the number of memories.
 
-        Commit ids change, and existing clones keep the old commits.
-        """
+        Commit ids change, and existing clones keep the old commits."""
         there = {id_at(place) for place in list_pages(self._root)}
         gone = {id_ for id_ in self._ever() if id_ not in there}
         if not gone:
@@ -393,8 +390,7 @@ class Repository:
     def _environment(self) -> dict[str, str]:
         """A clean environment:
 
-        GIT_DIR and similar variables, set within a hook, would select another repository.
-        """
+        GIT_DIR and similar variables, set within a hook, would select another repository."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         return {**kept, **_AUTHOR, "LC_ALL": "C"}
 
@@ -402,8 +398,7 @@ class Repository:
 def _without(stream: IO[bytes], drop: Callable[[str], bool]) -> Iterator[bytes]:
     """Filter changes of dropped paths from a fast-export stream.
 
-    Messages are skipped by their length, because a line in them may look like a command.
-    """
+    Messages are skipped by their length, because a line in them may look like a command."""
     for line in stream:
         if line.startswith(b"data "):
             yield line
@@ -463,8 +458,7 @@ def place_of(record: Record) -> PurePosixPath:
     """The page's place relative to the export folder.
 
     It depends only on id, type and source, so that a changed memory is a changed file. Colons, which some file
-    systems reject, are written as %3A.
-    """
+    systems reject, are written as %3A."""
     folder = SUMMARIES if record.source is Source.SUMMARY else FOLDERS[record.type]
     return PurePosixPath(folder) / (record.id.replace(":", "%3A") + SUFFIX)
 

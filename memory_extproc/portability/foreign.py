@@ -7,8 +7,7 @@
 the collection `memory_type`), times as RFC 3339 or seconds since 1970, `metadata` (in the collection as a JSON
 string).
 
-Both as a single JSON document (a list, or an object that contains the list) or as JSON Lines.
-"""
+Both as a single JSON document (a list, or an object that contains the list) or as JSON Lines."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ def read_foreign(file: IO[bytes], kind: Foreign, *, user: str = "") -> Iterator[
     """Yield each memory, or the place and reason of its rejection.
 
     Memories of other users than *user* (empty: the first user in the file) are rejected: a file may contain several
-    users' memories, and an import assigns all of them to the same owner.
-    """
+    users' memories, and an import assigns all of them to the same owner."""
     translate = _TRANSLATED[kind]
     for number, plain in enumerate(_objects(file), 1):
         place = f"memory {number}"
@@ -132,8 +130,7 @@ def _share(value: Any) -> Any:
 
 def _objects(file: IO[bytes]) -> Iterator[Any]:
     """Yield the elements of the list in *file*, or its lines, incrementally: a file may exceed the available
-    memory.
-    """
+    memory."""
     reader = _Reader(file)
     opening = reader.peek()
     if opening == "{" and reader.enter_list():
@@ -161,8 +158,7 @@ class _Reader:
 
     def enter_list(self) -> bool:
         """Enter the list of memories in an object, by its known names. False, without progress, for any other
-        object.
-        """
+        object."""
         while len(self._text) < _PIECE and self._more():
             pass
         places = [(self._text.find(f'"{name}"'), name) for name in _LISTS]

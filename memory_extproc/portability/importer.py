@@ -2,8 +2,7 @@
 
 Unknown ids are not accepted as sent: rows are stored by id, so a chosen id could overwrite another owner's row. A
 new id is derived from the owner and the sent id. A repeated import gives the same ids and finds the memories
-unchanged.
-"""
+unchanged."""
 
 from __future__ import annotations
 
@@ -263,7 +262,7 @@ class Import:
         """The rows that no forget covers; none after a forget since the import began, which may cover them."""
         if await self._parts.coordination.epoch(self._owner) != self._epoch:
             return ()
-        return rows if self._parts.forgotten is None else await self._parts.forgotten.admitted(self._owner, rows)
+        return rows if self._parts.forgotten is None else await self._parts.forgotten.filter_rows(self._owner, rows)
 
     async def _put(self, rows: Sequence[Embedded], replaced: Sequence[Memory]) -> None:
         """Store the replaced versions first: a failure in between loses nothing."""
@@ -277,8 +276,7 @@ class Import:
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Retry transient errors briefly: a busy store must not end an import of thousands, an unreachable store
-        must.
-        """
+        must."""
         for wait in self._parts.limits.waits:
             try:
                 return await work()
@@ -387,8 +385,7 @@ class Exporter:
     """Exports from the store, the journal and the consent records.
 
     The store returns rows unordered, so it is read twice: first for the order, kept as times and ids, then for the
-    current memories.
-    """
+    current memories."""
 
     def __init__(
         self,

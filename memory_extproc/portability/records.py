@@ -1,8 +1,7 @@
 """A memory in an export: all fields except its vector and its owner.
 
 The importing user becomes the owner, so a file can be shared without a name in it, and cannot write into another
-user's memories.
-"""
+user's memories."""
 
 from __future__ import annotations
 
@@ -65,8 +64,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class RefusedError(PermanentError):
     """The input is no valid memory. The text gives place and reason, for the file's author only.
 
-    It may quote the file, so it must not be logged.
-    """
+    It may quote the file, so it must not be logged."""
 
 
 def record_of(memory: Memory) -> Record:
@@ -210,8 +208,7 @@ def record_line(kind: str, fields: dict[str, Any]) -> bytes:
 def read_lines(lines: Iterable[bytes]) -> Iterator[Read]:
     """Yield each memory, or the place and reason of its rejection; empty lines, headers and other data are skipped.
 
-    RefusedError for a file of a newer version, which could not be read completely.
-    """
+    RefusedError for a file of a newer version, which could not be read completely."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

@@ -1,8 +1,7 @@
 """Ports: small protocols, defined by the parts that call them.
 
 Every adapter, fakes included, passes its port's contract suite under tests/contract. All methods may raise
-TransientError or PermanentError (errors.py), and no other errors of their own.
-"""
+TransientError or PermanentError (errors.py), and no other errors of their own."""
 
 from memory_extproc.ports.coordination import (
     ConsentRecords,
@@ -57,53 +56,3 @@ from memory_extproc.ports.store import (
     MemoryWriter,
     OwnerLister,
 )
-
-__all__ = [
-    "Chain",
-    "ChainReader",
-    "Chance",
-    "Change",
-    "ChatCondenser",
-    "ComingVector",
-    "CompletionModel",
-    "ConditionalWriter",
-    "ConsentRecords",
-    "ConsentRegistry",
-    "Coordination",
-    "EmbeddingModel",
-    "Exported",
-    "IncognitoMarker",
-    "Journal",
-    "JournalDepth",
-    "JournalEntry",
-    "KeyStore",
-    "KeyWrapper",
-    "Ledger",
-    "MemoryExporter",
-    "MemoryForgetter",
-    "MemoryImporter",
-    "MemoryLister",
-    "MemoryReader",
-    "MemoryRecaller",
-    "MemorySearcher",
-    "MemorySelector",
-    "MemoryStore",
-    "MemoryWriter",
-    "Mirror",
-    "Now",
-    "OwnerEntry",
-    "OwnerLister",
-    "OwnerRegistry",
-    "ProfileReader",
-    "QueryGate",
-    "Replicas",
-    "RerankModel",
-    "RunningImport",
-    "SignalClassifier",
-    "Steady",
-    "StorePurger",
-    "TokenEmbeddingModel",
-    "TombstoneReader",
-    "TurnLearner",
-    "TurnReceipts",
-]

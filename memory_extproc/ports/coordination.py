@@ -96,8 +96,7 @@ class ConsentRegistry(Protocol):
     async def allowed(self, owner: Owner) -> Consent | None:
         """The consent of *owner* now; None: unknown, which allows nothing.
 
-        Never raises, and answers within its own timeout.
-        """
+        Never raises, and answers within its own timeout."""
 
     async def get(self, owner: Owner) -> Consent:
         """As `allowed`, bypassing caches; raises if the consent is unknown."""
@@ -115,8 +114,7 @@ class IncognitoMarker(Protocol):
     async def mark(self, caller: Caller, history: Sequence[Message], asked: str, continues: str) -> None:
         """Mark this turn and its continuations. Never raises; waits briefly at most.
 
-        *continues*: the response id that the request continues from, empty without one.
-        """
+        *continues*: the response id that the request continues from, empty without one."""
 
     async def mark_response(self, owner: Owner, response_id: str) -> None:
         """Mark continuations of that response. Never raises; waits briefly at most."""
@@ -128,8 +126,7 @@ class Journal(Protocol):
     async def append(self, turn: Turn) -> TurnOutcome:
         """Append *turn*: JOURNALLED, DUPLICATE (same id and response, unchanged) or JOURNAL_FULL.
 
-        The same id with another response replaces the entry, which is then learned again.
-        """
+        The same id with another response replaces the entry, which is then learned again."""
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
         """Entries not learned yet, oldest first; *after*: start behind this place."""
@@ -140,8 +137,7 @@ class Journal(Protocol):
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
         """Mark the messages as stored; extraction is still due.
 
-        Entries replaced since they were read stay unchanged, here and below.
-        """
+        Entries replaced since they were read stay unchanged, here and below."""
 
     async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
         """Mark as learned; erased after the journal's retention."""
@@ -159,8 +155,7 @@ class Journal(Protocol):
     def of_owner(self, owner: Owner) -> AsyncIterator[JournalEntry]:
         """All entries of *owner* in any state, oldest first, including dead letters and learned entries.
 
-        Includes entries appended in the meantime. Unreadable entries are skipped; erase_owner erases them.
-        """
+        Includes entries appended in the meantime. Unreadable entries are skipped; erase_owner erases them."""
 
     async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
         """Erase *owner*'s entries among these turns, in any state; returns their number."""
@@ -176,15 +171,13 @@ class Journal(Protocol):
 
         Left by an earlier process, handed over by another replica, or retried. Each is returned once while the
         process holds its owner. With a shared journal the call also renews these claims, so it must be repeated
-        every few seconds.
-        """
+        every few seconds."""
 
     def holds(self, owner: Owner) -> bool:
         """Whether this process extracts from *owner*'s turns; always with a single replica.
 
         A process that does not hold the owner may store messages and mark them stored; its other marks have no
-        effect.
-        """
+        effect."""
 
     async def end(self, owner: Owner, session: str) -> None:
         """Mark unlearned turns of this session as `last`; an empty *session* means all of *owner*'s."""
@@ -247,8 +240,7 @@ class KeyStore(Protocol):
         """Destroy the owner's key, which makes all data sealed with it, backups included, unreadable forever.
 
         Durable, and removed from this process's cache, on return; a later write creates another key. False if there
-        was none.
-        """
+        was none."""
 
 
 class Mirror(Protocol):

@@ -75,8 +75,7 @@ class ChatCondenser(Protocol):
     async def condense(self, owner: Owner, before: ChatState, messages: Sequence[Message]) -> ChatState:
         """Update *before* with the following *messages*.
 
-        The state is bounded for any input, drops outdated content, and contains no secrets.
-        """
+        The state is bounded for any input, drops outdated content, and contains no secrets."""
 
 
 class TurnReceipts(Protocol):
@@ -128,8 +127,7 @@ class TokenEmbeddingModel(Protocol):
     def words(self, texts: Sequence[str]) -> list[Words | None]:
         """The word vectors of each recently embedded text; a cheap look-up.
 
-        Embedding a text caches them for a while.
-        """
+        Embedding a text caches them for a while."""
 
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """As in EmbeddingModel."""
@@ -142,8 +140,7 @@ class QueryGate(Protocol):
     async def begun(self) -> None:
         """Wait until no query is waiting to start.
 
-        Background work that starts earlier delays the query; later work does not.
-        """
+        Background work that starts earlier delays the query; later work does not."""
 
 
 class RerankModel(Protocol):
@@ -152,8 +149,7 @@ class RerankModel(Protocol):
     async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
         """A score in [0, 1] per text, in order, higher is better; scores compare only within a call.
 
-        Any text is accepted; no texts give no scores. No timeout: the caller sets the deadline.
-        """
+        Any text is accepted; no texts give no scores. No timeout: the caller sets the deadline."""
 
 
 class CompletionModel(Protocol):
@@ -163,8 +159,7 @@ class CompletionModel(Protocol):
         """The answer's text without reasoning blocks.
 
         *schema*: a JSON Schema for the answer, enforced if the endpoint supports it; the caller must validate
-        anyway.
-        """
+        anyway."""
 
 
 # Ports for forgetting.
@@ -181,8 +176,7 @@ class MemoryForgetter(Protocol):
 
         The rest is done in the background, also after a crash. The receipt stays `accepted`, with the places, while
         earlier turns are unreachable. *token*: forget exactly the plan's list; a scope with a query needs a token
-        or ids. NotConfirmedError for a token that has expired or belongs to another owner or scope.
-        """
+        or ids. NotConfirmedError for a token that has expired or belongs to another owner or scope."""
 
     async def receipt(self, owner: Owner, receipt_id: str) -> ForgetReceipt | None:
         """The current receipt, signed; None for an id that is not *owner*'s."""
@@ -191,8 +185,7 @@ class MemoryForgetter(Protocol):
 class Ledger(Protocol):
     """Forgotten data and unfinished forgets. Kept out of all backups, because a restore would undo the forget.
 
-    Contains keyed hashes, and owner and scope of forgets in progress.
-    """
+    Contains keyed hashes, and owner and scope of forgets in progress."""
 
     async def key(self) -> bytes:
         """The 32-byte key of the hashes; created once, the same for every replica."""
@@ -202,12 +195,11 @@ class Ledger(Protocol):
     ) -> None:
         """Replace the job with the same id, and add *cut* and *items* (forgotten *at*) to its subject.
 
-        Atomic, and durable on return.
-        """
+        Atomic, and durable on return."""
 
     async def job(self, job_id: str) -> LedgerJob | None: ...
 
-    async def unfinished(self) -> Sequence[LedgerJob]:
+    async def list_unfinished(self) -> Sequence[LedgerJob]:
         """All open jobs, in the order of their first write."""
 
     async def marks(self, subject: str) -> LedgerMarks:
@@ -227,8 +219,7 @@ class Replicas(Protocol):
         """Data directories, our own included, with accepted turns that are not in the shared journal yet.
 
         *owner* limits the list. Directories with unknown contents are included: their replica ended without a
-        report. A live replica's report is from after all earlier notifications.
-        """
+        report. A live replica's report is from after all earlier notifications."""
 
 
 class TombstoneReader(Protocol):
@@ -237,16 +228,15 @@ class TombstoneReader(Protocol):
     async def check(self, owner: Owner) -> None:
         """TransientError while a forget of *owner* is in progress, or if that is unknown."""
 
-    async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
+    async def filter_rows(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
         """The *rows* that no forget covers. TransientError while a forget of *owner* is in progress."""
 
     async def learnable(self, exchanged: Exchanged, turn: Turn) -> tuple[Exchanged, Turn] | None:
         """The exchange and turn in storable form; None if the turn was forgotten or repeats a forgotten turn.
 
-        Forgotten messages in the client's history are removed, and then the response too, which may repeat them.
-        """
+        Forgotten messages in the client's history are removed, and then the response too, which may repeat them."""
 
-    async def left(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+    async def filter_turns(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         """The *turns*, all of the same owner, that no forget covers."""
 
 
@@ -264,8 +254,7 @@ class StorePurger(Protocol):
 class Exported:
     """An item of an export.
 
-    *place* resumes the export at the next item; after the memories, at the first item that follows them.
-    """
+    *place* resumes the export at the next item; after the memories, at the first item that follows them."""
 
     what: Memory | JournalEntry | ConsentChange
     place: str
@@ -281,8 +270,7 @@ class MemoryExporter(Protocol):
         """Yield memories by created_at and id, then unlearned turns, then consent changes.
 
         Memories are in any state, oldest first; turns include dead letters; consent is included only without
-        *project*. Memories written in the meantime may be missing. PermanentError for an invalid *after*.
-        """
+        *project*. Memories written in the meantime may be missing. PermanentError for an invalid *after*."""
 
 
 class RunningImport(Protocol):
@@ -291,8 +279,7 @@ class RunningImport(Protocol):
     async def take(self, fields: Mapping[str, Any]) -> None:
         """Take a memory, in the memory API's field names, unchecked. May buffer a few.
 
-        Faults of the memory become problems in the report.
-        """
+        Faults of the memory become problems in the report."""
 
     async def finish(self) -> ImportReport:
         """Store or reject everything taken."""
@@ -305,8 +292,7 @@ class MemoryImporter(Protocol):
         """Begin an import; all memories become *owner*'s.
 
         *replace*: an imported memory replaces an existing memory with the same id and other content, which is kept
-        as a version; else it is rejected as a conflict.
-        """
+        as a version; else it is rejected as a conflict."""
 
 
 # Time and randomness, as arguments.

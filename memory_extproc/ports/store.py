@@ -53,14 +53,12 @@ class MemoryStore(Protocol):
     async def search_text(self, owner: Owner, text: str, limit: int, scope: Scope) -> Sequence[Embedded]:
         """At most *limit* recallable memories of *owner* within *scope* that share words with *text*, best first.
 
-        Empty without a full-text index. May lag behind `put`.
-        """
+        Empty without a full-text index. May lag behind `put`."""
 
     def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         """All rows of *owner* in any state, each once, in pages of about *size*.
 
-        *fresh*: with all writes of all replicas so far (more expensive); else it may lag by some seconds.
-        """
+        *fresh*: with all writes of all replicas so far (more expensive); else it may lag by some seconds."""
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         """Delete rows from search; missing ids and other owners' ids are ignored."""
@@ -75,19 +73,13 @@ class MemorySearcher(Protocol):
     """Search in the owner's partition, for the read path."""
 
     async def candidates(
-        self,
-        owner: Owner,
-        sought: SearchQuery,
-        limit: int,
-        scope: Scope,
-        vector: ComingVector | None = None,
+        self, owner: Owner, sought: SearchQuery, limit: int, scope: Scope, vector: ComingVector | None = None
     ) -> Candidates:
         """About *limit* recallable memories with the strongest evidence, including all of our own writes.
 
         Never another owner's memories, nor superseded, deleted, quarantined or expired memories. Without a vector
         only words decide; TransientError if words alone cannot find anything. *vector* awaits a vector still being
-        computed; work that does not need it is done in the meantime.
-        """
+        computed; work that does not need it is done in the meantime."""
 
 
 class MemorySelector(Protocol):
@@ -97,8 +89,7 @@ class MemorySelector(Protocol):
         """The recallable memories within *scope* that are *wanted*, newest first, with all of our own writes.
 
         With `scope.as_of`, superseded memories valid in that period are included as if valid, and later memories
-        are not.
-        """
+        are not."""
 
 
 class OwnerLister(Protocol):
@@ -124,14 +115,12 @@ class MemoryLister(Protocol):
     def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
         """All rows of *owner* in any state, each once, in no order.
 
-        Includes all of our own writes, and other replicas' writes as far as their versions tell.
-        """
+        Includes all of our own writes, and other replicas' writes as far as their versions tell."""
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002
         """Read the row, apply *change* and write the result, without interleaved writes of ours.
 
-        False: no such row. If *change* raises, nothing is written.
-        """
+        False: no such row. If *change* raises, nothing is written."""
 
 
 class ConditionalWriter(Protocol):
@@ -140,8 +129,7 @@ class ConditionalWriter(Protocol):
     async def change_all(self, owner: Owner, ids: Sequence[str], change: Change) -> int:
         """As MemoryLister.change for all existing *ids*, in a single write; returns the number of rows written.
 
-        *change* returns no rows to leave a row unchanged.
-        """
+        *change* returns no rows to leave a row unchanged."""
 
     async def delete_where(self, owner: Owner, ids: Sequence[str], still: Callable[[Memory], bool]) -> int:
         """Delete the *ids* for which *still* holds, without interleaved writes of ours; returns their number."""
@@ -156,8 +144,7 @@ class MemoryWriter(Protocol):
         """Write rows. They are visible to the next search at once, when *shown* is called; returns when they are
         stored.
 
-        On TransientError the rows stay visible in this process and the caller retries.
-        """
+        On TransientError the rows stay visible in this process and the caller retries."""
 
     async def show(self, owner: Owner, rows: Sequence[Embedded]) -> None:
         """Make *rows* visible in this process alone, until `store_shown` or `put`."""
@@ -165,14 +152,12 @@ class MemoryWriter(Protocol):
     async def store_shown(self, owner: Owner, ids: Sequence[str]) -> bool:
         """Store rows that were shown, with later changes. Raises like `put`.
 
-        False if a row is gone: the caller then puts all of them again.
-        """
+        False if a row is gone: the caller then puts all of them again."""
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         """At most *limit* recallable memories, best first by cosine, with all of our own writes.
 
-        Never another owner's memories, nor superseded, deleted, quarantined or expired memories.
-        """
+        Never another owner's memories, nor superseded, deleted, quarantined or expired memories."""
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]: ...
 

@@ -2,5 +2,4 @@
 
 Read in the order in which a request passes: `admission` with `identity` and `jwt`; `body`; `policy`; `enricher`,
 which plans and inserts the blocks; `replay` for blocks of earlier turns, `compression` with `condenser` for long
-conversations.
-"""
+conversations."""

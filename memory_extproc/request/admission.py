@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -25,6 +27,8 @@ REDIRECTED = "x-envoy-original-url"
 # In Envoy's dynamic metadata: the namespace and field with which a memory filter marks a request as processed for a
 # second memory filter on the same route. Clients cannot write it.
 METADATA, PASSED = "memory", "passed"
+# Envoy's attributes of a request: when its first byte arrived, its route and its cluster.
+ARRIVED, ROUTE, CLUSTER = "request.time", "xds.route_name", "xds.cluster_name"
 NO_DIALECT = "none"  # metric label of an exchange that is not a chat request
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
@@ -62,6 +66,7 @@ class Admitted:
     signals: Signals
     route: str
     upstream: str  # the name of Envoy's cluster, if its filter is configured to send it
+    late: bool = False  # it waited in a queue so long that there is no time for a recall
     metadata: Mapping[str, Any] = field(repr=False)
 
 
@@ -73,12 +78,52 @@ class Declined:
     dialect: str = NO_DIALECT
 
 
-class Admission:
-    """Decides admission. Pure except for the in-memory check in `Identity`."""
+class ArrivalQueue:
+    """How long requests queue between Envoy and this process, by Envoy's time of their arrival.
 
-    def __init__(self, options: RequestOptions, identity: Identity) -> None:
+    The two clocks may differ, so a delay is the time that a request took longer than the quickest one. Every ten
+    seconds that measure moves half the way to the quickest of them, in case a clock was set.
+    """
+
+    WINDOW = 10.0  # seconds
+    IN_A_ROW = 8  # late requests within a second of one another make a queue; a single one is a busy machine
+
+    def __init__(self, late_after: timedelta, now: Callable[[], float] = time.time) -> None:
+        self._late_after, self._now = late_after.total_seconds(), now
+        self._quickest = math.inf  # seconds, clock difference included
+        self._of_window, self._window_ends = math.inf, 0.0
+        self._late, self._last = 0, 0.0
+
+    def delay(self, arrived: object) -> timedelta:
+        """The delay of a request that *arrived* then (RFC 3339) by a queue; zero without one, or if unknown."""
+        now = self._now()
+        try:
+            took = now - datetime.fromisoformat(str(arrived)).timestamp()
+        except ValueError:
+            return timedelta()
+        if now >= self._window_ends:
+            if self._of_window < math.inf:
+                self._quickest += (self._of_window - self._quickest) / 2
+            self._of_window, self._window_ends = math.inf, now + self.WINDOW
+        self._of_window = min(self._of_window, took)
+        self._quickest = min(self._quickest, took)
+        waited = took - self._quickest
+        in_a_row = waited > self._late_after and now - self._last < 1
+        self._late, self._last = (self._late + 1 if in_a_row else 0), now
+        return timedelta(seconds=waited) if self._late >= self.IN_A_ROW else timedelta()
+
+
+class Admission:
+    """Decides admission from the headers, and from how long a request waited for us.
+
+    Behind a queue requests get no memory, but are learned from; behind a long one they pass at once. Else all
+    requests would wait in it.
+    """
+
+    def __init__(self, options: RequestOptions, identity: Identity, queue: ArrivalQueue | None = None) -> None:
         self._options = options
         self._identity = identity
+        self._queue = queue or ArrivalQueue(options.late_after)
         self._taken_out = frozenset((DISABLE, *options.signals.headers, *options.strip_headers))
 
     def removals(self, headers: Headers) -> tuple[str, ...]:
@@ -96,6 +141,9 @@ class Admission:
         # Decline before Envoy buffers the body: a body above Envoy's own limit must still pass.
         if length.isdecimal() and int(length) > self._options.request_bytes:
             return Declined(Outcome.TOO_LARGE, dialect.name)
+        queued = self._queue.delay(event.attributes.get(ARRIVED))
+        if queued > self._options.pass_after:
+            return Declined(Outcome.OVERLOADED, dialect.name)
         return Admitted(
             dialect=dialect,
             headers=headers,
@@ -104,8 +152,9 @@ class Admission:
             caller=self._identity.caller(headers, event.metadata),
             controls=replace(controls_of(headers), redirected=REDIRECTED in headers or _is_seen_to(event.metadata)),
             signals=signals_of(headers, event.metadata, self._options.signals),
-            route=str(event.attributes.get("xds.route_name", "")),
-            upstream=str(event.attributes.get("xds.cluster_name", "")),
+            route=str(event.attributes.get(ROUTE, "")),
+            upstream=str(event.attributes.get(CLUSTER, "")),
+            late=queued > self._options.late_after,
             metadata=event.metadata,
         )
 
@@ -213,8 +262,7 @@ class Sharing:
     def owners(self, caller: Caller) -> tuple[Owner, ...]:
         """The shared owners to search besides *caller*'s own memories.
 
-        A request that names a project reaches only that project, and only if the caller is a member.
-        """
+        A request that names a project reaches only that project, and only if the caller is a member."""
         tenant = caller.owner.tenant
         named = (caller.project,) if caller.project else caller.projects
         mine = [project for project in named if project in caller.projects] if self.projects else []
@@ -240,8 +288,7 @@ def circle_of(shared: tuple[Owner, ...], origins: tuple[str, ...], epochs: tuple
     """A key for the shared memories that a request may get; empty for a caller without any.
 
     Replay is limited to equal keys. Blocks injected before the caller left a project, used a narrower route, or a
-    shared memory was forgotten are therefore not replayed.
-    """
+    shared memory was forgotten are therefore not replayed."""
     if not (shared or origins):
         return ""
     owners = (f"{owner.key}:{epoch}" for owner, epoch in zip(shared, epochs, strict=True))
@@ -254,8 +301,7 @@ def circle_of(shared: tuple[Owner, ...], origins: tuple[str, ...], epochs: tuple
 def most_received(request_bytes: int) -> int:
     """The gRPC receive limit in bytes for request bodies up to *request_bytes*.
 
-    Far above the body limit: gRPC ends the stream with an error on a larger message, before we can pass it on.
-    """
+    Far above the body limit: gRPC ends the stream with an error on a larger message, before we can pass it on."""
     return max(64 * 1024 * 1024, 4 * request_bytes)
 
 
@@ -270,8 +316,7 @@ class SignalSources:
     """Where an upstream router reports its signals.
 
     Headers (lower case), and a namespace of Envoy's dynamic metadata with the keys `fact`, `tool` and `greeting`.
-    An empty namespace disables metadata.
-    """
+    An empty namespace disables metadata."""
 
     fact_headers: tuple[str, ...] = ("x-memory-signal-fact", "x-vsr-matched-fact-check")
     tool_headers: tuple[str, ...] = ("x-memory-signal-tool",)
@@ -304,6 +349,9 @@ class RequestOptions:
     strip_headers: tuple[str, ...] = ()  # identity headers to keep from the upstream
     explain_tenants: frozenset[str] = frozenset()  # whose callers may ask for the memories injected; "*": all
     skip_auxiliary: bool = True  # skip title, tag and summary calls of chat clients
+    # In a queue before us: from when on a request gets no memory, and from when on it passes unread.
+    late_after: timedelta = timedelta(milliseconds=50)
+    pass_after: timedelta = timedelta(milliseconds=500)
     # A guard above recall's own deadline and below Envoy's message_timeout.
     give_up_after: timedelta = timedelta(seconds=5)
     # A guard above the journal's own timeout: how long the last response chunk may wait for us.

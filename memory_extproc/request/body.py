@@ -130,8 +130,7 @@ class Enriched:
     def explanation(self) -> str:
         """The value of the response header x-memory-explain, a list of strings with parameters (RFC 9651).
 
-        Bounded: what does not fit is left out, the least relevant first.
-        """
+        Bounded: what does not fit is left out, the least relevant first."""
         said = ""
         for id_, relevance in self.given:
             # Ids of imported memories hold whatever their source wrote.

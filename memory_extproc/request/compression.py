@@ -3,8 +3,7 @@
 The state is computed in the background after a request and stored as a record for all replicas; the next request
 uses it. It applies only to a conversation with exactly the same earlier messages, so edited or foreign history is
 never replaced. Until the state is updated, consecutive requests begin with the same bytes, which preserves the
-provider's prompt cache.
-"""
+provider's prompt cache."""
 
 from __future__ import annotations
 
@@ -107,7 +106,7 @@ class Compression:
     def reconfigure(self, limits: CompressionLimits) -> None:
         self._limits = limits
 
-    def wanted(self, request: ChatRequest, *, forced: bool) -> bool:
+    def is_wanted(self, request: ChatRequest, *, forced: bool) -> bool:
         """Whether to compress *request*. A conversation stored by the provider is skipped and counted."""
         asked = forced or self._limits.enabled
         if request.continues:
@@ -118,11 +117,10 @@ class Compression:
             return False
         return forced or (self._limits.enabled and request.prompt_tokens > self._limits.above_tokens)
 
-    async def shortened(self, dialect: Dialect, caller: Caller, request: ChatRequest) -> bytes | None:
+    async def shorten(self, dialect: Dialect, caller: Caller, request: ChatRequest) -> bytes | None:
         """The body with the state in place of the older messages; None to send the full history.
 
-        Never raises. Schedules a new state in the background if none matches or the current state is too old.
-        """
+        Never raises. Schedules a new state in the background if none matches or the current state is too old."""
         said = await off_loop(len(request.body), _hashes, request)
         key = digest("compressed", caller.project, caller.session, said[_OPENED_BY])
         try:
@@ -189,13 +187,7 @@ class Compression:
         return True
 
     async def _make_state(
-        self,
-        caller: Caller,
-        key: str,
-        request: ChatRequest,
-        said: Sequence[str],
-        cut: int,
-        before: Record | None,
+        self, caller: Caller, key: str, request: ChatRequest, said: Sequence[str], cut: int, before: Record | None
     ) -> None:
         try:
             async with self._places:
@@ -234,8 +226,7 @@ class Compression:
 def render_state(state: ChatState) -> str:
     """Render *state* for a request; equal states give equal text.
 
-    Opening angle brackets are escaped so that no content closes the block.
-    """
+    Opening angle brackets are escaped so that no content closes the block."""
     parts = {
         "topic": state.topic,
         "decisions": list(state.decisions),

@@ -59,8 +59,7 @@ class RulesCondenser:
     """Implements ChatCondenser without a model.
 
     Keeps facts found by the rules, sentences with decisions or figures, and the assistant's last question. It keeps
-    less than a model does, and adds nothing that was not said.
-    """
+    less than a model does, and adds nothing that was not said."""
 
     def __init__(self, extractor: FactExtractor, *, now: Now) -> None:
         self._extractor, self._now = extractor, now

@@ -1,7 +1,6 @@
 """Streaming decompression of content encodings with a bound on the output.
 
-A few kilobytes can decompress to gigabytes, so every decoder is limited to the bytes still allowed.
-"""
+A few kilobytes can decompress to gigabytes, so every decoder is limited to the bytes still allowed."""
 
 from __future__ import annotations
 
@@ -133,8 +132,7 @@ class _Brotli:
 class _Zstd:
     """zstd, fed in small slices.
 
-    The decoder accepts no output limit, but the output of a slice is bounded by its size.
-    """
+    The decoder accepts no output limit, but the output of a slice is bounded by its size."""
 
     BITE = 128  # a block of 128 KiB takes 4 bytes at least (RFC 8878, 3.1.1.2): 4 MiB a bite at the very most
 

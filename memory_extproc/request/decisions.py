@@ -1,8 +1,7 @@
 """Records of decisions: for each request the ids of its candidates and numbers, without any words.
 
 The hash of the request id selects one of a fixed number of slots of the caller, which bounds the records of a
-caller without an index; a newer record replaces an older one in its slot. Records are written in the background.
-"""
+caller without an index; a newer record replaces an older one in its slot. Records are written in the background."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Turns a request body into the body for the upstream: parse, decide, recall, insert.
 
-On any failure the body passes unchanged, with an outcome that states the reason.
-"""
+On any failure the body passes unchanged, with an outcome that states the reason."""
 
 from __future__ import annotations
 
@@ -116,8 +115,7 @@ class Enricher:
     async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool = False) -> Enriched:
         """*watching*:
 
-        Envoy ignores our response (observability mode), so nothing is injected, as in shadow mode.
-        """
+        Envoy ignores our response (observability mode), so nothing is injected, as in shadow mode."""
         request = await read_body(admitted, body, self._options.request_bytes)
         if isinstance(request, Enriched):
             return request
@@ -219,9 +217,9 @@ class Enricher:
             return request
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
             return request
-        if not self.compression.wanted(request, forced=wish is Switch.FORCE):
+        if not self.compression.is_wanted(request, forced=wish is Switch.FORCE):
             return request
-        body = await self.compression.shortened(admitted.dialect, caller, request)
+        body = await self.compression.shorten(admitted.dialect, caller, request)
         return request if body is None else await read_plain(admitted, body)
 
     def _arm(self, owner: Owner, *, shadowed: bool) -> Arm:
@@ -407,12 +405,7 @@ class InjectionPlanner:
         return _Room(kept, left if unknown else left - tokens_of(kept), all_fit=kept == blocks)
 
     async def _wish(
-        self,
-        circumstances: Circumstances,
-        caller: Caller,
-        given: Sequence[str],
-        left: int,
-        spent: timedelta,
+        self, circumstances: Circumstances, caller: Caller, given: Sequence[str], left: int, spent: timedelta
     ) -> RecallRequest:
         request = circumstances.request
         users = (message.text for message in request.history if message.role is Role.USER)
@@ -476,8 +469,7 @@ class BlockInserter:
     ) -> Enriched:
         """Insert replayed and new blocks; in shadow mode return the body unchanged.
 
-        *anew*: the body already differs from the client's.
-        """
+        *anew*: the body already differs from the client's."""
         started = time.perf_counter()
         decision = plan.decision
         outcome = decision.outcome

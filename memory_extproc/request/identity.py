@@ -2,8 +2,7 @@
 
 Configuration selects a single source: a header set by a trusted filter, Envoy's dynamic metadata, or a claim of a
 verified JWT. An identity that fails any check is discarded, and the request gets no memory: there is no default
-caller and no fallback.
-"""
+caller and no fallback."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ class IdentityOptions:
     """Where a caller's identity comes from. Header names are lower case.
 
     At most one of *metadata* and *claims* is set; with neither, *user_header* names the caller. The tenant always
-    comes from the same source as the user.
-    """
+    comes from the same source as the user."""
 
     user_header: str = "x-authz-user-id"
     tenant_header: str = "x-authz-tenant-id"
@@ -106,8 +104,7 @@ class Identity:
     def caller(self, headers: Headers, metadata: Mapping[str, Any]) -> Caller | None:
         """The caller;
 
-        None if the identity is absent, repeated, comma-joined, too long, not printable or not verified.
-        """
+        None if the identity is absent, repeated, comma-joined, too long, not printable or not verified."""
         named = self._identify(headers, metadata)
         return None if named is None else self._caller(*named, headers, metadata)
 
@@ -115,8 +112,7 @@ class Identity:
         """As `caller`, with *user* (memory_context.user_id) as a fallback.
 
         The fallback requires that the configuration trusts bodies and that no identity header came at all. An
-        invalid header is not replaced by the body.
-        """
+        invalid header is not replaced by the body."""
         options = self._options
         by_header = options.metadata is None and options.claims is None
         if not (options.trust_body and by_header) or options.user_header in headers:
@@ -175,8 +171,7 @@ class Identity:
         """The projects of which the caller is a verified member.
 
         They come from claims of a verified token or Envoy's metadata, which clients cannot write. No header adds to
-        them.
-        """
+        them."""
         options = self._options
         if options.metadata_projects is not None:
             return names_in(options.metadata_projects.look_up(metadata))
@@ -188,8 +183,7 @@ class Identity:
         """The requested project, or a digest of an invalid name.
 
         A project narrows recall. Ignoring an invalid name would widen it to all projects; the digest names a
-        project without memories.
-        """
+        project without memories."""
         value = single(headers, self._options.project_header)
         if value == "":
             return ""
@@ -203,8 +197,7 @@ class Identity:
 def single(headers: Headers, name: str) -> str | None:
     """The value of a header without surrounding white space.
 
-    "" if it is absent or no name is configured; None if it is repeated or a list and therefore ambiguous.
-    """
+    "" if it is absent or no name is configured; None if it is repeated or a list and therefore ambiguous."""
     values = headers.all(name) if name else ()
     # RFC 9110, 5.3: repeated fields may be joined with commas, so a comma may hide a second value.
     if len(values) > 1 or any("," in value for value in values):
@@ -245,8 +238,7 @@ def look_up(tree: Any, keys: str) -> Any:
     """The value at dotted *keys*; None if absent.
 
     The longest matching key wins at each level, so that a claim named by a URL ("https://example.com/user") is
-    found despite its dots.
-    """
+    found despite its dots."""
     if not keys:
         return tree
     if not isinstance(tree, Mapping):
@@ -275,8 +267,7 @@ class AllowedPeers:
         """*allowed*: names or globs.
 
         They are compared with the certificate's alternative names, or with its common name if it has none (RFC
-        6125, 6.4.4).
-        """
+        6125, 6.4.4)."""
         self._allowed = tuple(allowed)
 
     def admit(self, auth: Mapping[str, Iterable[bytes]]) -> bool:

@@ -1,8 +1,7 @@
 """JWT verification with keys from a file or URL, cached in memory and refreshed in the background.
 
 Configuration, never the token, fixes the algorithms (RFC 8725, 3.1), issuer, audience and keys. A token's own
-`jku`, `jwk` and `x5u` headers are ignored.
-"""
+`jku`, `jwk` and `x5u` headers are ignored."""
 
 from __future__ import annotations
 
@@ -88,8 +87,7 @@ class Tokens:
     """Implements identity.TokenVerifier.
 
     Entering reads the keys once and continues without them on failure: then no caller is identified until a later
-    read succeeds. Keys stay valid until newer ones replace them, so an outage of the key server has no effect.
-    """
+    read succeeds. Keys stay valid until newer ones replace them, so an outage of the key server has no effect."""
 
     def __init__(self, options: TokenOptions, read_keys: ReadKeys, clock: Callable[[], float] = time.time) -> None:
         for algorithm in options.algorithms:
@@ -107,8 +105,7 @@ class Tokens:
     def reconfigure(self, options: TokenOptions) -> None:
         """Apply new requirements, to cached tokens too.
 
-        The algorithms stay, because the keys were parsed for them.
-        """
+        The algorithms stay, because the keys were parsed for them."""
         self._options = replace(options, algorithms=self._options.algorithms)
         self._believed.clear()
 
@@ -126,8 +123,7 @@ class Tokens:
         """The claims of a valid token; else None.
 
         Valid: signed by a known key with an allowed algorithm, for our audience, and within its times. A quarter of
-        a millisecond the first time, microseconds after that.
-        """
+        a millisecond the first time, microseconds after that."""
         if not token or len(token) > MAX_TOKEN or not token.isascii():  # RFC 7515, 3.1: base64url and dots
             return None
         name = hashlib.sha256(token.encode()).digest()  # the token is a secret
@@ -213,8 +209,7 @@ class Tokens:
 def parse_keys(document: bytes, algorithms: Sequence[str]) -> Mapping[tuple[str, str], jwt.PyJWK]:
     """Parse a JWKS document into public signature keys, by key id and algorithm.
 
-    Keys for other uses and unreadable keys are skipped. Raises TransientError if it is no JWKS document.
-    """
+    Keys for other uses and unreadable keys are skipped. Raises TransientError if it is no JWKS document."""
     if len(document) > MAX_KEYS_BYTES:
         raise TransientError("the key document is too large")
     try:
@@ -236,8 +231,7 @@ def parse_keys(document: bytes, algorithms: Sequence[str]) -> Mapping[tuple[str,
 def _algorithms_of(entry: Mapping[str, Any], algorithms: Sequence[str]) -> list[str]:
     """The allowed algorithms that this key may verify.
 
-    None for a key of another kind: an RSA public key used as an HMAC secret is the classic forgery.
-    """
+    None for a key of another kind: an RSA public key used as an HMAC secret is the classic forgery."""
     return [
         each
         for each in algorithms

@@ -1,7 +1,6 @@
 """Request policy: the operator's rules, access decisions and the detection of auxiliary calls.
 
-The first match wins.
-"""
+The first match wins."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ class When:
     """The conditions of a rule; all must hold, and an empty condition always holds.
 
     Globs know `*`, `?` and `[...]`; `*` also spans slashes. *path* is compared without its query. Models are
-    compared without regard to case, everything else with it. A missing header matches no glob.
-    """
+    compared without regard to case, everything else with it. A missing header matches no glob."""
 
     path: str = ""
     model: str = ""
@@ -187,6 +185,8 @@ def refusal(of: Circumstances) -> Outcome | None:
         return Outcome.NO_CALLER
     if controls.retrieve is Switch.SKIP or body.enabled is False or body.limit == 0:
         return Outcome.OPTED_OUT
+    if of.admitted.late:
+        return Outcome.OVERLOADED
     return None
 
 
@@ -240,8 +240,7 @@ def limits_of(of: Circumstances) -> Limits:
 def in_control_group(owner: Owner, percent: float) -> bool:
     """Whether *owner* is in the control group at *percent*.
 
-    The result is stable for a given percentage, and raising it removes no owner from the memory group.
-    """
+    The result is stable for a given percentage, and raising it removes no owner from the memory group."""
     place = int(digest("gradual", owner.key)[:8], 16) % SHARES
     return place >= percent / 100 * SHARES
 
@@ -317,8 +316,7 @@ _PLAIN = str.maketrans({"\u2019": "'", "\u201c": '"', "\u201d": '"', "\uff0c": "
 def auxiliary(asked: str, system: str = "") -> bool:
     """Whether a request is a client's auxiliary call.
 
-    Reads only the beginnings of the last user message and of the system message.
-    """
+    Reads only the beginnings of the last user message and of the system message."""
     if _ASKED_BEGINS.match(_one_line(_fold_text(asked[:_LOOKED_AT]))):
         return True
     if not system:

@@ -2,8 +2,7 @@
 
 There is a record per turn, keyed by the conversation up to it: the decision for the turn, and all blocks in view by
 then. So a single read restores a conversation, and a lost record costs only a miss in the provider's prompt cache.
-Records carry the owner's epoch: on every replica, a forget invalidates earlier records.
-"""
+Records carry the owner's epoch: on every replica, a forget invalidates earlier records."""
 
 from __future__ import annotations
 
@@ -127,8 +126,7 @@ def ids_of(blocks: Iterable[InjectedBlock]) -> tuple[str, ...]:
 def fitting(blocks: Blocks, most: int) -> Blocks:
     """Select *blocks* that fit into *most* tokens: all, or the newest within half of the limit.
 
-    Dropping the oldest block invalidates the provider's cache from there on, so it must happen rarely.
-    """
+    Dropping the oldest block invalidates the provider's cache from there on, so it must happen rarely."""
     left = tokens_of(blocks)
     if left <= most:
         return blocks
@@ -155,8 +153,7 @@ def keys_of(caller: Caller, request: ChatRequest, most: int, circle: str = "") -
     """Keys of the conversation up to each of its last *most* user messages, the current message last.
 
     Each is a rolling hash of all earlier messages, owner, project and session, so no two conversations share a key,
-    and of *circle*, the shared memories allowed (admission.circle_of).
-    """
+    and of *circle*, the shared memories allowed (admission.circle_of)."""
     of_whom = (caller.owner.key, caller.project, caller.session, request.continues)
     running = hashlib.sha256(digest("given", *of_whom, *([circle] if circle else [])).encode())
     keys: list[str] = []
@@ -251,8 +248,7 @@ class InView:
 class BlockReplay:
     """Stores records in *shared*, and in this process until they are written.
 
-    Without *shared*, records stay in this process.
-    """
+    Without *shared*, records stay in this process."""
 
     def __init__(
         self,
@@ -273,17 +269,12 @@ class BlockReplay:
         self._options = options
 
     async def find(
-        self,
-        caller: Caller,
-        request: ChatRequest,
-        shared: tuple[Owner, ...] = (),
-        origins: tuple[str, ...] = (),
+        self, caller: Caller, request: ChatRequest, shared: tuple[Owner, ...] = (), origins: tuple[str, ...] = ()
     ) -> ConversationState:
         """Find the earlier blocks of a conversation. Never raises: unreadable or late records count as absent.
 
         Valid only while the caller may read the memories of *shared* and *origins*, and none of them was forgotten
-        since.
-        """
+        since."""
         nothing = ConversationState(owner=caller.owner)
         try:
             async with asyncio.timeout(self._options.replay_wait.total_seconds()):
@@ -340,8 +331,7 @@ class BlockReplay:
     async def stands(self, thread: ConversationState) -> bool:
         """Whether the owner forgot nothing since *thread* was found.
 
-        True if that is unknown in time: without a lease nothing would have been recalled.
-        """
+        True if that is unknown in time: without a lease nothing would have been recalled."""
         try:
             async with asyncio.timeout(self._options.replay_wait.total_seconds()):
                 return await self._epoch(thread.owner) == thread.epoch
@@ -359,8 +349,7 @@ class BlockReplay:
     ) -> ConversationState:
         """*mine*: the key of this turn, empty without user text;
 
-        *earlier*: those of previous turns, latest first.
-        """
+        *earlier*: those of previous turns, latest first."""
         looping, replays = request.ends_in_tool_result, self._options.replay
         # A first message has no history, and its text alone does not distinguish conversations.
         again = bool(mine) and (looping or (replays and bool(earlier)))
@@ -396,8 +385,7 @@ class BlockReplay:
         """Whether a recorded decision is reused.
 
         In a tool loop always. For a repeated message only with a block, and only for a short time: new memories may
-        exist.
-        """
+        exist."""
         if looping:
             return True
         fresh = abs(self._now().timestamp() - own.made) < REGENERATED.total_seconds()

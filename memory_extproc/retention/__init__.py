@@ -2,5 +2,4 @@
 
 `rules` and `merge` hold the pure decisions; `passes` applies them to one owner, `scheduler` to every owner.
 `reflection` draws conclusions with a language model, `usage` counts accesses, `reembed` replaces vectors of another
-model.
-"""
+model."""

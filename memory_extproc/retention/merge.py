@@ -66,8 +66,7 @@ def duplicates(
     """Find duplicates among *rows* of a single owner.
 
     Only recallable memories of the same project and type are merged. A pinned memory stays before all others, else
-    the highest retention score; it gets the average importance of the group.
-    """
+    the highest retention score; it gets the average importance of the group."""
     alike: defaultdict[Hashable, list[Embedded]] = defaultdict(list)
     for row in rows:
         memory = row.memory
@@ -115,8 +114,7 @@ def components(vectors: Matrix, distance: float) -> list[list[int]]:
 
     Two rows are connected if a chain of rows leads from the first to the second whose neighbours are at most
     *distance* (1 - cosine) apart. Groups and rows are in ascending order. Time grows with the square of the rows,
-    memory with the rows.
-    """
+    memory with the rows."""
     count = len(vectors)
     label: npt.NDArray[np.int64] = np.arange(count)
     for start in range(0, count, _BLOCK):
@@ -180,8 +178,7 @@ def histories(
     """Consolidate repeated statements among all *rows* of an owner.
 
     Statements are grouped by project, type, subject and attribute. Nothing is consolidated where several values
-    hold at a time (a person may have two dogs).
-    """
+    hold at a time (a person may have two dogs)."""
     if rules.above is None:
         return []
     things: defaultdict[Hashable, list[Memory]] = defaultdict(list)
@@ -214,10 +211,7 @@ def _consolidate_statements(
         return None
     current = active[0]
     # An expiring statement must not enter a history that outlives it.
-    before = sorted(
-        (one for one in statements if _was_made_for_good(one)),
-        key=_when_said,
-    )
+    before = sorted((one for one in statements if _was_made_for_good(one)), key=_when_said)
     if rules.above is None or len(before) + 1 < rules.above:
         return None
     earlier: list[Memory] = []
@@ -236,8 +230,7 @@ def _consolidate_statements(
 def _when_said(memory: Memory) -> tuple[float, int, int, str]:
     """Sort key: time, position in the session, position in the message.
 
-    Rows keep whole seconds, and a second can hold several values.
-    """
+    Rows keep whole seconds, and a second can hold several values."""
     whole = (memory.valid_from or memory.created_at).timestamp()
     said, ordinal = memory.metadata.get("said", whole), memory.metadata.get("ordinal", 0)
     return (

@@ -1,7 +1,6 @@
 """A retention pass over one owner: read all memories, apply the rules, write conditionally.
 
-A pass that a crash interrupts is completed by the next pass.
-"""
+A pass that a crash interrupts is completed by the next pass."""
 
 from __future__ import annotations
 
@@ -72,8 +71,7 @@ class SummaryRebuilder(Protocol):
     async def rebuild(self, memory: Memory, known: Mapping[str, Memory]) -> Embedded | None:
         """Rebuild *memory* under the same id, active, from its sources in *known* that still hold.
 
-        *known* holds the owner's memories. None: too few sources are left.
-        """
+        *known* holds the owner's memories. None: too few sources are left."""
 
 
 @dataclass(slots=True)
@@ -220,8 +218,7 @@ class RetentionPass:
     ) -> None:
         """Consolidate subjects.
 
-        A rejected text or an unreachable model leaves the facts unchanged and does not fail the pass.
-        """
+        A rejected text or an unreachable model leaves the facts unchanged and does not fail the pass."""
         memories = [row.memory for row in known.values()]
         for facts in subjects.due(owner, memories):
             try:
@@ -308,8 +305,7 @@ class RetentionPass:
     async def _stand(self, owner: Owner, known: Mapping[str, Embedded], ids: Sequence[str]) -> bool:
         """Whether memories are unchanged since they were read.
 
-        A memory forgotten or corrected while a model reads it must not enter the model's text.
-        """
+        A memory forgotten or corrected while a model reads it must not enter the model's text."""
         there = {memory.id: memory for memory in await self._keeps.get(owner, ids)}
         return all(one in there and one in known and same_words(there[one], known[one].memory) for one in ids)
 
@@ -327,12 +323,12 @@ class RetentionPass:
         await self._keeps.put(owner, [derived])
         into = derived.memory.id
 
-        def superseded(row: Embedded) -> Sequence[Embedded]:
+        def supersede(row: Embedded) -> Sequence[Embedded]:
             if not as_read(row.memory, one.current):
                 return ()
             return [Embedded(merge_memory(row.memory, into, now), row.vector)]
 
-        if not await self._rows.change_all(owner, [one.current.id], superseded):
+        if not await self._rows.change_all(owner, [one.current.id], supersede):
             # Replaced, corrected or forgotten in the meantime: the derived memory is stale.
             await self._keeps.delete(owner, [into])
 

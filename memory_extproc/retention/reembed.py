@@ -1,8 +1,7 @@
 """Re-embeds memories whose vector is missing or comes from another model, online and in small pages.
 
 Also copies all memories of another model's collection into the current collection. Both can be interrupted at any
-time: finished rows are recognised by their fingerprint and skipped.
-"""
+time: finished rows are recognised by their fingerprint and skipped."""
 
 from __future__ import annotations
 
@@ -78,13 +77,13 @@ class Reembedding:
         Rows that are as recent here are skipped, newer rows here are kept, and forgotten memories stay forgotten.
         """
 
-        async def taken(owner: Owner, report: Checked) -> None:
+        async def take_owner(owner: Owner, report: Checked) -> None:
             async for page in source.pages(owner, self._pace.page, fresh=True):
                 self._count(page, report)
                 report.embedded += await self._take_page(owner, page)
                 await self._rest()
 
-        return await self._everybody("taking over", taken)
+        return await self._everybody("taking over", take_owner)
 
     async def _everybody(self, what: str, see_to: Callable[[Owner, Checked], Awaitable[None]]) -> Checked:
         report = Checked()

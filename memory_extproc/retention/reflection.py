@@ -72,8 +72,7 @@ class Theme:
 def themes(rows: Sequence[Embedded], rules: ThemeRules, about: About) -> list[Theme]:
     """Group *rows*, facts of a project: by subject, and the rest by similarity.
 
-    Each fact is in at most one group; groups with too few facts are dropped.
-    """
+    Each fact is in at most one group; groups with too few facts are dropped."""
     by_subject: defaultdict[Hashable, list[Embedded]] = defaultdict(list)
     for row in rows:
         subject = row.memory.metadata.get("subject")
@@ -93,8 +92,7 @@ def themes(rows: Sequence[Embedded], rules: ThemeRules, about: About) -> list[Th
 def due(found: Iterable[Theme], thought_over: Collection[str], rules: ThemeRules) -> list[Theme]:
     """Select the themes of *found* that are new or have grown, most new facts first.
 
-    *thought_over*: ids of the facts already used.
-    """
+    *thought_over*: ids of the facts already used."""
     news = [(sum(memory.id not in thought_over for memory in theme.facts), theme) for theme in found]
     wanted = [(new, theme) for new, theme in news if new == len(theme.facts) or new >= max(1, rules.grown)]
     wanted.sort(key=lambda one: (-one[0], one[1].key))
@@ -109,8 +107,7 @@ def _newest_first(rows: Iterable[Embedded]) -> tuple[Memory, ...]:
 def _near_one_another(rows: Sequence[Embedded], near: float) -> list[list[Embedded]]:
     """Cluster rows greedily: each row joins the nearest centroid if it is close enough, else starts a cluster.
 
-    A second round assigns the rows to the final centroids. The result does not depend on the order of the rows.
-    """
+    A second round assigns the rows to the final centroids. The result does not depend on the order of the rows."""
     if not rows:
         return []
     ordered = sorted(rows, key=lambda row: (row.memory.created_at, row.memory.id))
@@ -169,8 +166,7 @@ class ReflectionLimits:
 class Reflections:
     """Reflects theme by theme.
 
-    A theme is used again only after it has grown; coordination records the facts used.
-    """
+    A theme is used again only after it has grown; coordination records the facts used."""
 
     def __init__(
         self,
@@ -204,8 +200,7 @@ class Reflections:
     async def reflect(self, owner: Owner, rows: Sequence[Embedded]) -> int:
         """Reflect on all *rows* of *owner* and return the number of conclusions stored.
 
-        Errors of the model propagate; the next round tries again.
-        """
+        Errors of the model propagate; the next round tries again."""
         stored = 0
         for project, facts in self._projects(owner, rows).items():
             for theme in await self._due(owner, project, facts):
@@ -217,8 +212,7 @@ class Reflections:
     def _projects(self, owner: Owner, rows: Sequence[Embedded]) -> dict[str, list[Embedded]]:
         """Facts by project.
 
-        Shared memories are excluded: they come from several people and support no conclusion about any.
-        """
+        Shared memories are excluded: they come from several people and support no conclusion about any."""
         projects: dict[str, list[Embedded]] = {}
         now = self._now()
         for row in rows if owner.kind is OwnerKind.OWN else ():

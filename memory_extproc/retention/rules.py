@@ -103,8 +103,7 @@ def _erasable(
     """Ids due for erasure, together with the memories merged into them.
 
     Sources of active memories are exempt, and so is their merge chain: without it a merged memory would become
-    active again.
-    """
+    active again."""
     needed = {
         source
         for memory in known.values()
@@ -217,8 +216,7 @@ def sources_hold(memory: Memory, known: Mapping[str, Memory]) -> bool:
     """Whether every source of *memory* exists and is unchanged since it was read.
 
     A source counts when it was merged into *memory*, was history already, or is active and was neither corrected
-    nor rebuilt since. Retirement by the cap does not invalidate a source. True for memories without sources.
-    """
+    nor rebuilt since. Retirement by the cap does not invalidate a source. True for memories without sources."""
     return _sources_hold(memory, known, frozenset({memory.id}))
 
 
@@ -280,8 +278,7 @@ def expires_with(sources: Iterable[Memory]) -> datetime | None:
 def read_at(now: float, sources: Iterable[Memory]) -> float:
     """The MADE value for a memory derived from *sources* at *now*.
 
-    At least the time of the latest source, because another replica's clock may run ahead.
-    """
+    At least the time of the latest source, because another replica's clock may run ahead."""
     return max([now, *map(_stated_at, sources)])
 
 
@@ -297,8 +294,7 @@ def _began(memory: Memory) -> float:
 def merged_into(memory: Memory | None) -> str:
     """The id of the memory that *memory* was merged into.
 
-    Empty if it was not merged, or was superseded again since.
-    """
+    Empty if it was not merged, or was superseded again since."""
     if memory is None or memory.state is not MemoryState.SUPERSEDED:
         return ""
     into = memory.metadata.get(MERGED)

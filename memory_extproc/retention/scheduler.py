@@ -1,8 +1,7 @@
 """Schedules retention passes: periodically for all owners, soon for an owner after a correction, or by command.
 
 A lease ensures one runner per owner. Owners done within the current round are skipped, so an interrupted round
-resumes where it stopped.
-"""
+resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -108,8 +107,7 @@ class RetentionJob:
     def request_pass(self, owner: Owner) -> None:
         """Request a repair for *owner* after a forget or a correction, regardless of the schedule.
 
-        Requests lost in a crash are covered by the next round.
-        """
+        Requests lost in a crash are covered by the next round."""
         if len(self._soon) < _MOST_SOON:
             self._soon[owner] = None
             self._wake.set()
@@ -118,8 +116,7 @@ class RetentionJob:
         """Process every owner once. *anew*: include owners done recently.
 
         A failure for one owner does not affect the others. Raises only if the owners cannot be listed completely,
-        after processing those listed.
-        """
+        after processing those listed."""
         report = Round()
         async for owner in self._owners():
             await self._see_to(owner, report, work, dry_run=dry_run, anew=anew)

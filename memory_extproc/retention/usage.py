@@ -108,8 +108,7 @@ class Accesses:
     async def write(self) -> int:
         """Add the counts to the rows as they are now and return the number of rows written.
 
-        Forgotten or changed memories stay as they are. Counts that cannot be written are discarded.
-        """
+        Forgotten or changed memories stay as they are. Counts that cannot be written are discarded."""
         counted, self._counted, self._size = self._counted, defaultdict(dict), 0
         outcomes: Counter[str] = Counter()
         for owner, accesses in counted.items():
@@ -132,19 +131,17 @@ class Accesses:
 
 
 def _adding(accesses: dict[str, _Access]) -> Callable[[Embedded], Sequence[Embedded]]:
-    def added(row: Embedded) -> Sequence[Embedded]:
+    def add_access(row: Embedded) -> Sequence[Embedded]:
         memory, access = row.memory, accesses[row.memory.id]
         if memory.state is not MemoryState.ACTIVE:
             return ()
         at = max(int(access.at.timestamp()), int(moment(memory, ACCESSED)))
         counted = replace(
-            memory,
-            access_count=memory.access_count + access.count,
-            metadata={**memory.metadata, ACCESSED: at},
+            memory, access_count=memory.access_count + access.count, metadata={**memory.metadata, ACCESSED: at}
         )
         return [Embedded(counted, row.vector)]
 
-    return added
+    return add_access
 
 
 class CountedRecalls:
@@ -161,7 +158,6 @@ class CountedRecalls:
         return recalled
 
 
-# --- owners ------------------------------------------------------------------------------------------
 # The registry of owners, kept up as memories are written.
 
 
@@ -245,7 +241,6 @@ class OwnerCounter:
             await contain_faults(self.count)
 
 
-# --- noticing ----------------------------------------------------------------------------------------
 # Hearing of memories that no longer say what they said, wherever that is decided.
 
 
@@ -256,8 +251,7 @@ class Partition(MemoryWriter, MemoryLister, Protocol):
 class ChangeNotifier:
     """MemoryWriter and MemoryLister that call *tell* with the owner when an existing memory changes.
 
-    A replacement, deletion or new wording can invalidate memories derived from it.
-    """
+    A replacement, deletion or new wording can invalidate memories derived from it."""
 
     def __init__(self, within: Partition, tell: Callable[[Owner], None]) -> None:
         self._within, self._tell = within, tell
@@ -306,13 +300,13 @@ class ChangeNotifier:
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
         noticed = False
 
-        def changed(row: Embedded) -> Sequence[Embedded]:
+        def notice_change(row: Embedded) -> Sequence[Embedded]:
             nonlocal noticed
             rows = change(row)
             noticed = any(_says_otherwise(row.memory, new.memory) for new in rows)
             return rows
 
-        there = await self._within.change(owner, id, changed)
+        there = await self._within.change(owner, id, notice_change)
         if noticed:
             self._tell(owner)
         return there

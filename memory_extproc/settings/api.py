@@ -176,7 +176,6 @@ def jwt_of(api: Api, identity: IdentitySection) -> ApiJwt:
     return ApiJwt(**{**shared, "roles_claim": api.jwt.roles_claim})
 
 
-# --- rules -----------------------------------------------------------------------------------------
 def api_is_shut(listen: Listen, tls: Tls, api: Api, identity: IdentitySection) -> Iterator[str]:
     """What would let in whom nobody meant to."""
     ways = ways_of(api, identity)

@@ -100,12 +100,12 @@ def _is_list(field: FieldInfo) -> bool:
 
 
 def _type(field: FieldInfo) -> str:
-    if _serialised(field) is not None:
+    if _find_serializer(field) is not None:
         return "duration" if _holds(field, timedelta) else "size"
     inner, listed = _inner(field.annotation)
     if inner is not None and listed:
         return "list of entries"
-    names = dict.fromkeys(_named(each) for each in alternatives(field.annotation))
+    names = dict.fromkeys(_name_type(each) for each in alternatives(field.annotation))
     return " or ".join(names)
 
 
@@ -120,7 +120,7 @@ _NAMES: Mapping[Any, str] = {
 }
 
 
-def _named(kind: Any) -> str:
+def _name_type(kind: Any) -> str:
     origin = get_origin(kind)
     if origin is Literal or (isinstance(kind, type) and issubclass(kind, StrEnum)):
         words = get_args(kind) or tuple(kind)
@@ -137,19 +137,19 @@ def _named(kind: Any) -> str:
 def _plural(kind: Any) -> str:
     if get_origin(kind) in (Annotated, Union, types.UnionType):
         kind = next(alternatives(kind))
-    return _named(kind)
+    return _name_type(kind)
 
 
 def _holds(field: FieldInfo, kind: type) -> bool:
     return any(each is kind for each in alternatives(field.annotation))
 
 
-def _serialised(field: FieldInfo) -> PlainSerializer | None:
+def _find_serializer(field: FieldInfo) -> PlainSerializer | None:
     return next((each for each in field.metadata if isinstance(each, PlainSerializer)), None)
 
 
 def _unit(key: str, field: FieldInfo) -> str:
-    if _serialised(field) is not None or _holds(field, timedelta):
+    if _find_serializer(field) is not None or _holds(field, timedelta):
         return ""
     if key in _COUNTED:
         return _COUNTED[key]
@@ -175,7 +175,6 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-# --- example -----------------------------------------------------------------------------------------
 # The configuration written out: config.yaml with every key, its meaning and its default; and what is in effect.
 
 _WIDTH = 116

@@ -93,8 +93,7 @@ class IdentitySection(Section):
         "tenant",
     )
     metadata_projects: Metadata = Field(
-        "",
-        description="place in Envoy's dynamic metadata of the list of projects of which the caller is a member",
+        "", description="place in Envoy's dynamic metadata of the list of projects of which the caller is a member"
     )
     jwt: Jwt = Field(
         Jwt(),
@@ -180,7 +179,6 @@ class Scopes(Section):
         )
 
 
-# --- privacy -----------------------------------------------------------------------------------------
 # What may be kept of people's words, with whose consent, and how it rests.
 
 ConsentDefault = Literal["opt_out", "opt_in"]

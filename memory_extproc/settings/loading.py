@@ -29,8 +29,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
 
     Without a path: the defaults and the environment. Lists and mappings in the environment are JSON; an entry
     of a list is reached by its number (`MEMORY_EXTPROC__EXTERNAL_MODELS__0__LLM_MODEL_NAME`). Raises
-    ConfigurationError with every fault found, each with its path; no fault repeats the value of a secret.
-    """
+    ConfigurationError with every fault found, each with its path; no fault repeats the value of a secret."""
     tree, notices = accept_router_keys(read(path) if path is not None else {})
     faults, sources = lay_over(tree, environ)
     sections, more = _sections(tree, sources)
@@ -45,8 +44,7 @@ def _usual_data_dir(environ: Mapping[str, str]) -> str:
     """./data if a sidecar made it, else a directory by the XDG rule.
 
     Any project may have a directory named data, so the sidecar's lock file decides. XDG says to ignore relative
-    paths.
-    """
+    paths."""
     former = Path("data")
     if (former / DATA_DIR_LOCK).is_file():
         return f"./{former}"
@@ -79,7 +77,6 @@ def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-# --- yaml file ---------------------------------------------------------------------------------------
 # Reading the configuration's file.
 
 _BOOL = "tag:yaml.org,2002:bool"
@@ -129,7 +126,6 @@ def _line(error: yaml.MarkedYAMLError) -> str:
     return f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
 
 
-# --- environment -------------------------------------------------------------------------------------
 # The environment's changes to the configuration tree.
 
 # Two underscores at the end: a Kubernetes Service of our name sets MEMORY_EXTPROC_PORT and its like.
@@ -207,7 +203,6 @@ def _enter_key(node: Any, key: str | int, empty: Any) -> Any:
     return held
 
 
-# --- faults ------------------------------------------------------------------------------------------
 # What is wrong with a configuration, in words: the path, the fault, and where it came from.
 
 Place = tuple[str | int, ...]

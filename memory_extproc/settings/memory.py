@@ -236,7 +236,6 @@ class ExternalModel(Section):
     )
 
 
-# --- retention ---------------------------------------------------------------------------------------
 # The life of memories after they were stored, as configured.
 
 
@@ -348,7 +347,6 @@ class Retention(Section):
     )
 
 
-# --- topics ------------------------------------------------------------------------------------------
 # Topics and summaries of sessions as configured.
 
 
@@ -375,7 +373,6 @@ class Topics(Section):
     )
 
 
-# --- forgetting --------------------------------------------------------------------------------------
 # Forgetting as configured.
 
 

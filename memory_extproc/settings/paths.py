@@ -215,8 +215,7 @@ class Learn(Section):
         ModelTokens(), description="token budget of learning; when it is used up, the rules take over"
     )
     model_patience: Positive = Field(
-        timedelta(hours=24),
-        description="time that turns wait for an unavailable model before the rules read them",
+        timedelta(hours=24), description="time that turns wait for an unavailable model before the rules read them"
     )
     concurrency: int = Field(4, ge=1, le=256, description="callers whose turns are learned at the same time")
     quota: QuotaSection = Field(

@@ -1,4 +1,4 @@
-"""Which keys may change while the sidecar runs, and what two configurations come to together."""
+"""The keys that may change while the sidecar runs, and the merge of a new configuration into the running one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from memory_extproc.request.admission import most_received
 from memory_extproc.settings.root import Settings, find_broken_rules
 from memory_extproc.settings.types import Section
 
-# By the names they are written with; what ends in `.*` stands for all below it, `[]` for any entry of a list.
-# Whatever is not here decides what is opened when the process starts (files, connections, models, ports), under
-# which name or key something already rests (user ids' hashes, collections), or what Envoy was told as well.
+# By their names in the file; a trailing `.*` stands for all keys below, `[]` for any entry of a list. All other
+# keys decide what the process opens at its start (files, connections, models, ports), the name or key under which
+# data is stored (user ids' hashes, collections), or a part of Envoy's own configuration.
 RELOADABLE = frozenset({
     "memory.enabled",
     "memory.auto_store",
@@ -133,10 +133,10 @@ def reloadable(key: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a new configuration comes to while the old one runs."""
+    """The result of a reload."""
 
-    settings: Settings  # what is in effect from now on
-    changed: tuple[str, ...]  # the keys in it that are new
+    settings: Settings  # in effect from now on
+    changed: tuple[str, ...]  # the keys with new values
     waiting: tuple[str, ...]  # keys whose new values need a restart
 
     def __bool__(self) -> bool:
@@ -145,10 +145,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What was agreed on when the process started, and no reload reaches."""
+    """Values set at the start of the process, which no reload changes."""
 
-    patience: timedelta  # Envoy's with one message of ours
-    message_bytes: int  # most that gRPC receives in one
+    patience: timedelta  # Envoy's message_timeout
+    message_bytes: int  # the largest message that gRPC receives
 
     @classmethod
     def by(cls, settings: Settings) -> Fixed:
@@ -156,8 +156,8 @@ class Fixed:
 
 
 def merge_reload(running: Settings, wanted: Settings, fixed: Fixed) -> Change:
-    """*running* with what may change taken from *wanted*. ConfigurationError when the two do not go together:
-    a new value may need another that waits for a restart, or go beyond what is *fixed*."""
+    """*running* with the reloadable values of *wanted*. ConfigurationError if the result is invalid: a new value
+    may depend on a value that waits for a restart, or exceed a *fixed* value."""
     merging = _Merging()
     settings = merging.section(running, wanted, "")
     faults = find_broken_rules({name: getattr(settings, name) for name in Settings.model_fields})
@@ -195,7 +195,7 @@ class _Merging:
         kept: dict[str, Any] = {}
         fields, secrets = type(running).model_fields, _secrets(running)
         before = len(self.waiting)
-        # Secrets last: one that came together with another server is not to be told to the former.
+        # Secrets last: a secret that arrived together with a new server must not be sent to the old server.
         for name in sorted(fields, key=lambda one: one in secrets):
             key = fields[name].alias or name
             at = f"{place}.{key}" if place else key
@@ -223,14 +223,14 @@ class _Merging:
 
 
 def _alike(running: Any, wanted: Any) -> bool:
-    """Lists of as many sections, which are compared one by one."""
+    """Whether both are lists of equally many sections, which are then compared pairwise."""
     if not (isinstance(running, tuple) and isinstance(wanted, tuple) and len(running) == len(wanted)):
         return False
     return all(isinstance(each, Section) for each in running)
 
 
 def secret_files(section: Section) -> Iterator[Path]:
-    """The files that secrets were read from: a change of one is a change of the configuration."""
+    """The files from which secrets were read: a change of such a file changes the configuration."""
     secrets = _secrets(section)
     for name in type(section).model_fields:
         value = getattr(section, name)
@@ -242,7 +242,7 @@ def secret_files(section: Section) -> Iterator[Path]:
 
 
 def _secrets(section: Section) -> frozenset[str]:
-    """Fields that hold a secret, or the file of one."""
+    """Fields that hold a secret or the path of a secret file."""
     fields = type(section).model_fields
     held = {name for name in fields if f"{name}_file" in fields}
     return frozenset(held | {f"{name}_file" for name in held})

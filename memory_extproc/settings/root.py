@@ -180,7 +180,6 @@ def _notices(settings: Settings) -> Iterator[str]:
     yield from telemetry_notices(settings.telemetry)
 
 
-# --- agreement ---------------------------------------------------------------------------------------
 # The rules between sections of the configuration, each with the words for who broke it.
 
 Faults = Iterator[str]
@@ -451,7 +450,6 @@ def find_broken_rules(sections: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# --- deadlines ---------------------------------------------------------------------------------------
 # How long a request may wait, as several sections say it together.
 
 DEADLINE = timedelta(milliseconds=150)

@@ -1,8 +1,7 @@
 """Translate the vLLM semantic router's memory configuration into ours.
 
 It reads configuration version v0.3 (`global.stores.memory`, and the `memory` plugins of `routing.decisions`) and
-the older `memory:` block at the top level. Every key about memory gets one row. No row holds a secret.
-"""
+the older `memory:` block at the top level. Every key about memory gets one row. No row holds a secret."""
 
 from __future__ import annotations
 
@@ -86,9 +85,7 @@ _DROPPED = {
     "valkey": "Milvus is the only store",
     "qdrant": "Milvus is the only store",
 }
-_LOST = {
-    "quality_scoring.max_memories_per_user": "no bound per user; retention ages memories instead",
-}
+_LOST = {"quality_scoring.max_memories_per_user": "no bound per user; retention ages memories instead"}
 
 
 def is_router_file(tree: Mapping[str, Any]) -> bool:
@@ -100,8 +97,7 @@ def accept_router_keys(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
     """Translate *tree* if it is the router's file, or the router's keys in the `memory` section of ours.
 
     Returns our tree and a notice for each key that was not carried over unchanged. Raises ConfigurationError for a
-    key that has no counterpart although an operator relies on it.
-    """
+    key that has no counterpart although an operator relies on it."""
     if is_router_file(tree):
         found, ours = import_configuration(tree), dict[str, Any]()
     else:

@@ -134,7 +134,6 @@ class Shutdown(Section):
     flush: Duration = Field(timedelta(seconds=10), description="time for accepted turns to be learned")
 
 
-# --- prompt ------------------------------------------------------------------------------------------
 # What becomes of a prompt: the blocks that are put into it, and long chats made shorter.
 
 InjectAs = Literal["auto", "system_message", "user_suffix"]
@@ -215,7 +214,6 @@ class Compress(Section):
     keep: Positive = Field(timedelta(days=7), description="time for which a condensed state is kept")
 
 
-# --- rules -------------------------------------------------------------------------------------------
 # What a router in front says of a request, and rules about requests.
 
 
@@ -354,7 +352,6 @@ class RuleSection(Section):
         return Rule(When(**dict(self.when)), Then(**{**dict(self.then), "signals": signals}))
 
 
-# --- telemetry ---------------------------------------------------------------------------------------
 # What operators see of the sidecar: logs, metrics by tenant, the canary, traces.
 
 CANARY_AT_MOST_EVERY = timedelta(seconds=60)
@@ -382,8 +379,7 @@ class Telemetry(Section):
         1.0, description="share of exchanges that are traced if the gateway's trace context does not decide, 0 to 1"
     )
     content: bool = Field(
-        default=False,
-        description="true: include texts of users and memories in traces; for test systems only",
+        default=False, description="true: include texts of users and memories in traces; for test systems only"
     )
 
 

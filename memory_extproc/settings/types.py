@@ -189,8 +189,7 @@ class Section(BaseModel):
     """A part of the configuration: frozen, and a key it does not know is a fault.
 
     A secret `x` may stand in a file instead, named by `x_file`; it is read once, without the white space at
-    its end. The secret itself is best given in the environment.
-    """
+    its end. The secret itself is best given in the environment."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
@@ -229,7 +228,6 @@ def _contents(name: str, path: str) -> str:
     return text
 
 
-# --- shape -------------------------------------------------------------------------------------------
 # Finding one's way through the configuration's types: what stands at a key, and whether it has parts.
 
 

@@ -1,7 +1,6 @@
 """All rows of a store in one file: gzipped JSON, one row a line, as they rest and in the order in which they came.
 
-The first line says what the file is, the last how many rows there are; a file without it broke off.
-"""
+The first line says what the file is, the last how many rows there are; a file without it broke off."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class PartitionLoader:
         published = asyncio.Event()
         task = asyncio.create_task(self._fill(owner, published), name="partition fill")
         fill = self._fills[owner] = Fill(task, published)
-        task.add_done_callback(lambda _: self._filled(owner, owned, fill))
+        task.add_done_callback(lambda _: self._end_fill(owner, owned, fill))
         return fill
 
     async def _fill(self, owner: Owner, published: asyncio.Event) -> None:
@@ -116,7 +116,7 @@ class PartitionLoader:
             owned.end_fill(attempt, complete=fresh or not self._store.lags)
         self._roster.account(owned)
 
-    def _filled(self, owner: Owner, owned: OwnerOverlay, fill: Fill) -> None:
+    def _end_fill(self, owner: Owner, owned: OwnerOverlay, fill: Fill) -> None:
         """The end of a fill's task, however it came."""
         del self._fills[owner]
         fill.published.set()
@@ -133,7 +133,6 @@ class PartitionLoader:
         self._metrics.partition_fills.labels(outcome).inc()
 
 
-# --- reading -----------------------------------------------------------------------------------------
 # Reading many memories without holding up what else runs.
 
 # Characters read at a time: about 5 ms, for which other streams wait.
@@ -169,7 +168,7 @@ async def held_rows(owned: OwnerOverlay, held: ResidentRows) -> AsyncIterator[Se
     for start in range(0, len(memories), _SHOWN_AT_A_TIME):
         if owned.generation != generation:
             return
-        yield [one for one in memories[start : start + _SHOWN_AT_A_TIME] if not owned.deleted(one.id)]
+        yield [one for one in memories[start : start + _SHOWN_AT_A_TIME] if not owned.is_deleted(one.id)]
         await asyncio.sleep(0)
 
 
@@ -192,7 +191,7 @@ async def stored_rows(
                 yield kept
     if owned.generation == generation:
         laid.update((row.memory.id, row.memory) for row in owned.live_writes())
-        yield [memory for id_, memory in laid.items() if id_ not in given and not owned.deleted(id_)]
+        yield [memory for id_, memory in laid.items() if id_ not in given and not owned.is_deleted(id_)]
 
 
 async def _pages(store: MemoryStore, owner: Owner, size: int) -> AsyncGenerator[Sequence[Embedded]]:
@@ -200,7 +199,6 @@ async def _pages(store: MemoryStore, owner: Owner, size: int) -> AsyncGenerator[
         yield rows
 
 
-# --- wording -----------------------------------------------------------------------------------------
 # Finding by words the memories of an owner who is not held in process, where the store has an index of words.
 
 _MOST = 50  # candidates by words; each is read anew, which takes about 0.1 ms
@@ -227,7 +225,7 @@ class Words:
         if sought.vector is None:
             if not self.store.finds_words:
                 raise TransientError("without a vector only what is held in process can be searched")
-            rows = self._ours(await self._found(sought.text), self.owned.live_writes())
+            rows = self._ours(await self._search_store(sought.text), self.owned.live_writes())
             return [Hit(row.memory, 0.0) for row in rows]
         near, worded = await asyncio.gather(nearest(sought.vector), self._found_or_nothing(sought.text))
         known = {one.memory.id for one in near.found}
@@ -235,14 +233,14 @@ class Words:
         more = (row for row in self._ours(worded, ()) if row.memory.id not in known)
         return [*near.found, *(Hit(row.memory, cosine(row.vector, sought.vector)) for row in more)]
 
-    async def _found(self, text: str) -> Sequence[Embedded]:
-        if not self.store.finds_words or self._hidden():
+    async def _search_store(self, text: str) -> Sequence[Embedded]:
+        if not self.store.finds_words or self._hides_store():
             return ()
         return await self.store.search_text(self.owner, text, _MOST, self.scope)
 
     async def _found_or_nothing(self, text: str) -> Sequence[Embedded]:
         try:
-            return await self._found(text)
+            return await self._search_store(text)
         except MemoryExtprocError as error:
             log.warning("store.words_unsearched", kind=type(error).__name__)
             return ()
@@ -251,11 +249,11 @@ class Words:
         """What stands of *found* by now, with *written*: what was written, deleted or forgotten while the store
         searched counts too."""
         overlay = self.owned.overlay
-        shown = [] if self._hidden() else [row for row in found if row.memory.id not in overlay]
+        shown = [] if self._hides_store() else [row for row in found if row.memory.id not in overlay]
         now = self.now()
         return [row for row in (*shown, *written) if self.scope.holds(row.memory) and row.memory.recallable(now)]
 
-    def _hidden(self) -> bool:
+    def _hides_store(self) -> bool:
         return self.owned.hides_store(self.monotonic_now(), self.settle)
 
 

@@ -1,4 +1,4 @@
-"""What one process knows of one owner: the rows held, its own recent writes, and which version that is."""
+"""The state that a process keeps per owner: resident rows, its own recent writes, and their version."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Steady
 from memory_extproc.store.resident import ResidentRows, memory_bytes
 
-_BASE_BYTES = 1_500  # of an Owned with nothing in it
+_BASE_BYTES = 1_500  # of an empty OwnerOverlay
 _NEVER = -1
 
 
 @dataclass(slots=True)
 class Write:
-    """A write of ours the store may not show yet; *row* is None where it was a deletion."""
+    """A write of this process that the store may not show yet. *row* None: a deletion."""
 
     row: Embedded | None
-    mark: int  # which call made it
+    mark: int  # of the call
     acknowledged: datetime | None = None  # by the store
-    tick: int = 0  # of the acknowledgement, in the order of things that happened to this owner
+    tick: int = 0  # of the acknowledgement, in the order of this owner's events
 
     @property
     def size(self) -> int:
@@ -33,7 +33,7 @@ class Write:
 
 
 class Attempt:
-    """A fill under way: what was read so far, and what had happened before it began."""
+    """A running fill: the rows read so far, and the owner's state when it began."""
 
     def __init__(self, version: int, generation: int, tick: int) -> None:
         self.version = version
@@ -48,19 +48,19 @@ class Attempt:
 
 
 class OwnerOverlay:
-    """No I/O and no clock of its own. One event loop owns it."""
+    """Does no I/O and has no clock. Owned by a single event loop."""
 
     def __init__(self) -> None:
         self.held: ResidentRows | None = None  # every row of the owner as of `seen`, with our own writes
         self.overlay: dict[str, Write] = {}
-        self.writes = asyncio.Lock()  # one write of ours at a time, so that read-change-write is one step
-        self.users = 0  # calls and fills that hold on to this object
-        self.too_large = False  # to be held; the store's own search serves
-        self.not_before: datetime | None = None  # no fill until then, after one failed
-        self.counted = 0  # bytes of it in the sum over all owners
+        self.writes = asyncio.Lock()  # serialises our writes, so that read-change-write is atomic
+        self.users = 0  # calls and fills that use this object
+        self.too_large = False  # to be resident: the store's own search answers
+        self.not_before: datetime | None = None  # no fill before, after a failed fill
+        self.counted = 0  # its bytes in the sum over all owners
         self._seen = _NEVER
         self._own: set[int] = set()  # versions above `seen` that our own writes made
-        self._writing = 0  # writes of ours whose version we do not know yet
+        self._writing = 0  # our writes whose version is not known yet
         self._generation = 0  # how often everything was forgotten
         self._attempt: Attempt | None = None
         self._ticks = 0
@@ -68,14 +68,13 @@ class OwnerOverlay:
         self._forgetting = False
         self._forgotten: datetime | None = None
 
-    # --- versions ------------------------------------------------------------------------------------
     @property
     def seen(self) -> int:
         """The version up to which every write of any replica is in `held`."""
         return self._seen
 
     def answers_at(self, version: int) -> bool:
-        """Whether `held` is all there is to know at *version*."""
+        """Whether `held` is complete at *version*."""
         return self.held is not None and 0 <= version - self._seen <= self._writing
 
     def count_own(self, version: int) -> None:
@@ -86,23 +85,22 @@ class OwnerOverlay:
             self._see(self._seen, self._own | {version})
 
     def _see(self, version: int, own: set[int]) -> None:
-        # Beyond *version* only as far as the versions are ours too: a gap is another replica's write.
+        # Advance beyond *version* only over our own versions: a gap is another replica's write.
         while version + 1 in own:
             version += 1
         self._seen, self._own = version, {one for one in own if one > version}
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Around a write: its version may show before we are told it is ours."""
+        """Wraps a write: other readers may see its version before `count_own` is called."""
         self._writing += 1
         try:
             yield
         finally:
             self._writing -= 1
 
-    # --- our own writes ------------------------------------------------------------------------------
     def put(self, rows: Sequence[Embedded]) -> int:
-        """The mark to acknowledge or take back with."""
+        """Add rows; returns the mark for `acknowledge` and `take_back`."""
         mark = self._tick()
         for row in rows:
             self._lay(row.memory.id, Write(row, mark))
@@ -119,18 +117,18 @@ class OwnerOverlay:
         return mark
 
     def acknowledge(self, mark: int, now: datetime) -> None:
-        """The store has what was written under *mark*."""
+        """The store has stored the writes of *mark*."""
         tick = self._tick()
         for write in self.overlay.values():
             if write.mark == mark:
                 write.acknowledged, write.tick = now, tick
 
     def take_back(self, mark: int) -> None:
-        """The store refused what was written under *mark*: as if it never was."""
+        """The store rejected the writes of *mark*: remove them."""
         self.withdraw([one for one, write in self.overlay.items() if write.mark == mark])
 
     def withdraw(self, ids: Sequence[str]) -> None:
-        """What was written of *ids* counts no more: the store alone says what they are."""
+        """Drop our writes to *ids*: the store alone decides what they are."""
         for one in ids:
             self._lift(one)
         self.drop_held()
@@ -139,7 +137,7 @@ class OwnerOverlay:
         return [write.row for write in self.overlay.values() if write.row is not None]
 
     def look_up(self, ids: Sequence[str], *, whole: bool) -> tuple[list[Embedded], list[str]]:
-        """Those of *ids* known here, and those to ask the store for: none if *whole*."""
+        """The rows of *ids* known here, and the ids to ask the store for (none if *whole*)."""
         known: list[Embedded] = []
         unknown: list[str] = []
         for one in dict.fromkeys(ids):
@@ -152,15 +150,15 @@ class OwnerOverlay:
         return known, unknown
 
     def prune(self, now: datetime, settle: timedelta) -> None:
-        """Lets go of writes that every read of the store shows by now."""
+        """Drop writes that every read of the store shows by now."""
         if self._attempt is not None:
             return  # the fill may have read the store before they were in it
         for one, write in list(self.overlay.items()):
             if write.acknowledged is not None and now - write.acknowledged >= settle:
                 self._lift(one)
 
-    def deleted(self, id: str) -> bool:  # noqa: A002 - the word of the port
-        """Whether a deletion of ours is laid over the store's row."""
+    def is_deleted(self, id: str) -> bool:  # noqa: A002 - the word of the port
+        """Whether a deletion of this process hides the store's row."""
         write = self.overlay.get(id)
         return write is not None and write.row is None
 
@@ -180,12 +178,11 @@ class OwnerOverlay:
 
     @property
     def generation(self) -> int:
-        """Grows each time everything is forgotten."""
+        """The number of times that everything was forgotten."""
         return self._generation
 
-    # --- forgetting ----------------------------------------------------------------------------------
     def forget(self, version: int) -> None:
-        """Everything is gone, as of *version*; what a running fill brings is not taken."""
+        """Drop everything as of *version*; the result of a running fill is discarded."""
         self.overlay.clear()
         self._overlay_bytes = 0
         self.held = ResidentRows()
@@ -195,28 +192,27 @@ class OwnerOverlay:
         self._see(version, set())
 
     def forgotten(self, now: datetime) -> None:
-        """The store has forgotten too."""
+        """The store has completed the forget."""
         self._forgetting = False
         self._forgotten = now
 
     def hides_store(self, now: datetime, settle: timedelta) -> bool:
-        """Whether a lagging read of the store may still show what was forgotten."""
+        """Whether a lagging read of the store may still show forgotten rows."""
         return self._forgetting or (self._forgotten is not None and now - self._forgotten < settle)
 
-    # --- filling -------------------------------------------------------------------------------------
     def begin_fill(self, version: int) -> Attempt:
-        """*version* is read before the store is."""
+        """Begin a fill. *version* must be read before the store."""
         self._attempt = Attempt(version, self._generation, self._tick())
         return self._attempt
 
     def end_fill(self, attempt: Attempt, *, complete: bool) -> None:
-        """Takes what was read, with our own writes over it. *complete*: the read did not lag."""
+        """Install the rows read, overlaid by our own writes. *complete*: the read did not lag."""
         self._attempt = None
         if attempt.generation != self._generation:
             return
         for one, write in list(self.overlay.items()):
             if complete and write.acknowledged is not None and write.tick < attempt.tick:
-                self._lift(one)  # the read shows it, or what another replica has made of it since
+                self._lift(one)  # the read shows it, or a later write of another replica
             elif write.row is None:
                 attempt.held.remove(one)
             else:
@@ -227,7 +223,6 @@ class OwnerOverlay:
     def abandon_fill(self) -> None:
         self._attempt = None
 
-    # --- bounds --------------------------------------------------------------------------------------
     @property
     def size(self) -> int:
         """Bytes."""
@@ -238,29 +233,28 @@ class OwnerOverlay:
         self._seen, self._own = _NEVER, set()
 
     def outdate(self) -> None:
-        """What is held, and what a running fill brings, counts no more."""
+        """Discard the resident rows and the result of a running fill."""
         self._generation += 1
         self.drop_held()
 
     def may_go(self, now: datetime) -> bool:
-        """Whether nothing is lost when this object is."""
+        """Whether dropping this object loses nothing."""
         waits = self.not_before is not None and now < self.not_before
         return self.held is None and not self.overlay and not self.too_large and not waits
 
 
-# --- roster ------------------------------------------------------------------------------------------
-# The owners of whom something is held in process, within a bound of bytes.
+# The owners with state in this process, within a bound of bytes.
 
 
 class PartitionCache:
-    """The least recently used goes first; what the store may not show yet stays, and may exceed the bound."""
+    """Evicts the least recently used owner. Writes that the store may not show yet stay, even beyond the bound."""
 
     def __init__(
         self, most: int, settle: Callable[[], timedelta], metrics: Metrics, *, monotonic_now: Steady
     ) -> None:
-        """*most*: bytes of all together. *settle*: after it, a store's read shows what was acknowledged before."""
+        """*most*: bytes in total. *settle*: the time after which the store's reads show acknowledged writes."""
         self.most = most
-        self.size = 0  # bytes of all that is held
+        self.size = 0  # bytes in use
         self._settle = settle
         self._metrics = metrics
         self._monotonic_now = monotonic_now

@@ -3,8 +3,7 @@
 For each owner there is an overlay (writes and deletions of ours that the store may not show yet) and, once it
 was filled from the store, every row in a `Held`. A filled partition answers by itself as long as the owner's
 version counts no write of another replica; until then, and for owners too large to hold, the store's own
-search answers with the overlay laid over it.
-"""
+search answers with the overlay laid over it."""
 
 from __future__ import annotations
 
@@ -109,7 +108,6 @@ class Partitions:
         """Fills that run or wait."""
         return self._fills.under_way
 
-    # --- finding -------------------------------------------------------------------------------------
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         await self._check(owner)
         with self._roster.using(owner) as owned:
@@ -123,12 +121,7 @@ class Partitions:
             return SearchResult(found=tuple(found), total=len(held), path="hybrid")
 
     async def candidates(
-        self,
-        owner: Owner,
-        sought: SearchQuery,
-        limit: int,
-        scope: Scope,
-        vector: ComingVector | None = None,
+        self, owner: Owner, sought: SearchQuery, limit: int, scope: Scope, vector: ComingVector | None = None
     ) -> Candidates:
         with self._roster.using(owner) as owned:
             glance: LexicalScan | None = None
@@ -244,7 +237,6 @@ class Partitions:
             known.extend(await self._store.fetch(owner, unknown))
         return known
 
-    # --- keeping -------------------------------------------------------------------------------------
     async def put(
         self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
     ) -> None:
@@ -400,7 +392,7 @@ class Partitions:
         """Under `owned.writes`. The mark of the write, and the rows that may be kept."""
         if self._forgotten is not None:
             # A forget takes the same lock to look at what is there: what passes here it will find.
-            rows = await self._forgotten.admitted(owner, rows)
+            rows = await self._forgotten.filter_rows(owner, rows)
         mark = owned.put(rows)
         self._roster.account(owned)
         return mark, rows
@@ -414,7 +406,6 @@ def _of_fills(limits: PartitionLimits) -> FillLimits:
     return FillLimits(bytes=limits.bytes, page=limits.page, at_once=limits.fills, retry=limits.retry)
 
 
-# --- alone -------------------------------------------------------------------------------------------
 # An owner's partition in the hands of one caller.
 
 
@@ -428,7 +419,6 @@ class ExclusiveAccess:
     delete_all: Callable[[], Awaitable[None]]
 
 
-# --- changes -----------------------------------------------------------------------------------------
 # What the write path changes in a memory that is there. Pure.
 
 # That said a fact again, kept with it, each with the facts beside it; metadata has its bounds.
@@ -439,11 +429,7 @@ _MOST_BESIDE = 4
 def supersede_memory(memory: Memory, *, by: str, at: datetime) -> Memory:
     """*memory* as history since *at*, when *by* took its place."""
     return replace(
-        memory,
-        state=MemoryState.SUPERSEDED,
-        superseded_by=by,
-        valid_to=at,
-        updated_at=max(at, memory.updated_at),
+        memory, state=MemoryState.SUPERSEDED, superseded_by=by, valid_to=at, updated_at=max(at, memory.updated_at)
     )
 
 

@@ -1,7 +1,6 @@
 """The memory store's fake: rows in a dictionary, gone with the process. For tests and demonstrations.
 
-It passes the store's contract suite. Its `weather` makes it behave as a store does on a bad day.
-"""
+It passes the store's contract suite. Its `weather` makes it behave as a store does on a bad day."""
 
 from __future__ import annotations
 
@@ -171,7 +170,6 @@ class InMemoryStore:
         return list(rows.get(owner, {}).values())
 
 
-# --- journal transient -------------------------------------------------------------------------------
 # The journal kept in memory: nothing survives the process. For tests; passes the contract suite of Journal.
 
 
@@ -333,7 +331,6 @@ def _letter(row: _Row) -> DeadLetter:
     )
 
 
-# --- transient ---------------------------------------------------------------------------------------
 # Coordination kept in memory: one process, nothing survives it. For tests, and the pattern of the port.
 
 _RecordKey = tuple[str, Owner, str]
@@ -412,7 +409,6 @@ class InMemoryCoordination:
         return None
 
 
-# --- ledger transient --------------------------------------------------------------------------------
 # The ledger of forgets kept in memory. For tests; passes the contract suite of Ledger.
 
 
@@ -445,7 +441,7 @@ class InMemoryLedger:
         self._check()
         return self.jobs.get(job_id)
 
-    async def unfinished(self) -> Sequence[LedgerJob]:
+    async def list_unfinished(self) -> Sequence[LedgerJob]:
         self._check()
         return [job for job in self.jobs.values() if job.open]
 

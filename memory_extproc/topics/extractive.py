@@ -3,8 +3,7 @@
 A sentence is ranked by its additions to the summary: words that come back in the conversation, names, numbers,
 dates and decisions. The weights of words are counted in the conversation alone. The assistant's sentences fill up
 where the caller said too little, marked as an answer. Questions, pleasantries, offers and masked text are in no
-summary.
-"""
+summary."""
 
 from __future__ import annotations
 
@@ -107,8 +106,7 @@ def summarize(parts: Sequence[Sequence[Said] | str], count: int, *, named: bool 
     """Sum up *parts*, each the turns of a subject or a summary, in about *count* sentences.
 
     Each part gets a sentence at least, as far as they go. With *named*, the subject's name stands before its
-    sentences. The text is empty if there were only questions and pleasantries.
-    """
+    sentences. The text is empty if there were only questions and pleasantries."""
     language = _language_of(text for part in parts for text in _texts(part))
     lines = [
         list(_lines_of_text(part, language)) if isinstance(part, str) else _lines(part, language) for part in parts
@@ -139,7 +137,6 @@ def _join_lines(lines: Sequence[Line]) -> str:
     return gap.join(told)
 
 
-# --- sentences ---------------------------------------------------------------------------------------
 # Sentences that may stand in a summary, and the value of each.
 
 
@@ -294,7 +291,6 @@ def _gain(line: Line, worth: dict[str, float], known: set[str], chosen: Sequence
     return weight * said / math.sqrt(8 + len(line.terms))
 
 
-# --- names -------------------------------------------------------------------------------------------
 # Key phrases: runs of words between small words, names and repeated runs above all.
 
 _PHRASES = 3

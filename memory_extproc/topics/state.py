@@ -1,8 +1,7 @@
 """What is known of an owner's sessions while they go on: which turns belong together, what waits to be summed up.
 
 Pure. A record holds ids, places and times, never words: these are read from the store when they are needed, so what
-was forgotten or put aside in between is in no summary.
-"""
+was forgotten or put aside in between is in no summary."""
 
 from __future__ import annotations
 
@@ -177,7 +176,6 @@ def drop_summed(threads: Threads, session: str, summed: int, summary: str) -> Th
     )
 
 
-# --- sayings -----------------------------------------------------------------------------------------
 # What was said in a turn, as the store holds it: without what was forgotten, put aside or replaced since.
 
 # (owner, turn id, 0 for the caller's message or 1 for the answer, piece) to the id of its memory

@@ -103,13 +103,13 @@ class Summaries:
             words = "\n".join(one.text for one in said)
             try:
                 named = await self._prompts.topic.answer(
-                    owner, _lines([_line(one) for one in said]), self._checked(_NAMED.decode, words)
+                    owner, _lines([_line(one) for one in said]), self._checker_of(_NAMED.decode, words)
                 )
             except MemoryExtprocError as error:
                 log.warning("topics.by_sentences", what="topic", error=type(error).__name__)
             else:
-                return self._counted("topic", Summary(named.summary.strip(), TOPIC, named.name.strip()))
-        return self._counted(
+                return self._count_summary("topic", Summary(named.summary.strip(), TOPIC, named.name.strip()))
+        return self._count_summary(
             "topic", Summary(summarize([said], TOPIC_SENTENCES, named=False), EXTRACTIVE, name_topic(said))
         )
 
@@ -122,23 +122,23 @@ class Summaries:
             words = "\n".join([earlier, *(part.text for part in parts)])
             try:
                 summed = await self._prompts.session.answer(
-                    owner, _lines(lines), self._checked(_SUMMED.decode, words)
+                    owner, _lines(lines), self._checker_of(_SUMMED.decode, words)
                 )
             except MemoryExtprocError as error:
                 log.warning("topics.by_sentences", what="session", error=type(error).__name__)
             else:
-                return self._counted("session", Summary(summed.summary.strip(), SESSION))
+                return self._count_summary("session", Summary(summed.summary.strip(), SESSION))
         told = [*([earlier] if earlier else []), *(part.said or part.text for part in parts)]
-        return self._counted("session", Summary(summarize(told, count), EXTRACTIVE))
+        return self._count_summary("session", Summary(summarize(told, count), EXTRACTIVE))
 
-    def _counted(self, what: str, summary: Summary) -> Summary:
+    def _count_summary(self, what: str, summary: Summary) -> Summary:
         self._metrics.summaries.labels(what, "sentences" if summary.by == EXTRACTIVE else "model").inc()
         return summary
 
-    def _checked(self, decode: Callable[[bytes], S], words: str) -> Callable[[bytes], S]:
+    def _checker_of(self, decode: Callable[[bytes], S], words: str) -> Callable[[bytes], S]:
         known = _numbers(words)
 
-        def checked(raw: bytes) -> S:
+        def decode_checked(raw: bytes) -> S:
             """Raises msgspec.DecodeError for no answer, a number that nobody said, or what cannot be trusted."""
             found = decode(raw)
             text = " ".join(str(value) for value in msgspec.structs.astuple(found))
@@ -148,7 +148,7 @@ class Summaries:
                 raise msgspec.ValidationError("an instruction instead of a summary - at `$.summary`")
             return found
 
-        return checked
+        return decode_checked
 
 
 _SAME = msgspec.json.Decoder(Same)
@@ -169,7 +169,6 @@ def _lines(lines: Sequence[dict[str, object]]) -> str:
     return "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
 
 
-# --- condensing --------------------------------------------------------------------------------------
 # A session in as many words as its size deserves, level by level.
 
 CHUNK = 2_000  # tokens that are summed up together, about

@@ -2,8 +2,7 @@
 
 What is to be done stands in a record of each owner, so another process goes on where one ended: a session that
 nobody came back to is finished when its owner says something again. Ids are made from turns, so doing it twice
-changes nothing. One process works for an owner at a time: it holds their lease.
-"""
+changes nothing. One process works for an owner at a time: it holds their lease."""
 
 from __future__ import annotations
 
@@ -112,7 +111,6 @@ class Topics:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- taking in -----------------------------------------------------------------------------------
     async def note(self, owner: Owner, turns: Sequence[Turn], last: frozenset[str] = frozenset()) -> None:
         """Written down when it returns; whatever comes of it comes later. *last*: ids of turns that end their
         session. Noting a turn again changes nothing."""
@@ -133,7 +131,7 @@ class Topics:
             owner, lambda known: state.add_turns(known, handed, now.timestamp(), self._limits.sessions)
         )
         for turn in turns:
-            self._silences.heard(owner, turn.session, now.timestamp())
+            self._silences.note_seen(owner, turn.session, now.timestamp())
         self._nudge(owner)
 
     async def end(self, owner: Owner, session: str, *, but: frozenset[str] = frozenset()) -> None:
@@ -157,7 +155,6 @@ class Topics:
         for owner in self._silences.longer_than(self._limits.idle):
             self._nudge(owner)
 
-    # --- whose turn it is ----------------------------------------------------------------------------
     async def _look(self) -> None:
         while not await self._leaves_within(self._limits.look.total_seconds()):
             self.look()
@@ -215,7 +212,6 @@ class Topics:
             return False
         return True
 
-    # --- working -------------------------------------------------------------------------------------
     async def _work(self, owner: Owner) -> None:
         lease = f"topics:{owner.key}"
         if not await self._coordination.acquire(lease, self._holder, self._limits.lease):
@@ -296,7 +292,7 @@ class Topics:
         heard = await self._heard(said)
         topic = await self._open_topic(owner, thread)
         for one, vectors in zip(said, heard, strict=True):
-            decided = await self._decided(owner, thread, topic, one, vectors)
+            decided = await self._decide(owner, thread, topic, one, vectors)
             shift = decided.shift
             if shift or not thread.open:
                 self._metrics.topics.labels("opened").inc()
@@ -309,7 +305,7 @@ class Topics:
                 self.shifted(owner, session)
         return thread
 
-    async def _decided(
+    async def _decide(
         self, owner: Owner, thread: Thread, topic: OpenTopic, said: Said, heard: EmbeddedTurn | None
     ) -> Decided:
         limits = self._limits.shift
@@ -331,7 +327,6 @@ class Topics:
         found = {one.turn.id: turn for one, turn in zip(there, embedded, strict=True)}
         return [found.get(one.turn.id) for one in said]
 
-    # --- what is open --------------------------------------------------------------------------------
     async def _open_topic(self, owner: Owner, thread: Thread) -> OpenTopic:
         """As it was left; made again from what was said where another process, or we long ago, left it."""
         held = self._held.get((owner, thread.session))
@@ -350,7 +345,6 @@ class Topics:
         while len(self._held) > self._limits.topics_held:
             self._held.popitem(last=False)
 
-    # --- the record ----------------------------------------------------------------------------------
     async def _threads(self, owner: Owner) -> Threads:
         return state.read(await self._coordination.get_record(state.KIND, owner, ""))
 
@@ -368,11 +362,11 @@ class Topics:
         raise TransientError("a record of topics that others keep changing")
 
     async def _replace(self, owner: Owner, session: str, change: Callable[[Thread], Thread]) -> Thread:
-        def changed(known: Threads) -> Threads:
+        def change_thread(known: Threads) -> Threads:
             thread = known.of(session)
             return known if thread is None else known.beside(change(thread))
 
-        thread = (await self._change(owner, changed)).of(session)
+        thread = (await self._change(owner, change_thread)).of(session)
         if thread is None:
             raise TransientError("the session was forgotten while we worked")
         return thread
@@ -388,7 +382,6 @@ def _nobody(_owner: Owner, _session: str) -> None:
     """Without a listener."""
 
 
-# --- silence -----------------------------------------------------------------------------------------
 # How long sessions have been silent, whatever becomes of the wall clock meanwhile.
 
 
@@ -406,7 +399,7 @@ class Silences:
         """Owners with sessions that go on."""
         return list(self._heard)
 
-    def heard(self, owner: Owner, session: str, at: float) -> None:
+    def note_seen(self, owner: Owner, session: str, at: float) -> None:
         """*at*, in seconds since 1970, is what its record says."""
         sessions = self._heard.setdefault(owner, {})
         if session not in sessions or sessions[session][0] != at:
@@ -417,13 +410,13 @@ class Silences:
         """These and no others do."""
         left = {thread.session: thread.seen_at for thread in threads}
         for session, at in left.items():
-            self.heard(owner, session, at)
+            self.note_seen(owner, session, at)
         sessions = self._heard.pop(owner, {})
         if left:
             self._heard[owner] = {session: sessions[session] for session in left}
 
     def of(self, owner: Owner, thread: Thread) -> timedelta:
-        self.heard(owner, thread.session, thread.seen_at)
+        self.note_seen(owner, thread.session, thread.seen_at)
         return self._monotonic_now() - self._heard[owner][thread.session][1]
 
     def longer_than(self, idle: timedelta) -> Sequence[Owner]:

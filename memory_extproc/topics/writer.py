@@ -86,11 +86,11 @@ class Closing:
         summary = await self._summaries.of_topic(owner, said)
         if not summary.text:
             return False
-        row = topic_row(self._written(owner, read), thread, group, said, summary)
+        row = topic_row(self._key_of(owner, read), thread, group, said, summary)
         vector = await self._middle([text for one in said for text in one.beginnings])
         await checks()
         rows = [row for one in said for row in one.rows]
-        await self._unchanged(owner, rows)
+        await self._check_unchanged(owner, rows)
         await self._keeps.put(owner, [Embedded(_trusted_as(row, rows), vector)])
         return True
 
@@ -107,7 +107,7 @@ class Closing:
         levels = await condensed(self._summaries, owner, parts, earlier.content if earlier else "")
         if not levels:
             return ""
-        written = self._written(owner, max([read, *(one.made for one in kept)]))
+        written = self._key_of(owner, max([read, *(one.made for one in kept)]))
         made: list[Embedded] = []
         sources: list[tuple[str, ...]] = [part.sources for part in parts]
         moments += [earlier.created_at.timestamp()] if earlier else []
@@ -133,7 +133,7 @@ class Closing:
         await checks()
         read_rows = [row for one in kept for row in one.rows]
         read_rows += [earlier] if earlier else []
-        await self._unchanged(owner, read_rows)
+        await self._check_unchanged(owner, read_rows)
         await self._keeps.put(owner, [Embedded(_trusted_as(one.memory, read_rows), one.vector) for one in made])
         latest = made[-1].memory
         if earlier is not None and earlier.id != latest.id:
@@ -153,7 +153,7 @@ class Closing:
         read = (*there, *(row for one in said for row in one.rows))
         return _Closed(part, min(moments), max(moments), max([*moments, *map(made_at, there)]), read)
 
-    async def _unchanged(self, owner: Owner, read: Sequence[Memory]) -> None:
+    async def _check_unchanged(self, owner: Owner, read: Sequence[Memory]) -> None:
         """TransientError where something that was *read* was forgotten in a chat, corrected, put aside or replaced
         while a model worked on it: no epoch tells of that, and nobody looks again for it."""
         there = {row.id: row for row in await self._keeps.get(owner, [row.id for row in read])}
@@ -169,7 +169,7 @@ class Closing:
         # Opposite vectors have no middle; a store takes no vector of nothing.
         return middle if np.isclose(np.linalg.norm(middle), 1.0, atol=1e-3) else vectors[0]
 
-    def _written(self, owner: Owner, read: float) -> Written:
+    def _key_of(self, owner: Owner, read: float) -> Written:
         return Written(owner, read, self._embedder.fingerprint, self._bytes)
 
 
@@ -198,7 +198,6 @@ def _within_bounds(groups: Sequence[_Closed]) -> list[_Closed]:
     return kept
 
 
-# --- rows --------------------------------------------------------------------------------------------
 # Topics and summaries of sessions as memories. Pure; the same turns give the same ids.
 
 MADE = "made"  # in metadata: when its sources were read, in seconds since 1970
@@ -319,7 +318,6 @@ def truncate_utf8(text: str, most: int) -> str:
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
 
-# --- rebuilding --------------------------------------------------------------------------------------
 # Summaries made anew of what is left of what they were made of, under the ids they have.
 
 _MESSAGES = frozenset({Source.VERBATIM, Source.QUESTION})

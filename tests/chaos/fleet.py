@@ -17,7 +17,7 @@ from memory_extproc.api.gen import memory_pb2 as api
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
 from tests.chaos.counts import RunLog
 from tests.chaos.schedule import ALL, Fault
-from tests.fixtures.envoy import Answer, Wiring
+from tests.fixtures.envoy import ROOT, Answer, Wiring
 from tests.fixtures.faults import FaultStand, Link
 from tests.fixtures.faults_process import Child
 from tests.fixtures.milvus_server import Process
@@ -53,8 +53,17 @@ class Replica:
 
 
 class Fleet:
-    def __init__(self, stand: FaultStand, store: Process, log: RunLog, count: int) -> None:
+    """As many replicas as *count*.
+
+    With a *release*, the source tree of an earlier version, they start as that version; each rolling restart then
+    changes them to this version or back.
+    """
+
+    def __init__(
+        self, stand: FaultStand, store: Process, log: RunLog, count: int, *, release: Path | None = None
+    ) -> None:
         self.stand, self.log, self.count = stand, log, count
+        self._trees = (release, ROOT) if release else (ROOT,)
         self.replicas: list[Replica] = []
         self.kills: list[float] = []  # moments of the run's clock
         self.upstream_got: dict[str, Got] = {}
@@ -73,6 +82,8 @@ class Fleet:
         name = f"chaos_{uuid4().hex}"
         for number in range(self.count):
             self.replicas.append(await self._configured(number, name))
+        for one in self.replicas:
+            one.child.tree = self._trees[0]
         await asyncio.gather(*(one.child.serving() for one in self.replicas))
         self.stand.upstream.answers = self._answer
         wiring = Wiring(health_check=True, failure_mode_allow=True, message_timeout=f"{MESSAGE_TIMEOUT:g}s")
@@ -192,8 +203,11 @@ class Fleet:
     @contextlib.asynccontextmanager
     async def _rolled(self) -> AsyncIterator[None]:
         yield
+        self._trees = self._trees[::-1]
+        self.log.note("restarts", tree=str(self._trees[0]))
         for replica in self.replicas:
             async with replica.changing:
+                replica.child.tree = self._trees[0]
                 replica.child.signal(signal.SIGTERM)
                 code = await replica.child.ended()
                 assert code == 0, f"a replica that was told to end ended with {code}"

@@ -47,7 +47,8 @@ async def test_no_fault_fails_a_request_or_breaks_a_promise(faulty: FaultStand, 
     log.plan(plan.to_json())
     counts = Counts(log)
     faulty.expected_5xx = set(range(500, 600))  # counted as failed instead
-    async with Fleet(faulty, milvus_lite, log, plan.replicas) as fleet:
+    release = Path(given) if (given := ASKED("MEMORY_EXTPROC_CHAOS_RELEASE")) else None
+    async with Fleet(faulty, milvus_lite, log, plan.replicas, release=release) as fleet:
         model = Model(counts)
         try:
             log.restart_clock()

@@ -83,6 +83,51 @@ def test_what_scales_names_the_workload_that_is_there(given: list[str], keda: li
     assert "replicas" not in workload["spec"]
 
 
+@pytest.mark.parametrize("mode", [[], ["mode=daemonset", LOSS], ["mode=sidecar", "gateway.type=raw", LOSS]])
+def test_learning_pods_stand_apart_from_those_that_serve(mode: list[str]) -> None:
+    """A role each; requests reach the serving pods only; each is scaled by its own measure."""
+    scaled = () if mode else ("autoscaling.enabled=true", "autoscaling.recallsInFlight=32")
+    by_age = (
+        "autoscaling.enabled=true",
+        "autoscaling.keda.enabled=true",
+        "autoscaling.keda.prometheus=http://p:9090",
+    )
+    settings = [*SHARED, *mode, *scaled, "learner.enabled=true", *(f"learner.{each}" for each in by_age)]
+    trees = documents(rendered(settings=settings))
+    config = one(trees, "ConfigMap", "test-memory-extproc")["data"]["config.yaml"]
+    learners = one(trees, "ConfigMap", "test-memory-extproc-learner")["data"]["config.yaml"]
+    assert (yaml.safe_load(config)["role"], yaml.safe_load(learners)["role"]) == ("serve", "learn")
+    assert yaml.safe_load(learners)["coordination"] == yaml.safe_load(config)["coordination"]
+    workload = one(trees, "StatefulSet", "test-memory-extproc-learner")
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    volumes = workload["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "config", "configMap": {"name": "test-memory-extproc-learner"}} in volumes
+    for each in trees:
+        if each["kind"] == "Service" and each["metadata"]["name"] == "test-memory-extproc":
+            assert not each["spec"]["selector"].items() <= labels.items()
+    network = one(trees, "NetworkPolicy", "test-memory-extproc-learner")["spec"]
+    assert network["podSelector"]["matchLabels"].items() <= labels.items()
+    assert [port["port"] for rule in network["ingress"] for port in rule["ports"]] == ["http"]
+    scaler = one(trees, "ScaledObject", "test-memory-extproc-learner")["spec"]
+    assert scaler["scaleTargetRef"]["name"] == workload["metadata"]["name"]
+    [age, _cpu] = scaler["triggers"]
+    assert "journal_oldest_seconds" in age["metadata"]["query"]
+    if scaled:
+        own = one(trees, "HorizontalPodAutoscaler", "test-memory-extproc")["spec"]
+        assert own["scaleTargetRef"]["name"] == "test-memory-extproc"
+
+
+def test_serving_pods_are_not_scaled_by_what_learners_have_to_do() -> None:
+    keda = (
+        "autoscaling.enabled=true",
+        "autoscaling.keda.enabled=true",
+        "autoscaling.keda.prometheus=http://p:9090",
+    )
+    trees = documents(rendered(settings=[*SHARED, *keda, "learner.enabled=true"]))
+    [trigger] = one(trees, "ScaledObject")["spec"]["triggers"]
+    assert trigger["type"] == "cpu"
+
+
 def patch(kubernetes: str, *settings: str) -> Tree:
     text = rendered(settings=("mode=sidecar", "gateway.type=raw", LOSS, *SHARED, *settings), kubernetes=kubernetes)
     injected: Tree = yaml.safe_load(

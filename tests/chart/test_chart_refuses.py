@@ -18,6 +18,8 @@ API_OF_TWO = [
 KEPT = "persistence.acceptLoss=true"
 A_GATEWAY = ["gateway.targetRefs[0].kind=Gateway", "gateway.targetRefs[0].name=public"]
 TLS = ["tls.enabled=true", "tls.allowedNames={envoy}", "tls.secretName=x"]
+LEARNER = ["learner.enabled=true"]
+SCALED = ["learner.autoscaling.enabled=true"]
 ROUTED = ["api.enabled=true", "api.route.enabled=true", "config.api.insecure=true", "config.api.auth={jwt}"]
 PAGE = ["api.route.page=true", "api.route.hostnames={llm.example.com}"]
 BACKUP = ["backup.enabled=true", "backup.claimName=copies"]
@@ -103,6 +105,21 @@ RESTORE = ["restore.enabled=true", "restore.claimName=copies", "restore.folder=2
         (["replicas=2", SERVER, REDIS, "podDisruptionBudget.maxUnavailable=2"], "lets every pod be away"),
         (["autoscaling.enabled=true", "autoscaling.minReplicas=9", "autoscaling.maxReplicas=3"], "is more than"),
         (["autoscaling.enabled=true", "autoscaling.cpu=0", SERVER, REDIS], "without a metric"),
+        ([*LEARNER, SERVER], "learner.enabled with the SQLite journal"),
+        ([*LEARNER, REDIS], "learner.enabled with Milvus Lite"),
+        ([*LEARNER, SERVER, REDIS, "config.role=learn"], "Remove config.role"),
+        (
+            [*LEARNER, SERVER, REDIS, *SCALED, "learner.autoscaling.minReplicas=9"],
+            "is more than learner.autoscaling",
+        ),
+        (
+            [*LEARNER, SERVER, REDIS, "learner.autoscaling.keda.enabled=true"],
+            "learner.autoscaling.keda.enabled without learner.autoscaling.enabled",
+        ),
+        (
+            [*LEARNER, SERVER, REDIS, *SCALED, "learner.autoscaling.cpu=0"],
+            "learner.autoscaling.enabled without a metric",
+        ),
         (["mode=daemonset", "autoscaling.enabled=true", SERVER, REDIS], "there is nothing to scale"),
         (["gateway.type=istio", "gateway.identity.mode=jwt"], "without issuer, audience and jwksUri"),
         (["gateway.type=raw", "gateway.failOpen=false"], "the model would be away whenever memory is"),
@@ -176,6 +193,9 @@ def test_a_secret_for_a_setting_that_holds_none_is_refused() -> None:
         ["persistence.enabled=false", "persistence.acceptLoss=true"],
         ["networkPolicy.enabled=false", "tls.acceptPlaintext=true"],
         ["replicas=2", SERVER, REDIS],
+        [*LEARNER, SERVER, REDIS],
+        [*LEARNER, SERVER, REDIS, "mode=sidecar", "gateway.type=raw", KEPT],
+        [*LEARNER, SERVER, REDIS, "mode=daemonset", KEPT],
         ["replicas=2", SERVER, REDIS, "api.enabled=true", *API_OF_TWO],
         ["gateway.type=envoy-gateway", *CHAT_ROUTE, "gateway.mergeType=JSONMerge"],
         ["mode=sidecar", "replicas=4", SERVER, REDIS, KEPT],

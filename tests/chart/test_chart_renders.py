@@ -141,13 +141,12 @@ def test_a_field_that_a_gateway_would_leave_out_without_a_word_is_found(kind: st
 @pytest.mark.parametrize("values", VALUES, ids=by_name)
 def test_the_sidecar_takes_the_configuration_that_the_chart_writes(values: Path, tmp_path: Path) -> None:
     trees = documents(rendered(values))
-    config = next(
+    configurations = [
         each["data"]["config.yaml"]
         for each in trees
         if each["kind"] == "ConfigMap" and "config.yaml" in each["data"]
-    )
-    path = tmp_path / "config.yaml"
-    path.write_text(config)
+    ]
+    assert len(configurations) == 1 + (values.stem == "learner")
     secret = tmp_path / "secret"
     secret.write_text("a secret of some length")
     given = yaml.safe_load(values.read_text()) or {}
@@ -155,15 +154,18 @@ def test_the_sidecar_takes_the_configuration_that_the_chart_writes(values: Path,
     for name in ("tls.crt", "tls.key", "ca.crt"):
         (tmp_path / name).write_text("")
     environment = {**os.environ, **dict.fromkeys(names, str(secret))}
-    checked = subprocess.run(
-        [sys.executable, "-m", "memory_extproc", "config", "check", "--config", str(path)],
-        env=environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    path = tmp_path / "config.yaml"
+    for config in configurations:
+        path.write_text(config)
+        checked = subprocess.run(
+            [sys.executable, "-m", "memory_extproc", "config", "check", "--config", str(path)],
+            env=environment,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 def test_the_schema_of_the_values_is_what_the_settings_say() -> None:

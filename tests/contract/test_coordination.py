@@ -13,11 +13,12 @@ import pytest
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.encryption.codecs import EncryptedCoordination
-from memory_extproc.encryption.keys import InMemoryKeyTable, InMemoryMasterKey, WrappedKeys
+from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Owner
 from memory_extproc.ports import Coordination
 from memory_extproc.testing.adapters import InMemoryCoordination
+from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey
 from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
 from tests.fixtures.waiting import until
 

@@ -64,7 +64,7 @@ async def is_as_it_was_left(kept: Kept) -> None:
     assert (depth.turns, depth.dead) == (2, 1)
     assert (await kept.coordination.version(ANN), await kept.coordination.epoch(ANN)) == (1, 1)
     assert await kept.coordination.get_record("head", ANN, "k1") == b"a record"
-    assert await kept.ledger.unfinished() == [JOB]
+    assert await kept.ledger.list_unfinished() == [JOB]
     marks = await kept.ledger.marks(JOB.subject)
     assert (marks.cuts, marks.items, marks.shut) == ((b"a cut",), {b"x" * 16: 12.5}, True)
     assert await kept.consent.latest(ANN) == CHOICE

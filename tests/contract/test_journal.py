@@ -15,7 +15,7 @@ import pytest
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.encryption.codecs import EncryptedJournal
-from memory_extproc.encryption.keys import InMemoryKeyTable, InMemoryMasterKey, WrappedKeys
+from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.journal.failover import FailoverJournal
 from memory_extproc.journal.redis import RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
@@ -23,6 +23,7 @@ from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutc
 from memory_extproc.ports import Journal
 from memory_extproc.testing.adapters import InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
+from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey
 from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
 
 __all__ = ["redis_cluster", "redis_server"]

@@ -49,7 +49,7 @@ async def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 async def test_nothing_is_known_of_whom_nothing_was_forgotten(ledger: Ledger) -> None:
     assert await ledger.marks(ANN) == LedgerMarks()
-    assert await ledger.unfinished() == []
+    assert await ledger.list_unfinished() == []
     assert await ledger.job("0" * 32) is None
 
 
@@ -57,7 +57,7 @@ async def test_a_job_is_known_with_its_marks_once_it_is_written(ledger: Ledger) 
     job = a_job()
     await ledger.write(job, cut=b"cut", items=[b"x" * 16, b"y" * 16], at=12.5)
     assert await ledger.job(job.id) == job
-    assert await ledger.unfinished() == [job]
+    assert await ledger.list_unfinished() == [job]
     assert await ledger.marks(ANN) == LedgerMarks((b"cut",), {b"x" * 16: 12.5, b"y" * 16: 12.5}, shut=True)
     assert await ledger.marks(BOB) == LedgerMarks()
 
@@ -67,7 +67,7 @@ async def test_marks_outlive_their_job_and_keep_the_latest_moment(ledger: Ledger
     await ledger.write(job, cut=b"cut", items=[b"x" * 16], at=1.0)
     await ledger.write(job, cut=b"cut", items=[b"x" * 16], at=3.0)
     await ledger.write(replace(job, shut=False, open=False, body=b""), items=[b"x" * 16], at=2.0)
-    assert await ledger.unfinished() == []
+    assert await ledger.list_unfinished() == []
     assert await ledger.marks(ANN) == LedgerMarks((b"cut",), {b"x" * 16: 3.0}, shut=False)
 
 
@@ -87,7 +87,7 @@ async def test_unfinished_jobs_come_in_the_order_they_were_accepted(ledger: Ledg
         await ledger.write(job)
     await ledger.write(replace(jobs[0], shut=False))
     await ledger.write(replace(jobs[2], open=False, shut=False))
-    assert [job.id[0] for job in await ledger.unfinished()] == ["7", "3", "5"]
+    assert [job.id[0] for job in await ledger.list_unfinished()] == ["7", "3", "5"]
 
 
 async def test_there_is_one_key_and_it_stays(ledger: Ledger) -> None:

@@ -8,18 +8,11 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.coordination.mirror import (
-    Copied,
-    InMemoryMirror,
-    Kind,
-    SqliteMirror,
-    decode_copies,
-    encode_copies,
-    of_items,
-)
+from memory_extproc.coordination.mirror import Copied, Kind, SqliteMirror, decode_copies, encode_copies, of_items
 from memory_extproc.model import LedgerJob
 from memory_extproc.ports import Mirror
 from memory_extproc.store.milvus.meta import MetaCollection
+from tests.fixtures.in_memory import InMemoryMirror
 from tests.fixtures.milvus_stores import milvus, milvus_lite, opened, options
 
 __all__ = ["milvus", "milvus_lite"]
@@ -106,11 +99,11 @@ async def test_a_file_remembers_what_waits_to_be_copied_on(tmp_path: Path) -> No
         await mirror.put({"a": b"1", "b": b"1"}, waits=True)
         await mirror.put({"c": b"1"})
         await mirror.put({"a": b"2"}, waits=True)
-        await mirror.sent({"a": b"1", "b": b"1"})  # what was sent of the first is not what stands there now
+        await mirror.mark_sent({"a": b"1", "b": b"1"})  # what was sent of the first is not what stands there now
         await mirror.put({"a": b"2"})  # as another replica has it: it still waits
     async with SqliteMirror(path) as again:
         assert await again.waiting() == {"a": b"2"}
-        await again.sent({"a": b"2"})
+        await again.mark_sent({"a": b"2"})
         assert await again.waiting() == {}
 
 

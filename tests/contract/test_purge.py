@@ -94,7 +94,7 @@ async def test_a_rewrite_that_a_crash_cut_short_leaves_nothing_behind(tmp_path: 
         described = await ready.client.describe_collection(alias)
         rewriting = Rewriting(ready.client, store._options, store._calls)
         await rewriting._make_like(described, twin(old))
-        await rewriting._copied(old, twin(old))
+        await rewriting._copy_rows(old, twin(old))
         if swapped:
             await ready.client.alter_alias(twin(old), alias)
     async with opened(tmp_path) as store:

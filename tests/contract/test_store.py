@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.encryption.cipher import sealable
 from memory_extproc.encryption.codecs import EncryptedStore
-from memory_extproc.encryption.keys import InMemoryKeyTable, InMemoryMasterKey, WrappedKeys
+from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, Hit, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
 from memory_extproc.observe.metrics import Metrics
@@ -28,6 +28,7 @@ from memory_extproc.ports import MemoryStore
 from memory_extproc.store.rules import CONTENT_BYTES
 from memory_extproc.testing.adapters import InMemoryStore
 from tests.builders import MONDAY, a_memory
+from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey
 from tests.fixtures.milvus_stores import (
     DIMENSION,
     a_row,

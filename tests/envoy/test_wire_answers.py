@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import json
 import zlib
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import brotli
@@ -234,6 +236,18 @@ async def test_the_route_is_known_to_the_rules(stand: Stand) -> None:
     await stand.start(Wiring(attributes=("xds.route_name",)))
     await stand.chat()
     assert stand.sidecar.learns.exchanged[0].origin.route == "to-the-model"
+
+
+async def test_a_request_behind_a_queue_gets_no_memory_and_is_learned_from(stand: Stand) -> None:
+    """Envoy says when a request arrived. Without patience, every request but the quickest has queued."""
+    stand.sidecar.options = replace(stand.sidecar.options, late_after=timedelta(), pass_after=timedelta(hours=1))
+    await stand.start(Wiring(attributes=("request.time",)))
+    answers = await asyncio.gather(*(stand.chat(user=f"user-{number}") for number in range(60)))
+    late = [answer for answer in answers if answer.memory.startswith("overloaded")]
+    assert late
+    assert all(answer.status == 200 for answer in answers)
+    await stand.sidecar.learns.wait_for(60)
+    assert len(stand.sidecar.recalls.wishes) == 60 - len(late)
 
 
 @pytest.mark.parametrize("bodies", ["buffered"], indirect=True)

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from memory_extproc.model import Outcome
-from memory_extproc.testing.models import Before
+from tests.fixtures.canned import Before
 from tests.fixtures.envoy import FULL_DUPLEX, PATH_CHAT, Answer, Stand, Wiring, a_chat
 from tests.fixtures.sidecar import BLOCK, Sidecar, wire_options
 from tests.fixtures.upstream import ANSWER, Unread, a_stream, an_answer, sse_events

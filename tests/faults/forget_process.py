@@ -171,7 +171,7 @@ async def finish(directory: Path) -> None:
 
         async def complete() -> bool:
             learned = (await parts.journal.depth()).turns == 0
-            return learned and not await parts.ledger.unfinished()
+            return learned and not await parts.ledger.list_unfinished()
 
         await until(complete, "every forget is complete and every turn learned", seconds=60)
         for owner in (ANN, BOB):

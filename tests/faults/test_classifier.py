@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.inference.circuit_breaker import BreakerLimits
+from memory_extproc.concurrency import BreakerLimits
 from memory_extproc.inference.classifier import ClassifierLimits, FactClassifier
 from memory_extproc.observe.metrics import Metrics
 

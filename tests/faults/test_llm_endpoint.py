@@ -15,8 +15,8 @@ import openai
 import pytest
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.concurrency import BreakerLimits
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.inference.circuit_breaker import BreakerLimits
 from memory_extproc.inference.openai_client import OUTCOMES, Endpoint, EndpointLimits
 from memory_extproc.inference.openai_models import (
     BATCH,

@@ -12,7 +12,7 @@ from memory_extproc.coordination.redis_url import Topology, parse_redis_url
 from memory_extproc.errors import TransientError
 from memory_extproc.journal.redis import RedisJournal
 from tests.builders import MONDAY, a_turn
-from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
+from tests.fixtures.redis import RedisFleet, RedisServer, ask_redis, redis_cluster, redis_server
 
 __all__ = ["redis_cluster", "redis_server"]
 
@@ -69,3 +69,20 @@ async def test_a_node_of_a_cluster_is_no_server(redis_cluster: RedisFleet) -> No
     async with RedisLink(redis_cluster.servers[0].url, LIMITS) as link:
         with pytest.raises(TransientError, match=r"redis\+cluster://"):
             await asyncio.gather(*(link.bounded(link.client.get(str(number))) for number in range(20)))
+
+
+@pytest.mark.redis
+async def test_a_link_leaves_no_connection_to_a_cluster_that_failed_meanwhile(redis_cluster: RedisFleet) -> None:
+    """After an error the client closes itself; calls under way on other nodes connect again behind it."""
+    before = [connections(server) for server in redis_cluster.servers]
+    async with RedisLink(redis_cluster.url, LIMITS) as link:
+        await link.bounded(link.client.set("a key", "a value"))
+        node = link.client.get_node_from_key("a key")
+        await link.client.aclose()
+        await node.execute_command("PING")
+    assert [connections(server) for server in redis_cluster.servers] == before
+
+
+def connections(server: RedisServer) -> int:
+    """Besides the one that asks."""
+    return ask_redis(server, "CLIENT", "LIST", "TYPE", "NORMAL").count("id=") - 1

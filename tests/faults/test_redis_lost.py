@@ -18,7 +18,7 @@ import structlog.testing
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.app.coordination import ErasureParts, open_erasing, open_link
-from memory_extproc.coordination.mirror import Copied, InMemoryMirror
+from memory_extproc.coordination.mirror import Copied
 from memory_extproc.coordination.recovery import FILE
 from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
@@ -26,6 +26,7 @@ from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import Consent, ConsentChange, LedgerJob, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import Settings, load
+from tests.fixtures.in_memory import InMemoryMirror
 from tests.fixtures.ports import free_port
 from tests.fixtures.redis import RedisServer, start_redis, stop_redis
 from tests.fixtures.waiting import until
@@ -212,7 +213,7 @@ async def test_a_redis_that_went_back_to_what_it_was_is_brought_up_to_date(place
         assert await one.knows(ANN)
         assert await one.knows(BOB)
         assert not (await one.erasing.forgotten.of(ANN)).shut  # the forget had come further than Redis knew
-    assert await first.erasing.ledger.unfinished() == []
+    assert await first.erasing.ledger.list_unfinished() == []
 
 
 async def test_marks_of_a_replica_that_is_no_more_come_back_from_milvus_and_to_one_that_is_new(

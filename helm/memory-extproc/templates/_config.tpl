@@ -30,6 +30,9 @@ audit log; beside these, Milvus Lite or the SQLite journal. */}}
     "flush" (printf "%ds" (int .Values.drain.flush)))
   "memory" (dict "embedding" (dict "models_dir" "/opt/memory-extproc/models"))
 -}}
+{{- if .Values.learner.enabled -}}
+{{- $_ := set $own "role" (ternary "learn" "serve" (eq (default "" .component) "learner")) -}}
+{{- end -}}
 {{- $envoy := dict -}}
 {{- if .Values.gateway.observe.enabled -}}
 {{- $_ := set $envoy "two_filters" true -}}

@@ -2,7 +2,12 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* The name of the objects of one component: the learner's have a suffix. */}}
 {{- define "memory.fullname" -}}
+{{- include "memory.releaseName" . -}}{{- if eq (default "" .component) "learner" -}}-learner{{- end -}}
+{{- end -}}
+
+{{- define "memory.releaseName" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
 {{- else -}}
@@ -18,7 +23,7 @@
 {{- define "memory.selector" -}}
 app.kubernetes.io/name: {{ include "memory.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/component: server
+app.kubernetes.io/component: {{ default "server" .component }}
 {{- end -}}
 
 {{- define "memory.labels" -}}
@@ -46,7 +51,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{- define "memory.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
-{{- default (include "memory.fullname" .) .Values.serviceAccount.name -}}
+{{- default (include "memory.releaseName" .) .Values.serviceAccount.name -}}
 {{- else -}}
 {{- default "default" .Values.serviceAccount.name -}}
 {{- end -}}
@@ -63,7 +68,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "memory.tlsSecret" -}}
-{{- default (printf "%s-tls" (include "memory.fullname" .)) .Values.tls.secretName -}}
+{{- default (printf "%s-tls" (include "memory.releaseName" .)) .Values.tls.secretName -}}
 {{- end -}}
 
 {{- define "memory.gatewayNamespace" -}}

@@ -6,8 +6,13 @@
 {{- $sqlite := include "memory.sqlite" . -}}
 {{- $many := or (gt (int $v.replicas) 1) $v.autoscaling.enabled (eq $v.mode "daemonset") -}}
 {{- $what := ternary "mode: daemonset" (ternary "autoscaling.enabled" (printf "replicas: %d" (int $v.replicas)) $v.autoscaling.enabled) (eq $v.mode "daemonset") -}}
+{{- $servers := $many -}}
 {{- if eq $v.mode "sidecar" -}}
 {{- $what = printf "mode: sidecar beside %d Envoy pods (replicas)" (int $v.replicas) -}}
+{{- end -}}
+{{- if and $v.learner.enabled (not $many) -}}
+{{- $many = true -}}
+{{- $what = "learner.enabled" -}}
 {{- end -}}
 {{- if and $many $lite -}}
 {{- $said = append $said (printf "%s with Milvus Lite: each pod would have a file of its own, and a person would be remembered by one pod and forgotten by the next. Set config.memory.milvus.address to a Milvus server, or keep one replica." $what) -}}
@@ -104,20 +109,28 @@
 {{- if and $v.gateway.istio.selector $v.gateway.targetRefs -}}
 {{- $said = append $said "gateway.istio.selector beside gateway.targetRefs: Istio takes one of them. Leave targetRefs out for a classic gateway, the selector for one of the Gateway API." -}}
 {{- end -}}
-{{- if and $v.podDisruptionBudget.enabled $many (ne $v.mode "sidecar") (ge (int $v.podDisruptionBudget.maxUnavailable) (int (ternary $v.autoscaling.minReplicas $v.replicas $v.autoscaling.enabled))) (ne $v.mode "daemonset") -}}
+{{- if and $v.podDisruptionBudget.enabled $servers (ne $v.mode "sidecar") (ge (int $v.podDisruptionBudget.maxUnavailable) (int (ternary $v.autoscaling.minReplicas $v.replicas $v.autoscaling.enabled))) (ne $v.mode "daemonset") -}}
 {{- $said = append $said (printf "podDisruptionBudget.maxUnavailable: %d lets every pod be away at the same time. Make it less than the number of pods." (int $v.podDisruptionBudget.maxUnavailable)) -}}
 {{- end -}}
-{{- if and $v.autoscaling.enabled (gt (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
-{{- $said = append $said (printf "autoscaling.minReplicas: %d is more than autoscaling.maxReplicas: %d." (int $v.autoscaling.minReplicas) (int $v.autoscaling.maxReplicas)) -}}
+{{- range $name, $scaling := dict "autoscaling" $v.autoscaling "learner.autoscaling" (ternary $v.learner.autoscaling dict $v.learner.enabled) -}}
+{{- if $scaling -}}
+{{- if and $scaling.enabled (gt (int $scaling.minReplicas) (int $scaling.maxReplicas)) -}}
+{{- $said = append $said (printf "%s.minReplicas: %d is more than %s.maxReplicas: %d." $name (int $scaling.minReplicas) $name (int $scaling.maxReplicas)) -}}
 {{- end -}}
-{{- if and $v.autoscaling.enabled $v.autoscaling.keda.enabled (not $v.autoscaling.keda.prometheus) -}}
-{{- $said = append $said "autoscaling.keda.enabled without autoscaling.keda.prometheus: KEDA has nowhere to ask. Give Prometheus' address, such as http://prometheus.monitoring.svc:9090." -}}
+{{- if and $scaling.enabled $scaling.keda.enabled (not $scaling.keda.prometheus) -}}
+{{- $said = append $said (printf "%s.keda.enabled without %s.keda.prometheus: KEDA has nowhere to ask. Give Prometheus' address, such as http://prometheus.monitoring.svc:9090." $name $name) -}}
 {{- end -}}
-{{- if and $v.autoscaling.keda.enabled (not $v.autoscaling.enabled) -}}
-{{- $said = append $said "autoscaling.keda.enabled without autoscaling.enabled: nothing would be scaled. Turn on both." -}}
+{{- if and $scaling.keda.enabled (not $scaling.enabled) -}}
+{{- $said = append $said (printf "%s.keda.enabled without %s.enabled: nothing would be scaled. Turn on both." $name $name) -}}
 {{- end -}}
-{{- if and $v.autoscaling.enabled (not $v.autoscaling.keda.enabled) (not $v.autoscaling.cpu) (not $v.autoscaling.recallsInFlight) (not $v.autoscaling.journalDepth) -}}
-{{- $said = append $said "autoscaling.enabled without a metric: set cpu, recallsInFlight or journalDepth." -}}
+{{- $byAge := and $scaling.keda.enabled (or (not $v.learner.enabled) (eq $name "learner.autoscaling")) -}}
+{{- if and $scaling.enabled (not $byAge) (not $scaling.cpu) (not $scaling.recallsInFlight) (not $scaling.journalDepth) -}}
+{{- $said = append $said (printf "%s.enabled without a metric: set cpu, recallsInFlight or journalDepth." $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and $v.learner.enabled (hasKey $v.config "role") -}}
+{{- $said = append $said "config.role beside learner.enabled: the chart gives serving pods the role serve and learning pods the role learn. Remove config.role." -}}
 {{- end -}}
 {{- if and $v.autoscaling.enabled (ne $v.mode "deployment") -}}
 {{- $said = append $said (printf "autoscaling.enabled in mode: %s: there is nothing to scale. Use mode: deployment." $v.mode) -}}

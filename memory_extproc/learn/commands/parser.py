@@ -2,8 +2,7 @@
 
 Rules of whole sentences, in the languages of the extractor: a sentence that only has such words within it tells
 nobody to do anything. What is quoted, pasted, supposed or played is nobody's command. Where a sentence may be meant
-so and no rule says what for, nothing is done by rules: it is doubtful, and a model may know.
-"""
+so and no rule says what for, nothing is done by rules: it is doubtful, and a model may know."""
 
 from __future__ import annotations
 
@@ -172,13 +171,13 @@ def _command(sentence: str, bare: str) -> Command | None:
         if "still" in groups and groups["still"] is None and " not " in f" {bare.lower()} ":
             continue  # "that's not true" denies what was said and ends nothing
         what = (groups.get("what") or "").strip(f"{_ENDS},:;\"'")[:_LONGEST_OBJECT]
-        if act is not Act.RETRACT and (not what or what.casefold() in _POINTS or _held(act, what)):
+        if act is not Act.RETRACT and (not what or what.casefold() in _POINTS or _is_ambiguous(act, what)):
             continue
         return Command(act, what)
     return None
 
 
-def _held(act: Act, what: str) -> bool:
+def _is_ambiguous(act: Act, what: str) -> bool:
     """Whether something else may be meant by it."""
     return _TABLE.held.search(what) is not None or (act is Act.FORGET and _CLAUSE.search(what) is not None)
 
@@ -206,7 +205,6 @@ class Markers:
         return tuple(command for _, command in sorted(found, key=lambda pair: pair[0]))[:_MOST]
 
 
-# --- llm commands ------------------------------------------------------------------------------------
 # A language model's word on messages of which rules cannot tell whether they are commands. Its answer is checked
 # against what was said: it names nothing that the message does not.
 
@@ -267,7 +265,7 @@ class LlmCommands:
 def _parser(asked: str) -> Callable[[bytes], Sequence[OfMessage]]:
     said = set(terms(asked)[0])
 
-    def parsed(answer: bytes) -> Sequence[OfMessage]:
+    def parse_answer(answer: bytes) -> Sequence[OfMessage]:
         found = _DECODER.decode(answer).commands
         for one in found:
             named = set(terms(one.what)[0])
@@ -275,4 +273,4 @@ def _parser(asked: str) -> Callable[[bytes], Sequence[OfMessage]]:
                 raise msgspec.ValidationError("in the words of the message - at `$.commands[...].what`")
         return found
 
-    return parsed
+    return parse_answer

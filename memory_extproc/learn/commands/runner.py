@@ -1,8 +1,7 @@
 """Doing what people tell the assistant to keep or to forget, at once and not when their session is extracted from.
 
 A forget in chat is soft: what it matches is in the state deleted, so that nothing recalls it, and can be brought
-back over the memory API until it is erased for good. What a person wants erased for certain they forget there.
-"""
+back over the memory API until it is erased for good. What a person wants erased for certain they forget there."""
 
 from __future__ import annotations
 
@@ -150,7 +149,7 @@ class Commands:
         forgetting: set[str] = set()
         for turn in turns:
             known = set(commands_of(turn.asked))
-            found = [one for one in await self._meant(turn) if one.act in self._acts(turn) and one not in known]
+            found = [one for one in await self._classify(turn) if one.act in self._acts(turn) and one not in known]
             for command in found:
                 match command.act:
                     case Act.REMEMBER:
@@ -163,7 +162,7 @@ class Commands:
                 self._metrics.chat_commands.labels(command.act.value).inc()
         return frozenset(forgetting)
 
-    async def _meant(self, turn: Turn) -> Sequence[Command]:
+    async def _classify(self, turn: Turn) -> Sequence[Command]:
         if self._doubts is None:
             return ()
         try:
@@ -218,7 +217,7 @@ class Commands:
         made = made_of(matched, rows) - matched
         for memory_id in sorted((matched | made) & {memory.id for memory in rows}):
             why = MADE_OF if memory_id in made else BY_CHAT
-            await self._holds.change(turn.owner, memory_id, _retired(turn.at, self._now(), why))
+            await self._holds.change(turn.owner, memory_id, _retiring(turn.at, self._now(), why))
         await self._withdraw(turn, command.what)
         # What requests under way were given, here and at other replicas, is not yet among the records.
         await self._coordination.advance_epoch(turn.owner)
@@ -266,7 +265,7 @@ class Commands:
         if len(meant) != 1:
             log.info("chat_command.unclear", matching=len(meant))
             return
-        await self._reconciler.apply(turn.owner, [_ended(turn, meant[0])], [turn])
+        await self._reconciler.apply(turn.owner, [_end_fact(turn, meant[0])], [turn])
 
 
 def _as_told(turn: Turn, command: Command) -> Fact:
@@ -287,7 +286,7 @@ def _as_told(turn: Turn, command: Command) -> Fact:
     )
 
 
-def _ended(turn: Turn, memory: Memory) -> Fact:
+def _end_fact(turn: Turn, memory: Memory) -> Fact:
     named = memory.metadata
     return Fact(
         content=no_longer(memory.content, _WHO),
@@ -310,18 +309,13 @@ def _stressed(row: Embedded) -> Sequence[Embedded]:
     return [Embedded(replace(memory, importance=_IMPORTANCE), row.vector)]
 
 
-def _retired(asked: datetime, now: datetime, why: str) -> Change:
+def _retiring(asked: datetime, now: datetime, why: str) -> Change:
     def change(row: Embedded) -> Sequence[Embedded]:
         memory = row.memory
         if memory.state not in _RETIRABLE or memory.metadata.get("unretired", 0) >= asked.timestamp():
             return ()  # forgotten already, or brought back since
         at = now.replace(microsecond=0)
-        noted = {
-            **memory.metadata,
-            RETIRED: why,
-            RETIRED_AT: int(at.timestamp()),
-            RETIRED_FROM: memory.state.value,
-        }
+        noted = {**memory.metadata, RETIRED: why, RETIRED_AT: int(at.timestamp()), RETIRED_FROM: memory.state.value}
         gone = replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), metadata=noted)
         return [Embedded(gone, row.vector)]
 
@@ -371,7 +365,6 @@ class Unextracted:
         return await self._extractor.extract(left, earlier=before) if left else []
 
 
-# --- speaking ----------------------------------------------------------------------------------------
 # Which memories speak of what somebody wants forgotten, or holds for over. Pure.
 #
 # A person names a thing in few words, in any language; what was learned of it may have others. So with what has
@@ -400,7 +393,7 @@ def speaking_of(what: str, rows: Sequence[Memory], near: AbstractSet[str] = froz
     found |= {
         memory.id: memory for memory in rows if any(name and holds_words(name, told(memory)) for name in names)
     }
-    said = _said(what, found.values())
+    said = _sentences_about(what, found.values())
     found |= {
         memory.id: memory
         for memory in rows
@@ -439,7 +432,7 @@ def told(memory: Memory) -> str:
     return f"{'' if subject == _SELF else subject} {_CALLER.sub('', memory.content)}"
 
 
-def _said(what: str, found: Iterable[Memory]) -> Mapping[str, Sequence[str]]:
+def _sentences_about(what: str, found: Iterable[Memory]) -> Mapping[str, Sequence[str]]:
     """By turn, the sentences that speak of *what*; of a message that does so in other words, all of them."""
     said: dict[str, list[str]] = {}
     for memory in found:

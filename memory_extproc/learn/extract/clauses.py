@@ -21,9 +21,9 @@ def _read() -> Mapping[str, Any]:
     return tomllib.loads((files(__package__) / "rules.toml").read_text(encoding="utf-8"))
 
 
-def fill_in(lists: Mapping[str, Any], pattern: str) -> str:
-    """*pattern* with the lists of words named in it between braces."""
-    return re.sub(r"\{([a-z_]+)\}", lambda found: f"(?:{lists['words'][found[1]]})", pattern)
+def fill_in(pattern: str, words: Mapping[str, str]) -> str:
+    """*pattern* with the lists of *words* named in it between braces."""
+    return re.sub(r"\{([a-z_]+)\}", lambda found: f"(?:{words[found[1]]})", pattern)
 
 
 LISTS = _read()
@@ -38,15 +38,16 @@ _NO_NAMES = frozenset(_GRAMMAR["no_names"].split())
 BY_NAME = "\u2063"  # marks a name after "my", in place of a relation
 
 _SUBJECTS = (
-    r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|people\s+call|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
+    r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|(?:people|everyone|everybody|friends|they\s+all)\s+calls?|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
     r"|yo|mi|mis|me\s+llamo)\b"
 )
 _PRONOUNS = r"(?:he|she|they|his|her|il|elle|ella)(?='|\s)"
 _CONNECTORS = rf"(?:{_GRAMMAR['connectors']})"
 _ADVERB = rf"(?:(?:{_GRAMMAR['adverbs']})[\s,]+)"
+_FRONT = r"(?:(?:in|at|on|during|after|before)\s+(?:[\w-]+\s+){1,3}(?=(?:i|we)\b))"
 _CLAUSE = re.compile(
-    rf"\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS})|\u6211)"
-    rf"|\s+{_CONNECTORS}\s+{_ADVERB}?(?=(?:{_SUBJECTS}|{_PRONOUNS}))|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*|\s*;\s*"
+    rf"\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?{_ADVERB}?(?={_FRONT}?(?:{_SUBJECTS}|{_PRONOUNS})|\u6211)"
+    rf"|\s+{_CONNECTORS}\s+{_ADVERB}?(?={_FRONT}?(?:{_SUBJECTS}|{_PRONOUNS}))|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*|\s*;\s*"
     rf"|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)"
     r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)(?<!\sjust)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
@@ -55,8 +56,9 @@ _CLAUSE = re.compile(
     re.IGNORECASE,
 )
 _SHARED = re.compile(
-    rf"\s*,?\s+(?:and|but)\s+(?=(?:{_GRAMMAR['adverbs']}\s+)?(?:{_GRAMMAR['predicates']}|{LISTS['words']['traits']})\b"
-    r"|(?:about|around|roughly)\s+\d)",
+    rf"\s*(?:,?\s+(?:and|but)|,)\s+(?=(?:{_GRAMMAR['adverbs']}\s+)?(?:{_GRAMMAR['predicates']}|{LISTS['words']['traits']})\b"
+    rf"|(?:about|around|roughly|nearly|almost)\s+(?:\d|{_GRAMMAR['numbers']})|(?:called|named)\s+{_NAME}"
+    rf"|an?\s+(?:[\w-]+\s+)?(?:{LISTS['relations']})\s+(?:called|named)\s)",
     re.IGNORECASE,
 )
 _HEAD = re.compile(
@@ -124,7 +126,7 @@ _IS_MINE = re.compile(
     rf"^(?P<name>{_NAMES})(?:\s+is|'s)\s+(?P<who>(?:my|our)\s+{_RELATIVE})(?=\s*[.,!;]|\s+and\b|$)", re.IGNORECASE
 )
 _SUBJECT_OF = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE})(?:\s+(?P<name>{_NAMES}))?(?=\s|'s|,|$)", re.IGNORECASE
+    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE})(?:\s+(?P<name>{_NAMES}))?(?=[\s,.;:!?)]|'s|$)", re.IGNORECASE
 )
 _PRONOUN = re.compile(rf"^{_PRONOUNS}", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
@@ -152,6 +154,8 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
             bare = people.put_for_pronoun(bare)
             if BY_NAME in bare and not _ABOUT_A_PERSON.match(bare.partition(BY_NAME)[2]):
                 continue  # of people whom the caller only names, lasting things alone
+        elif _IT.match(bare):
+            bare = people.put_for_it(bare)
         elif people.by_name and (alone := _ABOUT_A_PERSON.match(bare)) is not None and _is_name(alone["name"]):
             bare = f"my {BY_NAME}{alone['name']}{bare[alone.end() :]}"
         if not bare:
@@ -195,10 +199,13 @@ class People:
         self._relations = dict(relations or {})
         self.by_name = True  # a name without a relation counts as a person: in short texts
         self._latest: dict[str, str] = {}
+        self._thing = ""  # of the caller's, that "it" means
 
     def note(self, clause: str) -> None:
         """Note the person that *clause* names: a later pronoun means this person."""
         found = _SUBJECT_OF.search(clause) or _HAS_ONE.search(clause)
+        if (thing := _OWN_THING.search(clause)) is not None:
+            self._thing = thing["thing"]
         if found is None:
             self._latest.pop("they", None)
             if _SOMEBODY.search(clause):
@@ -229,7 +236,15 @@ class People:
                 if person
                 else clause
             )
-        return _PRONOUN.sub(f"{person}'s" if said in {"his", "her"} else person, clause, count=1) if person else ""
+        if not person or said in {"his", "her"}:
+            return _PRONOUN.sub(f"{person}'s", clause, count=1) if person else ""
+        return _PRONOUN_IS.sub(
+            lambda found: f"{person}{(found['has'] and ' has') or (found['is'] and ' is') or ''}", clause
+        )
+
+    def put_for_it(self, clause: str) -> str:
+        """*clause* with the thing that its "it" means, where it says how large, when or where that is."""
+        return _IT.sub(f"my {self._thing} is ", clause) if self._thing else clause
 
     def name_relations(self, sentence: str) -> str:
         """*sentence* with "my sister Beth" for a "Beth" that begins it or a clause of it."""
@@ -245,6 +260,17 @@ class People:
 
 _MEANT = {"his": "he", "il": "he", "her": "she", "elle": "she", "ella": "she"}
 _PLURAL = frozenset(LISTS["plural"].split("|"))
+_PRONOUN_IS = re.compile(
+    r"^(?:he|she|il|elle|ella)\b(?:(?P<has>'s(?=\s(?:got|been|had|[a-z]+ed)\b))|(?P<is>'s))?", re.IGNORECASE
+)
+_IT = re.compile(
+    r"^it(?:'s|\s+is)\s+(?=(?:about\s+|only\s+|around\s+)?\d|(?:on|in|at|from|for|near)\s)", re.IGNORECASE
+)
+_OWN_THING = re.compile(
+    rf"\b(?:(?:my|our)\s+(?:[\w-]+\s+){{0,3}}?|(?:i|we)(?:'ve)?\s+(?:have|got|bought|rent|own|drive|booked)\s+(?:an?\s+)(?:[\w-]+\s+){{0,2}}?)"
+    rf"(?P<thing>{LISTS['words']['ownables']}|{LISTS['words']['occasions']}|{LISTS['words']['owned']}|{LISTS['things']})\b",
+    re.IGNORECASE,
+)
 _THEY_DO = re.compile(r"^they(?:'re\b|\s)", re.IGNORECASE)
 _HAS_ONE = re.compile(
     rf"\b(?:have|'ve|got|adopted|bought|and)\s+(?:got\s+)?(?:an?|one)\s+(?:[\w-]+\s+){{0,2}}?(?P<who>{LISTS['relations']})\b(?:\s+(?:named|called)\s+(?P<name>{_NAMES}))?",
@@ -259,7 +285,8 @@ _NAMED_ALONE = re.compile(
     rf"|\b(?:me and|and|with|met|know|colleague|client|this is|is) (?P<name>{_NAMES})(?=[,.]? |$))"
 )
 _ABOUT_A_PERSON = re.compile(
-    rf"(?P<name>{_NAMES})(?:,? from [a-z]\w+)?(?='s |\s)(?=\s?(?:{fill_in(LISTS, _GRAMMAR['of_people'])}))",
+    rf"(?P<name>{_NAMES})(?:,? from [a-z]\w+)?(?='s |\s)"
+    rf"(?=\s?(?:{fill_in(_GRAMMAR['of_people'], LISTS['words'])}))",
     re.IGNORECASE,
 )
 _WHO_IS = re.compile(rf"(?P<one>{_HAS_ONE.pattern}),? (?:who|that)(?= (?:is|has|was|can|[a-z]+s) )", re.IGNORECASE)
@@ -278,7 +305,7 @@ def _unfold(clause: str) -> str:
 
 
 _DROPPED = tuple(
-    (re.compile(rf"\A{fill_in(LISTS, pattern)}", re.IGNORECASE), subject)
+    (re.compile(rf"\A{fill_in(pattern, LISTS['words'])}", re.IGNORECASE), subject)
     for subject, pattern in LISTS["dropped"].items()
 )
 
@@ -290,14 +317,76 @@ def _with_dropped_subject(clause: str) -> str:
     """Give "allergic to nuts" the subject of "I'm allergic to nuts": chats leave it out."""
     for pattern, subject in _DROPPED:
         if pattern.match(clause):
-            return f"{subject} {_HERE_WITH_YOU.sub('', clause)}"
-    return clause
+            lower = clause[:1].lower() if clause[1:2].islower() else clause[:1]
+            return f"{subject} {lower}{_HERE_WITH_YOU.sub('', clause[1:])}"
+    return f"my {clause}" if _BARE_NOUN.match(clause) else clause
+
+
+# "wife is vegan", "laptop's a ThinkPad"
+_BARE_NOUN = re.compile(
+    fill_in(_GRAMMAR["bare"], {**LISTS["words"], "relations": LISTS["relations"]}), re.IGNORECASE
+)
+
+
+def lacks_subject(sentence: str) -> bool:
+    """Whether *sentence* begins with a verb and leaves out of whom it is said."""
+    return any(pattern.match(sentence) for pattern, _ in _DROPPED)
+
+
+_OTHERS = re.compile(rf"(?:(?:my|our)\s+{_RELATIVE}\b|(?:he|she|they)\b|{_NAME}\s+[a-z]+(?:s|ed)\b)", re.IGNORECASE)
+
+
+def is_of_others(sentence: str) -> bool:
+    """Whether *sentence* speaks of somebody other than its writer."""
+    return _OTHERS.match(sentence) is not None and _SPEAKS.search(sentence) is None
+
+
+_SPEAKS = re.compile(r"\b(?:i|i'm|i've|me|we|us)\b", re.IGNORECASE)
+
+# "34, married, two kids, live in Utrecht"
+_PROFILE = [
+    (re.compile(rf"\A{fill_in(pattern, LISTS['words'])}", re.IGNORECASE), subject)
+    for subject, pattern in LISTS["profile"].items()
+]
+
+
+def read_profile(sentence: str) -> str:
+    """*sentence* with a subject for each item, where it is a list of what its writer is and has."""
+    items = strip_openers(sentence.rpartition(":")[2].strip()).rstrip(" .!").split(",")
+    found = [
+        next((f"{subject} {item.strip()}" for pattern, subject in _PROFILE if pattern.fullmatch(item.strip())), "")
+        for item in items
+    ]
+    if _INTRODUCES.fullmatch(items[0].strip()):
+        found[0] = items[0]
+    read = next((at for at, one in enumerate(found) if not one), len(found))
+    return ", ".join([*found[:read], *items[read:]]) if read > _FEW else sentence
+
+
+_INTRODUCES = re.compile(rf"(?:i'm|i\s+am|my\s+name(?:'s|\s+is)|this\s+is)\s+{_NAMES}", re.IGNORECASE)
+_FEW = 2  # items that may stand beside each other by chance
+# "Having lived in Chile, I ...": the participle's subject is that of the clause after it
+_PARTICIPLE = re.compile(
+    r"^(?P<how>having|coming|being|born|raised|living|working|studying)\s+(?P<rest>[^,;?]{3,80}),\s+(?=(?:i|we)\b)",
+    re.IGNORECASE,
+)
+_PARTICIPLES = {
+    "having": "I've", "coming": "I come", "born": "I was born", "raised": "I was raised",
+    "living": "I live", "working": "I work", "studying": "I study",
+}  # fmt: skip
+
+
+def read_participle(sentence: str) -> str:
+    """*sentence* with a clause of its own for the participle that begins it."""
+    return _PARTICIPLE.sub(lambda one: f"{_PARTICIPLES.get(one['how'].lower(), 'I am')} {one['rest']}, ", sentence)
 
 
 def _with_subject(head: str, predicate: str) -> str:
     """Makes "allergic to soy" after "I'm vegan" into "I'm allergic to soy", and "love tea" after "I'm Ann"
     into "I love tea"."""
     folded = fold(head)
+    if predicate[:2] in {"a ", "an"}:
+        return f"I have {predicate}" if folded in {"i", "we", "i've", "we've"} else ""
     if _OF_BE.match(predicate):
         return f"{head} {predicate}" if folded in {"i'm", "i am", "we're"} else f"{head} is {predicate}"
     subject = {"i am": "I", "i'm": "I", "i": "I", "i've": "I", "we're": "we", "we've": "we"}.get(folded, head)
@@ -306,7 +395,8 @@ def _with_subject(head: str, predicate: str) -> str:
 
 # goes on from "I'm": "I'm 16 and in year 11", "I'm vegan and allergic to soy"
 _OF_BE = re.compile(
-    rf"\A(?:[a-z]+ing|allergic|intolerant|in|from|about|around|roughly|{LISTS['words']['traits']})\b", re.IGNORECASE
+    rf"\A(?:(?!(?:s|br|r|sw|st)ing\b)[a-z]+ing|called|named|nearly|almost|allergic|intolerant|in|from|about|around|roughly|{LISTS['words']['traits']})\b",
+    re.IGNORECASE,
 )
 
 
@@ -389,10 +479,6 @@ _AS_A = re.compile(
     rf"(?P<what>an?\s+[\w'-]+(?:\s+[\w'-]+){{0,3}}?)(?=[,;.!?]|\s+(?:{_SUBJECTS})|$|\s+(?:and|who|with|at)\b)",
     re.IGNORECASE,
 )
-_BEING = re.compile(
-    rf"(?:^|[,;:(]\s*|\b(?:me|i|and|but|so)\s+)being\s+(?P<what>{LISTS['words']['traits']})(?=[,;.!?)]|\s+(?:{_SUBJECTS})|$)",
-    re.IGNORECASE,
-)
 _TRAIT = re.compile(LISTS["words"]["traits"], re.IGNORECASE)
 _ADJECTIVE = r"(?!(?:has|have|had|is|are|was|and|or|with|from|of|the|to|about)\b)[\w-]+"
 _CONDITION = re.compile(
@@ -401,23 +487,25 @@ _CONDITION = re.compile(
     re.IGNORECASE,
 )
 _ALLERGY = re.compile(r"(?P<what>[\w-]+(?:\s+[\w-]+)?)\s+(?:allerg(?:y|ies)|intolerance)$", re.IGNORECASE)
-_JOB = re.compile(
-    rf"(?<!leaving\s)(?<!left\s)(?<!quit\s)(?<!lost\s)(?<!quitting\s){_OWN}(?:(?:new|current|day|part-time|full-time)\s+)?(?:job|position|role|work|internship)\s+"
-    rf"(?P<how>at|with|for|as)\s+(?P<where>(?:an?\s+)?(?:{_NAMES}|[a-z][\w-]*(?:\s+[\w-]+){{0,2}}))(?=[\s,.!?;]|$)",
-    re.IGNORECASE,
-)
-_PLACE = re.compile(
-    rf"{_OWN}(?P<thing>(?:[\w-]+\s+)?(?:{LISTS['words']['homes']}))\s+in\s+(?P<place>{_NAMES})", re.IGNORECASE
-)
-_EVENT = re.compile(
-    rf"{_OWN}(?P<what>(?:[\w'-]+\s+){{0,3}}?(?:{LISTS['words']['occasions']}))\s+"
-    rf"(?P<when>(?:(?:to|in|with|at)\s+{_NAMES}\s+)?(?:on|in|this|next)\s+(?:{LISTS['words']['dates']})(?:\s+\d{{1,4}}(?:st|nd|rd|th)?)?)",
-    re.IGNORECASE,
-)
-_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as\s+an?|being|here\s+in|sign|that\s+the)\b", re.IGNORECASE)
+# What other constructions take for granted, each as the clause that says so.
+_PARTS = {
+    **LISTS["words"],
+    "relative": _RELATIVE,
+    "names": _NAMES,
+    "subjects": _SUBJECTS,
+    "events": LISTS["events"],
+    "things": LISTS["things"],
+}
+_ASIDES = [
+    (
+        re.compile(fill_in(entry["pattern"], _PARTS), re.IGNORECASE),
+        re.compile(entry["unless"], re.IGNORECASE) if "unless" in entry else None,
+        entry["clause"],
+    )
+    for entry in LISTS["aside"]
+]
+_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as|being|with|on\s+an?|here\s+in|sign|that\s+the)\b", re.IGNORECASE)
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
-_HERE = re.compile(rf"\b(?:up|down|over|out|back)\s+here\s+in\s+(?P<place>{_NAMES})")
-_PAST = re.compile(r"\b(?:last|ago|was|were|went|had|did)\b", re.IGNORECASE)
 
 
 def asides(sentence: str) -> list[str]:
@@ -452,17 +540,6 @@ _WITH_ROLE = re.compile(
     rf"(?:my|our)\s+(?P<role>(?:[a-z][\w'-]*\s+){{0,2}}?(?:{LISTS['relations']}|{LISTS['words']['occupations']}|counsel|[a-z]{{3,}}(?:er|or|ist|ian)))"
     r"(?=[,.;!?)]|$)"
 )
-_THING_OF_KIND = re.compile(
-    rf"{_OWN}(?P<thing>(?:[\w-]+\s+)?(?:{LISTS['words']['ownables']}|{LISTS['things']})),"
-    r"\s+(?P<kind>(?:an?\s+|the\s+)[^,;.!?]{2,40})(?=[,.;!?])",
-    re.IGNORECASE,
-)
-_SIGNED = re.compile(rf"\bsign\s+(?:(?:it|this|that|them|off)\s+)*(?:as|with)\s+(?P<name>{_NAMES})")
-_THAT_IS_ON = re.compile(
-    rf"\bthat\s+(?P<said>(?:my|our|the)\s+(?:[\w-]+\s+)?(?:{LISTS['words']['owned']}|{LISTS['events']})\s+"
-    r"(?:is|starts|begins|moved)\s[^,;.!?]+)",
-    re.IGNORECASE,
-)
 
 
 def _read_introductions(sentence: str) -> Iterator[str]:
@@ -470,12 +547,6 @@ def _read_introductions(sentence: str) -> Iterator[str]:
     for one in _WITH_ROLE.finditer(sentence):
         if _is_name(one["name"]):
             yield f"there is in the role of {one['role']}: {one['name']}"
-    for one in _THING_OF_KIND.finditer(sentence):
-        yield f"my {one['thing']} is {one['kind']}"
-    for one in _SIGNED.finditer(sentence):
-        yield f"my name is {one['name']}"
-    for one in _THAT_IS_ON.finditer(sentence):
-        yield one["said"]
 
 
 def _own_life(sentence: str) -> Iterator[str]:
@@ -485,22 +556,14 @@ def _own_life(sentence: str) -> Iterator[str]:
         said = one["what"] if own else one["what"].partition(" ")[2]
         if own or _TRAIT.fullmatch(said):
             yield f"I'm {said}"
-    for one in _BEING.finditer(sentence):
-        yield f"I'm {one['what']}"
     for one in _CONDITION.finditer(sentence):
         who = f"my {one['whose'].strip().removesuffix(chr(39) + 's')} has" if one["whose"] else "I have"
         allergy = _ALLERGY.search(one["what"])
         article = "an " if one["what"][:1].lower() in "aeiou" else "a "
         yield f"{who} {article if allergy and not one['what'].endswith('ies') else ''}{one['what']}"
-    for one in _JOB.finditer(sentence):
-        yield f"I work {one['how']} {one['where']}"
-    for one in _PLACE.finditer(sentence):
-        yield f"I have my {one['thing']} in {one['place']}"
-    for one in _EVENT.finditer(sentence):
-        if not _PAST.search(sentence):
-            yield f"there is my {one['what']} {one['when']}"
-    for one in _HERE.finditer(sentence):
-        yield f"there is here in {one['place']}"
+    for pattern, unless, clause in _ASIDES:
+        if unless is None or not unless.search(sentence):
+            yield from (clause.format_map(one.groupdict("")) for one in pattern.finditer(sentence))
 
 
 def _is_name(text: str) -> bool:

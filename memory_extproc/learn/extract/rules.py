@@ -13,6 +13,7 @@ from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_f
 from memory_extproc.learn.extract.statements import (
     confirmed,
     confirms,
+    drop_any_more,
     ended,
     ends,
     first_person_statements,
@@ -126,6 +127,8 @@ class RulesExtractor:
         for as_it_was in ended(text):
             if (matched := self._match(as_it_was, known)) is not None and not matched[0].update:
                 return _ended(self._fact(turn, matched, known, text), matched[1])
+        if (now := drop_any_more(text)) and (matched := self._match(now, known)) is not None:
+            return self._fact(turn, matched, known, now)
         return None
 
     def _match(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
@@ -232,10 +235,10 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
     return Rule(
         pattern=re.compile(pattern, re.IGNORECASE),
         content=entry["content"],
-        attribute=entry["attribute"],
-        checks=tuple(checks.by_name[name] for name in entry["check"]),
+        attribute=entry.get("attribute", entry["content"].removeprefix("{Who} ")),
+        checks=tuple(checks.by_name[name] for name in entry.get("check", ("plain",))),
         type=MemoryType(entry.get("type", MemoryType.SEMANTIC)),
-        importance=entry["importance"],
+        importance=entry.get("importance", 0.6),
         value=entry.get("value", ""),
         exclusive=entry.get("exclusive", False),
         ends=entry.get("ends", False),
@@ -561,7 +564,10 @@ class Checks:
     def _by_patterns(self, entry: Mapping[str, Any]) -> Callable[[Captured], bool]:
         """Make a check that looks for patterns: every pattern it *needs*, *any* of some, and none it *lacks*."""
         needs, any_of, lacks = (
-            [re.compile(fill_in(self._lists, self._lists["patterns"][name])) for name in entry.get(kind, ())]
+            [
+                re.compile(fill_in(self._lists["patterns"][name], self._lists["words"]))
+                for name in entry.get(kind, ())
+            ]
             for kind in ("needs", "any", "lacks")
         )
         of, plain, hard = entry.get("of", "{value}"), entry.get("plain", True), entry.get("hard", False)

@@ -14,7 +14,11 @@ from memory_extproc.learn.extract.clauses import (
     People,
     asides,
     concerns_writer,
+    is_of_others,
     join_enclosed,
+    lacks_subject,
+    read_participle,
+    read_profile,
     split_clauses,
     strip_openers,
     write_out,
@@ -97,8 +101,8 @@ _CODE_LINE = re.compile(
 
 _ASKING_TAIL = re.compile(
     r"(?:\s*[,;\u2013\u2014-]\s*|\s+)(?:(?:so|and|but)\s+)?(?=(?:what|what's|how|how's|which|where|when|who|why"
-    r"|can|could|would|will|should|do|does|did|is|are|any|reicht"
-    r"|was|wie)\b[^,;]*\?)",
+    r"|can|could|would|will|should|do|does|did|is|are|any(?:thing)?|something|some|ideas|suggestions|tips|thoughts|advice"
+    r"|recommendations|got|reicht|was|wie)\b[^,;]*\?)",
     re.IGNORECASE,
 )
 # Between a question and the reason given for it.
@@ -190,11 +194,15 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     bare = _QUOTED.sub(_unquote, meant(text))
     people.by_name = len(bare) <= _LONGEST_SENTENCE
     found: list[str] = []
+    of_others = False
     for sentence in sentences(write_out(bare.replace("\u2019", "'"))):
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
             continue
         found.extend(asides(sentence))
-        found.extend(_stated(people.name_relations(join_enclosed(sentence)), people))
+        if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."
+            written = read_participle(read_profile(sentence))
+            found.extend(_stated(people.name_relations(join_enclosed(written)), people))
+        of_others = is_of_others(sentence)
         people.note(sentence)
     return list(dict.fromkeys(found))
 
@@ -319,6 +327,15 @@ _COPULA = re.compile(r"\b(is|are)\b")
 def ends(clause: str) -> bool:
     """Whether *clause* may say that something stopped; what it says is then never taken as being so."""
     return _MARKS.search(clause) is not None
+
+
+def drop_any_more(clause: str) -> str:
+    """Make "I can't have dairy" of "I can't have dairy any more"; empty for a *clause* that denies nothing."""
+    return _ANY_MORE.sub("", clause) if _DENIES_ABILITY.search(clause) else ""
+
+
+_DENIES_ABILITY = re.compile(r"\b(?:can't|cannot|can\s+not|not\s+allowed|don't|doesn't|won't)\b", re.IGNORECASE)
+_ANY_MORE = re.compile(r",? any(?: ?more| longer)\b", re.IGNORECASE)
 
 
 def ended(clause: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""One call to Milvus: bounded in time, guarded by the breaker, measured, its errors translated."""
+"""Calls to Milvus: bounded in time, guarded by a circuit breaker, measured, with translated errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 import grpc
 from pymilvus import exceptions as milvus
 
-from memory_extproc.concurrency import cancellation_kept
+from memory_extproc.concurrency import Breaker, Clock, cancellation_kept
 from memory_extproc.errors import (
     MemoryExtprocError,
     NotReadyError,
@@ -25,7 +25,7 @@ from memory_extproc.observe.metrics import Metrics
 
 log = logger(__name__)
 T = TypeVar("T")
-# The client gives up by itself at the limit, where it can; ours is the bound that always holds.
+# The client gives up at the limit where it can; our own timeout always holds.
 _MARGIN_SECONDS = 0.05
 _WRITES = frozenset({"put", "delete", "delete_owner"})
 _READS = frozenset({"nearest", "worded", "get", "fetch", "pages", "page", "count", "owners"})
@@ -46,7 +46,7 @@ class Calls:
 
     @property
     def up(self) -> bool:
-        """As store_up says."""
+        """The value of the metric store_up."""
         return self._up is True
 
     @property
@@ -56,7 +56,7 @@ class Calls:
         return timedelta() if since is None else timedelta(seconds=self._clock() - since)
 
     async def run(self, operation: str, limit: timedelta, call: Callable[[float], Awaitable[T]]) -> T:
-        """What *call* returns; it gets its limit in seconds. Only errors of ours."""
+        """Run *call*, which takes its limit in seconds. Raises only errors of errors.py."""
         try:
             self._breaker.admit()
         except TransientError:
@@ -73,12 +73,12 @@ class Calls:
             outcome = fault.value
             self._judge(fault, operation)
             raise as_error(error, operation) from None  # its text names the caller
-        except BaseException:  # cancelled: that says nothing of the store
-            self._breaker.undecided()
+        except BaseException:  # cancelled: says nothing about the store
+            self._breaker.count_undecided()
             raise
         else:
             outcome = "ok"
-            self._breaker.succeeded()
+            self._breaker.count_success()
             if operation in _WRITES:
                 self._writes_fail = False  # a server takes writes of a collection that it has not loaded yet
             elif operation in _READS:
@@ -92,22 +92,22 @@ class Calls:
     def _judge(self, fault: Fault, operation: str) -> None:
         answered = fault not in {Fault.DOWN, Fault.TIMEOUT}
         if answered:
-            self._breaker.succeeded()
+            self._breaker.count_success()
         else:
-            self._breaker.failed()
+            self._breaker.count_failure()
         if operation in _WRITES:
             self._writes_fail = True
         elif operation in _READS and fault is not Fault.REFUSED:
-            self._reads_fail = self._reads_fail or answered or not self._breaker.closed  # one that is late may pass
+            self._reads_fail = self._reads_fail or answered or not self._breaker.closed  # a single timeout may pass
         self._report(fault.value)
 
-    def opened(self) -> None:
-        """From here on calls decide."""
+    def mark_opened(self) -> None:
+        """From here on, calls decide whether the store is up."""
         self._open, self._reads_fail, self._writes_fail = True, False, False
         self._report()
 
-    def closed(self) -> None:
-        """Until `opened`, whatever the calls that open it come to."""
+    def mark_closed(self) -> None:
+        """The store is down until `mark_opened`, whatever the calls that open it return."""
         self._open, self._failing_since = False, self._clock()
 
     def not_open(self) -> NotReadyError:
@@ -129,13 +129,11 @@ class Calls:
 
 @contextmanager
 def _cancellation_told_apart() -> Iterator[None]:
-    """Lets a cancellation of ours through, and no other.
+    """Let our own cancellation through; turn any other CancelledError into a ConnectionAbortedError.
 
-    The client may forget ours. And it may make one: where it finds its channel broken it exchanges it, and closes
-    the old one with the calls that are under way on it: gRPC raises CancelledError in these. Nobody told the task
-    that waits to end; it is the store that went away, and what the task does is to be tried again, and not given
-    up without a word.
-    """
+    The client may swallow our cancellation, and it causes others: it replaces a broken channel and closes the old
+    channel together with its running calls, in which gRPC raises CancelledError. The waiting task was not cancelled
+    then: the store went away, and the call must be retried."""
     with cancellation_kept() as cancelled:
         try:
             yield
@@ -145,8 +143,7 @@ def _cancellation_told_apart() -> Iterator[None]:
             raise
 
 
-# --- faults ------------------------------------------------------------------------------------------
-# What goes wrong at Milvus, sorted by what we can do about it.
+# Faults of Milvus, sorted by the remedy.
 
 
 class Fault(StrEnum):
@@ -158,13 +155,13 @@ class Fault(StrEnum):
     NOT_READY = "not_ready"  # electing, recovering, over a quota
     MISSING = "missing"  # the collection, or its alias, is gone
     DENIED = "denied"  # credentials or permissions: an operator restores them, then the same call succeeds
-    UNKNOWN = "unknown"  # nothing here sorts it: transient until the same call succeeds for others
-    REFUSED = "refused"  # the data or the schema of this one call: a retry fails alike
+    UNKNOWN = "unknown"  # not listed here: transient until the same call succeeds for other data
+    REFUSED = "refused"  # the data or the schema of this call: a retry fails again
 
 
-# https://github.com/milvus-io/milvus/blob/v2.5.4/pkg/util/merr/errors.go; 1 is also what the client gives to
-# everything it has no code for, and 65535 what a server gives to everything without one ("find no available
-# rootcoord"). A code that is not listed is UNKNOWN: only a code that accuses the data of one call is REFUSED.
+# https://github.com/milvus-io/milvus/blob/v2.5.4/pkg/util/merr/errors.go. The client also uses 1
+# for errors without a code, and servers use 65535 for them ("find no available rootcoord"). Codes that are not
+# listed are UNKNOWN: REFUSED is only for codes that blame the data of a call.
 _BY_CODE = {
     2: Fault.DOWN,
     3: Fault.NOT_READY,  # memory limit exceeded
@@ -204,8 +201,8 @@ _BY_STATUS = {
     grpc.StatusCode.PERMISSION_DENIED: Fault.DENIED,
     grpc.StatusCode.INVALID_ARGUMENT: Fault.REFUSED,
 }
-# The client's own kinds. REFUSED are those with which it rejects the data or the schema of one call before it is
-# sent. Of the others a code or words tell, else they are UNKNOWN.
+# The client's own exceptions. REFUSED: it rejects the data or the schema of a call before sending it. The others
+# are sorted by code or message, else they are UNKNOWN.
 BY_KIND: dict[type[Exception], Fault] = {
     milvus.ParamError: Fault.REFUSED,
     milvus.ConnectError: Fault.DOWN,
@@ -226,7 +223,7 @@ BY_KIND: dict[type[Exception], Fault] = {
     milvus.AutoIDException: Fault.REFUSED,
     milvus.InvalidConsistencyLevel: Fault.REFUSED,
 }
-# Codes 1 and 65535 are given to all sorts of things; these words tell those that pass.
+# Codes 1 and 65535 are ambiguous: these words in the message mark transient faults.
 _WORDS = (
     ("retry timeout", Fault.TIMEOUT),
     ("retry run out", Fault.TIMEOUT),
@@ -236,17 +233,17 @@ _WORDS = (
     ("not healthy", Fault.NOT_READY),
     ("not available", Fault.NOT_READY),
     ("find no available", Fault.NOT_READY),  # a coordinator is being elected
-    ("code = unavailable", Fault.NOT_READY),  # one of its nodes cannot reach another
+    ("code = unavailable", Fault.NOT_READY),  # a node cannot reach another
     ("no available shard", Fault.NOT_READY),
     ("shard leader", Fault.NOT_READY),
     ("node not match", Fault.NOT_READY),
     ("context canceled", Fault.NOT_READY),
-    ("[errno ", Fault.NOT_READY),  # Lite says of its disk what Python says
+    ("[errno ", Fault.NOT_READY),  # from Milvus Lite: an OSError of its disk
 )
 
 
 def fault_of(error: BaseException) -> Fault:
-    """Which kind *error*, raised by pymilvus or by our own bound around it, is."""
+    """Sort *error*, which pymilvus or our own timeout raised."""
     if isinstance(error, TimeoutError):
         return Fault.TIMEOUT
     if isinstance(error, OSError):
@@ -256,7 +253,7 @@ def fault_of(error: BaseException) -> Fault:
         return _BY_STATUS.get(status, Fault.UNKNOWN) if status is not None else Fault.DOWN
     if isinstance(error, milvus.MilvusException):
         return _fault_of_milvus(error)
-    if isinstance(error, TypeError | UnicodeError):  # out of the client's encoding of what it was given
+    if isinstance(error, TypeError | UnicodeError):  # from the client's encoding of our data
         return Fault.REFUSED
     return Fault.UNKNOWN
 
@@ -279,7 +276,7 @@ def _fault_of_milvus(error: milvus.MilvusException) -> Fault:
 
 
 def as_error(error: BaseException, operation: str) -> MemoryExtprocError:
-    """What to raise. The message of Milvus is left out: it repeats the filter, and with it the caller."""
+    """Translate *error*. Milvus's message is left out: it repeats the filter, which names the caller."""
     fault = fault_of(error)
     code = getattr(error, "code", None)
     number = f", code {code}" if isinstance(code, int) else ""
@@ -288,55 +285,9 @@ def as_error(error: BaseException, operation: str) -> MemoryExtprocError:
         case Fault.TIMEOUT | Fault.DOWN | Fault.DENIED:
             return TransientError(text)
         case Fault.NOT_LOADED | Fault.NOT_READY | Fault.MISSING:
-            # Of a collection that is gone, too: what belongs into it waits until somebody has brought it back.
+            # A missing collection, too: its turns wait in the journal until an operator has restored it.
             return NotReadyError(text)
         case Fault.UNKNOWN:
             return UnknownFaultError(text)
         case Fault.REFUSED:
             return PermanentError(text)
-
-
-# --- breaker -----------------------------------------------------------------------------------------
-# A circuit breaker: after some failures in a row nobody waits for a store that is down.
-
-Clock = Callable[[], float]  # seconds that never go back
-
-
-class Breaker:
-    """Closed: calls pass. Open after *failures* in a row: they are refused at once. Half-open after *pause*: one
-    call passes as a probe, and what becomes of it decides. One event loop owns it."""
-
-    def __init__(self, failures: int, pause: timedelta, clock: Clock) -> None:
-        self._most = failures
-        self._pause = pause.total_seconds()
-        self._clock = clock
-        self._failed = 0
-        self._opened_at: float | None = None
-        self._probing = False
-
-    @property
-    def closed(self) -> bool:
-        return self._opened_at is None
-
-    def admit(self) -> None:
-        """TransientError while it is open; who is admitted calls one of the three below afterwards."""
-        if self._opened_at is None:
-            return
-        if self._probing or self._clock() - self._opened_at < self._pause:
-            raise TransientError("the store did not answer a moment ago")
-        self._probing = True
-
-    def succeeded(self) -> None:
-        self._failed = 0
-        self._opened_at = None
-        self._probing = False
-
-    def failed(self) -> None:
-        self._failed += 1
-        self._probing = False
-        if self._failed >= self._most:
-            self._opened_at = self._clock()
-
-    def undecided(self) -> None:
-        """The call was cancelled before anybody could tell."""
-        self._probing = False

@@ -1,7 +1,6 @@
 """pymilvus, imported without its side effects: no `.env` read, nothing printed, no pandas loaded.
 
-Only this module imports it, so that every other finds it already tamed.
-"""
+Only this module imports it, so that every other finds it already tamed."""
 
 from __future__ import annotations
 
@@ -37,17 +36,6 @@ with _without_dotenv(), pandas_later():
 logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
 
 _NEVER = 2**31 - 1  # milliseconds; gRPC's own word for it
-
-__all__ = [
-    "AsyncMilvusClient",
-    "CollectionSchema",
-    "DataType",
-    "Function",
-    "FunctionType",
-    "MilvusException",
-    "channel_options",
-    "connect",
-]
 
 
 def connect(options: MilvusOptions, uri: str) -> AsyncMilvusClient:

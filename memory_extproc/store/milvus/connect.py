@@ -1,8 +1,7 @@
 """Opening the store: what is on the other side, and the collections made or checked.
 
 A collection's alias is made last, so that one without it was never in use: what is half made is finished, or made
-anew where it does not fit. Every step can be taken again, and by two replicas at once.
-"""
+anew where it does not fit. Every step can be taken again, and by two replicas at once."""
 
 from __future__ import annotations
 
@@ -200,7 +199,6 @@ class Opening:
         return await self._calls.run("open", self._options.open_timeout, call)
 
 
-# --- capabilities ------------------------------------------------------------------------------------
 # What the other side can do, read from its version. Never found out by trial: Milvus accepts what it does not
 # know and drops it silently, or dies of it.
 
@@ -260,7 +258,6 @@ class Capabilities:
         return self.lite or self.version >= (2, 3, 10)
 
 
-# --- opener ------------------------------------------------------------------------------------------
 # Keeps trying to open the store, so that the sidecar can start and serve without it.
 
 

@@ -1,8 +1,7 @@
 """Milvus Lite in this process, behind a Unix socket that only our own user can open.
 
 pymilvus would start it on a TCP port of the loopback, where it would give everybody's memories to any local user
-who asks: it knows no passwords.
-"""
+who asks: it knows no passwords."""
 
 from __future__ import annotations
 
@@ -145,7 +144,7 @@ def _one_writer(database: Any, upkeep: futures.Executor) -> Any:
             try:
                 with self._lock(name):
                     share_upkeep(database, name, upkeep)
-                    return _written(database, files, name, write) or answers(status=_refusal(errno.ENOENT))
+                    return _write_checked(database, files, name, write) or answers(status=_refusal(errno.ENOENT))
             except OSError as error:  # out of what is looked up before it writes; of the rest Lite says so itself
                 return answers(status=_refusal(error.errno))
 
@@ -174,7 +173,7 @@ def _refusal(number: int | None) -> Any:
     return common_pb2.Status(code=_UNEXPECTED, reason=f"{_FROM_THE_SYSTEM}{number}]")
 
 
-def _written(database: Any, files: LiteFiles, name: str, write: Callable[[], Any]) -> Any:
+def _write_checked(database: Any, files: LiteFiles, name: str, write: Callable[[], Any]) -> Any:
     """Lite's answer; None where what it wrote is in no file that the next start finds."""
     if files.harm(name) is not None:  # a flush would lose the rows that are in no file any more
         return None
@@ -215,7 +214,6 @@ def _let_go(log: IO[bytes]) -> None:
         path.unlink()
 
 
-# --- lite files --------------------------------------------------------------------------------------
 # Whether the files of Milvus Lite's collections still stand where they were opened.
 #
 # Lite has every row in its memory and goes on answering without its files: what it acknowledges then is gone at
@@ -233,7 +231,7 @@ class LiteFiles:
 
     def harm(self, name: str) -> Harm | None:
         """Of the collection that *name*, an alias perhaps, leads to; None while all is well, or nothing is held."""
-        collection = self._held(name)
+        collection = self._find_collection(name)
         if collection is None:
             return None
         mark = file_id(collection.data_dir)
@@ -249,6 +247,6 @@ class LiteFiles:
                     return Harm.LOG_GONE
         return None
 
-    def _held(self, name: str) -> Any:
+    def _find_collection(self, name: str) -> Any:
         target = self._database._aliases("default").get(name, name)  # noqa: SLF001
         return self._database._collections.get(("default", target))  # noqa: SLF001

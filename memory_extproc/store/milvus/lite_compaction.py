@@ -2,8 +2,7 @@
 
 A collection is copied, without them, to its twin; the alias, which everybody uses, moves to the twin in one step,
 and the old one is dropped with its files. A twin without an alias is what a crash left behind, before or after that
-step, and goes when the store is opened.
-"""
+step, and goes when the store is opened."""
 
 from __future__ import annotations
 
@@ -40,12 +39,12 @@ class Rewriting:
     async def rewrite(self, alias: str, gate: Gate) -> None:
         """Reads go on while rows are copied, writes wait."""
         async with gate.copying():
-            described = await self._described(alias)
+            described = await self._describe(alias)
             old: str = described["collection_name"]
             new = twin(old)
             await self._drop(new)
             await self._make_like(described, new)
-            copied = await self._copied(old, new)
+            copied = await self._copy_rows(old, new)
             await self._step(lambda limit: self._client.flush(new, timeout=limit))
             if copied != await self._count(new):
                 raise PermanentError("a copy of a collection that does not hold every row of it")
@@ -57,9 +56,9 @@ class Rewriting:
     async def tidy(self, aliases: Sequence[str]) -> None:
         """Drops what rewrites that a crash cut short left behind. The file must be ours alone."""
         for alias in aliases:
-            await self._drop(twin((await self._described(alias))["collection_name"]))
+            await self._drop(twin((await self._describe(alias))["collection_name"]))
 
-    async def _described(self, alias: str) -> Mapping[str, Any]:
+    async def _describe(self, alias: str) -> Mapping[str, Any]:
         described: Mapping[str, Any] = await self._step(
             lambda limit: self._client.describe_collection(alias, timeout=limit)
         )
@@ -75,7 +74,7 @@ class Rewriting:
             lambda limit: self._client.create_collection(name, schema=made, properties=properties, timeout=limit)
         )
 
-    async def _copied(self, old: str, new: str) -> int:
+    async def _copy_rows(self, old: str, new: str) -> int:
         """How many rows there are."""
         copied = 0
         async for _, listed in shares(Place(old, None), self._ask, ["id"]):

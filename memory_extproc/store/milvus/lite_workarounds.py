@@ -1,8 +1,7 @@
 """Reads of Milvus Lite that make no more of its rows than what is asked for.
 
 Lite itself makes a Python object of every number of the vector of every row that matches, also to count them or to
-tell their ids: 15 kB and 0.2 ms each, all of them at once for a count.
-"""
+tell their ids: 15 kB and 0.2 ms each, all of them at once for a count."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class NarrowCollection:
         end = None if limit is None else offset + limit
         rows: list[dict[str, Any]] = []
         for table, places in _matching(collection, filter_, partition_names):
-            rows += _made(table, places if end is None else places[: end - len(rows)], fields)
+            rows += _read_rows(table, places if end is None else places[: end - len(rows)], fields)
             if end is not None and len(rows) >= end:
                 break
         return rows[offset:]
@@ -112,14 +111,13 @@ def _matching(collection: Any, filter_: Any, partitions: Sequence[str] | None) -
         )
 
 
-def _made(table: Any, places: list[int], fields: Sequence[str]) -> list[dict[str, Any]]:
+def _read_rows(table: Any, places: list[int], fields: Sequence[str]) -> list[dict[str, Any]]:
     if not (fields and places):
         return [{} for _ in places]
     made: list[dict[str, Any]] = table.select(list(fields)).take(places).to_pylist()
     return made
 
 
-# --- upkeep ------------------------------------------------------------------------------------------
 # Lite starts a thread for each collection, to compact segments and build indexes.
 
 
@@ -149,7 +147,6 @@ def share_upkeep(database: Any, name: str, executor: futures.Executor) -> None:
         collection._bg_executor = _SharedUpkeep(executor)  # noqa: SLF001
 
 
-# --- pandas later ------------------------------------------------------------------------------------
 # pandas for who imports it and hardly ever needs it: loaded when it is first used.
 #
 # pymilvus imports it for data frames, and pyarrow for its conversions; nobody here makes any. It takes a quarter

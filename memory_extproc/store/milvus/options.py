@@ -67,7 +67,6 @@ class MilvusOptions:
         return self.layout
 
 
-# --- placement ---------------------------------------------------------------------------------------
 # Which collection an owner's rows are in, and how to narrow a read to them.
 
 _BUCKETS = 16  # partitions that Lite makes for a partition key, whatever number it is asked for

@@ -44,13 +44,7 @@ class Opened:
             raise
 
     async def query(
-        self,
-        operation: str,
-        place: Place,
-        filter_: str,
-        fields: Sequence[str],
-        level: str,
-        most: int | None = None,
+        self, operation: str, place: Place, filter_: str, fields: Sequence[str], level: str, most: int | None = None
     ) -> Sequence[Mapping[str, Any]]:
         """Rows of *place*, by *filter_*, as Milvus gives them; any *most* of them."""
 
@@ -109,7 +103,6 @@ class Opened:
             self.flusher.wrote(place.collection, count)
 
 
-# --- loading -----------------------------------------------------------------------------------------
 # After a restart a server answers only once its collections were loaded again.
 
 log = logger(__name__)
@@ -157,7 +150,6 @@ class Loading:
         await self._client.load_collection(alias, timeout=limit)
 
 
-# --- flusher -----------------------------------------------------------------------------------------
 # Has Lite flush early: a search turns every row that is not flushed into Python objects.
 
 
@@ -165,11 +157,7 @@ class Flusher:
     """Flushes a collection after so many rows, or when nothing was written for a while. Enter it to start."""
 
     def __init__(
-        self,
-        client: AsyncMilvusClient,
-        options: MilvusOptions,
-        calls: Calls,
-        gates: Mapping[str, Gate],
+        self, client: AsyncMilvusClient, options: MilvusOptions, calls: Calls, gates: Mapping[str, Gate]
     ) -> None:
         self._client = client
         self._options = options
@@ -216,7 +204,6 @@ class Flusher:
             await self.flush([one for one, rows in self._waiting.items() if rows >= self._options.flush_rows])
 
 
-# --- gate --------------------------------------------------------------------------------------------
 # Many readers or one writer of a collection, for Milvus Lite.
 #
 # With two writers Lite loses acknowledged rows, and a read while it flushes shows deleted rows again.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from memory_extproc.concurrency import contain_faults
+from memory_extproc.concurrency import Breaker, BreakerLimits, Clock, contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import (
     Embedded,
@@ -29,7 +29,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.store.milvus import rows
-from memory_extproc.store.milvus.calls import Breaker, Calls, Clock
+from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import connect
 from memory_extproc.store.milvus.connect import Opening
 from memory_extproc.store.milvus.lite import EmbeddedLite
@@ -60,9 +60,10 @@ class MilvusStore:
         self._options = options
         self._metrics = metrics
         self._now = now
-        breaker = Breaker(options.breaker_failures, options.breaker_pause, clock)
+        limits = BreakerLimits(options.breaker_failures, options.breaker_pause)
+        breaker = Breaker(limits, clock, "the store did not answer a moment ago")
         self._calls = Calls(breaker, metrics, clock)
-        self._calls.closed()
+        self._calls.mark_closed()
         self._opening = asyncio.Lock()
         self._opened: Opened | None = None
         self._resources = AsyncExitStack()
@@ -87,7 +88,6 @@ class MilvusStore:
         """How long the store has not been open, or has failed writes or reads; zero while it works."""
         return self._calls.failing_for
 
-    # --- opening and closing -------------------------------------------------------------------------
     async def open(self) -> None:
         async with self._opening:
             if self._opened is not None:
@@ -116,24 +116,17 @@ class MilvusStore:
                     loading.begin()
                     await loading.wait(self._options.timeout)
                 self._opened = Opened(
-                    client,
-                    capabilities,
-                    placement,
-                    loading,
-                    flusher,
-                    self._gates,
-                    self._calls,
-                    self._options,
+                    client, capabilities, placement, loading, flusher, self._gates, self._calls, self._options
                 )
                 self._resources = undo.pop_all()
-            self._calls.opened()
+            self._calls.mark_opened()
             probing = asyncio.create_task(self._probe(), name="store probe")
             self._resources.push_async_callback(_cancel, probing)
 
     async def close(self) -> None:
         async with self._opening:
             self._opened = None
-            self._calls.closed()
+            self._calls.mark_closed()
             await self._resources.aclose()
 
     async def _started_lite(self, undo: AsyncExitStack) -> EmbeddedLite:
@@ -161,7 +154,6 @@ class MilvusStore:
         opened = self._ready()
         await self._delete(opened, "delete", opened.placement.of(_PROBE), rows.with_ids([row.memory.id]))
 
-    # --- writing -------------------------------------------------------------------------------------
     async def put(self, owner: Owner, rows_: Sequence[Embedded]) -> None:
         check_rows(owner, rows_, self._options.dimension)
         # Upserting one id twice in one message is undefined; the last one counts.
@@ -248,7 +240,6 @@ class MilvusStore:
         await Rewriting(client, options, self._calls).rewrite(alias, self._gates[alias])
         return True
 
-    # --- reading -------------------------------------------------------------------------------------
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         return self._readable(await self._by_ids("get", owner, ids, rows.SCALARS, STRONG), rows.to_memory)
 
@@ -274,7 +265,7 @@ class MilvusStore:
             output_fields=list(rows.SCALARS),
             search_params=parameters,
         )
-        found = self._readable(hits, _found)
+        found = self._readable(hits, _read_hit)
         held = (one for one in found if one.memory.owner == owner and scope.comes_from(one.memory.origin))
         ours = tuple(held)[: max(0, limit)]
         return SearchResult(found=ours, total=None, path="store")
@@ -382,5 +373,5 @@ def _probe_row(options: MilvusOptions, now: datetime) -> Embedded:
     return Embedded(memory, vector)
 
 
-def _found(hit: Mapping[str, Any]) -> Hit:
+def _read_hit(hit: Mapping[str, Any]) -> Hit:
     return Hit(rows.to_memory(hit["entity"]), max(-1.0, min(1.0, hit["distance"])))

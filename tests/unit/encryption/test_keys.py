@@ -12,8 +12,6 @@ import pytest
 import structlog
 
 from memory_extproc.encryption.keys import (
-    InMemoryKeyTable,
-    InMemoryMasterKey,
     KeyTable,
     MasterKeyFile,
     SqliteKeyTable,
@@ -23,6 +21,7 @@ from memory_extproc.encryption.keys import (
 )
 from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from tests.builders import ANN, BOB, OTHER_ANN
+from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey
 
 
 def master_file(path: Path, *lines: str) -> Path:

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from memory_extproc.encryption.codecs import EncryptedJournal, EncryptedStore
-from memory_extproc.encryption.keys import InMemoryMasterKey, WrappedKeys
+from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Scope, Turn
 from memory_extproc.store.rules import CONTENT_BYTES
 from tests.builders import ANN, BOB, a_turn
+from tests.fixtures.in_memory import InMemoryMasterKey
 from tests.unit.encryption.behind_keys import NORTH, Bench, a_row
 
 CANARY = "canary-4711"

@@ -249,7 +249,7 @@ async def test_a_forget_that_a_newer_version_wrote_is_left_to_it_and_keeps_none_
 
             await until(gone, "our own forget is carried out")
     assert [line["event"] for line in logs if line["event"] == "forget.unreadable"] == ["forget.unreadable"]
-    assert {one.id for one in await world.ledger.unfinished()} >= {"newer"}
+    assert {one.id for one in await world.ledger.list_unfinished()} >= {"newer"}
 
 
 class OverheardLedger(InMemoryLedger):
@@ -264,10 +264,10 @@ class OverheardLedger(InMemoryLedger):
         self.written.set()
         await self.listed.wait()
 
-    async def unfinished(self) -> Sequence[LedgerJob]:
+    async def list_unfinished(self) -> Sequence[LedgerJob]:
         await self.written.wait()
         self.listed.set()
-        return await super().unfinished()
+        return await super().list_unfinished()
 
 
 async def test_a_forget_accepted_while_those_of_before_are_taken_up_is_carried_out_once_and_is_then_over() -> None:
@@ -302,7 +302,7 @@ async def test_two_replicas_do_not_carry_out_one_forget_at_a_time(world: World) 
     async with world.forgetter(holder="beside"):
         assert await coordination.acquire("forget:j1", "ends", timedelta(hours=1))
         await world.ledger.write(
-            Job(id="j1", subject="s", name="everything", at=world.now, owner=ANN, scope=EVERYTHING).kept()
+            Job(id="j1", subject="s", name="everything", at=world.now, owner=ANN, scope=EVERYTHING).to_ledger()
         )
         looks = 0
 
@@ -312,7 +312,7 @@ async def test_two_replicas_do_not_carry_out_one_forget_at_a_time(world: World) 
             return looks > 20
 
         await until(looked, "it has had time to look several times")
-        [left] = await world.ledger.unfinished()
+        [left] = await world.ledger.list_unfinished()
         assert Job.read(left).steps == {}
         await coordination.release("forget:j1", "ends")
         await until(lambda: _is_finished(world), "it is carried out now")
@@ -341,7 +341,7 @@ async def test_a_replica_that_lost_its_lease_on_a_forget_leaves_it_to_the_one_th
 
 
 async def _is_finished(world: World) -> bool:
-    return not await world.ledger.unfinished()
+    return not await world.ledger.list_unfinished()
 
 
 def a_history(of: Memory, *earlier: Memory, **metadata: Any) -> Memory:
@@ -371,7 +371,7 @@ async def test_a_late_look_of_another_forget_takes_along_what_was_made_of_an_acc
         scope=ForgetScope(session="monday"),
     )  # fmt: skip
     cut = blind.cut(ANN, ForgetScope(session="monday"), world.now)
-    await world.ledger.write(job.kept(), cut=msgspec.json.encode(cut))
+    await world.ledger.write(job.to_ledger(), cut=msgspec.json.encode(cut))
     world.forgotten.renew(job.subject)
     forgetter.sweep(ANN)
     await until(lambda: _is(world, {now.content}), "only what nobody forgot is left")

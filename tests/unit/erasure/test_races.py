@@ -321,7 +321,7 @@ class Run:
         self.durable.now += timedelta(days=1)
 
         async def nothing_left() -> bool:
-            return not await self.durable.ledger.unfinished() and not process.forgetter._running
+            return not await self.durable.ledger.list_unfinished() and not process.forgetter._running
 
         async def all_stored() -> bool:
             return all(entry.stored for entry in await self.durable.journal.pending(1000))

@@ -12,8 +12,8 @@ from memory_extproc.model import Memory, Outcome, Owner, Ranked, RecallRequest, 
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render
 from memory_extproc.request.body import Enriched
 from memory_extproc.testing.adapters import InMemoryCoordination
-from memory_extproc.testing.models import CannedRecalls
 from tests.builders import a_memory
+from tests.fixtures.canned import CannedRecalls
 from tests.fixtures.desk import Desk
 from tests.fixtures.sidecar import NOON
 

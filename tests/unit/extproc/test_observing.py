@@ -26,7 +26,7 @@ from memory_extproc.request.admission import Admission
 from memory_extproc.request.body import Enriched, PendingTurn
 from memory_extproc.request.identity import Identity, IdentityOptions
 from memory_extproc.request.replay import BlockReplay, InView
-from memory_extproc.testing.models import RecordedTurns
+from tests.fixtures.canned import RecordedTurns
 from tests.fixtures.sidecar import NOON, wire_options
 
 ANN = Caller(Owner("acme", "ann"), project="p", session="s", speaker="x")

@@ -66,6 +66,47 @@ async def test_detail_told_first_and_learned_last_still_stands_in_for_the_less_d
         assert await recallable(store, Source.RULES) == ["User works as a nurse at the Riverside Hospital"]
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+async def test_an_employer_said_again_without_the_job_keeps_the_job(swapped: bool) -> None:
+    said = ["I work at Bosch in Stuttgart as a welder", "I work at Bosch"]
+    facts, _ = await told(*(reversed(said) if swapped else said))
+    assert facts == ["User works at Bosch in Stuttgart as a welder"]
+    facts, _ = await told(*said, "I work at Siemens")
+    assert facts == ["User works for Siemens"]
+
+
+@pytest.mark.parametrize(
+    ("more", "less", "expected"),
+    [
+        ("I take metformin twice a day", "I take metformin", "User takes metformin twice a day"),
+        ("My flight to Rome is on 3 May at 9:40", "My flight to Rome is on 3 May",
+         "User's flight to Rome is on 3 May at 9:40"),
+        ("I run a bakery in Trieste with my brother", "I run a bakery",
+         "User runs a bakery in Trieste with their brother"),
+        ("My wife Anna is a dentist in Bonn", "My wife is a dentist", "User's wife Anna is a dentist in Bonn"),
+    ],
+)  # fmt: skip
+async def test_a_statement_and_the_same_with_more_behind_it_are_one_line(
+    more: str, less: str, expected: str
+) -> None:
+    for said in ((more, less), (less, more)):
+        facts, _ = await told(*said)
+        assert [fact for fact in facts if fact != "User's wife is Anna"] == [expected]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("I like gin", "I like gin and tonic"),
+        ("I have a dog", "I have a dog sitter"),
+        ("My brother Karl lives in Linz", "My brother Paul lives in Graz"),
+    ],
+)
+async def test_a_longer_statement_of_another_thing_stays_beside_the_shorter(said: tuple[str, str]) -> None:
+    facts, _ = await told(*said)
+    assert len([fact for fact in facts if "brother is" not in fact]) == 2
+
+
 async def test_of_two_that_each_have_a_detail_of_their_own_both_stay() -> None:
     facts, _ = await told("My manager is Dr. Zhao in Building 7", "My manager is Dr. Evelyn Zhao")
     assert facts == ["User's manager is Dr. Evelyn Zhao", "User's manager is Dr. Zhao in Building 7"]
@@ -132,6 +173,9 @@ def test_after_any_statements_restatements_and_corrections_every_detail_that_hol
         ("Mein Zahnarzttermin ist am 3. Juni.", "Mein Zahnarzttermin wurde auf den 17. Juni verschoben.",
          "User's dentist appointment is 17. Juni"),
         ("Mon loyer est de 900 euros.", "Mon loyer a été augmenté à 1200 euros.", "User's rent is 1200 euros"),
+        ("My salary is 3,000 euros.", "My salary went from 3,000 to 3,400 euros.", "User's salary is 3,400 euros"),
+        ("The wedding is on 5 May 2026.", "The wedding is now on 6 June 2026.", "User's wedding is 6 June 2026"),
+        ("I love jazz.", "I don't love jazz.", "User dislikes jazz"),
         ("I eat meat.", "I don't eat meat.", "User doesn't eat meat"),
         ("I drink coffee.", "I can't drink coffee.", "User can't drink coffee"),
     ],
@@ -141,6 +185,21 @@ async def test_a_change_however_it_is_said_leaves_the_new_value_alone(
 ) -> None:
     facts, _ = await told(said, changed)
     assert facts == [expected]
+
+
+@pytest.mark.parametrize(
+    ("said", "ended"),
+    [
+        ("I play guitar", "I stopped playing guitar"),
+        ("I drink coffee", "I stopped drinking coffee"),
+        ("I smoke", "I quit smoking"),
+        ("I play tennis on Sundays", "I no longer play tennis"),
+    ],
+)
+async def test_a_habit_that_was_given_up_is_no_longer_had(said: str, ended: str) -> None:
+    facts, _ = await told(said, ended)
+    assert len(facts) == 1
+    assert "no longer" in facts[0] or "gave up" in facts[0]
 
 
 async def test_each_allergy_of_a_list_is_a_fact_of_its_own() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, InMemoryConsent
+from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
 from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Turn, TurnOutcome
@@ -19,6 +19,7 @@ from memory_extproc.request.admission import Sharing
 from memory_extproc.safety.policy import Found, Policy
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY
+from tests.fixtures.in_memory import InMemoryConsent
 from tests.unit.learn.learning import Surroundings
 
 PASSWORD = "hunter2"

@@ -377,3 +377,59 @@ def test_reading_a_sentence_four_times_as_long_costs_little_more_than_four_times
         return min(costs)
 
     assert cost(380) <= 10 * cost(95) + 0.01
+
+
+# --- constructions -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("With my budget of 2,000 euros, which e-bike would you get?", ["User's budget is 2,000 euros"]),
+        ("As someone with ADHD I need short steps", ["User has ADHD"]),
+        ("With two toddlers at home, I sleep badly", ["User has two toddlers", "User sleeps badly"]),
+        ("What suits my niece for her visit? She's vegan", ["User's niece is vegan"]),
+        ("Coming from a Java background, I find Rust odd", ["User is from a Java background"]),
+        ("About me: 34, married, two girls, live in Utrecht",
+         ["User is 34", "User is married", "User has two girls", "User lives in Utrecht"]),
+        ("I'm Ann, 34, from Cork, and I have two cats",
+         ["User's name is Ann", "User is 34", "User is from Cork", "User has two cats"]),
+        ("My brother is a baker. he's 31, lives in Turku and has two girls",
+         ["User's brother is a baker", "User's brother is 31", "User's brother lives in Turku",
+          "User's brother has two girls"]),
+        ("I play the oboe and sing in a choir on Tuesdays",
+         ["User plays the oboe", "User sings in a choir on Tuesdays"]),
+        ("We bought a flat in Ghent. It's on the second floor",
+         ["User bought a flat in Ghent", "User's flat is on the second floor"]),
+        ("My 9-year-old loves dinosaurs", ["User's 9-year-old likes dinosaurs"]),
+        ("wife's allergic to nuts", ["User's wife is allergic to nuts"]),
+        ("I don't have kids", ["User has no kids"]),
+        ("I can't have dairy anymore", ["User can't have dairy"]),
+        ("I'm an engineer, and in my spare time I restore old radios",
+         ["User is an engineer", "User restores old radios in their spare time"]),
+        ("Not a fan of horror films, anything lighter?", ["User dislikes horror films"]),
+        ("Moved to Ghent for a year back in 2010", ["User moved to Ghent for a year back in 2010"]),
+        ("We moved to Ghent in 2010", ["User lives in Ghent"]),
+        ("My sister rang. She moved to Ghent", ["User's sister lives in Ghent"]),
+    ],
+)  # fmt: skip
+async def test_a_construction_says_what_its_plain_sentence_would(asked: str, expected: list[str]) -> None:
+    assert await contents(asked) == expected
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "My sister called. Moved to Ghent.",
+        "With three kids, how do people manage?",
+        "A friend with two kids said it's great",
+        "What would you buy with a budget",
+        "As someone with experience in tax law, what would you advise?",
+        "Having eaten, what should people drink?",
+        "red, green, blue",
+        "tea, milk, sugar, two cats",
+        "my 9-year-old laptop died",
+        "It's on the second floor",
+        "I don't have time",
+    ],
+)
+async def test_a_construction_that_looks_alike_says_nothing_of_its_writer(asked: str) -> None:
+    assert await contents(asked) == []

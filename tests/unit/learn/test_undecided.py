@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, InMemoryConsent
+from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
 from memory_extproc.learn.learner import Learner
@@ -23,6 +23,7 @@ from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Mess
 from memory_extproc.safety.policy import Policy
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
 from tests.builders import ANN, BOB, MONDAY
+from tests.fixtures.in_memory import InMemoryConsent
 from tests.unit.learn.learning import Surroundings, until
 
 PIZZA = "I like pizza."

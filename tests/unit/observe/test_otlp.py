@@ -62,7 +62,7 @@ async def test_a_stage_outside_of_an_exchange_is_no_span(bench: Bench) -> None:
 
 
 async def test_steps_on_turns_that_nobody_traced_are_no_spans(bench: Bench) -> None:
-    await bench.traces.stepped("learn.extract", work)(ANN, [("a", "b")])
+    await bench.traces.trace_step("learn.extract", work)(ANN, [("a", "b")])
     assert bench.ended.spans == []
 
 
@@ -70,7 +70,7 @@ async def test_a_step_is_linked_to_every_exchange_that_led_to_it_and_is_no_part_
     for turn in ("a", "b"):
         with bench.traces.exchange(COLLECTED).active():
             bench.traces.keep(turn)
-    await bench.traces.stepped("learn.extract", work)(ANN, [("a", "b", "c")])
+    await bench.traces.trace_step("learn.extract", work)(ANN, [("a", "b", "c")])
     (step,) = bench.ended.spans
     assert (step.name, len(step.links), step.parent) == ("memory.learn.extract", 2, None)
     assert dict(step.attributes or {}) == {"memory.turns": 3}
@@ -80,9 +80,9 @@ async def test_what_is_kept_of_turns_is_bounded(bench: Bench) -> None:
     with bench.traces.exchange(COLLECTED).active():
         for number in range(KEPT + 1):
             bench.traces.keep(str(number))
-    await bench.traces.stepped("learn.remember", work)(ANN, ["0"])
+    await bench.traces.trace_step("learn.remember", work)(ANN, ["0"])
     assert bench.ended.spans == []  # the oldest is forgotten
-    await bench.traces.stepped("learn.remember", work)(ANN, ["1"])
+    await bench.traces.trace_step("learn.remember", work)(ANN, ["1"])
     assert len(bench.ended.spans) == 1
 
 

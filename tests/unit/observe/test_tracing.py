@@ -85,5 +85,5 @@ async def test_learning_is_about_no_single_exchange() -> None:
         seen.append(current())
 
     with following(Trail(SAMPLED)):
-        await NO_TRACES.stepped("learn", work)(Owner("", "ann"), ["turn"])
+        await NO_TRACES.trace_step("learn", work)(Owner("", "ann"), ["turn"])
     assert seen == [None]

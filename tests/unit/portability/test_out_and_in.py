@@ -70,13 +70,13 @@ class ForgottenWords:
     async def check(self, owner: Owner) -> None:
         return
 
-    async def admitted(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
+    async def filter_rows(self, owner: Owner, rows: Sequence[Embedded]) -> Sequence[Embedded]:
         return [row for row in rows if self.word not in row.memory.content and row.memory.id not in self.ids]
 
     async def learnable(self, exchanged: Any, turn: Turn) -> tuple[Any, Turn] | None:
         return exchanged, turn
 
-    async def left(self, turns: Sequence[Turn]) -> Sequence[Turn]:
+    async def filter_turns(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         return turns
 
 

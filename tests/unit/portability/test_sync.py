@@ -56,7 +56,7 @@ def test_the_first_round_writes_the_pages(tmp_path: Path) -> None:
     far = Far("likes tea", "has a cat")
     done = FolderSync(tmp_path, far).round()
     assert (done.applied, done.mirrored.written, done.problems) == (0, 2, ())
-    assert not FolderSync(tmp_path, far).edited()
+    assert not FolderSync(tmp_path, far).has_edits()
 
 
 def test_an_edit_is_applied(tmp_path: Path) -> None:
@@ -64,10 +64,10 @@ def test_an_edit_is_applied(tmp_path: Path) -> None:
     sync = FolderSync(tmp_path, far)
     sync.round()
     edit(tmp_path, "m1", "likes coffee")
-    assert sync.edited()
+    assert sync.has_edits()
     assert sync.round().applied == 1
     assert far.held["m1"].content == "likes coffee"
-    assert not sync.edited()
+    assert not sync.has_edits()
 
 
 def test_a_new_page_becomes_a_memory_and_stands_under_its_id(tmp_path: Path) -> None:

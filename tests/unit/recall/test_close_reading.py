@@ -27,8 +27,8 @@ from memory_extproc.recall.late_interaction import (
     telling,
 )
 from memory_extproc.store.resident import ResidentRows
-from memory_extproc.testing.models import CannedWords
 from tests.builders import MONDAY, a_memory, a_message
+from tests.fixtures.canned import CannedWords
 
 ASKED = "Where does the parrot sleep?"
 TEXTS = ("The parrot has a cage by the window", "My brother plays chess", "The cat sleeps on the sofa")

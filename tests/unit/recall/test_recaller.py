@@ -42,9 +42,10 @@ from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.store.resident import ResidentRows
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
-from memory_extproc.testing.models import CannedCompletions, CannedEmbedder, CannedReranker
+from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from memory_extproc.text.persons import about_caller
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_wish, later
+from tests.fixtures.canned import CannedReranker
 
 BUDGET = "User's budget for the Hawaii trip is $10,000"
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.admission import (
     Admission,
     Admitted,
+    ArrivalQueue,
     Declined,
     SignalSources,
     controls_of,
@@ -158,3 +160,57 @@ def test_an_unknown_signal_is_none_and_the_next_source_is_asked() -> None:
 def test_signals_that_were_joined_on_the_way_are_read_one_by_one() -> None:
     headers = Headers([("x-memory-signal-fact", "?, no"), ("x-memory-signal-tool", "true,true")])
     assert signals_of(headers, {}, SignalSources()) == Signals(fact=False, tool=True)
+
+
+class Arrivals:
+    """Requests that Envoy has had for a while when we see them. Its clock is *ahead* of ours."""
+
+    LATE, HOPELESS = timedelta(milliseconds=50), timedelta(milliseconds=500)
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        self.now, self.ahead = 1_800_000_000.0, ahead
+        options = wire_options(late_after=self.LATE, pass_after=self.HOPELESS)
+        queue = ArrivalQueue(self.LATE, lambda: self.now)
+        self._admission = Admission(options, Identity(IdentityOptions()), queue)
+
+    def after(self, waited: float, *, gap: float = 0.01) -> str:
+        """What becomes of the next request, *gap* seconds after the last one, if it has waited so many."""
+        self.now += gap
+        arrived = datetime.fromtimestamp(self.now - waited + self.ahead, UTC).isoformat()
+        found = self._admission.admit(a_request(attributes={"request.time": arrived}))
+        if isinstance(found, Declined):
+            assert found.outcome is Outcome.OVERLOADED
+            return "passed"
+        return "late" if found.late else "in time"
+
+
+@pytest.mark.parametrize("ahead", [0.0, 2.5, -2.5])
+def test_behind_a_queue_requests_get_no_memory_and_behind_a_long_one_they_pass_unread(ahead: float) -> None:
+    arrivals = Arrivals(ahead)
+    assert arrivals.after(0.001) == "in time"
+    assert [arrivals.after(0.06) for _ in range(9)] == ["in time"] * 7 + ["late"] * 2
+    assert arrivals.after(0.6) == "passed"
+    assert arrivals.after(0.02) == "in time", "the queue is over"
+    assert arrivals.after(0.6) == "in time", "one is no queue"
+
+
+def test_requests_that_come_one_by_one_are_never_late_however_slow_the_machine_is() -> None:
+    arrivals = Arrivals()
+    assert arrivals.after(0.001) == "in time"
+    assert {arrivals.after(0.3, gap=2.0) for _ in range(30)} == {"in time"}
+
+
+def test_a_clock_that_was_set_is_no_queue_for_long() -> None:
+    arrivals = Arrivals()
+    assert arrivals.after(0.001) == "in time"
+    arrivals.ahead = -3.0
+    found = [arrivals.after(0.001, gap=0.1) for _ in range(1200)]
+    assert found[20] == "passed"
+    assert set(found[-100:]) == {"in time"}
+
+
+@pytest.mark.parametrize("arrived", [None, "", "yesterday", 12.5, {}])
+def test_without_a_time_of_arrival_no_request_is_late(arrived: object) -> None:
+    found = [admission().admit(a_request(attributes={"request.time": arrived})) for _ in range(20)]
+    assert not any(isinstance(one, Admitted) and one.late for one in found)
+    assert all(isinstance(one, Admitted) for one in found)

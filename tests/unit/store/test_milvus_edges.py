@@ -18,11 +18,12 @@ from prometheus_client import CollectorRegistry
 from pymilvus import MilvusException, exceptions
 from structlog.testing import capture_logs
 
+from memory_extproc.concurrency import Breaker, BreakerLimits
 from memory_extproc.errors import NotReadyError, PermanentError, TransientError, UnknownFaultError
 from memory_extproc.model import Embedded, MemoryType, Owner, Scope, Source
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus import rows
-from memory_extproc.store.milvus.calls import BY_KIND, Breaker, Calls, Fault, as_error, fault_of
+from memory_extproc.store.milvus.calls import BY_KIND, Calls, Fault, as_error, fault_of
 from memory_extproc.store.milvus.client import channel_options
 from memory_extproc.store.milvus.connect import Capabilities
 from memory_extproc.store.milvus.options import Layout, MilvusOptions, Placement
@@ -148,10 +149,10 @@ class Seconds:
 
 
 def broken(clock: Seconds) -> Breaker:
-    breaker = Breaker(3, timedelta(seconds=1), clock)
+    breaker = Breaker(BreakerLimits(3, timedelta(seconds=1)), clock)
     for _ in range(3):
         breaker.admit()
-        breaker.failed()
+        breaker.count_failure()
     return breaker
 
 
@@ -163,11 +164,11 @@ def test_after_three_failures_in_a_row_nobody_waits() -> None:
 
 
 def test_a_success_in_between_starts_the_count_again() -> None:
-    breaker = Breaker(3, timedelta(seconds=1), Seconds())
+    breaker = Breaker(BreakerLimits(3, timedelta(seconds=1)), Seconds())
     for _ in range(5):
-        breaker.failed()
-        breaker.failed()
-        breaker.succeeded()
+        breaker.count_failure()
+        breaker.count_failure()
+        breaker.count_success()
     breaker.admit()
 
 
@@ -178,12 +179,12 @@ def test_after_the_pause_one_call_probes_and_decides() -> None:
     breaker.admit()
     with pytest.raises(TransientError):
         breaker.admit()
-    breaker.failed()
+    breaker.count_failure()
     with pytest.raises(TransientError):
         breaker.admit()
     clock.now = 2.0
     breaker.admit()
-    breaker.succeeded()
+    breaker.count_success()
     assert breaker.closed
     breaker.admit()
 
@@ -193,13 +194,17 @@ def test_a_probe_that_was_cancelled_lets_the_next_one_probe() -> None:
     breaker = broken(clock)
     clock.now = 1.0
     breaker.admit()
-    breaker.undecided()
+    breaker.count_undecided()
     breaker.admit()
 
 
 async def test_a_call_is_bounded_measured_and_sorted() -> None:
     registry = CollectorRegistry()
-    calls = Calls(Breaker(3, timedelta(seconds=1), Seconds()), Metrics(registry, "test"), Seconds())
+    calls = Calls(
+        Breaker(BreakerLimits(3, timedelta(seconds=1)), Seconds()),
+        Metrics(registry, "test"),
+        Seconds(),
+    )
 
     async def never(_: float) -> None:
         await asyncio.Event().wait()
@@ -239,7 +244,11 @@ async def test_a_call_is_bounded_measured_and_sorted() -> None:
 )
 async def test_the_store_is_not_up_while_writes_fail_though_reads_are_answered(error: Exception) -> None:
     registry, clock = CollectorRegistry(), Seconds()
-    calls = Calls(Breaker(3, timedelta(seconds=1), clock), Metrics(registry, "test"), clock)
+    calls = Calls(
+        Breaker(BreakerLimits(3, timedelta(seconds=1)), clock),
+        Metrics(registry, "test"),
+        clock,
+    )
 
     async def fail(_: float) -> None:
         raise error
@@ -265,7 +274,11 @@ async def test_the_store_is_not_up_while_writes_fail_though_reads_are_answered(e
 
 async def test_a_store_that_takes_writes_and_has_not_loaded_what_is_read_is_not_up() -> None:
     registry, clock = CollectorRegistry(), Seconds()
-    calls = Calls(Breaker(3, timedelta(seconds=1), clock), Metrics(registry, "test"), clock)
+    calls = Calls(
+        Breaker(BreakerLimits(3, timedelta(seconds=1)), clock),
+        Metrics(registry, "test"),
+        clock,
+    )
 
     async def not_loaded(_: float) -> None:
         raise MilvusException(101, "not loaded")
@@ -291,15 +304,19 @@ async def test_a_store_that_takes_writes_and_has_not_loaded_what_is_read_is_not_
 
 async def test_the_steps_of_opening_do_not_make_a_store_up_that_is_not_open() -> None:
     registry = CollectorRegistry()
-    calls = Calls(Breaker(3, timedelta(seconds=1), Seconds()), Metrics(registry, "test"), Seconds())
+    calls = Calls(
+        Breaker(BreakerLimits(3, timedelta(seconds=1)), Seconds()),
+        Metrics(registry, "test"),
+        Seconds(),
+    )
 
     async def answer(_: float) -> str:
         return "answer"
 
-    calls.closed()
+    calls.mark_closed()
     await calls.run("open", timedelta(seconds=1), answer)
     assert registry.get_sample_value("memory_extproc_store_up") == 0
-    calls.opened()
+    calls.mark_opened()
     assert registry.get_sample_value("memory_extproc_store_up") == 1
 
 
@@ -465,7 +482,11 @@ def test_only_a_server_is_pinged_for_a_lite_file_would_hang_up_over_it() -> None
 
 async def test_a_call_whose_channel_is_closed_is_to_be_tried_again_and_ends_nobody() -> None:
     registry = CollectorRegistry()
-    calls = Calls(Breaker(3, timedelta(seconds=1), Seconds()), Metrics(registry, "test"), Seconds())
+    calls = Calls(
+        Breaker(BreakerLimits(3, timedelta(seconds=1)), Seconds()),
+        Metrics(registry, "test"),
+        Seconds(),
+    )
     under_way: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def call(limit: float) -> str:
@@ -481,7 +502,11 @@ async def test_a_call_whose_channel_is_closed_is_to_be_tried_again_and_ends_nobo
 
 @pytest.mark.parametrize("answer", ["an answer", "an error"])
 async def test_who_is_told_to_end_as_the_answer_comes_ends(answer: str) -> None:
-    calls = Calls(Breaker(3, timedelta(seconds=1), Seconds()), Metrics(CollectorRegistry(), "test"), Seconds())
+    calls = Calls(
+        Breaker(BreakerLimits(3, timedelta(seconds=1)), Seconds()),
+        Metrics(CollectorRegistry(), "test"),
+        Seconds(),
+    )
     coming: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     asked = asyncio.Event()
 

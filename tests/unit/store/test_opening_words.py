@@ -10,9 +10,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from pymilvus import MilvusException
 
+from memory_extproc.concurrency import Breaker, BreakerLimits
 from memory_extproc.errors import UnknownFaultError
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.milvus.calls import Breaker, Calls
+from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import AsyncMilvusClient
 from memory_extproc.store.milvus.connect import Capabilities, Opening
 from memory_extproc.store.milvus.options import MilvusOptions
@@ -61,7 +62,7 @@ class Server:
 
 def opening(server: Server, *, full_text: bool = True) -> Opening:
     options = MilvusOptions(collection="m", dimension=8, fingerprint="f", address="milvus:1", full_text=full_text)
-    breaker = Breaker(3, timedelta(seconds=1), lambda: 0.0)
+    breaker = Breaker(BreakerLimits(3, timedelta(seconds=1)), lambda: 0.0)
     calls = Calls(breaker, Metrics(CollectorRegistry(), "test"), lambda: 0.0)
     return Opening(server, options, calls)
 

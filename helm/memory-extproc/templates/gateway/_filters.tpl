@@ -74,6 +74,7 @@ typed_config:
   request_attributes:
     - xds.route_name
     - xds.cluster_name
+    - request.time
   message_timeout: {{ include "memory.messageTimeout" .root }}
   stat_prefix: memory
   disable_immediate_response: true
@@ -113,6 +114,7 @@ typed_config:
     response_trailer_mode: SEND
   request_attributes:
     - xds.route_name
+    - request.time
   stat_prefix: memory_observer
   disable_immediate_response: true
   metadata_options:
