@@ -97,8 +97,9 @@ class Lookups:
     async def _of(
         self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
     ) -> Lookup | None:
-        find = _FINDERS[intent.kind]
-        return await find(Asked(self._selects, self._reads, wish, intent, searched, now))
+        # What bears on a request is told by plain words; likeness finds constraints in what is none.
+        reads = None if intent.kind is Kind.CONSTRAINT else self._reads
+        return await _FINDERS[intent.kind](Asked(self._selects, reads, wish, intent, searched, now))
 
 
 # --- kinds -------------------------------------------------------------------------------------------
