@@ -489,10 +489,7 @@ def read_intents(text: str, where: str) -> IntentLexicon:
 
 def may_be_read_as(kind: Kind, reading: Reading) -> bool:
     """Whether a question that patterns read as *reading*, without a result, may be of *kind*, by examples."""
-    kinds = {intent.kind for intent in reading.intents}
-    if not kinds:
-        return True
-    return kind is Kind.OVERVIEW or (kind is Kind.INDIRECT and (Kind.HOPS not in kinds or Kind.INDIRECT in kinds))
+    return kind is Kind.OVERVIEW or not reading.intents
 
 
 INTENTS = read_intents((files(__package__) / "intents.toml").read_text(encoding="utf-8"), "intents.toml")
