@@ -487,10 +487,6 @@ def read_intents(text: str, where: str) -> IntentLexicon:
         raise LexiconError(f"{where}: {error}") from error
 
 
-def may_be_read_as(kind: Kind, reading: Reading) -> bool:
-    """Whether a question that patterns read as *reading*, without a result, may be of *kind*, by examples."""
-    return kind is Kind.OVERVIEW or not reading.intents
-
 
 INTENTS = read_intents((files(__package__) / "intents.toml").read_text(encoding="utf-8"), "intents.toml")
 

@@ -54,16 +54,7 @@ from memory_extproc.recall.candidate import Candidate, Considered, Explanation, 
 from memory_extproc.recall.dedup import with_corrections, without_former
 from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.fusion import FEW, Fused, Fusion
-from memory_extproc.recall.intent import (
-    INTENTS,
-    LONGEST,
-    NOTHING_READ,
-    IntentLexicon,
-    Kind,
-    Reading,
-    least_trust,
-    may_be_read_as,
-)
+from memory_extproc.recall.intent import INTENTS, LONGEST, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.lookup import Lookups
 from memory_extproc.recall.parallel import PendingEmbeddings, merge_rankings, search_shared
@@ -360,16 +351,13 @@ class Recaller:
     async def _look_up(
         self, wish: RecallRequest, reading: Reading, candidates: Sequence[Candidate], coming: PendingEmbeddings
     ) -> tuple[Reading, Lookup | None]:
-        """Run the lookup of *reading*, and without a result the lookup of a reading by examples."""
+        """The lookup of *reading*, or, where no pattern matched, of the reading by examples."""
         if self._lookups is None:
             return reading, None
         with self._time_stage("search"):
+            if not reading.intents:
+                reading = replace(await self._read_by_examples(wish, coming), notes=reading.notes)
             lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
-            if lookup is None:
-                alike = await self._read_by_examples(wish, coming, reading)
-                lookup = await self._lookups.after_search(wish, alike, candidates, self._now())
-                if lookup is not None or not reading.intents:
-                    reading = replace(alike, notes=reading.notes)
         if reading.intents and reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
             reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
         return reading, lookup
@@ -379,10 +367,10 @@ class Recaller:
             return NOTHING_READ
         return self._intents.read(wish.question, wish.earlier, self._now().date())
 
-    async def _read_by_examples(self, wish: RecallRequest, coming: PendingEmbeddings, reading: Reading) -> Reading:
-        """The kind and the attributes of the examples that the question is like, if that goes with *reading*."""
+    async def _read_by_examples(self, wish: RecallRequest, coming: PendingEmbeddings) -> Reading:
+        """The kind and the attributes of the examples that the question is like."""
         like = None if self._examples is None else self._examples.read(wish.question, await coming.at(0))
-        if like is None or not may_be_read_as(like.kind, reading):
+        if like is None:
             return NOTHING_READ
         return self._intents.read_as(wish.question, like.kind, like.domain, self._now().date(), like.attributes)
 
