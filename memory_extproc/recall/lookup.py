@@ -98,7 +98,7 @@ class Lookups:
         self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
     ) -> Lookup | None:
         # What bears on a request is told by plain words; likeness finds constraints in what is none.
-        reads = None if intent.kind is Kind.CONSTRAINT else self._reads
+        reads = None if intent.kind in {Kind.CONSTRAINT, Kind.OVERVIEW} else self._reads
         return await _FINDERS[intent.kind](Asked(self._selects, reads, wish, intent, searched, now))
 
 
