@@ -605,7 +605,7 @@ class MemoryCatalog:
     async def history(self, owner: Owner, memory: Memory) -> tuple[Memory, ...]:
         """The memories superseded by *memory*, transitively, newest first."""
         before: dict[str, list[Memory]] = {}
-        for row in await self._replaced(owner):
+        for row in await self._find_superseded(owner):
             before.setdefault(row.superseded_by, []).append(row)
         found: dict[str, Memory] = {}
         waiting = [memory.id]
@@ -619,7 +619,7 @@ class MemoryCatalog:
         )
         return tuple(newest_first[:MOST_HISTORY])
 
-    async def _replaced(self, owner: Owner) -> Sequence[Memory]:
+    async def _find_superseded(self, owner: Owner) -> Sequence[Memory]:
         heads = await self._lists.heads(owner, Conditions(states=_REPLACED))
         if heads is None or len(heads) > _MOST_REPLACED:
             return [row async for rows in self._lists.rows(owner) for row in rows if row.superseded_by]

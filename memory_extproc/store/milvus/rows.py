@@ -175,7 +175,7 @@ def recallable(owner: Owner, scope: Scope, now: datetime) -> str:
     return " and ".join(parts)
 
 
-def listed(owner: Owner, chosen: Conditions) -> str:
+def matching(owner: Owner, chosen: Conditions) -> str:
     """The filter for rows that Conditions.holds."""
     parts = [of_owner(owner)]
     for name, value in (("project_id", chosen.project), ("session_id", chosen.session)):

@@ -300,7 +300,7 @@ class MilvusStore:
         check_owner(owner)
         opened = self._ready()
         place = opened.placement.of(owner)
-        found = await opened.query("heads", place, rows.listed(owner, chosen), rows.HEAD, STRONG)
+        found = await opened.query("heads", place, rows.matching(owner, chosen), rows.HEAD, STRONG)
         return self._readable(found, rows.to_head)
 
     def as_they_rest(self, owner: Owner, size: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
