@@ -405,6 +405,7 @@ def configuration(api: Api, *, as_json: AsJson = False) -> None:
 app.command("list")(list_memories)
 for command in (search, get, store, update, restore, forget, receipt, stats, explain, consent, configuration):
     app.command(command.__name__)(command)
+app.command("retention-plan")(operate.retention_plan)
 app.command("verify-receipt")(verify_receipt)
 app.command("turn")(turn)
 for each in (operate.decision, operate.rate, operate.users, operate.status):
