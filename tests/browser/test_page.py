@@ -51,7 +51,7 @@ async def test_a_memory_is_found_corrected_confirmed_and_forgotten_with_a_receip
     await page.wait_for_selector("text=1 memory found")
     assert await page.locator(".card").count() == 1
     await page.click(".card a.text")
-    await page.fill("textarea[name=content]", "The budget for Hawaii is $12,500")
+    await page.fill(".stack textarea[name=content]", "The budget for Hawaii is $12,500")
     await page.click("button:has-text('Save')")
     await page.wait_for_selector("h1:has-text('$12,500')")
     assert "$10,000" in await page.inner_text(".history")
