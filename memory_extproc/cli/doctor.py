@@ -267,9 +267,7 @@ BodyLimit = Annotated[str, typer.Option(help="as limits.request_body")]
 Patience = Annotated[float, typer.Option(help="timeout of one answer in seconds", min=1)]
 Save = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR", help="also leave the findings in this data_dir, for the operator's page"
-    ),
+    typer.Option(metavar="DIR", help="also leave the findings in this data_dir, for the operator's page"),
 ]
 ServeEcho = Annotated[
     str,
