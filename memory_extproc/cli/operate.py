@@ -89,9 +89,7 @@ def users(
 @with_api
 def retention_plan(api: Api, *, user: UserOption = "", as_json: AsJson = False) -> None:
     """Show what retention would do with a user's memories now, without changing anything."""
-    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
-
-    plan = api.call("PlanRetention", pb.PlanRetentionRequest(user_id=user))
+    plan = api.call("PlanRetention", user_id=user)
     if as_json:
         show.show_json(show.plain(plan))
         return
