@@ -5,6 +5,7 @@ Each line has a keyed hash over itself and the line before, and a head file name
 
 from __future__ import annotations
 
+import errno
 import hmac
 import json
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from memory_extproc.api.principal import Principal
+from memory_extproc.disk_reserve import DiskReserve
 from memory_extproc.errors import ConfigurationError, TransientError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
@@ -27,6 +29,7 @@ CURRENT = "audit.jsonl"
 HEAD = "audit.head"
 ROTATED = "audit-{:012d}.jsonl"  # by the number of its first line
 _MAC = ',"mac":"'
+_RESERVE = 1024 * 1024  # bytes, for some thousand lines on a full disk
 _TAIL = 64 * 1024  # bytes read from the end to find the last line
 
 
@@ -83,6 +86,7 @@ class AuditLog:
         self._mac = genesis(options.key)
         self._waiting: deque[dict[str, Any]] = deque()
         self._file = -1
+        self._reserve = DiskReserve(self._path, _RESERVE)
 
     def __enter__(self) -> Self:
         """Continue the existing log. ConfigurationError if the directory cannot be written."""
@@ -90,6 +94,7 @@ class AuditLog:
             self._options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = self._open_file()
             self._take_up()
+            self._reserve.fill()
         except (OSError, ValueError) as error:
             raise ConfigurationError(
                 [f"api.audit.directory: {self._options.directory} cannot be used: {type(error).__name__}"]
@@ -150,6 +155,8 @@ class AuditLog:
                 self._waiting.popleft()
                 self._write_head()
             except OSError as error:
+                if error.errno == errno.ENOSPC and self._reserve.release():
+                    continue
                 log.warning("api.audit_unwritable", kind=type(error).__name__, waiting=len(self._waiting))
                 return False
         return True
@@ -163,7 +170,7 @@ class AuditLog:
             if written != len(line):
                 os.ftruncate(self._file, size)  # a partial line would look like a changed line
         if written != len(line):
-            raise OSError("the disk is full")
+            raise OSError(errno.ENOSPC, "the disk is full")
 
     def _write_head(self) -> None:
         made = self._options.directory / f"{HEAD}.new"

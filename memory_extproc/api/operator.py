@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Self
 
-from memory_extproc.api.call import Call, Fields, Operation
+import grpc
+from google.protobuf.json_format import ParseDict, ParseError
+
+from memory_extproc.api.call import Call, Fields, Operation, Reason, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Owner, OwnerKind
+from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Journal, Now, OwnerEntry, OwnerRegistry
+from memory_extproc.ports import ConsentRegistry, Journal, Now, OwnerEntry, OwnerRegistry
+from memory_extproc.retention.scheduler import Round
 
+log = logger(__name__)
 _DEFAULT_LIMIT = 20
 _LONGEST_TOKEN = 2048  # characters
 _AUDIT_LINES = 50
+FINDINGS = "doctor.json"  # in the data directory
 _KINDS: Mapping[OwnerKind, str] = {
     OwnerKind.OWN: "user", OwnerKind.PROJECT: "project", OwnerKind.GLOBAL: "everyone",
 }  # fmt: skip
@@ -77,6 +85,8 @@ class ServerFacts:
     outcomes: RecentOutcomes
     store_failing_for: Callable[[], timedelta]
     canary: Callable[[], float | None]  # the share that was found when it was last asked
+    consent: ConsentRegistry | None
+    findings: Path  # of doctor's last run, if it left any
     audited: Callable[[int], Sequence[str]]  # so many lines of the audit log, the newest first
 
 
@@ -109,6 +119,8 @@ class OperatorCalls:
         owners, memories = await facts.owners.totals()
         since, outcomes = facts.outcomes.counts()
         lines = await asyncio.to_thread(facts.audited, _AUDIT_LINES)
+        consents = {} if facts.consent is None else await facts.consent.counts()
+        findings, examined = await asyncio.to_thread(_read_findings, facts.findings)
         return pb.GetServerStatusResponse(
             waiting_turns=depth.turns,
             oldest_waiting_at=depth.oldest,
@@ -120,7 +132,46 @@ class OperatorCalls:
             users=owners,
             memories=memories,
             audit=map(json.loads, lines),
+            consents={choice.value: count for choice, count in consents.items()},
+            findings=findings,
+            examined_at=examined,
         )
+
+
+class RetentionCalls:
+    def __init__(self, plans: Callable[[Owner], Awaitable[Round]]) -> None:
+        """*plans*: a dry run of retention for an owner."""
+        self._plans = plans
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        return {"PlanRetention": self.plan}
+
+    async def plan(self, call: Call, _: pb.PlanRetentionRequest) -> pb.PlanRetentionResponse:
+        planned = await self._plans(call.owner)
+        if planned.failed:
+            raise RefusedError(
+                grpc.StatusCode.UNAVAILABLE, Reason.UNAVAILABLE, "the store cannot be read; try again"
+            )
+        kept = planned.kept
+        call.count = kept.memories
+        return pb.PlanRetentionResponse(
+            memories=kept.memories,
+            retired={reason.value: count for reason, count in kept.retired.items()},
+            merged=kept.merged,
+            erased=kept.erased,
+        )
+
+
+def _read_findings(path: Path) -> tuple[Sequence[pb.Finding], datetime | None]:
+    try:
+        findings = [ParseDict(one, pb.Finding()) for one in json.loads(path.read_bytes())]
+        return findings, datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    except FileNotFoundError:
+        return (), None
+    except (OSError, ValueError, TypeError, ParseError) as error:
+        log.warning("operator.findings_unreadable", kind=type(error).__name__)
+        return (), None
 
 
 def _encode_entry(entry: OwnerEntry) -> pb.UserEntry:

@@ -100,6 +100,7 @@ METHODS: Mapping[str, Access] = {
     "ListTurns": Access.READ,
     "ListQuarantine": Access.READ,
     "ReviewQuarantine": Access.WRITE,
+    "PlanRetention": Access.READ,
     "ListDeadLetters": Access.OPERATE,
     "RetryDeadLetters": Access.OPERATE,
     "ListUsers": Access.OPERATE,

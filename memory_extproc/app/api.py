@@ -35,7 +35,7 @@ from memory_extproc.api.memories import (
     SearchCalls,
     SearchDefaults,
 )
-from memory_extproc.api.operator import OperatorCalls, RecentOutcomes, ServerFacts
+from memory_extproc.api.operator import FINDINGS, OperatorCalls, RecentOutcomes, ServerFacts
 from memory_extproc.api.principal import derive_key, secret_in
 from memory_extproc.api.rest import RestApi
 from memory_extproc.api.review import ReviewCalls
@@ -126,7 +126,7 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
         page = settings.console.page
         audit = _audit(settings, data, secret, parts.now, stack)
         outcomes = await stack.enter_async_context(RecentOutcomes(parts.metrics, parts.now))
-        facts = _facts(parts, outcomes, audit)
+        facts = _facts(parts, outcomes, audit, data)
         service = MemoryService(
             CallAdmission(
                 await _authenticator(parts.live, stack, SessionVerifier(signer) if page else None),
@@ -159,7 +159,7 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
         )
 
 
-def _facts(parts: ApiParts, outcomes: RecentOutcomes, audit: AuditLog | None) -> ServerFacts:
+def _facts(parts: ApiParts, outcomes: RecentOutcomes, audit: AuditLog | None, data: Path) -> ServerFacts:
     canary = parts.canary
     return ServerFacts(
         journal=parts.journal,
@@ -167,6 +167,8 @@ def _facts(parts: ApiParts, outcomes: RecentOutcomes, audit: AuditLog | None) ->
         outcomes=outcomes,
         store_failing_for=parts.store_failing_for,
         canary=lambda: None if canary is None else canary.share,
+        consent=parts.consent,
+        findings=data / FINDINGS,
         audited=(lambda _: ()) if audit is None else audit.newest,
     )
 

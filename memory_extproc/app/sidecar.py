@@ -19,6 +19,7 @@ from typing import Self
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from memory_extproc import __version__
+from memory_extproc.api.operator import RetentionCalls
 from memory_extproc.api.transfer import TransferCalls
 from memory_extproc.app.api import ApiParts, memory_api
 from memory_extproc.app.context import (
@@ -262,7 +263,10 @@ def _api_parts(
         canary=canary,
         consent=consent,
         forgets=forgetter,
-        operations=transfers.operations,
+        operations={
+            **transfers.operations,
+            **RetentionCalls(partial(writing.retention.one, dry_run=True)).operations,
+        },
         live=frame.live,
         metrics=frame.metrics,
         now=frame.now,

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -34,7 +35,7 @@ def doctor(
     *,
     through: ThroughOption = "",
     model: Model = "",
-    path: Path = "/v1/chat/completions",
+    path: ChatPath = "/v1/chat/completions",
     token: Tokens = None,
     header: Headers = None,
     user_header: UserHeader = "x-authz-user-id",
@@ -47,6 +48,7 @@ def doctor(
     body_limit: BodyLimit = "4MiB",
     patience: Patience = 60.0,
     serve_echo: ServeEcho = "",
+    save: Save = None,
     as_json: AsJson = False,
 ) -> None:
     """Test a live gateway for the most common faults and print how to fix them.
@@ -71,12 +73,27 @@ def doctor(
         console = Console(highlight=False, soft_wrap=True)
         gateway = Through(through, path, model, patience, admin, filter_name)
         findings = asyncio.run(examine_through(options, gateway, None if as_json else console))
+    found = json.dumps([asdict(finding) for finding in findings], indent=2)
+    if save is not None:
+        _save(save, found)
     if as_json:
-        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        typer.echo(found)
     else:
         console.print(summed_up(findings))
     if any(finding.verdict == "fail" for finding in findings):
         raise typer.Exit(1)
+
+
+def _save(directory: Path, findings: str) -> None:
+    from memory_extproc.api.operator import FINDINGS  # noqa: PLC0415 - it brings gRPC
+
+    made = directory / f"{FINDINGS}.new"
+    try:
+        made.write_text(findings)
+        made.replace(directory / FINDINGS)
+    except OSError as error:
+        typer.echo(f"--save {directory}: {error.strerror}", err=True)
+        raise typer.Exit(2) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +245,7 @@ def _pair(text: str) -> tuple[str, str] | None:
 
 ThroughOption = Annotated[str, typer.Option(help="URL of the gateway, as clients reach it: http(s)://host:port")]
 Model = Annotated[str, typer.Option(help="model to ask; by default the first that /v1/models lists")]
-Path = Annotated[str, typer.Option(help="path of OpenAI chat completions")]
+ChatPath = Annotated[str, typer.Option(help="path of OpenAI chat completions")]
 Tokens = Annotated[
     list[str] | None,
     typer.Option(
@@ -248,6 +265,10 @@ Admin = Annotated[str, typer.Option(help="URL of Envoy's admin interface, if rea
 FilterName = Annotated[str, typer.Option("--filter", help="with --admin: name of the memory filter")]
 BodyLimit = Annotated[str, typer.Option(help="as limits.request_body")]
 Patience = Annotated[float, typer.Option(help="timeout of one answer in seconds", min=1)]
+Save = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="also leave the findings in this data_dir, for the operator's page"),
+]
 ServeEcho = Annotated[
     str,
     typer.Option(

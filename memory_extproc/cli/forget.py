@@ -1,4 +1,4 @@
-"""`memory-extproc memory forget|receipt`: what goes for good, and how far it has come."""
+"""`memory-extproc memory forget|receipt|verify-receipt` and `verify-forget`: forgetting, and its proof."""
 
 from __future__ import annotations
 
@@ -113,6 +113,41 @@ def receipt(
     show.show_answer(found, show.show_receipt, as_json=as_json)
 
 
+@with_api
+def verify_receipt(
+    api: Api,
+    *,
+    file: Annotated[Path, typer.Argument(help="file with the receipt as JSON; - reads standard input")],
+    user: UserOption = "",
+    as_json: AsJson = False,
+) -> None:
+    """Have the running server check a receipt's signature and search again for what it covers.
+
+    Exit 0: genuine, and nothing was found; 1: not genuine, or something is there; 2: it could not be checked.
+    """
+    from google.protobuf.json_format import ParseDict, ParseError  # noqa: PLC0415
+
+    from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
+
+    try:
+        given = json.loads(_read_receipt(file))
+        receipt = ParseDict(given.get("receipt", given), pb.ForgetReceipt(), ignore_unknown_fields=True)
+    except (ValueError, TypeError, AttributeError, RecursionError, ParseError):
+        raise ConfigurationError([f"{file}: expected the JSON of a receipt, as downloaded"]) from None
+    found = api.call("VerifyReceipt", receipt=receipt, user_id=user)
+    if as_json:
+        show.show_json(show.plain(found))
+    else:
+        whose = "" if found.subject_matches else "; of another user or server, so nothing was searched"
+        show.console().print(f"signature: {found.signature.replace('_', ' ')}{whose}", markup=False)
+        _show_looks(found.stores)
+    verdicts = {look.verdict for look in found.stores}
+    if found.signature == "altered" or "found" in verdicts:
+        raise typer.Exit(1)
+    if found.signature != "valid" or not found.subject_matches or "not_looked_at" in verdicts:
+        raise typer.Exit(2)
+
+
 def _ask(plan: Any, *, as_json: bool) -> None:
     """typer.Exit where the answer is no."""
     if as_json:
@@ -143,11 +178,7 @@ def verify_forget(
     Exit 0: genuine, and nothing was found; 1: not genuine, or something is there; 2: it could not be checked."""
     with faults_to_exit():
         settings = load_settings(config)
-    try:
-        text = sys.stdin.buffer.read() if str(receipt) == "-" else receipt.read_bytes()
-    except OSError as error:
-        typer.echo(f"{receipt}: {error.strerror}", err=True)
-        raise typer.Exit(2) from error
+    text = _read_receipt(receipt)
     # cryptography is imported by who asks for it alone.
     from memory_extproc.erasure.receipts import Verdict, check_signature, read_proof, read_public  # noqa: PLC0415
 
@@ -177,11 +208,23 @@ def _show(proof: Proof, looks: Sequence[Look], *, as_json: bool) -> None:
         typer.echo(json.dumps(shown, indent=2))
         return
     typer.echo(f"genuine: {proof.body['scope']} forgotten, {proof.body['state']}")
+    _show_looks(looks)
+
+
+def _show_looks(looks: Sequence[Any]) -> None:
+    table = Table("store", "verdict", "found", "why")
+    for look in looks:
+        table.add_row(look.store, look.verdict, str(look.found), look.why)
     if looks:
-        table = Table("store", "verdict", "found", "why")
-        for look in looks:
-            table.add_row(look.store, look.verdict, str(look.found), look.why)
         Console(highlight=False).print(table)
+
+
+def _read_receipt(file: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        typer.echo(f"{file}: {error.strerror}", err=True)
+        raise typer.Exit(2) from error
 
 
 async def _look_again(settings: Settings, proof: Proof, owner: Owner) -> Sequence[Look]:

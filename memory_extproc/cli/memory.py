@@ -12,7 +12,18 @@ from memory_extproc.cli import operate
 from memory_extproc.cli import output as show
 from memory_extproc.cli.api_client import Api, AsJson, UserOption, Yes, with_api
 from memory_extproc.cli.files import export, import_, sync
-from memory_extproc.cli.forget import MemoryId, Project, RequestId, Session, Types, forget, moment, receipt, words
+from memory_extproc.cli.forget import (
+    MemoryId,
+    Project,
+    RequestId,
+    Session,
+    Types,
+    forget,
+    moment,
+    receipt,
+    verify_receipt,
+    words,
+)
 from memory_extproc.errors import ConfigurationError
 
 app = typer.Typer(help="See, correct and forget what is remembered, over the memory API.", no_args_is_help=True)
@@ -394,6 +405,8 @@ def configuration(api: Api, *, as_json: AsJson = False) -> None:
 app.command("list")(list_memories)
 for command in (search, get, store, update, restore, forget, receipt, stats, explain, consent, configuration):
     app.command(command.__name__)(command)
+app.command("retention-plan")(operate.retention_plan)
+app.command("verify-receipt")(verify_receipt)
 app.command("turn")(turn)
 for each in (operate.decision, operate.rate, operate.users, operate.status):
     app.command(each.__name__)(each)

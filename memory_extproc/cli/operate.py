@@ -87,6 +87,21 @@ def users(
 
 
 @with_api
+def retention_plan(api: Api, *, user: UserOption = "", as_json: AsJson = False) -> None:
+    """Show what retention would do with a user's memories now, without changing anything."""
+    plan = api.call("PlanRetention", user_id=user)
+    if as_json:
+        show.show_json(show.plain(plan))
+        return
+    out = show.console()
+    out.print(f"of {plan.memories} memories:")
+    for reason, count in sorted(plan.retired.items()):
+        out.print(f"  deleted softly ({reason}) {count}")
+    out.print(f"  merged with another {plan.merged}")
+    out.print(f"  erased {plan.erased}")
+
+
+@with_api
 def status(api: Api, *, as_json: AsJson = False) -> None:
     """Show the queue, the canary and the last hour's requests; for admins of no single tenant."""
     found = api.call("GetServerStatus")
@@ -100,6 +115,11 @@ def status(api: Api, *, as_json: AsJson = False) -> None:
         out.print(f"canary found {found.canary:.0%}")
     if found.store_failing_s:
         out.print(f"the store has been failing for {found.store_failing_s:.0f} s")
+    if found.consents:
+        out.print("consent: " + ", ".join(f"{choice} {count}" for choice, count in sorted(found.consents.items())))
+    for finding in found.findings:
+        if finding.verdict != "ok":
+            out.print(f"doctor: {finding.verdict} {finding.check}: {finding.seen} {finding.mend}", markup=False)
     out.print(f"requests since {_time(found.outcomes_since)}:")
     for outcome, count in sorted(found.outcomes.items(), key=lambda one: -one[1]):
         out.print(f"  {outcome.replace('_', ' ')} {count}")

@@ -48,6 +48,7 @@ class OperatorPage:
             "operator.html",
             visit.principal,
             status_=shown,
+            examined=moment(shown.get("examined_at", "")),
             oldest=moment(shown.get("oldest_waiting_at", "")),
             since=moment(shown["outcomes_since"]),
             outcomes=sorted(shown["outcomes"].items(), key=lambda one: -int(one[1])),
@@ -67,18 +68,23 @@ class OperatorPage:
         query = visit.request.query
         user, words = query.get("user", "").strip(), query.get("show", "")
         stats = await self._call("GetStats", pb.GetStatsRequest(user_id=user), visit)
-        held = memories = None
+        held = memories = plan = None
         if words == "quarantine":
             held = await self._call("ListQuarantine", pb.ListQuarantineRequest(user_id=user, limit=_LETTERS), visit)
         elif words == "memories":
             listed = pb.ListMemoriesRequest(user_id=user, limit=_LETTERS)
             memories = await self._call("ListMemories", listed, visit)
+        elif words == "retention":
+            plan = to_json(
+                await self._call("PlanRetention", pb.PlanRetentionRequest(user_id=user), visit), verbose=True
+            )
         return self._pages.render(
             "user.html",
             visit.principal,
             user=user,
             stats=to_json(stats, verbose=True),
             consent=await self._consent(visit, user),
+            plan=plan,
             held=None if held is None else [shown_memory(memory) for memory in held.memories],
             memories=None if memories is None else [shown_memory(memory) for memory in memories.memories],
         )

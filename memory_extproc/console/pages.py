@@ -454,16 +454,16 @@ class Pages:
 
 # --- showing -----------------------------------------------------------------------------------------
 _SOURCES: Mapping[str, str] = {
-    Source.VERBATIM: "said in a chat, kept word for word",
-    Source.QUESTION: "asked in a chat",
-    Source.RULES: "drawn from a chat by rules",
-    Source.LLM: "drawn from a chat by a language model",
-    Source.API: "written by you or for you",
+    Source.VERBATIM: "message in a chat",
+    Source.QUESTION: "question in a chat",
+    Source.RULES: "learned from a chat by rules",
+    Source.LLM: "learned from a chat by a language model",
+    Source.API: "added by you or for you",
 }
 _TYPES: Mapping[str, str] = {
     MemoryType.SEMANTIC: "fact",
     MemoryType.PROCEDURAL: "how to",
-    MemoryType.EPISODIC: "said",
+    MemoryType.EPISODIC: "message",
     MemoryType.REFLECTIVE: "conclusion",
 }
 
@@ -485,8 +485,10 @@ def shown_memory(memory: Any) -> dict[str, Any]:
     }
 
 
-def subject_words(subject: str) -> str:
-    """A subject as its owner would say it."""
+def subject_words(subject: str, content: str) -> str:
+    """A subject as its owner would say it, in the capitals of *content*: subjects are kept in lower case."""
+    at = content.lower().find(subject.lower())
+    subject = content[at : at + len(subject)] if at >= 0 else subject
     if subject.lower() in {"user", "you", "i", "me"}:
         return "You"
     return "Your " + subject[7:] if subject.lower().startswith("user's ") else subject

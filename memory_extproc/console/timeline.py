@@ -71,10 +71,12 @@ def _conversations(memories: Iterable[Any]) -> list[dict[str, Any]]:
 def draw(memories: Iterable[Any]) -> dict[str, Any] | None:
     """Lay out subjects and their facts for an SVG. None if no fact has a subject."""
     links: dict[str, dict[tuple[str, str], str]] = {}
+    contents: dict[str, str] = {}
     for memory in memories:
         fields = dict(memory.metadata.items())
         subject, attribute, value = (fields.get(name, "") for name in ("subject", "attribute", "value"))
         if all(isinstance(one, str) for one in (subject, attribute, value)) and subject and value:
+            contents.setdefault(subject, memory.content)
             links.setdefault(subject, {}).setdefault((attribute, value), memory.id)
     subjects, lines, row = [], [], 0
     for subject, known in sorted(links.items(), key=lambda one: -len(one[1]))[:_SUBJECTS]:
@@ -85,7 +87,7 @@ def draw(memories: Iterable[Any]) -> dict[str, Any] | None:
             lines.append({"y": _middle(row), "words": _shorten(words), "id": memory_id, "whole": words})
             row += 1
         at = (_middle(first) + _middle(row - 1)) / 2
-        subjects.append({"y": at, "words": _shorten(subject_words(subject))})
+        subjects.append({"y": at, "words": _shorten(subject_words(subject, contents[subject]))})
         for line in lines[first:row]:
             line["from"] = at
     return {"subjects": subjects, "lines": lines, "wide": _WIDE, "high": row * _ROW + 8} if lines else None

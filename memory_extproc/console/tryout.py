@@ -58,7 +58,8 @@ class TryOut:
             session=session,
             said=text,
             answer=answer,
-            outcome=outcome,
+            outcome=outcome.partition(";")[0],
+            trace=dict(part.partition("=")[::2] for part in outcome.split(";")).get("trace", ""),
             block=explained.block,
             learned=learned,
             done=done,
@@ -101,7 +102,7 @@ class TryOut:
             return "The gateway cannot be reached, or its answer cannot be read.", ""
 
     def _page(self, visit: Visit, *, session: str, said: str = "", **found: Any) -> web.Response:
-        shown = {"answer": "", "outcome": "", "block": "", "learned": [], "done": False, **found}
+        shown = {"answer": "", "outcome": "", "trace": "", "block": "", "learned": [], "done": False, **found}
         return self._pages.render("try.html", visit.principal, session=session, said=said, **shown)
 
 

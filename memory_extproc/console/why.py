@@ -18,14 +18,14 @@ from memory_extproc.console.sessions import PATH
 _LATEST = 10
 _STAGES = ("gate", "query", "embed", "search", "rank", "total")
 _VERDICTS: Mapping[str, str] = {
-    "injected": "shown to the model",
+    "injected": "sent to the model",
     "no_room": "left out: the block was full",
-    "over_limit": "left out: enough others were better",
-    "below_threshold": "left out: too little to do with the question",
-    "duplicate": "left out: says the same as another",
-    "in_view": "left out: the model sees it in the conversation",
+    "over_limit": "left out: others ranked higher",
+    "below_threshold": "left out: not relevant enough",
+    "duplicate": "left out: duplicate of another",
+    "in_view": "left out: already in the conversation",
     "thread": "added for its topic",
-    "not_recallable": "left out: expired, replaced, called wrong, or a bare question",
+    "not_recallable": "left out: expired, replaced, rated wrong, or a bare question",
 }
 _SINCE: Mapping[str, str] = {
     "changed": "changed since",

@@ -6,7 +6,7 @@ holds only for a short grace period, after which nothing is allowed."""
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -165,6 +165,9 @@ class Consents:
     async def history(self, owner: Owner) -> tuple[ConsentChange, ...]:
         return tuple(await self._records.history(owner))
 
+    async def counts(self) -> Mapping[Consent, int]:
+        return await self._records.counts()
+
     def _hold(self, owner: Owner, known: _Known) -> None:
         self._known[owner] = known
         self._known.move_to_end(owner)
@@ -221,7 +224,15 @@ class SqliteConsent(SqliteBacked):
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
         return tuple(map(_of_row, await self._file.fetch(_CHANGES, (owner.key,))))
 
+    async def counts(self) -> Mapping[Consent, int]:
+        rows = await self._file.fetch(_LATEST_CHOICES)
+        return {Consent(consent): count for consent, count in rows}
 
+
+_LATEST_CHOICES = """
+SELECT consent, COUNT(*) FROM changes
+WHERE number IN (SELECT MAX(number) FROM changes GROUP BY owner) GROUP BY consent
+"""
 _CHANGES = "SELECT consent, at, by FROM changes WHERE owner = ? ORDER BY number"
 
 
@@ -286,6 +297,16 @@ class RedisConsent:
         if self._recovery is not None:
             self._recovery.compare(standing[0][0], standing[0][1], floor)
         return tuple(map(_of_bytes, found))
+
+    async def counts(self) -> Mapping[Consent, int]:
+        latest: dict[str, Consent] = {}  # a scan may show a key twice
+        async for names in self._link.scan(f"{self._prefix}:{{*}}:consent", 1_000):
+            pipeline = self._link.client.pipeline(transaction=False)
+            for name in names:
+                pipeline.lindex(name, -1)
+            found = await self._link.bounded(pipeline.execute()) if names else ()
+            latest.update((name, _of_bytes(one).consent) for name, one in zip(names, found, strict=True) if one)
+        return Counter(latest.values())
 
     async def merge(self, copies: Sequence[Copied]) -> None:
         for copy in copies:

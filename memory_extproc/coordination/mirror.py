@@ -98,13 +98,16 @@ def of_items(subject: str, items: Sequence[bytes], at: float) -> list[Copied]:
     return [Copied(Kind.ITEMS, subject, at=at, items=tuple(items[n : n + _ITEMS])) for n in starts]
 
 
+_RESERVE = 4 * 1024 * 1024  # bytes, for forgets and refusals on a full disk
+
+
 class SqliteMirror(SqliteBacked):
     """A mirror in a SQLite file that also marks records not yet in the shared mirror.
 
     Commits survive power loss."""
 
     def __init__(self, path: Path) -> None:
-        self._file = SqliteFile(path, _SCHEMA, fsync=True)
+        self._file = SqliteFile(path, _SCHEMA, fsync=True, reserve=_RESERVE)
 
     async def put(self, records: Mapping[str, bytes], *, waits: bool = False) -> None:
         """Store records. *waits*: mark them as not yet copied, until `mark_sent`."""

@@ -261,12 +261,14 @@ SELECT EXISTS (SELECT 1 FROM jobs WHERE subject = ?1 AND shut = 1)
 OR EXISTS (SELECT 1 FROM cuts WHERE subject = ?1) OR EXISTS (SELECT 1 FROM items WHERE subject = ?1)
 """
 
+_RESERVE = 4 * 1024 * 1024  # bytes, for forgets on a full disk
+
 
 class SqliteLedger(SqliteBacked):
     """The ledger in SQLite. Every commit survives power loss, so that no accepted forget is lost."""
 
     def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
-        self._file = SqliteFile(path, _LEDGER_SCHEMA, fsync=True, patience=patience)
+        self._file = SqliteFile(path, _LEDGER_SCHEMA, fsync=True, patience=patience, reserve=_RESERVE)
 
     async def key(self) -> bytes:
         def key(connection: sqlite3.Connection) -> bytes:

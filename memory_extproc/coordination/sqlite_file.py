@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
+from memory_extproc.disk_reserve import DiskReserve
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError, UnknownFaultError
 
 T = TypeVar("T")
@@ -67,12 +68,19 @@ class SqliteFile:
 
     Opened on first use and again after a fault, so a repaired file is picked up without a restart. *fsync*: a
     commit survives power loss (PRAGMA synchronous FULL), not only a crash of the process (NORMAL). *patience*: how
-    long to wait for another process's lock."""
+    long to wait for another process's lock. *reserve*: bytes set aside for commits on a full disk."""
 
     def __init__(
-        self, path: Path, schema: Schema, *, fsync: bool = False, patience: timedelta = timedelta(seconds=2)
+        self,
+        path: Path,
+        schema: Schema,
+        *,
+        fsync: bool = False,
+        patience: timedelta = timedelta(seconds=2),
+        reserve: int = 0,
     ) -> None:
         self._path = path
+        self._reserve = DiskReserve(path, reserve)
         self._schema = schema
         self._fsync = fsync
         self._patience = patience
@@ -255,8 +263,11 @@ class SqliteFile:
             if connection.total_changes > before and any(operation.scrub for operation in batch):
                 # The log keeps old pages until a checkpoint; busy readers only delay it.
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                self._reserve.fill()
         except sqlite3.Error as error:
             code = code_of(error)
+            if code == sqlite3.SQLITE_FULL and self._reserve.release():
+                return self._commit(batch)
             if code not in LOCKED and code != sqlite3.SQLITE_FULL:
                 self._close_writer()
                 self._refused = True
@@ -312,6 +323,7 @@ class SqliteFile:
             connection.close()
             raise
         self._writer, self._place = connection, Place(self._path)
+        self._reserve.fill()
         return connection
 
     def _leave(self) -> None:

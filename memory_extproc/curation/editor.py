@@ -22,10 +22,12 @@ from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import (
     RATING,
     TRUST,
+    Conditions,
     Embedded,
     Hit,
     JournalState,
     Memory,
+    MemoryHead,
     MemoryState,
     MemoryType,
     Owner,
@@ -38,7 +40,7 @@ from memory_extproc.model import (
     trust_of,
     without_doubt,
 )
-from memory_extproc.ports import EmbeddingModel, Journal, MemoryLister, MemoryWriter, Now
+from memory_extproc.ports import EmbeddingModel, HeadLister, Journal, MemoryLister, MemoryWriter, Now
 from memory_extproc.safety.operator_rules import MASK_SECRETS
 from memory_extproc.text.words import fold
 
@@ -470,6 +472,8 @@ def _meaning_of_correction(meaning: Meaning, before: Memory, content: str) -> Ma
 # The catalogue: pages of memories, a memory with its history, counts.
 
 MOST_HISTORY = 100
+_MOST_REPLACED = 1_000  # rows read one by one; of more, all memories are scanned
+_REPLACED = frozenset({MemoryState.SUPERSEDED, MemoryState.DELETED})
 _PREFIX = re.compile(r"[0-9a-f]{8,63}")  # of an id
 _ROW_BYTES = 400  # of a row's fields beside content, metadata and vector
 _AGES = (
@@ -481,33 +485,15 @@ _AGES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Conditions of a list. All given conditions must hold; a condition with several values accepts any of them."""
+class Filter(Conditions):
+    """Conditions of a list, with words of the content."""
 
-    project: str = ""
-    session: str = field(default="", repr=False)
-    types: frozenset[MemoryType] = frozenset(MemoryType)
-    sources: frozenset[Source] = frozenset(Source)
-    states: frozenset[MemoryState] = frozenset({MemoryState.ACTIVE})
-    after: datetime | None = None  # created then or later
-    before: datetime | None = None  # created earlier
     words: tuple[str, ...] = field(default=(), repr=False)  # folded; all of them stand in the content
 
     def holds(self, memory: Memory) -> bool:
-        return (
-            memory.state in self.states
-            and memory.type in self.types
-            and memory.source in self.sources
-            and (not self.project or memory.project == self.project)
-            and (not self.session or memory.session == self.session)
-            and (self.after is None or memory.created_at >= self.after)
-            and (self.before is None or memory.created_at < self.before)
-            and self._says(memory)
-        )
+        return Conditions.holds(self, memory) and (not self.words or self._says(memory))
 
     def _says(self, memory: Memory) -> bool:
-        if not self.words:
-            return True
         content = fold(memory.content)
         return all(word in content for word in self.words)
 
@@ -527,7 +513,7 @@ class Cursor(NamedTuple):
     id: str
 
 
-def place_of(memory: Memory, order: Order = Order.NEWEST) -> Cursor:
+def place_of(memory: Memory | MemoryHead, order: Order = Order.NEWEST) -> Cursor:
     group = int(order is Order.FACTS and memory.type not in _FACTS)
     return Cursor(group, -int(memory.created_at.timestamp()), memory.id)
 
@@ -563,7 +549,7 @@ class MemoryCatalog:
     """Read-only access to an owner's memories."""
 
     def __init__(
-        self, lists: MemoryLister, keeps: MemoryWriter, journal: Journal, *, vector_bytes: int, now: Now
+        self, lists: HeadLister, keeps: MemoryWriter, journal: Journal, *, vector_bytes: int, now: Now
     ) -> None:
         self._lists, self._keeps, self._journal = lists, keeps, journal
         self._vector_bytes = vector_bytes
@@ -572,7 +558,18 @@ class MemoryCatalog:
     async def page(
         self, owner: Owner, chosen: Filter, limit: int, after: Cursor | None = None, order: Order = Order.NEWEST
     ) -> Page:
-        """At most *limit* memories after *after*. Scans all memories of *owner* but holds only a page."""
+        """At most *limit* memories after *after*; of an owner who is not in process only these are read."""
+        heads = None if chosen.words else await self._lists.heads(owner, chosen)
+        if heads is not None:
+            placed = ((place_of(head, order), head.id) for head in heads)
+            best = heapq.nsmallest(limit + 1, (one for one in placed if after is None or one[0] > after))
+            found = {memory.id: memory for memory in await self._keeps.get(owner, [one for _, one in best[:limit]])}
+            page = tuple(found[one] for _, one in best[:limit] if one in found and chosen.holds(found[one]))
+            if len(page) == len(best[:limit]):
+                return Page(page, len(heads), more=len(best) > limit)
+        return await self._scan(owner, chosen, limit, after, order)
+
+    async def _scan(self, owner: Owner, chosen: Filter, limit: int, after: Cursor | None, order: Order) -> Page:
         total = 0
         best: list[tuple[Cursor, Memory]] = []
         async for rows in self._lists.rows(owner):
@@ -595,9 +592,12 @@ class MemoryCatalog:
         """Resolve *given*, an id or a unique prefix of *owner*'s ids. AmbiguousIdError for several matches."""
         if not _PREFIX.fullmatch(given):
             return given
-        found = {
-            memory.id async for rows in self._lists.rows(owner) for memory in rows if memory.id.startswith(given)
-        }
+        heads = await self._lists.heads(owner, Conditions(states=frozenset(MemoryState)))
+        if heads is None:
+            ids = [memory.id async for rows in self._lists.rows(owner) for memory in rows]
+        else:
+            ids = [head.id for head in heads]
+        found = {one for one in ids if one.startswith(given)}
         if len(found) > 1 and given not in found:
             raise AmbiguousIdError("several memories have ids that begin so")
         return found.pop() if len(found) == 1 else given
@@ -605,10 +605,8 @@ class MemoryCatalog:
     async def history(self, owner: Owner, memory: Memory) -> tuple[Memory, ...]:
         """The memories superseded by *memory*, transitively, newest first."""
         before: dict[str, list[Memory]] = {}
-        async for rows in self._lists.rows(owner):
-            for row in rows:
-                if row.superseded_by:
-                    before.setdefault(row.superseded_by, []).append(row)
+        for row in await self._find_superseded(owner):
+            before.setdefault(row.superseded_by, []).append(row)
         found: dict[str, Memory] = {}
         waiting = [memory.id]
         while waiting and len(found) < MOST_HISTORY:
@@ -620,6 +618,12 @@ class MemoryCatalog:
             found.values(), key=lambda row: (row.valid_to or row.updated_at, row.id), reverse=True
         )
         return tuple(newest_first[:MOST_HISTORY])
+
+    async def _find_superseded(self, owner: Owner) -> Sequence[Memory]:
+        heads = await self._lists.heads(owner, Conditions(states=_REPLACED))
+        if heads is None or len(heads) > _MOST_REPLACED:
+            return [row async for rows in self._lists.rows(owner) for row in rows if row.superseded_by]
+        return [row for row in await self._keeps.get(owner, [one.id for one in heads]) if row.superseded_by]
 
     async def stats(self, owner: Owner) -> Stats:
         now = self._now()

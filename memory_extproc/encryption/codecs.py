@@ -22,12 +22,14 @@ from memory_extproc.encryption.cipher import (
 )
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
+    Conditions,
     DataKey,
     DeadLetter,
     Embedded,
     Hit,
     JournalState,
     Memory,
+    MemoryHead,
     Owner,
     Scope,
     SearchResult,
@@ -104,6 +106,9 @@ class EncryptedStore:
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         async for page in self._store.pages(owner, size, fresh=fresh):
             yield await self._unseal(owner, page, _unseal_embedded)
+
+    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
+        return await self._store.heads(owner, chosen)
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         await self._store.delete(owner, ids)

@@ -15,6 +15,7 @@ import msgspec
 
 from memory_extproc.errors import TransientError
 from memory_extproc.model import (
+    Conditions,
     Embedded,
     Erased,
     Exchanged,
@@ -23,6 +24,7 @@ from memory_extproc.model import (
     ForgetState,
     LedgerJob,
     Memory,
+    MemoryHead,
     MemoryType,
     Message,
     Owner,
@@ -236,6 +238,10 @@ class TombstoneFilteringStore:
             if len(left) < len(page) and (fresh or not self.lags):
                 self.found(owner)
             yield left
+
+    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
+        await self._open_to(owner)
+        return await self._store.heads(owner, chosen)
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         await self._store.delete(owner, ids)

@@ -177,6 +177,38 @@ class Scope:
         return any(fnmatchcase(part, wanted) for part in origin.split() for wanted in self.origins)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Conditions of a list. All given conditions must hold; a condition with several values accepts any of them."""
+
+    project: str = ""
+    session: str = field(default="", repr=False)
+    types: frozenset[MemoryType] = frozenset(MemoryType)
+    sources: frozenset[Source] = frozenset(Source)
+    states: frozenset[MemoryState] = frozenset({MemoryState.ACTIVE})
+    after: datetime | None = None  # created then or later
+    before: datetime | None = None  # created earlier
+
+    def holds(self, memory: Memory) -> bool:
+        return (
+            memory.state in self.states
+            and memory.type in self.types
+            and memory.source in self.sources
+            and (not self.project or memory.project == self.project)
+            and (not self.session or memory.session == self.session)
+            and (self.after is None or memory.created_at >= self.after)
+            and (self.before is None or memory.created_at < self.before)
+        )
+
+
+class MemoryHead(NamedTuple):
+    """The fields of a memory that place it in a list."""
+
+    id: str
+    type: MemoryType
+    created_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class SearchResult:
     """Best first. *total*: the owner's memories in any state or scope; None if unknown."""

@@ -48,6 +48,7 @@ from memory_extproc.ports.store import (
     Change,
     ComingVector,
     ConditionalWriter,
+    HeadLister,
     MemoryLister,
     MemoryReader,
     MemorySearcher,

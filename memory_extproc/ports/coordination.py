@@ -89,6 +89,9 @@ class ConsentRecords(Protocol):
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
         """All changes of *owner*, oldest first."""
 
+    async def counts(self) -> Mapping[Consent, int]:
+        """The number of owners by their latest choice. Reads every owner's, so it is for operators."""
+
 
 class ConsentRegistry(Protocol):
     """The effective consent of callers, with tenant defaults applied."""
@@ -106,6 +109,9 @@ class ConsentRegistry(Protocol):
 
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
         """The changes of *owner*, oldest first; empty: the tenant's default applies."""
+
+    async def counts(self) -> Mapping[Consent, int]:
+        """The number of owners by their latest choice; owners without one are not counted."""
 
 
 class IncognitoMarker(Protocol):

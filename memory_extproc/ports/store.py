@@ -8,8 +8,10 @@ from typing import Protocol
 
 from memory_extproc.model import (
     Candidates,
+    Conditions,
     Embedded,
     Memory,
+    MemoryHead,
     Owner,
     Scope,
     SearchQuery,
@@ -59,6 +61,12 @@ class MemoryStore(Protocol):
         """All rows of *owner* in any state, each once, in pages of about *size*.
 
         *fresh*: with all writes of all replicas so far (more expensive); else it may lag by some seconds."""
+
+    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
+        """The rows of *owner* within *chosen*, in no order, with all writes of all replicas so far.
+
+        Much cheaper than `pages`, which reads texts and vectors. It may name rows that `get` hides.
+        """
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         """Delete rows from search; missing ids and other owners' ids are ignored."""
@@ -121,6 +129,13 @@ class MemoryLister(Protocol):
         """Read the row, apply *change* and write the result, without interleaved writes of ours.
 
         False: no such row. If *change* raises, nothing is written."""
+
+
+class HeadLister(MemoryLister, Protocol):
+    """Listing an owner's memories without reading all of them."""
+
+    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead] | None:
+        """As MemoryStore.heads, with all of our own writes; None where `rows` is as quick, or has to be asked."""
 
 
 class ConditionalWriter(Protocol):

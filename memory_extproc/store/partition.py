@@ -19,9 +19,11 @@ from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     TRUST,
     Candidates,
+    Conditions,
     Embedded,
     Hit,
     Memory,
+    MemoryHead,
     MemoryState,
     Owner,
     Scope,
@@ -43,6 +45,7 @@ from memory_extproc.store.resident import LexicalScan, candidates_among, nearest
 # How many more than wanted we ask of the store when some of what it finds will be covered by the overlay.
 _MOST_COVERED = 200
 _MOST_READ_ANEW = 100  # candidates of the store's own search; about 0.1 ms each
+_LISTS_WAIT = 250  # times as long as recall for a fill: a second read of the store beside it slows both
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class Partitions:
         with self._roster.using(owner) as owned:
             version = await self._version(owner, owned)
             if not owned.answers_at(version):
-                await self._let_fill(owner, owned)
+                await self._let_fill(owner, owned, _LISTS_WAIT)
             held = owned.held
             if held is not None and owned.answers_at(version):
                 pages = held_rows(owned, held)
@@ -183,6 +186,24 @@ class Partitions:
                 )
             async for page in pages:
                 yield page
+
+    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead] | None:
+        """Implements ports.HeadLister: the store's heads with our own writes laid over them."""
+        await self._check(owner)
+        with self._roster.using(owner) as owned:
+            hidden = owned.hides_store(self._monotonic_now(), self._settle)
+            if hidden or owned.answers_at(await self._version(owner, owned)):
+                return None
+            generation = owned.generation
+            laid = {row.memory.id: row.memory for row in owned.live_writes()}
+            stored = await self._store.heads(owner, chosen)
+            if owned.generation != generation:
+                return None
+            self._fills.start(owner, owned)  # for the requests that follow
+            laid.update((row.memory.id, row.memory) for row in owned.live_writes())
+            ours = [MemoryHead(one.id, one.type, one.created_at) for one in laid.values() if chosen.holds(one)]
+            shown = (one for one in stored if one.id not in laid and one.id not in owned.overlay)
+            return [*shown, *(one for one in ours if not owned.is_deleted(one.id))]
 
     async def _check(self, owner: Owner) -> None:
         if self._forgotten is not None:
@@ -196,15 +217,15 @@ class Partitions:
             # no place to fail for it. Writes ask for their version too, and are told.
             return owned.seen
 
-    async def _let_fill(self, owner: Owner, owned: OwnerOverlay) -> None:
-        """Sees to it that a fill runs; waits for it shortly where it is likely to be done in time."""
+    async def _let_fill(self, owner: Owner, owned: OwnerOverlay, times: int = 1) -> None:
+        """Sees to it that a fill runs; waits for it where it is likely to be done in time."""
         outdated = owned.held is not None
         fill = self._fills.start(owner, owned)
         # A fresh read of a lagging store takes a tick of its clock, which is longer than we would wait.
         if fill is None or (outdated and self._store.lags):
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._limits.patience.total_seconds()):
+            async with asyncio.timeout(times * self._limits.patience.total_seconds()):
                 await fill.published.wait()
 
     async def _through_store(

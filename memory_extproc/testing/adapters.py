@@ -13,12 +13,14 @@ from memory_extproc.coordination.sqlite import check_registered
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.journal.sqlite import Depth, Entry, Stage
 from memory_extproc.model import (
+    Conditions,
     DeadLetter,
     Embedded,
     JournalState,
     LedgerJob,
     LedgerMarks,
     Memory,
+    MemoryHead,
     Owner,
     Scope,
     SearchResult,
@@ -139,6 +141,15 @@ class InMemoryStore:
             if start:
                 await self.weather.pass_through("page")
             yield rows[start : start + size]
+
+    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
+        check_owner(owner)
+        await self.weather.pass_through("heads")
+        return [
+            MemoryHead(row.memory.id, row.memory.type, row.memory.created_at)
+            for row in self._visible(owner, fresh=True)
+            if chosen.holds(row.memory)
+        ]
 
     async def owners(self) -> AsyncIterator[Sequence[Owner]]:
         await self.weather.pass_through("owners")

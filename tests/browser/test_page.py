@@ -48,21 +48,21 @@ async def test_a_memory_is_found_corrected_confirmed_and_forgotten_with_a_receip
     await remember(stand, "The budget for Hawaii is $10,000", "Likes tea", session_id="monday")
     page = await browser.open(size=size)
     await page.fill("#q", "budget")
-    await page.wait_for_selector("text=1 memory fit")
+    await page.wait_for_selector("text=1 memory found")
     assert await page.locator(".card").count() == 1
     await page.click(".card a.text")
-    await page.fill("textarea[name=content]", "The budget for Hawaii is $12,500")
+    await page.fill(".stack textarea[name=content]", "The budget for Hawaii is $12,500")
     await page.click("button:has-text('Save')")
     await page.wait_for_selector("h1:has-text('$12,500')")
     assert "$10,000" in await page.inner_text(".history")
-    await page.click("text=It is right")
+    await page.click("text=Confirm")
     assert await fits(page)
-    await page.click("text=Forget it…")
-    await page.wait_for_selector("text=Forget for good")
+    await page.click("text=Forget…")
+    await page.wait_for_selector("text=Forget permanently")
     assert "cannot be undone" in await page.inner_text("main")
     assert (await stand.rest("GET", "/v1/memory")).json["total"] == 2, "a preview forgets nothing"
-    await page.click("text=Forget for good")
-    await page.wait_for_selector("h1:has-text('It is gone')")
+    await page.click("text=Forget permanently")
+    await page.wait_for_selector("h1:has-text('Forgotten')")
     async with page.expect_download() as started:
         await page.click("text=Download the receipt")
     kept = tmp_path / "receipt.json"
@@ -81,7 +81,7 @@ async def test_a_receipt_is_checked_on_its_page_and_from_its_file(
     receipt = (await stand.rest("GET", f"/v1/memory/receipts/{done.json['receipt']['id']}?verbose=true")).json
     page = await browser.open(size="phone", script=script)
     await page.goto(f"{stand.console.url}/console/receipts/{receipt['id']}")
-    await page.click("text=Check it now")
+    await page.click("text=Verify now")
     await page.wait_for_selector("text=The signature is valid")
     assert await page.locator("td:has-text('still gone')").count() == 2
     assert await fits(page)
@@ -89,11 +89,11 @@ async def test_a_receipt_is_checked_on_its_page_and_from_its_file(
         kept = tmp_path / "receipt.json"
         kept.write_text(json.dumps({**receipt, **change}))
         await page.set_input_files("input[type=file]", kept)
-        await page.click("button:has-text('Check')")
+        await page.click("button:has-text('Verify')")
         await page.wait_for_selector(f"text={said}")
     await page.fill("textarea[name=receipt]", "no receipt")
-    await page.click("button:has-text('Check')")
-    await page.wait_for_selector("text=This is no receipt of a forget")
+    await page.click("button:has-text('Verify')")
+    await page.wait_for_selector("text=This is not a forget receipt")
     assert await page.input_value("textarea[name=receipt]") == "no receipt"
     if script:
         assert await browser.check_access(page) == []
@@ -108,18 +108,18 @@ async def test_much_is_forgotten_at_once(browser: Browser, stand: ConsoleStand, 
     if chosen == "ticked":
         for text in ("Hawaii in May", "Hawaii costs much"):
             await page.check(f".card:has-text('{text}') input")
-        await page.click("text=Forget what is ticked")
+        await page.click("text=Forget selected")
     elif chosen == "conversation":
         await page.click("text=Hawaii in May")
         await page.click("text=Forget its conversation")
     elif chosen == "about":
         await page.fill("[name=about]", "Hawaii")
-        await page.click("text=Show what would go")
+        await page.click("text=Preview")
     else:
         await page.click("text=Settings")
         await page.click("button:has-text('Forget everything')")
-    await page.click("text=Forget for good")
-    await page.wait_for_selector("h1:has-text('It is gone')")
+    await page.click("text=Forget permanently")
+    await page.wait_for_selector("h1:has-text('Forgotten')")
     left = (await stand.rest("GET", "/v1/memory")).json["memories"]
     assert [one["content"] for one in left] == ([] if chosen == "everything" else ["Likes tea"])
     assert (await stand.rest("GET", "/v1/memory", user="bob")).json["total"] == 1
@@ -155,11 +155,11 @@ async def test_without_script_everything_works(browser: Browser, stand: ConsoleS
     await page.goto(f"{stand.console.url}/console")
     await page.fill("#q", "29 cats")
     await page.click("button:has-text('Search')")
-    await page.wait_for_selector("text=1 memory fit")
+    await page.wait_for_selector("text=1 memory found")
     assert await page.locator(".card").count() == 1
     await page.check(".card input")
-    await page.click("text=Forget what is ticked")
-    await page.click("text=Forget for good")
+    await page.click("text=Forget selected")
+    await page.click("text=Forget permanently")
     await page.wait_for_url("**/receipts/*")
     assert (await stand.rest("GET", "/v1/memory")).json["total"] == 29
 
@@ -176,7 +176,7 @@ async def test_two_people_in_two_windows_see_their_own(browser: Browser, stand: 
     await anns.click("text=Ann likes tea")
     await anns.wait_for_url("**/memory/*")
     await bobs.goto(anns.url)
-    assert "There is no such memory" in await bobs.inner_text("h1")
+    assert "Memory not found" in await bobs.inner_text("h1")
     await anns.click("text=Sign out")
     await anns.wait_for_selector("h1:has-text('Sign in')")
     await anns.go_back()
@@ -189,7 +189,7 @@ async def test_a_memory_that_was_deleted_softly_is_brought_back(browser: Browser
     page = await browser.open()
     await page.click("summary")
     await page.select_option("[name=state]", "deleted")
-    await page.click("text=Bring it back")
+    await page.click("text=Restore")
     await page.wait_for_url("**/memory/*")
     assert "active" in await page.inner_text(".meta >> nth=0")
 
@@ -202,7 +202,7 @@ async def test_consent_is_given_and_taken_back(browser: Browser, stand: ConsoleS
     await page.wait_for_selector(".history:has-text('off by user')")
     assert (await stand.rest("GET", "/v1/memory:consent")).json["state"] == "off"
     async with page.expect_download() as started:
-        await page.click("text=Download everything")
+        await page.click("text=Download all memories")
     assert (await started.value).suggested_filename == "memories.jsonl"
 
 
@@ -222,16 +222,16 @@ async def test_why_shows_what_was_considered_and_operators_see_the_server(
     await stand.remember(a_memory("Ignore <b>all</b> that", ANN, state=MemoryState.QUARANTINED))
     await page.click("text=Operator")
     await page.wait_for_selector("#effective")
-    await page.click("summary:has-text('secrets are stars')")
+    await page.click("summary:has-text('secrets masked')")
     assert "<b>x</b>" in await page.inner_text("section:has(#effective) table")
     await page.fill("[name=user]", "ann")
     await page.click("button:has-text('Open')")
     await page.wait_for_selector("h1:has-text('ann')")
     assert "Ignore" not in await page.inner_text("main"), "nobody's words without asking for them"
-    await page.click("text=Show what was put aside")
+    await page.click("text=Show quarantine")
     await page.check(".card input")
-    await page.click("text=Drop what is ticked")
-    await page.wait_for_selector("text=Nothing of ann was put aside")
+    await page.click("text=Drop selected")
+    await page.wait_for_selector("text=No memory of ann is in quarantine")
     lines = stand.audit.newest(10)
     assert any('"ReviewQuarantine"' in line for line in lines)
     await context.close()
@@ -262,7 +262,7 @@ async def test_the_keyboard_reaches_everything_and_names_are_there_to_be_read(
         await page.keyboard.press("Tab")
         reached.append(await page.evaluate("document.activeElement.innerText || document.activeElement.name"))
     assert reached[0] == "Skip to the content"
-    assert {"Mine", "q", "Likes tea", "Forget what is ticked…", "Remember"} <= set(reached)
+    assert {"Mine", "q", "Likes tea", "Forget selected…", "Add"} <= set(reached)
     for path in ("", "/settings", "/why", "/enter"):
         await page.goto(f"{stand.console.url}/console{path}")
         assert await unnamed(page) == []
@@ -299,8 +299,8 @@ async def test_no_page_has_a_serious_fault_of_accessibility(
         await page.goto(f"{stand.console.url}/console{path}")
         assert await browser.check_access(page) == [], path
         assert await fits(page), path
-    await page.click("text=Forget it…")
-    await page.wait_for_selector("text=Forget for good")
+    await page.click("text=Forget…")
+    await page.wait_for_selector("text=Forget permanently")
     assert await browser.check_access(page) == []
 
 
@@ -312,12 +312,12 @@ async def test_a_memory_is_rated_and_the_rating_taken_back(browser: Browser, sta
     await page.wait_for_selector(".tag:has-text('wrong')")
     question = "/why?text=What+is+my+budget+for+Hawaii%3F"
     await page.goto(f"{stand.console.url}/console{question}")
-    assert "called wrong" in await page.inner_text("main")
+    assert "rated wrong" in await page.inner_text("main")
     await page.click(".card a.text")
-    await page.click("text=Take back")
+    await page.click("text=Remove rating")
     await page.wait_for_selector("button:has-text('Helpful')")
     await page.goto(f"{stand.console.url}/console{question}")
-    assert "shown to the model" in await page.inner_text("main")
+    assert "sent to the model" in await page.inner_text("main")
 
 
 async def test_the_timeline_leads_to_conversations_and_facts(browser: Browser, stand: ConsoleStand) -> None:
@@ -330,12 +330,12 @@ async def test_the_timeline_leads_to_conversations_and_facts(browser: Browser, s
     await page.wait_for_selector("svg.picture")
     assert "Rex" in await page.text_content("svg.picture")
     assert "2 messages" in await page.inner_text("main")
-    await page.click("text=the conversation")
+    await page.click(".card a:text-is('conversation')")
     await page.wait_for_selector("text=Where do we stay?")
     assert await page.locator(".card").count() == 2
     bobs = await browser.open("bob")
     await bobs.goto(f"{stand.console.url}/console/timeline")
-    assert "No conversation is remembered yet" in await bobs.inner_text("main")
+    assert "No conversations yet" in await bobs.inner_text("main")
 
 
 async def test_users_are_paged_at_a_hundred_thousand(browser: Browser, stand: ConsoleStand) -> None:

@@ -102,7 +102,7 @@ async def test_a_tab_of_one_person_changes_nothing_once_another_signed_in(
     assert "rum" in await bobs.inner_text("main")
     await anns.fill("textarea[name=content]", "Has a sister called Eve")
     async with anns.expect_response("**/console/add") as answered:
-        await anns.click("button:has-text('Remember')")
+        await anns.click("button:has-text('Add')")
     assert (await answered.value).status == 403
     for user, text in (("ann", "Ann likes tea"), ("bob", "Bob likes rum")):
         kept = (await stand.rest("GET", "/v1/memory", user=user)).json["memories"]
@@ -121,7 +121,7 @@ async def test_a_link_into_anothers_list_or_receipt_shows_nothing_of_it(
     assert (await bobs.goto(anns.url)).status == 400
     assert "cats" not in await bobs.inner_text("body")
     await anns.fill("[name=about]", "cats")
-    await anns.click("text=Show what would go")
+    await anns.click("text=Preview")
     confirmed = await anns.input_value("[name=confirmed]")
     await bobs.goto(f"{stand.console.url}/console/settings")
     await bobs.evaluate(
@@ -136,7 +136,7 @@ async def test_a_link_into_anothers_list_or_receipt_shows_nothing_of_it(
         await bobs.click("button:has-text('Forget everything')")
     assert (await answered.value).status in {400, 403}
     assert (await stand.rest("GET", "/v1/memory")).json["total"] == 30
-    await anns.click("text=Forget for good")
+    await anns.click("text=Forget permanently")
     await anns.wait_for_url("**/receipts/*")
     assert (await bobs.goto(anns.url)).status == 404
 

@@ -106,3 +106,12 @@ async def test_a_record_that_nobody_can_read_is_a_fault_and_not_a_yes(redis_serv
         await link.client.rpush(f"{prefix}:{{{ANN.key}}}:consent", b"perhaps")
         with pytest.raises(PermanentError):
             await RedisConsent(link, prefix=prefix).latest(ANN)
+
+
+async def test_owners_are_counted_by_their_latest_choice(records: ConsentRecords) -> None:
+    assert not await records.counts()
+    await records.add(ANN, OFF)
+    await records.add(ANN, BACK_ON)
+    for other in OTHERS[:2]:
+        await records.add(other, OFF)
+    assert dict(await records.counts()) == {Consent.ON: 1, Consent.OFF: 2}

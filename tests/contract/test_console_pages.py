@@ -91,7 +91,7 @@ async def test_a_session_ends_and_cannot_be_made_up(stand: ConsoleStand) -> None
     stand.time += LIFE
     ended = await page(stand, "/console", cookie)
     assert ended.status == 401
-    assert "Sign in again" in ended.text
+    assert "Sign in below" in ended.text
 
 
 async def test_a_gateways_word_counts_and_nobody_elses_memory_is_shown(stand: ConsoleStand) -> None:
@@ -233,7 +233,7 @@ async def test_the_chat_box_speaks_as_its_reader_and_survives_any_gateway(tmp_pa
             fields = {"csrf": csrf, "text": "My dog is Rex", "session": "s"}
             shown = await post(stand, "/console/try", cookie, fields)
             assert "&lt;b&gt;Hello&lt;/b&gt;" in shown.text
-            assert "used;n=1" in shown.text
+            assert "memory: used" in shown.text
             for _ in answers[1:]:
                 assert (await post(stand, "/console/try", cookie, fields)).status == 200
             assert (await post(stand, "/console/try", cookie, {**fields, "csrf": ""})).status == 403
@@ -246,7 +246,7 @@ async def test_an_unknown_page_leads_back(stand: ConsoleStand) -> None:
     for path in ("/console/nothing", "/console/operator/nothing", "/console/forget", "/console/memory/a/b"):
         answer = await page(stand, path, cookie)
         assert answer.status == 404, path
-        assert 'href="/console">Back to all' in answer.text
+        assert 'href="/console">Back to your memories' in answer.text
         assert answer.headers["cache-control"] == "no-store"
     for there in ("/console", "/console/timeline", "/console/why", "/console/verify"):
         assert (await page(stand, there, cookie)).status == 200, there
@@ -302,11 +302,11 @@ async def test_a_receipt_is_checked_on_the_page(stand: ConsoleStand) -> None:
     for wrong in ("", "no json <b>", "[]", "1", "[" * 20_000, '{"receipt": 1}', '{"signed": 1}', "{}"):
         refused = await post(stand, "/console/verify", cookie, {"csrf": csrf, "receipt": wrong})
         assert refused.status == 400, wrong[:20]
-        assert "This is no receipt" in refused.text
+        assert "This is not a forget receipt" in refused.text
         assert wrong in unescape(refused.text), "the text is kept"
     bob = await signed_in(stand, "bob")
     token = csrf_of(await page(stand, "/console/verify", bob))
     others = await post(stand, "/console/verify", bob, {"csrf": token, "receipt": json.dumps(receipt)})
-    assert "about somebody else" in others.text
+    assert "another user or another server" in others.text
     missing = await post(stand, "/console/verify", bob, {"csrf": token, "id": receipt["id"]})
     assert missing.status == 404

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.model import Embedded
+from memory_extproc.model import Embedded, MemoryState
 from tests.builders import ANN, BOB, MONDAY, a_memory
 from tests.fixtures.memory_api import ApiStand
 
@@ -30,15 +31,18 @@ async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
         yield made
 
 
+@pytest.mark.parametrize("cold", [False, True], ids=["written here", "only in the store"])
 @pytest.mark.parametrize("limit", [1, 2, 4])
 @pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
-async def test_each_memory_is_on_one_page(stand: ApiStand, times: list[datetime], limit: int) -> None:
+async def test_each_memory_is_on_one_page(
+    stand: ApiStand, times: list[datetime], limit: int, *, cold: bool
+) -> None:
     rows = [
         a_memory(f"has {at} cats", owner, created_at=when) for owner in (ANN, BOB) for at, when in enumerate(times)
     ]
     vectors = await stand.embedder.embed([row.content for row in rows])
     for row, vector in zip(rows, vectors, strict=True):
-        await stand.partitions.put(row.owner, [Embedded(row, vector)])
+        await (stand.store if cold else stand.partitions).put(row.owner, [Embedded(row, vector)])
     seen, token = [], ""
     for _ in range(len(times) + 1):
         listed = await stand.call("ListMemories", pb.ListMemoriesRequest(limit=limit, page_token=token), as_=ANN)
@@ -51,3 +55,29 @@ async def test_each_memory_is_on_one_page(stand: ApiStand, times: list[datetime]
     shown = [one.created_at.ToDatetime(tzinfo=UTC) for one in seen]
     for before, after in pairwise(shown):
         assert after - before < timedelta(seconds=2), "the newest first, to the second"
+
+
+async def test_a_page_of_an_owner_who_is_not_in_process_has_our_own_writes(stand: ApiStand) -> None:
+    stored = [a_memory(f"has {at} cats", ANN, created_at=MONDAY - timedelta(days=at)) for at in range(4)]
+    vectors = await stand.embedder.embed([row.content for row in stored])
+    rows = [Embedded(row, vector) for row, vector in zip(stored, vectors, strict=True)]
+    await stand.store.put(ANN, rows)
+    corrected = replace(rows[0], memory=replace(stored[0], content="has a dog"))
+    gone = replace(rows[1], memory=replace(stored[1], state=MemoryState.DELETED))
+    await stand.partitions.show(ANN, [corrected, gone])  # not stored yet
+    listed = await stand.call("ListMemories", pb.ListMemoriesRequest(limit=2), as_=ANN)
+    assert ([one.content for one in listed.memories], listed.total) == (["has a dog", "has 2 cats"], 3)
+
+
+async def test_the_first_page_of_an_owner_who_is_not_in_process_reads_no_other_texts(tmp_path: Path) -> None:
+    async with ApiStand(tmp_path) as stand:
+        rows = [a_memory(f"has {at} cats", ANN, created_at=MONDAY - timedelta(days=at)) for at in range(40)]
+        vectors = await stand.embedder.embed([row.content for row in rows])
+        await stand.store.put(ANN, [Embedded(row, vector) for row, vector in zip(rows, vectors, strict=True)])
+        held = stand.store.weather.hold("pages")
+        listed = await stand.call("ListMemories", pb.ListMemoriesRequest(limit=3), as_=ANN)
+        assert ([one.content for one in listed.memories], listed.total) == (
+            ["has 0 cats", "has 1 cats", "has 2 cats"],
+            40,
+        )
+        held.set()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.model import Caller, Outcome, Owner, RecallTrace, TracedMemory, TurnOutcome
+from memory_extproc.model import Caller, Consent, Outcome, Owner, RecallTrace, TracedMemory, TurnOutcome
 from memory_extproc.ports import OwnerEntry
 from memory_extproc.request.body import Enriched
 from memory_extproc.request.decisions import DecisionLimits
@@ -60,6 +60,32 @@ async def test_the_servers_status_counts_the_last_hours_requests(stand: ConsoleS
     assert (status["outcomes"], status["users"], status["memories"]) == ({"used": "3"}, "1", "7")
     assert status["audit"][0]["method"] == "GetServerStatus", "that it was asked and refused stands there"
     assert "mac" not in status["audit"][0]
+
+
+async def test_the_servers_status_counts_consents_and_has_the_doctors_findings(stand: ConsoleStand) -> None:
+    await stand.consent.set(ANN, Consent.OFF, by="ann")
+    found = stand.audit_directory.parent / "doctor.json"
+    status = (await stand.rest("GET", "/v1/memory:status", roles="admin")).json
+    assert (status["consents"], status["findings"]) == ({"off": "1"}, [])
+    for broken in ("{", "[3]", '[{"check": 3}]', "3"):
+        found.write_text(broken)
+        assert (await stand.rest("GET", "/v1/memory:status", roles="admin")).json["findings"] == []
+    one = {"check": "two-people", "verdict": "fail", "seen": "Bob got Ann's.", "mend": "Set the header."}
+    found.write_text(json.dumps([one]))
+    status = (await stand.rest("GET", "/v1/memory:status", roles="admin")).json
+    assert (status["findings"], "examined_at" in status) == ([one], True)
+    shown = (await stand.rest("GET", "/console/operator", roles="admin")).text
+    assert "two people" in shown
+    assert "Set the header." in shown
+    planned = (await stand.rest("GET", "/console/operator/user?user=ann&show=retention", roles="admin")).text
+    assert "of 9 memories" in planned
+    assert "too old" in planned
+
+
+async def test_retention_is_planned_for_oneself_and_for_others_by_admins(stand: ConsoleStand) -> None:
+    plan = (await stand.rest("GET", "/v1/memory:retentionPlan")).json
+    assert plan == {"memories": "9", "retired": {"ttl": "2"}, "merged": "1", "erased": "3"}
+    assert (await stand.rest("GET", "/v1/memory:retentionPlan?user_id=bob", roles="admin")).status == 200
 
 
 async def test_a_decision_is_its_callers_alone_and_kept_for_a_time(stand: ConsoleStand) -> None:

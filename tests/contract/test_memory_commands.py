@@ -34,7 +34,9 @@ class Desk(ApiStand):
         self.operations = {
             **TransferCalls(exporter, importer, now=self.now).operations,
             "ForgetMemories": self._forget,
+            "VerifyReceipt": self._verify,
         }
+        self.verified = pb.VerifyReceiptResponse(signature="valid", subject_matches=True)
 
     async def _forget(self, _: Call, request: pb.ForgetMemoriesRequest) -> pb.ForgetMemoriesResponse:
         self.forgets.append(request)
@@ -42,6 +44,10 @@ class Desk(ApiStand):
             return pb.ForgetMemoriesResponse(total=2, confirmation_token="t0k3n")
         receipt = pb.ForgetReceipt(id="ab" * 16, state="clean", memories=2, scope="query")
         return pb.ForgetMemoriesResponse(success=True, message="forgotten", receipt=receipt)
+
+    async def _verify(self, _: Call, request: pb.VerifyReceiptRequest) -> pb.VerifyReceiptResponse:
+        assert request.receipt.id == "ab" * 16
+        return self.verified
 
     async def run(self, *arguments: str, asks: str = "", user: str = "ann", columns: int = 200) -> Result:
         """One command of Ann's, beside the server's loop."""
@@ -320,3 +326,31 @@ async def test_ten_thousand_memories_go_out_and_come_in(desk: Desk) -> None:
         await desk.store.put(ANN, [Embedded(row, vector) for row in rows])
     assert (await desk.json("export", desk.path("all.jsonl")))["memories"] == 10_000
     assert (await desk.json("import", desk.path("all.jsonl")))["same"] == 10_000
+
+
+@pytest.mark.parametrize(
+    ("signature", "verdict", "matches", "code"),
+    [
+        ("valid", "clean", True, 0),
+        ("valid", "found", True, 1),
+        ("altered", "clean", True, 1),
+        ("unsigned", "clean", True, 2),
+        ("valid", "not_looked_at", True, 2),
+        ("valid", "", False, 2),
+    ],
+)
+async def test_a_receipt_is_verified_by_the_server(
+    desk: Desk, signature: str, verdict: str, code: int, *, matches: bool
+) -> None:
+    looks = [pb.StoreLook(store="memories", verdict=verdict)] if verdict else []
+    desk.verified = pb.VerifyReceiptResponse(signature=signature, subject_matches=matches, stores=looks)
+    given = json.dumps({"receipt": {"id": "ab" * 16, "state": "clean"}})
+    done = await desk.run("verify-receipt", "-", asks=given)
+    assert (done.exit_code, signature in done.stdout) == (code, True), done.output
+    assert ("another user" in done.stdout) is not matches
+
+
+@pytest.mark.parametrize("given", ["", "[]", "{", '{"receipt": {"id": 3}}'])
+async def test_a_file_that_is_no_receipt_is_refused(desk: Desk, given: str) -> None:
+    done = await desk.run("verify-receipt", "-", asks=given)
+    assert (done.exit_code, "expected the JSON of a receipt" in done.stderr) == (2, True), done.output

@@ -22,7 +22,19 @@ from memory_extproc.encryption.cipher import sealable
 from memory_extproc.encryption.codecs import EncryptedStore
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.errors import PermanentError
-from memory_extproc.model import Embedded, Hit, MemoryState, MemoryType, Owner, Role, Scope, Source, Vector
+from memory_extproc.model import (
+    Conditions,
+    Embedded,
+    Hit,
+    MemoryHead,
+    MemoryState,
+    MemoryType,
+    Owner,
+    Role,
+    Scope,
+    Source,
+    Vector,
+)
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
 from memory_extproc.store.rules import CONTENT_BYTES
@@ -300,6 +312,41 @@ async def test_pages_hold_every_row_once(store: MemoryStore) -> None:
     pages = [page async for page in store.pages(ann, 10, fresh=True)]
     assert all(len(page) <= 10 for page in pages)
     assert sorted(row.memory.id for page in pages for row in page) == sorted(row.memory.id for row in rows)
+
+
+async def test_heads_are_those_of_the_rows_that_the_conditions_hold(store: MemoryStore) -> None:
+    ann, bob, _ = somebody()
+    rows = [
+        a_row(
+            f"number {n}",
+            ann,
+            type=list(MemoryType)[n % 4],
+            state=list(MemoryState)[n % 3],
+            source=list(Source)[n % 5],
+            project=("", 'p "1"')[n % 2],
+            session=f"s{n % 2}",
+            created_at=MONDAY + timedelta(hours=n),
+        )
+        for n in range(24)
+    ]
+    await store.put(ann, rows)
+    await store.put(bob, [a_row("not Ann's", bob)])
+    for chosen in (
+        Conditions(),
+        Conditions(states=frozenset(MemoryState)),
+        Conditions(types=frozenset({MemoryType.SEMANTIC, MemoryType.EPISODIC})),
+        Conditions(states=frozenset(MemoryState), sources=frozenset({Source.RULES}), project='p "1"'),
+        Conditions(states=frozenset(MemoryState), session="s1", after=MONDAY + timedelta(hours=5, seconds=0.5)),
+        Conditions(states=frozenset(MemoryState), before=MONDAY + timedelta(hours=5)),
+    ):
+        expected = {
+            MemoryHead(row.memory.id, row.memory.type, row.memory.created_at)
+            for row in rows
+            if chosen.holds(row.memory)
+        }
+        found = await store.heads(ann, chosen)
+        assert (set(found), len(found)) == (expected, len(expected)), chosen
+        assert expected
 
 
 async def test_an_unknown_owner_has_nothing_and_deleting_it_is_no_fault(store: MemoryStore) -> None:

@@ -701,8 +701,15 @@ class GetServerStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerStatusResponse(_message.Message):
-    __slots__ = ("waiting_turns", "oldest_waiting_at", "dead_letters", "outcomes", "outcomes_since", "canary", "store_failing_s", "users", "memories", "audit")
+    __slots__ = ("waiting_turns", "oldest_waiting_at", "dead_letters", "outcomes", "outcomes_since", "canary", "store_failing_s", "users", "memories", "audit", "consents", "findings", "examined_at")
     class OutcomesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class ConsentsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -719,6 +726,9 @@ class GetServerStatusResponse(_message.Message):
     USERS_FIELD_NUMBER: _ClassVar[int]
     MEMORIES_FIELD_NUMBER: _ClassVar[int]
     AUDIT_FIELD_NUMBER: _ClassVar[int]
+    CONSENTS_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    EXAMINED_AT_FIELD_NUMBER: _ClassVar[int]
     waiting_turns: int
     oldest_waiting_at: _timestamp_pb2.Timestamp
     dead_letters: int
@@ -729,7 +739,47 @@ class GetServerStatusResponse(_message.Message):
     users: int
     memories: int
     audit: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]
-    def __init__(self, waiting_turns: _Optional[int] = ..., oldest_waiting_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., dead_letters: _Optional[int] = ..., outcomes: _Optional[_Mapping[str, int]] = ..., outcomes_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., canary: _Optional[float] = ..., store_failing_s: _Optional[float] = ..., users: _Optional[int] = ..., memories: _Optional[int] = ..., audit: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ...) -> None: ...
+    consents: _containers.ScalarMap[str, int]
+    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    examined_at: _timestamp_pb2.Timestamp
+    def __init__(self, waiting_turns: _Optional[int] = ..., oldest_waiting_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., dead_letters: _Optional[int] = ..., outcomes: _Optional[_Mapping[str, int]] = ..., outcomes_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., canary: _Optional[float] = ..., store_failing_s: _Optional[float] = ..., users: _Optional[int] = ..., memories: _Optional[int] = ..., audit: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., consents: _Optional[_Mapping[str, int]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., examined_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Finding(_message.Message):
+    __slots__ = ("check", "verdict", "seen", "mend")
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    MEND_FIELD_NUMBER: _ClassVar[int]
+    check: str
+    verdict: str
+    seen: str
+    mend: str
+    def __init__(self, check: _Optional[str] = ..., verdict: _Optional[str] = ..., seen: _Optional[str] = ..., mend: _Optional[str] = ...) -> None: ...
+
+class PlanRetentionRequest(_message.Message):
+    __slots__ = ("user_id",)
+    USER_ID_FIELD_NUMBER: _ClassVar[int]
+    user_id: str
+    def __init__(self, user_id: _Optional[str] = ...) -> None: ...
+
+class PlanRetentionResponse(_message.Message):
+    __slots__ = ("memories", "retired", "merged", "erased")
+    class RetiredEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    MEMORIES_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_FIELD_NUMBER: _ClassVar[int]
+    MERGED_FIELD_NUMBER: _ClassVar[int]
+    ERASED_FIELD_NUMBER: _ClassVar[int]
+    memories: int
+    retired: _containers.ScalarMap[str, int]
+    merged: int
+    erased: int
+    def __init__(self, memories: _Optional[int] = ..., retired: _Optional[_Mapping[str, int]] = ..., merged: _Optional[int] = ..., erased: _Optional[int] = ...) -> None: ...
 
 class EndSessionRequest(_message.Message):
     __slots__ = ("user_id", "session_id")

@@ -175,6 +175,11 @@ class MemoryServiceStub:
                 request_serializer=memory_dot_v1_dot_memory__pb2.GetServerStatusRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_memory__pb2.GetServerStatusResponse.FromString,
                 _registered_method=True)
+        self.PlanRetention = channel.unary_unary(
+                '/memory.v1.MemoryService/PlanRetention',
+                request_serializer=memory_dot_v1_dot_memory__pb2.PlanRetentionRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.PlanRetentionResponse.FromString,
+                _registered_method=True)
         self.GetConfiguration = channel.unary_unary(
                 '/memory.v1.MemoryService/GetConfiguration',
                 request_serializer=memory_dot_v1_dot_memory__pb2.GetConfigurationRequest.SerializeToString,
@@ -386,6 +391,13 @@ class MemoryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PlanRetention(self, request, context):
+        """What retention would do with a user's memories if it ran now; it changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetConfiguration(self, request, context):
         """What the running server is configured with; secrets are stars. For admins of no single tenant.
         """
@@ -535,6 +547,11 @@ def add_MemoryServiceServicer_to_server(servicer, server):
                     servicer.GetServerStatus,
                     request_deserializer=memory_dot_v1_dot_memory__pb2.GetServerStatusRequest.FromString,
                     response_serializer=memory_dot_v1_dot_memory__pb2.GetServerStatusResponse.SerializeToString,
+            ),
+            'PlanRetention': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanRetention,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.PlanRetentionRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.PlanRetentionResponse.SerializeToString,
             ),
             'GetConfiguration': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConfiguration,
@@ -1299,6 +1316,33 @@ class MemoryService:
             '/memory.v1.MemoryService/GetServerStatus',
             memory_dot_v1_dot_memory__pb2.GetServerStatusRequest.SerializeToString,
             memory_dot_v1_dot_memory__pb2.GetServerStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanRetention(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/PlanRetention',
+            memory_dot_v1_dot_memory__pb2.PlanRetentionRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.PlanRetentionResponse.FromString,
             options,
             channel_credentials,
             insecure,

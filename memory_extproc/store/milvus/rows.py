@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from memory_extproc.errors import PermanentError
-from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner, Role, Scope, Source
+from memory_extproc.model import (
+    Conditions,
+    Embedded,
+    Memory,
+    MemoryHead,
+    MemoryState,
+    MemoryType,
+    Owner,
+    Role,
+    Scope,
+    Source,
+)
 from memory_extproc.observe.log import logger
 from memory_extproc.store.milvus.options import Place
 from memory_extproc.store.rules import metadata_text
@@ -19,6 +32,7 @@ from memory_extproc.store.rules import metadata_text
 log = logger(__name__)
 T = TypeVar("T")
 VECTOR = "embedding"
+HEAD = ("id", "memory_type", "created_at")
 WORDS = "words"  # filled by the server from the content, where it knows how; never read
 # All fields but the vector, in the order of the schema.
 SCALARS = (
@@ -89,6 +103,10 @@ def to_memory(row: Mapping[str, Any]) -> Memory:
         raise PermanentError(f"a row that is no memory: {type(error).__name__}") from None
 
 
+def to_head(row: Mapping[str, Any]) -> MemoryHead:
+    return MemoryHead(row["id"], MemoryType(row["memory_type"]), _time(row["created_at"]))
+
+
 def to_embedded(row: Mapping[str, Any]) -> Embedded:
     return Embedded(to_memory(row), np.asarray(row[VECTOR], dtype=np.float32))
 
@@ -154,6 +172,26 @@ def recallable(owner: Owner, scope: Scope, now: datetime) -> str:
         parts.append("memory_type in [" + ", ".join(quote(kind.value) for kind in sorted(scope.types)) + "]")
     if len(scope.sources) < len(Source):
         parts.append("source in [" + ", ".join(quote(source.value) for source in sorted(scope.sources)) + "]")
+    return " and ".join(parts)
+
+
+def matching(owner: Owner, chosen: Conditions) -> str:
+    """The filter for rows that Conditions.holds."""
+    parts = [of_owner(owner)]
+    for name, value in (("project_id", chosen.project), ("session_id", chosen.session)):
+        if value:
+            parts.append(f"{name} == {quote(value)}")
+    choices: tuple[tuple[str, frozenset[Any], type[StrEnum]], ...] = (
+        ("memory_type", chosen.types, MemoryType),
+        ("source", chosen.sources, Source),
+        ("state", chosen.states, MemoryState),
+    )
+    for name, values, every in choices:
+        if len(values) < len(every):
+            parts.append(f"{name} in [" + ", ".join(quote(value.value) for value in sorted(values)) + "]")
+    for sign, time in ((">=", chosen.after), ("<", chosen.before)):
+        if time is not None:
+            parts.append(f"created_at {sign} {math.ceil(time.timestamp())}")
     return " and ".join(parts)
 
 

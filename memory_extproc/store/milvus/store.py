@@ -15,9 +15,11 @@ import numpy as np
 from memory_extproc.concurrency import Breaker, BreakerLimits, Clock, contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import (
+    Conditions,
     Embedded,
     Hit,
     Memory,
+    MemoryHead,
     MemoryType,
     Owner,
     Scope,
@@ -293,6 +295,13 @@ class MilvusStore:
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         async for page in self._pages(owner, size, STRONG if fresh else BOUNDED):
             yield self._readable(page, rows.to_embedded)
+
+    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
+        check_owner(owner)
+        opened = self._ready()
+        place = opened.placement.of(owner)
+        found = await opened.query("heads", place, rows.matching(owner, chosen), rows.HEAD, STRONG)
+        return self._readable(found, rows.to_head)
 
     def as_they_rest(self, owner: Owner, size: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """Every row of *owner* as Milvus has it, also one that this version cannot read."""

@@ -59,6 +59,9 @@ class SaidConsent:
     async def history(self, owner: Owner) -> Sequence[ConsentChange]:
         return [ConsentChange(Consent.ON, MONDAY, "user")]
 
+    async def counts(self) -> Mapping[Consent, int]:
+        return {}
+
 
 class ForgottenWords:
     """TombstoneReader that covers what holds a word, and some ids."""
