@@ -487,7 +487,6 @@ def read_intents(text: str, where: str) -> IntentLexicon:
         raise LexiconError(f"{where}: {error}") from error
 
 
-
 INTENTS = read_intents((files(__package__) / "intents.toml").read_text(encoding="utf-8"), "intents.toml")
 
 

@@ -232,8 +232,8 @@ def _past_subject(asked: Asked, summaries: Sequence[Memory]) -> Lookup | None:
         ] or [one for one in summaries if one in likely]
     if not found:
         wanted = content_stems(asked.intent.subject)
-        likely = (one.memory for one in asked.searched if one.relevance >= _NOT_UNLIKELY)
-        answers = [one for one in likely if one.role is Role.ASSISTANT]
+        probable = (one.memory for one in asked.searched if one.relevance >= _NOT_UNLIKELY)
+        answers = [one for one in probable if one.role is Role.ASSISTANT]
         advice = [one for one in having_most(wanted, answers) if one.source is not Source.SUMMARY]
         return asked.lookup(advice[:_MOST_CHAIN])
     # Without a summary the ranking of the messages is better than any choice among them.

@@ -94,7 +94,7 @@ QUESTIONS = {
 async def test_statements_and_questions_have_the_attribute_of_examples_in_other_words(int8_model_dir: Path) -> None:
     async with open_onnx_embedder(int8_model_dir, EmbedderLimits()) as embedder:
         known = IntentExamples()
-        vectors = np.stack(await embedder.embed([*STATEMENTS, "could you make that shorter?"]))
+        vectors = np.asarray(await embedder.embed([*STATEMENTS, "could you make that shorter?"]))
         told = known.told_by(vectors, np.zeros(len(vectors), dtype=np.bool_)).tolist()
         assert told == [ATTRIBUTES.mask([name]) for name in STATEMENTS.values()] + [0]
         for text, name in QUESTIONS.items():
