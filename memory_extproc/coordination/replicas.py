@@ -282,9 +282,10 @@ class RedisReplicas:
         fresh = await self._link.bounded(
             self._link.client.zrangebyscore(self._news, f"({self._read}", "+inf", withscores=True)
         )
-        for member, number in fresh:
-            await self.heard(member.decode().partition(":")[2])
-            self._read = max(self._read, int(number))
+        # A subject with several messages is heard once: after an outage of Redis there are many of few subjects.
+        for subject in dict.fromkeys(member.decode().partition(":")[2] for member, _ in fresh):
+            await self.heard(subject)
+        self._read = max(self._read, *(int(number) for _, number in fresh), 0)
         ttl = int(self._lease.total_seconds() * 1000)
         keys = [self._counter, self._leases, self._expiries, self._entries, self._era_key]
         since = _since(self.oldest_waiting)

@@ -75,6 +75,15 @@ async def test_a_replica_that_does_not_answer_serves_nothing_once_its_lease_has_
     assert second.holds()
 
 
+async def test_many_forgets_of_a_person_are_applied_once_by_a_replica_that_comes_back(pair: Pair) -> None:
+    first, second = pair.replicas
+    assert second._renewing is not None
+    second._renewing.cancel()
+    await asyncio.wait_for(asyncio.gather(*(first.tell(each) for each in ("ann", "bob", "ann", "ann"))), 20)
+    await second.renew()
+    assert sorted(pair.heard[1]) == ["ann", "bob"]
+
+
 async def test_news_of_before_a_replica_came_do_not_concern_it(pair: Pair) -> None:
     await pair.replicas[0].tell("ann")
     third = RedisReplicas(pair.replicas[0]._link, "replica-3", prefix="other", lease=LEASE)
