@@ -142,6 +142,9 @@ async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
         async def is_up() -> bool:
             return running.metrics.registry.get_sample_value("memory_extproc_store_up") == 1
 
+        async def is_idle() -> bool:
+            return running.metrics.registry.get_sample_value("memory_extproc_journal_depth") == 0
+
         await wait_for(is_up, "the store is open")
         await send(exchange("My budget for the Hawaii trip is $10,000.", "Noted."))
         await wait_for(lambda: knows(1), "a fact is known")
@@ -156,6 +159,8 @@ async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
         with recording(flows["learn"]):
             await send(exchange("My sister Anna works at Google.", "Good to know."))
             await wait_for(lambda: knows(2), "the second fact is known")
+        # A turn that is still being learned would show in the forget's flow.
+        await wait_for(is_idle, "every turn is learned")
         [first, *_] = await facts()
         with recording(flows["forget"]):
             await running.forgets.forget(OWNER, ForgetScope(ids=(first.id,)))

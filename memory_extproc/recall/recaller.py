@@ -357,8 +357,10 @@ class Recaller:
         with self._time_stage("search"):
             if not reading.intents:
                 reading = replace(await self._read_by_examples(wish, coming), notes=reading.notes)
+            if not reading.intents:
+                return reading, None
             lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
-        if reading.intents and reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
+        if reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
             reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
         return reading, lookup
 
