@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -18,13 +19,20 @@ settings.load_profile("any machine")
 # test has made some, it costs seconds of every run. What a test makes is looked through as ever.
 gc.disable()
 
+_HERE = Path(__file__).parent
 pytest_plugins = ["tests.fixtures.models", "tests.fixtures.redis"]
+
+
+# These start real servers, so the machine decides too: a failure is tried once more, and the summary counts it.
+_WITH_SERVERS = frozenset({"browser", "chart", "contract", "deploy", "envoy", "faults", "promises", "router"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks properties, which walk the same lines a hundred times over, as tests without coverage. Tests of one
     module that share a costly measurement run in one worker, so that it is made once."""
     for item in items:
+        if item.path.relative_to(_HERE).parts[0] in _WITH_SERVERS:
+            item.add_marker(pytest.mark.flaky(reruns=1))
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.no_cover)
         if item.path.parent.name == "quality":

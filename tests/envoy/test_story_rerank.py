@@ -34,7 +34,7 @@ def asking(base_url: str, rerank: str = "llm") -> dict[str, Any]:
         "llm_model_name": "m",
         "llm_endpoint": {"address": address, "port": int(port)},
     }
-    return {"recall": {"rerank": rerank, "deadline": "2s", "settle": "1s"}, "external_models": [model]}
+    return {"recall": {"rerank": rerank}, "external_models": [model]}
 
 
 async def test_a_language_model_may_only_say_in_which_order(whole: WholeStand) -> None:
@@ -86,7 +86,7 @@ async def test_a_cross_encoder_reranks_in_process(whole: WholeStand, tmp_path: P
     )
     (models / int8_model_dir.name).symlink_to(int8_model_dir)
     whole.changes = {
-        "recall": {"rerank": "cross_encoder", "rerank_model": "tiny", "deadline": "2s", "settle": "1s"},
+        "recall": {"rerank": "cross_encoder", "rerank_model": "tiny"},
         "memory": {"embedding": {"models_dir": str(models)}, "milvus": {"shards": 2}},
     }
     await remembers(whole)
