@@ -22,6 +22,7 @@ ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ".tools/envoy/envoy/_bin/env
 STARTS_WITHIN = 30.0  # seconds
 TWO_FILTERS = "two filters"  # the way over two filters of ours
 IN_PIECES = "full duplex"  # the way on which Envoy hands both bodies over in pieces and keeps no copy
+Servers = int | tuple[int, ...] | None
 _TYPES = "type.googleapis.com/envoy.extensions"
 
 
@@ -38,7 +39,7 @@ def _address(port: int) -> dict[str, Any]:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
 
 
-def _cluster(name: str, port: int, *, http2: bool) -> dict[str, Any]:
+def _cluster(name: str, *ports: int, http2: bool) -> dict[str, Any]:
     made: dict[str, Any] = {
         "name": name,
         "type": "STATIC",
@@ -46,7 +47,7 @@ def _cluster(name: str, port: int, *, http2: bool) -> dict[str, Any]:
         "circuit_breakers": {"thresholds": [{"max_requests": 10_000, "max_connections": 10_000}]},
         "load_assignment": {
             "cluster_name": name,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(port)}}]}],
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": _address(port)}} for port in ports]}],
         },
     }
     if http2:
@@ -126,25 +127,24 @@ def _listener(name: str, port: int, ext_proc: str | None) -> dict[str, Any]:
     return {"name": name, "address": _address(port), "filter_chains": [{"filters": filters}]}
 
 
-def bootstrap(
-    upstream: int, ways: Mapping[str, int | None], ports: Mapping[str, int], admin: int
-) -> dict[str, Any]:
-    """*ways*: the port of each way's ext_proc server, None for the plain route; *ports*: of its listener."""
-    servers = {name: port for name, port in ways.items() if port is not None}
+def bootstrap(upstream: int, ways: Mapping[str, Servers], ports: Mapping[str, int], admin: int) -> dict[str, Any]:
+    """*ways*: the port of each way's ext_proc server or of several alike, None for the plain route; *ports*: of its
+    listener."""
+    servers = {name: (at,) if isinstance(at, int) else at for name, at in ways.items() if at is not None}
     return {
         "admin": {"address": _address(admin)},
         "static_resources": {
             "listeners": [_listener(name, ports[name], name if name in servers else None) for name in ways],
             "clusters": [
                 _cluster("upstream", upstream, http2=False),
-                *(_cluster(name, port, http2=True) for name, port in servers.items()),
+                *(_cluster(name, *at, http2=True) for name, at in servers.items()),
             ],
         },
     }
 
 
 @contextlib.asynccontextmanager
-async def gateway(upstream: int, ways: Mapping[str, int | None], scratch: Path) -> AsyncIterator[Mapping[str, int]]:
+async def gateway(upstream: int, ways: Mapping[str, Servers], scratch: Path) -> AsyncIterator[Mapping[str, int]]:
     """The port of each way's listener, while entered."""
     admin, *front = free_ports(len(ways) + 1)
     ports = dict(zip(ways, front, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import time
 from collections import Counter
@@ -40,6 +41,7 @@ class Round(msgspec.Struct, frozen=True):
     first: int  # number of the first question; the next ones follow
     requests: int = 0  # per client; 0: until *seconds* are over
     seconds: float = 0.0
+    rate: float = 0.0  # requests a second at random moments, for *seconds*, whatever becomes of those before
     learn: bool = False
     stream: bool = False
     warmup: int = 5  # requests of each client before anything is counted; they have questions of their own
@@ -67,22 +69,22 @@ class Client:
     async def connect(self) -> None:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._plan.port, limit=2**20)
         for _ in range(self._plan.warmup):
-            await self._exchange()
+            await self.exchange()
         self.times, self.outcomes, self.added = [], Counter(), []
 
     async def run(self, until: float) -> None:
         if self._plan.requests:
             for _ in range(self._plan.requests):
-                await self._exchange()
+                await self.exchange()
         else:
             while time.monotonic() < until:
-                await self._exchange()
+                await self.exchange()
 
     async def close(self) -> None:
         self._writer.close()
         await self._writer.wait_closed()
 
-    async def _exchange(self) -> None:
+    async def exchange(self) -> None:
         body = self._body(words.question(self._numbers.take()))
         request = self._head(len(body)) + body
         started = time.perf_counter()
@@ -144,7 +146,11 @@ async def send(plan: Round) -> Sent:
     clients = [Client(plan, caller, numbers) for caller in plan.callers]
     await asyncio.gather(*(client.connect() for client in clients))
     started = time.monotonic()
-    await asyncio.gather(*(client.run(started + plan.seconds) for client in clients))
+    if plan.rate:
+        times = await _arrivals(plan, clients)
+    else:
+        await asyncio.gather(*(client.run(started + plan.seconds) for client in clients))
+        times = [took for client in clients for took in client.times]
     elapsed = time.monotonic() - started
     await asyncio.gather(*(client.close() for client in clients))
     outcomes: Counter[str] = Counter()
@@ -152,12 +158,37 @@ async def send(plan: Round) -> Sent:
         outcomes.update(client.outcomes)
     added = [size for client in clients for size in client.added]
     return Sent(
-        times=[took for client in clients for took in client.times],
+        times=times,
         elapsed=elapsed,
         next=numbers.next,
         outcomes=dict(outcomes),
         added_bytes=sum(added) / len(added) if added else 0.0,
     )
+
+
+async def _arrivals(plan: Round, clients: Sequence[Client]) -> list[float]:
+    """Each request takes the first free client; its time counts from the moment it was due."""
+    free: asyncio.Queue[Client] = asyncio.Queue()
+    for client in clients:
+        free.put_nowait(client)
+    times: list[float] = []
+
+    async def arrival(due: float) -> None:
+        client = await free.get()
+        try:
+            await client.exchange()
+        finally:
+            free.put_nowait(client)
+        times.append(time.monotonic() - due)
+
+    chance = random.Random(plan.first)
+    due = time.monotonic()
+    end = due + plan.seconds
+    async with asyncio.TaskGroup() as running:
+        while (due := due + chance.expovariate(plan.rate)) < end:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            running.create_task(arrival(due))
+    return times
 
 
 if __name__ == "__main__":

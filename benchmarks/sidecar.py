@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 from prometheus_client import CollectorRegistry
@@ -46,8 +47,9 @@ class Place:
     http: int
 
     @classmethod
-    def make(cls, scratch: Path, name: str, milvus: str = "") -> Place:
-        """*milvus*: address of a server; without one, Milvus Lite in the sidecar's process."""
+    def make(cls, scratch: Path, name: str, milvus: str = "", **sections: Any) -> Place:
+        """*milvus*: address of a server; without one, Milvus Lite in the sidecar's process. *sections* of the
+        configuration are added."""
         ext_proc, api, http = free_ports(3)
         config = scratch / f"{name}.yaml"
         data = scratch / name
@@ -64,9 +66,22 @@ class Place:
             "data_dir": str(data),
             "telemetry": {"log_level": "warning"},
             "envoy": {"two_filters": True},  # which changes nothing for one filter
+            **sections,
         }
         config.write_text(yaml.safe_dump(written))
         return cls(config, ext_proc, http)
+
+
+def worked(pid: int) -> float:
+    """Seconds of a core that the process has used so far."""
+    # proc(5): utime and stime are the 14th and 15th; the name before them may hold spaces, not this bracket.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident(pid: int, field: str = "VmRSS") -> float:
+    """MiB that the process has in memory now (VmRSS) or had at most so far (VmHWM)."""
+    return int(Path(f"/proc/{pid}/status").read_text().partition(f"{field}:")[2].split()[0]) / 1024
 
 
 class Running:
@@ -78,15 +93,11 @@ class Running:
         self.took = took  # seconds from start to ready
 
     def resident(self, field: str = "VmRSS") -> float:
-        """MiB in memory now (VmRSS) or at most so far (VmHWM)."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(status.partition(f"{field}:")[2].split()[0]) / 1024
+        return resident(self.pid, field)
 
     def worked(self) -> float:
         """Seconds of a core used so far."""
-        # proc(5): utime and stime are the 14th and 15th; the name before them may hold spaces, not this bracket.
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return worked(self.pid)
 
     async def quiet(self) -> None:
         """Waits until the sidecar rests for longer than a session takes to be silent, so that what it learns of
