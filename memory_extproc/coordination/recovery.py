@@ -182,7 +182,7 @@ class Recovery:
         self.sequence = max(self.sequence, seen)
 
     async def read(self, pipeline: Any) -> list[Any]:
-        """The answers to *pipeline*, a pipeline without a transaction: Redis cannot be wiped and refilled within it.
+        """The answers to *pipeline*, which needs no transaction: Redis cannot be wiped and refilled within it.
         TransientError if Redis lost data."""
         floor = self.sequence
         pipeline.hmget(self.key, self.fields)
