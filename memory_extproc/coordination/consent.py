@@ -287,15 +287,12 @@ class RedisConsent:
         return await self._range(owner, 0)
 
     async def _range(self, owner: Owner, first: int) -> Sequence[ConsentChange]:
-        floor = 0 if self._recovery is None else self._recovery.sequence
-        # A pipeline without a transaction suffices: Redis cannot be wiped and refilled in between.
         pipeline = self._link.client.pipeline(transaction=False)
         pipeline.lrange(self._key(owner.key), first, -1)
-        if self._recovery is not None:
-            pipeline.hmget(self._recovery.key, self._recovery.fields)
-        found, *standing = await self._link.bounded(pipeline.execute())
-        if self._recovery is not None:
-            self._recovery.compare(standing[0][0], standing[0][1], floor)
+        if self._recovery is None:
+            (found,) = await self._link.bounded(pipeline.execute())
+        else:
+            (found,) = await self._recovery.read(pipeline)
         return tuple(map(_of_bytes, found))
 
     async def counts(self) -> Mapping[Consent, int]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import msgspec
 
@@ -180,6 +180,16 @@ class Recovery:
             self._close(loss)
         self.check()
         self.sequence = max(self.sequence, seen)
+
+    async def read(self, pipeline: Any) -> list[Any]:
+        """The answers to *pipeline*, which needs no transaction: Redis cannot be wiped and refilled within it.
+        TransientError if Redis lost data."""
+        floor = self.sequence
+        pipeline.hmget(self.key, self.fields)
+        answers: list[Any]
+        *answers, standing = await self._link.bounded(pipeline.execute())
+        self.compare(standing[0], standing[1], floor)
+        return answers
 
     async def advance(self) -> None:
         """Advance the number, with every write and lease renewal."""

@@ -320,14 +320,32 @@ class RedisLedger:
         return keys, [job.id, kept, int(job.shut), int(job.open), cut, repr(at), int(copy), *items]
 
     async def job(self, job_id: str) -> LedgerJob | None:
-        self._check()
-        raw = await self._link.bounded(self._link.client.hget(f"{self._base}:jobs", job_id))
-        return None if raw is None else _read(job_id, raw)
+        found = await self._jobs([job_id])
+        return found[0] if found else None
 
     async def list_unfinished(self) -> Sequence[LedgerJob]:
-        ids = await self._link.bounded(self._link.client.zrange(f"{self._base}:order", 0, -1))
-        found = [await self.job(one.decode()) for one in ids]
-        return [job for job in found if job is not None and job.open]
+        self._check()
+        pipeline = self._link.client.pipeline(transaction=False)
+        pipeline.zrange(f"{self._base}:order", 0, -1)
+        (ids,) = await self._read(pipeline)
+        parts = (ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE))
+        return [job for part in parts for job in await self._jobs([one.decode() for one in part]) if job.open]
+
+    async def _jobs(self, ids: Sequence[str]) -> list[LedgerJob]:
+        """Those of *ids* that exist, in their order."""
+        self._check()
+        if not ids:
+            return []
+        pipeline = self._link.client.pipeline(transaction=False)
+        pipeline.hmget(f"{self._base}:jobs", ids)
+        (kept,) = await self._read(pipeline)
+        return [_read(one, raw) for one, raw in zip(ids, kept, strict=True) if raw is not None]
+
+    async def _read(self, pipeline: Any) -> list[Any]:
+        if self._recovery is not None:
+            return await self._recovery.read(pipeline)
+        answers: list[Any] = await self._link.bounded(pipeline.execute())
+        return answers
 
     async def marks(self, subject: str) -> LedgerMarks:
         return (await self._marks_of(subject))[0]
@@ -377,9 +395,8 @@ class RedisLedger:
         by_moment = defaultdict[float, list[bytes]](list)
         for item, at in marks.items.items():
             by_moment[at].append(item)
-        jobs = [await self.job(one) for one in shut]
         return [
-            *(Copied.of_job(job) for job in jobs if job is not None),
+            *map(Copied.of_job, await self._jobs(shut)),
             *(Copied(Kind.CUT, subject, cut) for cut in marks.cuts),
             *(copy for at, found in by_moment.items() for copy in of_items(subject, sorted(found), at)),
         ]

@@ -347,7 +347,7 @@ async def test_what_was_told_is_forgotten_where_the_memory_api_is_beside_the_cha
 
 async def test_two_filters_as_they_are_written_have_nothing_broken(rest: RestStand) -> None:
     rest.upstream.answers = counting_model
-    rest.changes["envoy"] = {"two_filters": True, "message_timeout": "4s", "health_interval": "1ms"}
+    rest.changes["envoy"] = {"two_filters": True, "message_timeout": "12s", "health_interval": "1ms"}
     rest.options = replace(rest.options, two_filters=True)
     await rest.start()
     findings = await examined(rest, trusted_edge=True, admin=True)

@@ -40,7 +40,7 @@ def written(
         identity=IdentityMode.TRUST,
         user_header="x-authz-user-id",
         tenant_header="x-authz-tenant-id",
-        message_timeout=timedelta(seconds=4),
+        message_timeout=timedelta(seconds=12),
         health_interval=timedelta(milliseconds=100),
         route_timeout=timedelta(0),
         idle_timeout=timedelta(minutes=10),

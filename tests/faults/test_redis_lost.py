@@ -194,6 +194,21 @@ async def test_what_was_forgotten_and_who_said_no_is_known_after_a_wipe(place: P
         assert sum(one.sample("coordination_losses_total", kind=kind) for kind in ("wiped", "replaced")) == 1
 
 
+async def test_a_receipt_is_never_denied_because_redis_was_just_wiped(place: Place) -> None:
+    one = await place.replica("one")
+    await one.forget(ANN, 1, done=False)
+    await place.wipe(one)
+    ledger = one.erasing.ledger
+    for look in (ledger.job(f"{1:032x}"), ledger.list_unfinished()):
+        with pytest.raises(TransientError):
+            await look
+    await one.try_again()
+    await one.try_again()
+    found = await ledger.job(f"{1:032x}")
+    assert found is not None
+    assert [job.id for job in await ledger.list_unfinished()] == [found.id]
+
+
 async def test_a_redis_that_went_back_to_what_it_was_is_brought_up_to_date(place: Place) -> None:
     first, second = await place.replica("one"), await place.replica("two")
     await serving(first, second)
