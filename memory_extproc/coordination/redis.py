@@ -19,7 +19,7 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import check_registered
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import LedgerJob, LedgerMarks, Owner
-from memory_extproc.ports import KeyWrapper, OwnerEntry
+from memory_extproc.ports import Changes, KeyWrapper, OwnerEntry
 
 _GLANCE = timedelta(milliseconds=60)  # how long a request waits for the version of cached data
 # A sorted set holds each owner's record keys with their expiry, so that they can be found and deleted. The server's
@@ -66,10 +66,27 @@ if holder and holder ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
+# KEYS: version, changes. ARGV: ids, or nothing where any may have changed; most entries; milliseconds.
+_BUMP = """
+local version = redis.call('INCR', KEYS[1])
+if ARGV[1] == '' then
+  redis.call('DEL', KEYS[2])
+else
+  redis.call('RPUSH', KEYS[2], version .. ' ' .. ARGV[1])
+  redis.call('LTRIM', KEYS[2], -ARGV[2], -1)
+  redis.call('PEXPIRE', KEYS[2], ARGV[3])
+end
+return version
+"""
 _RELEASE = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
 return 1
 """
+
+
+_CHANGES_KEPT = 32  # writes of an owner, for replicas that hold the owner's memories as of an earlier version
+_CHANGES_FOR = timedelta(minutes=10)
+_MOST_CHANGED = 100  # ids of one write; beyond them reading all anew costs little more
 
 
 def _milliseconds(ttl: timedelta) -> int:
@@ -98,6 +115,7 @@ class RedisCoordination:
         self._swap = self._client.register_script(_SWAP)
         self._delete = self._client.register_script(_DELETE)
         self._acquire = self._client.register_script(_ACQUIRE)
+        self._bump = self._client.register_script(_BUMP)
         self._release = self._client.register_script(_RELEASE)
         self._advance = self._client.register_script("return redis.call('INCR', KEYS[1])")
 
@@ -116,8 +134,24 @@ class RedisCoordination:
         call = self._client.get(self._key(owner, "version"))
         return int(await self._link.bounded(call, within=_GLANCE) or 0)
 
-    async def bump(self, owner: Owner) -> int:
-        return int(await self._call_within_timeout(self._client.incr(self._key(owner, "version"))))
+    async def bump(self, owner: Owner, changed: Sequence[str] | None = None) -> int:
+        known = changed is not None and 0 < len(changed) <= _MOST_CHANGED
+        keys = [self._key(owner, "version"), self._key(owner, "changes")]
+        args = [" ".join(changed or ()) if known else "", _CHANGES_KEPT, _milliseconds(_CHANGES_FOR)]
+        return int(await self._call_within_timeout(self._bump(keys=keys, args=args)))
+
+    async def changes(self, owner: Owner, since: int) -> Changes | None:
+        kept = await self._call_within_timeout(self._client.lrange(self._key(owner, "changes"), 0, -1))
+        version, ids = since, set[str]()
+        for entry in kept:
+            number, *changed = bytes(entry).decode().split(" ")
+            if int(number) <= since:
+                continue
+            if int(number) != version + 1:
+                return None
+            version = int(number)
+            ids.update(changed)
+        return Changes(version, frozenset(ids)) if version > since else None
 
     async def epoch(self, owner: Owner) -> int:
         return int(await self._call_within_timeout(self._client.get(self._key(owner, "epoch"))) or 0)

@@ -17,7 +17,7 @@ from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, Sqlite
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Now, OwnerEntry
+from memory_extproc.ports import Changes, Now, OwnerEntry
 
 # Statements are separated by a semicolon and an empty line. Owners are stored by key, never by name.
 _SCHEMA = Schema(
@@ -79,12 +79,16 @@ class SqliteCoordination(SqliteBacked):
     async def version(self, owner: Owner) -> int:
         return self._counter("SELECT version FROM counters WHERE owner = ?", owner)
 
-    async def bump(self, owner: Owner) -> int:
+    async def bump(self, owner: Owner, changed: Sequence[str] | None = None) -> int:  # noqa: ARG002
         return await self._count(
             "INSERT INTO counters (owner, version) VALUES (?, 1)"
             " ON CONFLICT (owner) DO UPDATE SET version = version + 1 RETURNING version",
             owner,
         )
+
+    async def changes(self, owner: Owner, since: int) -> Changes | None:  # noqa: ARG002
+        """None: a single replica knows its own writes, and a command that wrote beside it may have written all."""
+        return None
 
     async def epoch(self, owner: Owner) -> int:
         return self._counter("SELECT epoch FROM counters WHERE owner = ?", owner)

@@ -39,7 +39,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Journal, JournalDepth, JournalEntry, KeyStore, MemoryStore
+from memory_extproc.ports import Changes, Coordination, Journal, JournalDepth, JournalEntry, KeyStore, MemoryStore
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -355,8 +355,11 @@ class EncryptedCoordination:
     async def version(self, owner: Owner) -> int:
         return await self._coordination.version(owner)
 
-    async def bump(self, owner: Owner) -> int:
-        return await self._coordination.bump(owner)
+    async def bump(self, owner: Owner, changed: Sequence[str] | None = None) -> int:
+        return await self._coordination.bump(owner, changed)
+
+    async def changes(self, owner: Owner, since: int) -> Changes | None:
+        return await self._coordination.changes(owner, since)
 
     async def epoch(self, owner: Owner) -> int:
         return await self._coordination.epoch(owner)

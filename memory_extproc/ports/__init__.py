@@ -4,6 +4,7 @@ Every adapter, fakes included, passes its port's contract suite under tests/cont
 TransientError or PermanentError (errors.py), and no other errors of their own."""
 
 from memory_extproc.ports.coordination import (
+    Changes,
     ConsentRecords,
     ConsentRegistry,
     Coordination,

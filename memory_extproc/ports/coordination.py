@@ -21,14 +21,25 @@ from memory_extproc.model import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The ids of all rows that were written or deleted after a version and up to *version*."""
+
+    version: int
+    ids: frozenset[str]
+
+
 class Coordination(Protocol):
     """State shared by replicas: SQLite for a single replica, Redis for several."""
 
     async def version(self, owner: Owner) -> int:
         """The number of writes for *owner* by all replicas; 0 at first. Cheap: on the read path."""
 
-    async def bump(self, owner: Owner) -> int:
-        """Count a write and return the new version."""
+    async def bump(self, owner: Owner, changed: Sequence[str] | None = None) -> int:
+        """Count a write and return the new version. *changed*: ids of the rows written or deleted; None: any."""
+
+    async def changes(self, owner: Owner, since: int) -> Changes | None:
+        """What was written after version *since*; None where that is not kept any more, or could be anything."""
 
     async def epoch(self, owner: Owner) -> int:
         """The number of forgets of *owner*; a write that began in an older epoch is discarded."""

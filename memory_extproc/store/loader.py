@@ -25,9 +25,9 @@ _WAITING = 16  # times as many as run
 
 @dataclass(frozen=True, slots=True)
 class FillLimits:
-    bytes: int  # of one owner's rows; who has more is not held
-    page: int  # rows asked of the store at once
-    at_once: int  # running at the same time; up to 16 times as many wait
+    bytes: int  # of one owner's rows; larger owners are not resident
+    page: int  # rows per read of the store
+    at_once: int  # concurrent fills; up to 16 times as many wait
     retry: timedelta  # after a failed fill
 
 
@@ -38,7 +38,7 @@ class Fill:
 
 
 class PartitionLoader:
-    """At most one of each owner at a time. To be ended."""
+    """Runs at most one fill per owner at a time. Call `end` at shutdown."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class PartitionLoader:
         self._slots = asyncio.Semaphore(limits.at_once)
 
     def reconfigure(self, limits: FillLimits) -> None:
-        """How many run at the same time stays."""
+        """Apply new limits; `at_once` keeps its first value."""
         self._limits = limits
 
     async def end(self) -> None:
@@ -67,11 +67,11 @@ class PartitionLoader:
 
     @property
     def under_way(self) -> int:
-        """Those that run or wait."""
+        """The number of fills that run or wait."""
         return len(self._fills)
 
     def start(self, owner: Owner, owned: OwnerOverlay) -> Fill | None:
-        """The one that runs, if one does; None where it is not the time for one."""
+        """Start a fill, or return the running one; None while a fill may not start."""
         running = self._fills.get(owner)
         if running is not None:
             return running
@@ -87,12 +87,31 @@ class PartitionLoader:
     async def _fill(self, owner: Owner, published: asyncio.Event) -> None:
         with self._roster.using(owner) as owned:
             async with self._slots:
-                # A cold owner gets what a lagging read shows at once, as the store's own search would
-                # give; a fresh read follows and takes its place.
+                if await self._refresh(owner, owned):
+                    return
+                # A cold owner is served from a lagging read at once, like from the store's own search; a
+                # fresh read follows and replaces it.
                 if self._store.lags and owned.held is None:
                     await self._read_all(owner, owned, fresh=False)
                     published.set()
                 await self._read_all(owner, owned, fresh=self._store.lags)
+
+    async def _refresh(self, owner: Owner, owned: OwnerOverlay) -> bool:
+        """Read the rows written by other replicas since; return False if all rows must be read."""
+        held = owned.held
+        changes = None if held is None else await self._coordination.changes(owner, owned.seen)
+        if changes is None:
+            return False
+        attempt = owned.begin_fill(changes.version)
+        try:
+            rows = await self._store.fetch(owner, sorted(changes.ids))
+            await read_ahead([row.memory for row in rows])
+        except BaseException:
+            owned.abandon_fill()
+            raise
+        owned.end_refresh(attempt, changes.ids, rows)
+        self._roster.account(owned)
+        return owned.held is not None and owned.held is held
 
     async def _read_all(self, owner: Owner, owned: OwnerOverlay, *, fresh: bool) -> None:
         if owned.too_large:
@@ -117,7 +136,7 @@ class PartitionLoader:
         self._roster.account(owned)
 
     def _end_fill(self, owner: Owner, owned: OwnerOverlay, fill: Fill) -> None:
-        """The end of a fill's task, however it came."""
+        """Record the outcome of a fill."""
         del self._fills[owner]
         fill.published.set()
         error = None if fill.task.cancelled() else fill.task.exception()
@@ -163,7 +182,7 @@ async def read_ahead(memories: Sequence[Memory]) -> None:
 
 
 async def held_rows(owned: OwnerOverlay, held: ResidentRows) -> AsyncIterator[Sequence[Memory]]:
-    """What is held in process, as it was when this began, without what was deleted since."""
+    """Yield the resident rows as of the call, without rows deleted since."""
     memories, generation = held.memories(), owned.generation
     for start in range(0, len(memories), _SHOWN_AT_A_TIME):
         if owned.generation != generation:
@@ -175,7 +194,7 @@ async def held_rows(owned: OwnerOverlay, held: ResidentRows) -> AsyncIterator[Se
 async def stored_rows(
     store: MemoryStore, owner: Owner, owned: OwnerOverlay, page: int, now: datetime, settle: timedelta
 ) -> AsyncIterator[Sequence[Memory]]:
-    """What the store has of *owner*, each row once, with our own writes laid over it."""
+    """Yield the rows of *owner* in the store, each once, overlaid by our own writes."""
     generation, given = owned.generation, set[str]()
     # Taken now: once the store has settled, what is laid over it may go while we read.
     laid = {row.memory.id: row.memory for row in owned.live_writes()}

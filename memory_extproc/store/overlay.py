@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,7 +33,7 @@ class Write:
 
 
 class Attempt:
-    """A running fill: the rows read so far, and the owner's state when it began."""
+    """A running fill: the rows read so far, if all are read, and the owner's state when it began."""
 
     def __init__(self, version: int, generation: int, tick: int) -> None:
         self.version = version
@@ -57,6 +57,7 @@ class OwnerOverlay:
         self.users = 0  # calls and fills that use this object
         self.too_large = False  # to be resident: the store's own search answers
         self.not_before: datetime | None = None  # no fill before, after a failed fill
+        self.unsaid = False  # a write that other replicas could not be told of
         self.counted = 0  # its bytes in the sum over all owners
         self._seen = _NEVER
         self._own: set[int] = set()  # versions above `seen` that our own writes made
@@ -220,6 +221,23 @@ class OwnerOverlay:
         self.held = attempt.held
         self._see(attempt.version, attempt.own)
 
+    def end_refresh(self, attempt: Attempt, ids: Iterable[str], rows: Sequence[Embedded]) -> None:
+        """Bring `held` up to the attempt's version: *rows* are all that the store has of *ids*."""
+        self._attempt = None
+        if attempt.generation != self._generation or self.held is None:
+            return
+        read = {row.memory.id: row for row in rows}
+        for one in ids:
+            write = self.overlay.get(one)
+            if write is not None and (write.acknowledged is None or write.tick >= attempt.tick):
+                continue  # ours is newer than the read, and held already
+            self._lift(one)
+            if one in read:
+                self.held.put(read[one])
+            else:
+                self.held.remove(one)
+        self._see(attempt.version, attempt.own | self._own)
+
     def abandon_fill(self) -> None:
         self._attempt = None
 
@@ -240,7 +258,8 @@ class OwnerOverlay:
     def may_go(self, now: datetime) -> bool:
         """Whether dropping this object loses nothing."""
         waits = self.not_before is not None and now < self.not_before
-        return self.held is None and not self.overlay and not self.too_large and not waits
+        idle = not self.too_large and not self.unsaid and not waits
+        return self.held is None and not self.overlay and idle
 
 
 # The owners with state in this process, within a bound of bytes.

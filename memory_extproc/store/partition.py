@@ -90,7 +90,7 @@ class Partitions:
         )
 
     def reconfigure(self, limits: PartitionLimits) -> None:
-        """Another bound for what is held. Lower: what is too much goes when it is next used."""
+        """Apply new limits. A lower bound takes effect when a partition is next used."""
         self._limits = limits
         self._roster.most = limits.bytes
         self._fills.reconfigure(_of_fills(limits))
@@ -305,7 +305,7 @@ class Partitions:
 
     @asynccontextmanager
     async def alone(self, owner: Owner) -> AsyncIterator[ExclusiveAccess]:
-        """No other write of *owner*'s in this process runs within; those that began before have ended."""
+        """Exclude other writes of *owner* in this process; earlier writes have ended."""
         with self._roster.using(owner) as owned:
             async with owned.writes:
                 yield ExclusiveAccess(
@@ -316,13 +316,13 @@ class Partitions:
                 )
 
     def unstored(self, owner: Owner) -> Sequence[Memory]:
-        """What this process wrote and the store may not have yet."""
+        """Our own writes that may not be in the store yet."""
         owned = self._roster.of(owner)
         return [] if owned is None else [row.memory for row in owned.live_writes()]
 
     def drop(self, owner: Owner) -> None:
-        """What is held of *owner*, and what a running fill brings, is not shown any more; the store is asked anew.
-        Our own writes stay until it has them."""
+        """Discard the resident rows of *owner* and the result of a running fill. Our own writes stay until
+        the store has them."""
         owned = self._roster.of(owner)
         if owned is not None:
             owned.outdate()
@@ -335,7 +335,7 @@ class Partitions:
         return None if owned is None or owned.held is None else len(owned.held)
 
     def owners(self) -> list[Owner]:
-        """Those of whom anything is held."""
+        """Owners with state in this process."""
         return self._roster.owners()
 
     def _withdraw(self, owned: OwnerOverlay, ids: Sequence[str]) -> None:
@@ -349,8 +349,7 @@ class Partitions:
         with owned.writing():
             await self._store.delete(owner, ids)
             owned.acknowledge(mark, self._monotonic_now())
-            owned.count_own(await self._coordination.bump(owner))
-            self._written(owner)
+            await self._announce(owner, owned, ids)
 
     async def _delete_all(self, owner: Owner, owned: OwnerOverlay) -> None:
         owned.forget(await self._version(owner, owned))
@@ -358,8 +357,14 @@ class Partitions:
         with owned.writing():
             await self._store.delete_owner(owner)
             owned.forgotten(self._monotonic_now())
-            owned.count_own(await self._coordination.bump(owner))
-            self._written(owner)
+            await self._announce(owner, owned, None)
+
+    async def _announce(self, owner: Owner, owned: OwnerOverlay, ids: Sequence[str] | None) -> None:
+        """Tell the other replicas which rows were written; all rows after a failure to tell."""
+        unsaid, owned.unsaid = owned.unsaid, True
+        owned.count_own(await self._coordination.bump(owner, None if unsaid else ids))
+        owned.unsaid = False
+        self._written(owner)
 
     async def change(self, owner: Owner, id: str, change: Change) -> bool:  # noqa: A002 - the word of the port
         with self._roster.using(owner) as owned:
@@ -404,8 +409,7 @@ class Partitions:
                 raise
             owned.acknowledge(mark, self._monotonic_now())
             # After the rows: a replica that sees the new version finds them in the store.
-            owned.count_own(await self._coordination.bump(owner))
-            self._written(owner)
+            await self._announce(owner, owned, [row.memory.id for row in rows])
 
     async def _lay(
         self, owner: Owner, owned: OwnerOverlay, rows: Sequence[Embedded]

@@ -28,7 +28,7 @@ from memory_extproc.model import (
     TurnOutcome,
     Vector,
 )
-from memory_extproc.ports import JournalEntry, Now
+from memory_extproc.ports import Changes, JournalEntry, Now
 from memory_extproc.store.resident import nearest_of
 from memory_extproc.store.rules import CONTENT_BYTES, check_owner, check_rows, check_vector, fit, searchable
 
@@ -355,6 +355,7 @@ class InMemoryCoordination:
     def __init__(self, now: Now) -> None:
         self._now = now
         self._versions: dict[Owner, int] = {}
+        self._changes: dict[Owner, dict[int, Sequence[str] | None]] = {}
         self._epochs: dict[Owner, int] = {}
         self.records: dict[_RecordKey, tuple[bytes, datetime]] = {}
         self._leases: dict[str, tuple[str, datetime]] = {}
@@ -362,9 +363,18 @@ class InMemoryCoordination:
     async def version(self, owner: Owner) -> int:
         return self._versions.get(owner, 0)
 
-    async def bump(self, owner: Owner) -> int:
-        self._versions[owner] = self._versions.get(owner, 0) + 1
-        return self._versions[owner]
+    async def bump(self, owner: Owner, changed: Sequence[str] | None = None) -> int:
+        version = self._versions[owner] = self._versions.get(owner, 0) + 1
+        self._changes.setdefault(owner, {})[version] = changed
+        return version
+
+    async def changes(self, owner: Owner, since: int) -> Changes | None:
+        version = self._versions.get(owner, 0)
+        made = self._changes.get(owner, {})
+        written = [made.get(number) for number in range(since + 1, version + 1)]
+        if not written or None in written:
+            return None
+        return Changes(version, frozenset(one for ids in written for one in ids or ()))
 
     async def epoch(self, owner: Owner) -> int:
         return self._epochs.get(owner, 0)

@@ -16,7 +16,7 @@ from memory_extproc.encryption.codecs import EncryptedCoordination
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Owner
-from memory_extproc.ports import Coordination
+from memory_extproc.ports import Changes, Coordination
 from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey
 from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
@@ -79,6 +79,32 @@ async def test_epochs_count_each_owners_forgets_apart_from_versions(coordination
 async def test_a_write_counts_once_however_many_write_at_once(coordination: Coordination) -> None:
     counted = await asyncio.gather(*(coordination.bump(ANN) for _ in range(50)))
     assert sorted(counted) == list(range(1, 51))
+
+
+async def test_what_changed_since_a_version_is_told_exactly_or_not_at_all(coordination: Coordination) -> None:
+    assert await coordination.changes(ANN, 0) is None
+    await coordination.bump(ANN, ["a", "b"])
+    await coordination.bump(ANN, ["b", "c"])
+    every, last = Changes(2, frozenset("abc")), Changes(2, frozenset("bc"))
+    assert await coordination.changes(ANN, 0) in (None, every)
+    assert await coordination.changes(ANN, 1) in (None, last)
+    assert await coordination.changes(ANN, 2) is None
+    assert [await coordination.changes(other, 0) for other in OTHERS] == [None, None, None]
+    await coordination.bump(ANN)
+    await coordination.bump(ANN, ["d"])
+    assert [await coordination.changes(ANN, since) for since in (0, 1, 2)] == [None, None, None]
+    assert await coordination.changes(ANN, 3) in (None, Changes(4, frozenset("d")))
+
+
+@pytest.mark.redis
+async def test_redis_keeps_a_bounded_number_of_changes(redis_server: RedisServer) -> None:
+    async with RedisCoordination(redis_server.url, prefix=uuid4().hex, timeout=timedelta(seconds=10)) as redis:
+        for number in range(40):
+            await redis.bump(ANN, [f"{number}"])
+        assert await redis.changes(ANN, 0) is None
+        assert await redis.changes(ANN, 38) == Changes(40, frozenset({"38", "39"}))
+        await redis.bump(ANN, [f"{number}" for number in range(1_000)])
+        assert await redis.changes(ANN, 38) is None
 
 
 async def test_a_record_is_found_by_its_owner_kind_and_key_only(coordination: Coordination) -> None:

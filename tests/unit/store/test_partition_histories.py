@@ -16,36 +16,36 @@ from tests.unit.store.partitions import Setting, a_row, a_setting, search, up_to
 PEOPLE = (ANN, OTHER_ANN)
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["put", "put", "supersede", "confirm", "delete", "forget", "search", "elsewhere", "settle"]
-        ),
+        st.sampled_from(["put", "put", "supersede", "confirm", "delete", "forget", "search", "settle"]),
         st.sampled_from(PEOPLE),
         st.integers(0, 5),
         st.integers(0, 5),
+        st.booleans(),
     ),
     max_size=25,
 )
+Step = tuple[str, Owner, int, int, bool]
 
 
-async def take(step: tuple[str, Owner, int, int], setting: Setting, mine: Partitions, other: Partitions) -> None:
-    kind, owner, n, m = step
+async def take(step: Step, setting: Setting, mine: Partitions, other: Partitions) -> None:
+    kind, owner, n, m, elsewhere = step
     id_, at = a_memory(f"{n}", owner).id, MONDAY + timedelta(hours=m)
     setting.clock.now += timedelta(seconds=1)
+    writer = other if elsewhere else mine
     match kind:
         case "put":
-            await mine.put(owner, [a_row(f"{n}", owner, angle=m / 3, created_at=at, access_count=m)])
+            angle = -m / 3 if elsewhere else m / 3
+            await writer.put(owner, [a_row(f"{n}", owner, angle=angle, created_at=at, access_count=m)])
         case "supersede":
-            await mine.supersede(owner, id_, f"{m}", at)
+            await writer.supersede(owner, id_, f"{m}", at)
         case "confirm":
-            await mine.confirm(owner, id_, at)
+            await writer.confirm(owner, id_, at)
         case "delete":
-            await mine.delete(owner, [id_])
+            await writer.delete(owner, [id_])
         case "forget":
-            await mine.delete_owner(owner)
+            await writer.delete_owner(owner)
         case "search":
-            await search(mine, owner)
-        case "elsewhere":
-            await other.put(owner, [a_row(f"{n}", owner, angle=-m / 3, access_count=10 + m)])
+            await search(writer, owner)
         case "settle":
             setting.store.settle()
 
@@ -57,7 +57,7 @@ def shown(searched: SearchResult) -> Sequence[tuple[Memory, float]]:
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS, lags=st.booleans())
 async def test_after_any_history_a_partition_finds_what_a_freshly_filled_one_finds(
-    steps: list[tuple[str, Owner, int, int]], lags: bool
+    steps: list[Step], lags: bool
 ) -> None:
     setting = a_setting(lags=lags)
     setting.store.weather.lagging = lags
