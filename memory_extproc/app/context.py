@@ -162,7 +162,7 @@ def partition_limits(settings: Settings) -> PartitionLimits:
     The first request of an owner waits for the load as long as its deadline leaves time for the store's own search.
     """
     limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=settings.deadline / 4)
-    return limits if settings.memory.milvus.address else replace(limits, page=32, fills=1)
+    return limits if settings.memory.milvus.address else replace(limits, page=128, fills=1)
 
 
 def recall_limits(settings: Settings) -> RecallLimits:

@@ -135,7 +135,7 @@ _OTHER = "more"
 def group_of(memory: Memory, tells: int) -> str:
     """The heading that an overview puts *memory* under."""
     if memory.type is MemoryType.PROCEDURAL:
-        return "habits"
+        return "procedures"
     named = memory.metadata.get("attribute")
     by_field = ATTRIBUTES.of_field(named) if isinstance(named, str) else 0
     groups = ATTRIBUTES.groups(by_field or tells)

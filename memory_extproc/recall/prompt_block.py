@@ -55,7 +55,7 @@ SHORTEST_CUT = 24  # tokens; a memory cut shorter than this says too little to b
 
 
 # Headings of an overview, in their order.
-GROUPS = ("identity", "work", "people", "health", "preferences", "habits", "plans", "things")
+GROUPS = ("identity", "work", "people", "health", "preferences", "habits", "plans", "procedures", "things")
 NO_HEADINGS: Mapping[str, str] = MappingProxyType({})
 
 

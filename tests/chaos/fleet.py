@@ -222,10 +222,11 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def _redis_flushed(self) -> AsyncIterator[None]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._redis.port)
-        writer.write(b"FLUSHALL\r\n")
-        assert (await reader.readline()).startswith(b"+OK")
-        writer.close()
+        async with self._redis_changing:  # a Redis that was killed has to be up
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._redis.port)
+            writer.write(b"FLUSHALL\r\n")
+            assert (await reader.readline()).startswith(b"+OK")
+            writer.close()
         yield
 
     @contextlib.asynccontextmanager

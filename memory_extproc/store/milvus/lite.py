@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from contextlib import suppress
 from functools import partial
@@ -24,8 +24,11 @@ import grpc
 
 from memory_extproc.coordination.sqlite_file import FileId, Harm, file_id
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.store.milvus.lite_workarounds import arrow_without_pandas, narrow_reader, share_upkeep
+from memory_extproc.observe.log import logger
+from memory_extproc.store.milvus.lite_workarounds import LiteReader, arrow_without_pandas, share_upkeep
+from memory_extproc.store.milvus.options import Place
 
+log = logger(__name__)
 # Rows that are not flushed are turned into Python lists by every search. Read when milvus_lite is imported.
 _MEMTABLE_VARIABLE = "MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES"
 _MEMTABLE_BYTES = 2 * 1024 * 1024
@@ -95,6 +98,16 @@ class EmbeddedLite:
         self._server.start()
         return self.address
 
+    def read(
+        self, place: Place, filter_: str, fields: Sequence[str], most: int | None
+    ) -> list[dict[str, Any]] | None:
+        """Rows of *place* from Lite's own tables; None where the server has to be asked, which knows why."""
+        try:
+            return LiteReader(self._database).read(place.collection, filter_, fields, place.partitions, most)
+        except Exception as error:  # noqa: BLE001 - of whatever kind: the server refuses the same, with its code
+            log.warning("store.direct_read_failed", error=type(error).__name__)
+            return None
+
     def stop(self) -> None:
         """Flushes and lets go of the file. May be called again."""
         if self._server is not None:
@@ -131,7 +144,6 @@ def _one_writer(database: Any, upkeep: futures.Executor) -> Any:
     class OneWriter(MilvusServicer):  # type: ignore[misc]  # it has no types
         def __init__(self) -> None:
             super().__init__(database)
-            self._reader = narrow_reader(database)
             self._making = threading.Lock()
             self._writing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
@@ -147,9 +159,6 @@ def _one_writer(database: Any, upkeep: futures.Executor) -> Any:
                     return _write_checked(database, files, name, write) or answers(status=_refusal(errno.ENOENT))
             except OSError as error:  # out of what is looked up before it writes; of the rest Lite says so itself
                 return answers(status=_refusal(error.errno))
-
-        def Query(self, request: Any, context: Any) -> Any:  # noqa: N802
-            return self._reader.Query(request, context)
 
         def Insert(self, request: Any, context: Any) -> Any:  # noqa: N802
             return self._write(request.collection_name, partial(super().Insert, request, context))

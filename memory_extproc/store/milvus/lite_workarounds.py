@@ -1,121 +1,100 @@
-"""Reads of Milvus Lite that make no more of its rows than what is asked for.
+"""What Milvus Lite in this process needs around it.
 
-Lite itself makes a Python object of every number of the vector of every row that matches, also to count them or to
-tell their ids: 15 kB and 0.2 ms each, all of them at once for a count."""
+Its own reads make a Python object of every number of the vector of every row that matches, also to count them or to
+list their ids: 15 kB and 0.2 ms each, all of them at once for a count. Rows are read from its tables instead."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 _COUNT = "count(*)"
 
 
-def narrow_reader(database: Any) -> Any:
-    """A servicer of Lite's of which only Query is to be asked."""
-    from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415 - a server is reached without it
+class LiteReader:
+    """Reads rows of an open Lite *database* as `query` of its server does."""
 
-    class NarrowReader(MilvusServicer):  # type: ignore[misc]  # it has no types
-        def _get_collection(self, request: Any, context: Any) -> Any:
-            collection = super()._get_collection(request, context)
-            return NarrowCollection(collection, counting=_COUNT in request.output_fields)
+    def __init__(self, database: Any) -> None:
+        self._database = database
 
-    return NarrowReader(database)
-
-
-class NarrowCollection:
-    """What Lite's Query asks of *collection*, one of Lite's. *counting*: only the number of rows counts."""
-
-    def __init__(self, collection: Any, *, counting: bool) -> None:
-        self._collection = collection
-        self._counting = counting
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._collection, name)
-
-    def query(
+    def read(
         self,
-        expr: str | None = None,
-        output_fields: Sequence[str] | None = None,
-        partition_names: Sequence[str] | None = None,
-        limit: int | None = None,
-        offset: int = 0,
-        timezone: str | None = None,
-        order_by_pk: bool = False,  # noqa: FBT001, FBT002 - as Lite calls it
+        name: str,
+        filter_: str,
+        fields: Sequence[str],
+        partitions: Sequence[str] | None,
+        most: int | None = None,
     ) -> list[dict[str, Any]]:
-        """As Lite's own, which is asked where whole rows are wanted, or the order of their ids is."""
-        collection = self._collection
-        fields = self._fields(output_fields)
-        if not expr or fields is None or order_by_pk:
-            found: list[dict[str, Any]] = collection.query(
-                expr, output_fields, partition_names, limit, offset, timezone, order_by_pk
-            )
-            return found
+        """Return *fields* and the id of at most *most* matching rows of the collection *name* in any order; vectors
+        as arrays. Without a limit the only field may be `count(*)`."""
+        from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415 - a server is reached without it
+
+        collection = self._database.get_collection(name)
         collection._require_loaded()  # noqa: SLF001
-        filter_ = collection._compile_filter(expr, timezone=timezone)  # noqa: SLF001
-        end = None if limit is None else offset + limit
+        ids = MilvusServicer._extract_pks_from_expr(filter_, collection)  # noqa: SLF001
+        compiled = collection._compile_filter(filter_, timezone=None) if ids is None else None  # noqa: SLF001
+        tables = _matching(collection, partitions, compiled, ids)
+        if list(fields) == [_COUNT]:
+            return [{_COUNT: sum(len(places) for _, places in tables)}]
+        vector = collection._vector_name  # noqa: SLF001
+        fields = list(dict.fromkeys((*fields, collection.pk_field)))
         rows: list[dict[str, Any]] = []
-        for table, places in _matching(collection, filter_, partition_names):
-            rows += _read_rows(table, places if end is None else places[: end - len(rows)], fields)
-            if end is not None and len(rows) >= end:
-                break
-        return rows[offset:]
-
-    def _fields(self, asked: Sequence[str] | None) -> list[str] | None:
-        """Those to make; None where they are not only ones of the schema without a vector."""
-        if self._counting:
-            return []
-        collection = self._collection
-        known = {field.name for field in collection.schema.fields} - {collection._vector_name}  # noqa: SLF001
-        if asked is None or not known.issuperset(asked):
-            return None
-        return list(dict.fromkeys((*asked, collection.pk_field)))
+        for table, places in tables:
+            rows += _make_rows(table, places if most is None else places[: most - len(rows)], fields, vector)
+        return rows
 
 
-def _matching(collection: Any, filter_: Any, partitions: Sequence[str] | None) -> Iterator[tuple[Any, list[int]]]:
-    """Tables, and which of their rows match and stand: the newest of their id, and not deleted since."""
+def _matching(
+    collection: Any, partitions: Sequence[str] | None, filter_: Any, ids: Sequence[str] | None
+) -> Iterator[tuple[Any, list[int]]]:
+    """Yield tables with the places of their live rows that match: the newest row of each id, not deleted since.
+    Rows are chosen by the compiled *filter_*, or by *ids*, which no table is searched for."""
     from milvus_lite.search.filter import evaluate_mask  # noqa: PLC0415
 
-    # Before the segments: what a flush moves in between is then in both, not in neither.
+    # Before the segments: rows that a flush moves in between are then in both, not in neither.
     memtable = collection._memtable  # noqa: SLF001
-    ids, seqs, _, _, table = memtable.to_search_snapshot(None, partitions, include_table=True)
+    unflushed, seqs, _, _, table = memtable.to_search_snapshot(None, partitions, include_table=True)
     deleted = {id_: entry[0] for id_, entry in memtable.delete_index_snapshot().items()}
     all_segments, deltas = collection._read_snapshot()  # noqa: SLF001
     segments = [one for one in all_segments if one.num_rows and (not partitions or one.partition in partitions)]
-    written = dict(zip(ids, seqs.tolist(), strict=True))
+    written = dict(zip(unflushed, seqs.tolist(), strict=True))
 
-    def stands(id_: str, seq: int) -> bool:
+    def is_newest(id_: str, seq: int) -> bool:
         if deltas.is_deleted(id_, seq) or deleted.get(id_, -1) > seq:
             return False
         places = ((one, one.pk_to_row.get(id_)) for one in segments)
         return all(place is None or one.seqs[place] <= seq for one, place in places)
 
-    if ids:
-        mask = evaluate_mask(filter_, table)
-        yield table, [place for place in mask.nonzero()[0].tolist() if stands(ids[place], written[ids[place]])]
+    def matches(table: Any, places: Mapping[str, int]) -> list[int]:
+        if ids is not None:
+            return [places[id_] for id_ in ids if id_ in places]
+        return cast("list[int]", evaluate_mask(filter_, table).nonzero()[0].tolist())
+
+    if unflushed:
+        places = {id_: place for place, id_ in enumerate(unflushed)} if ids is not None else {}
+        chosen = matches(table, places)
+        yield table, [place for place in chosen if is_newest(unflushed[place], written[unflushed[place]])]
     for one in segments:
-        mask = evaluate_mask(filter_, one.table)
-        yield (
-            one.table,
-            [
-                place
-                for place in mask.nonzero()[0].tolist()
-                if one.pks[place] not in written and stands(one.pks[place], int(one.seqs[place]))
-            ],
-        )
+        chosen = matches(one.table, one.pk_to_row)
+        live = (place for place in chosen if one.pks[place] not in written)
+        yield one.table, [place for place in live if is_newest(one.pks[place], int(one.seqs[place]))]
 
 
-def _read_rows(table: Any, places: list[int], fields: Sequence[str]) -> list[dict[str, Any]]:
-    if not (fields and places):
-        return [{} for _ in places]
-    made: list[dict[str, Any]] = table.select(list(fields)).take(places).to_pylist()
-    return made
+def _make_rows(table: Any, places: list[int], fields: Sequence[str], vector: str) -> list[dict[str, Any]]:
+    if not places:
+        return []
+    rows: list[dict[str, Any]] = table.select([one for one in fields if one != vector]).take(places).to_pylist()
+    if vector in fields:
+        numbers = table.column(vector).take(places).combine_chunks().values.to_numpy(zero_copy_only=False)
+        for row, its in zip(rows, numbers.reshape(len(places), -1), strict=True):
+            row[vector] = its.copy()  # not a view, which would keep all of them
+    return rows
 
 
 # Lite starts a thread for each collection, to compact segments and build indexes.

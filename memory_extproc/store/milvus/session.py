@@ -16,6 +16,7 @@ from memory_extproc.observe.log import logger
 from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import AsyncMilvusClient
 from memory_extproc.store.milvus.connect import Capabilities
+from memory_extproc.store.milvus.lite import EmbeddedLite
 from memory_extproc.store.milvus.options import MilvusOptions, Place, Placement
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ class Opened:
     gates: defaultdict[str, Gate]  # by collection
     calls: Calls
     options: MilvusOptions
+    lite: EmbeddedLite | None = None  # in this process
 
     async def call(self, operation: str, call: Callable[[float], Awaitable[T]]) -> T:
         """*call* is given the seconds that it has. Where a collection is not loaded, that is begun."""
@@ -49,6 +51,10 @@ class Opened:
         """Rows of *place*, by *filter_*, as Milvus gives them; any *most* of them."""
 
         async def query(limit: float) -> Any:
+            if self.lite is not None:
+                rows = await asyncio.to_thread(self.lite.read, place, filter_, fields, most)
+                if rows is not None:
+                    return rows
             return await self.client.query(
                 place.collection,
                 filter=filter_,

@@ -118,7 +118,7 @@ class MilvusStore:
                     loading.begin()
                     await loading.wait(self._options.timeout)
                 self._opened = Opened(
-                    client, capabilities, placement, loading, flusher, self._gates, self._calls, self._options
+                    client, capabilities, placement, loading, flusher, self._gates, self._calls, self._options, lite
                 )
                 self._resources = undo.pop_all()
             self._calls.mark_opened()
