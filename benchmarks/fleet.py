@@ -118,6 +118,7 @@ ROW = 384 * 4 + 2 * 16 * 4 + 1_200  # bytes: a vector, its links in an HNSW inde
 LEARNING_BUSY = 0.7  # nobody waits for it: a backlog of the peak is caught up
 ROWS_OF_A_COLLECTION = 1e9  # a Milvus cluster is run with about that many vectors; beyond it, several clusters
 REDIS_BUSY = 0.6  # of one core: Redis runs commands one after the other
+REDIS_GIB = 64.0  # of one primary: a larger one takes minutes to copy and to load
 PLANS = (10**4, 10**6, 10**8)
 
 
@@ -135,6 +136,7 @@ def planned(inputs: Inputs, use: Use, prices: Prices) -> Plan:
     limits = {
         "Milvus, rows of one cluster": use.rows / ROWS_OF_A_COLLECTION,
         "Redis, commands of one primary": redis_cores / REDIS_BUSY,
+        "Redis, memory of one primary": redis_gib / REDIS_GIB,
     }
     nearest = max(limits, key=lambda name: limits[name])
     return Plan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks.fleet import Inputs, Prices, Use, busiest, planned, waiting_p99
 
@@ -48,7 +49,8 @@ def test_redis_holds_a_turns_records_as_long_as_they_last() -> None:
 
 
 def test_the_plan_says_what_one_cluster_cannot_hold() -> None:
-    plan = planned(INPUTS, Use(10**8), Prices())
-    assert plan.first == "Milvus, rows of one cluster: 146 needed"
-    quickly_forgotten = planned(INPUTS, Use(10**8, days=0.1), Prices())
+    assert planned(INPUTS, Use(10**8), Prices()).first == "Milvus, rows of one cluster: 146 needed"
+    quickly_forgotten = planned(replace(INPUTS, redis_turn=0.0), Use(10**8, days=0.1), Prices())
     assert quickly_forgotten.first == "Redis, commands of one primary: 6 needed"
+    long_remembered = planned(replace(INPUTS, redis_turn=8_000 * 30 * 86_400.0), Use(10**8), Prices())
+    assert long_remembered.first == "Redis, memory of one primary: 699 needed"
