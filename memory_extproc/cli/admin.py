@@ -337,7 +337,7 @@ async def _fit_rerank_weight(settings: Settings) -> dict[str, Any]:
             asked = await run(notes, System.HYBRID, made, Bounds(), limit_questions=RERANK_QUESTIONS)
         halves = (replace(asked, asked=asked.asked[half::2]) for half in range(2))
         found[weight] = [figures(half)["recall@5"] or 0.0 for half in halves]
-    # The weight is chosen on one half and judged on the other: the best of several by chance would help, too.
+    # The first half chooses the weight, the second judges it: a winner by chance must not count as help.
     best = max(RERANK_WEIGHTS, key=lambda weight: found[weight][0])
     with_it, without = found[best][1], found[0.0][1]
     return {"without": without, "with": with_it, "weight": best, "helps": with_it > without}
