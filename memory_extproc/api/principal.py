@@ -50,6 +50,7 @@ class Principal:
     roles: frozenset[Role]
     means: Means
     name: str = field(repr=False)  # identifies the caller for rate limits and the audit log
+    projects: tuple[str, ...] = field(default=(), repr=False)  # of which the caller is a verified member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

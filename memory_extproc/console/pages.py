@@ -11,18 +11,19 @@ import hmac
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import grpc
 from aiohttp import web
 from google.protobuf.json_format import ParseDict, ParseError
 
 from memory_extproc.api.authentication import Credentials
+from memory_extproc.api.authorization import SHARED_HEADER
 from memory_extproc.api.call import Reason, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Principal, Role
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 PAGE_SIZE = 25
+_PROJECTS = 16  # whose memories are shown beside the caller's own
+_SHARED = 5  # memories of each of them; a page of its own has them all
 _FORM_BYTES = 64 * 1024
 FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
 _POLICY = (
@@ -207,7 +210,8 @@ class Pages:
     async def _mine(self, visit: Visit) -> web.StreamResponse:
         query = visit.request.query
         wanted = {
-            name: query.get(name, "").strip() for name in ("q", "type", "state", "session", "after", "before")
+            name: query.get(name, "").strip()
+            for name in ("q", "type", "state", "session", "after", "before", "project")
         }
         asked = pb.ListMemoriesRequest(
             text=wanted["q"],
@@ -222,7 +226,8 @@ class Pages:
         for name in ("after", "before"):
             if wanted[name]:
                 _set_day(getattr(asked, f"created_{name}"), wanted[name])
-        listed: Any = await self._service.call("ListMemories", asked, visit.presented)
+        presented = of_project(visit.presented, wanted["project"]) if wanted["project"] else visit.presented
+        listed: Any = await self._service.call("ListMemories", asked, presented)
         memories = [shown_memory(memory) for memory in listed.memories]
         kept = {name: value for name, value in wanted.items() if value}
         following = urlencode({**kept, "page": listed.next_page_token}) if listed.next_page_token else ""
@@ -231,6 +236,7 @@ class Pages:
             "mine.html",
             visit.principal,
             groups=groups,
+            shared=[] if wanted["project"] or asked.page_token else await self._list_shared(visit, wanted["q"]),
             total=listed.total,
             wanted=wanted,
             following=following,
@@ -239,6 +245,15 @@ class Pages:
             types=[each.value for each in MemoryType],
             states=[each.value for each in MemoryState],
         )
+
+    async def _list_shared(self, visit: Visit, text: str) -> list[tuple[str, list[dict[str, Any]], int]]:
+        """The newest facts of the caller's projects: the project's name, the facts, how many there are in all."""
+        shared = []
+        for project in visit.principal.projects[:_PROJECTS]:
+            asked = pb.ListMemoriesRequest(text=text, type=FACTS, limit=_SHARED)
+            listed: Any = await self._service.call("ListMemories", asked, of_project(visit.presented, project))
+            shared.append((project, [shown_memory(memory) for memory in listed.memories], listed.total))
+        return shared
 
     async def _memory(self, visit: Visit) -> web.StreamResponse:
         return await self._memory_page(visit, visit.request.match_info["id"])
@@ -483,6 +498,12 @@ def shown_memory(memory: Any) -> dict[str, Any]:
         "updated": moment(plain.get("updated_at", "")),
         "until": moment(plain.get("valid_to", "") or plain.get("updated_at", "")),
     }
+
+
+def of_project(presented: Credentials, project: str) -> Credentials:
+    """The same credentials, for the memories that *project* shares."""
+    named = (SHARED_HEADER, f"project:{quote(project, safe='')}")
+    return replace(presented, headers=Headers([*presented.headers, named]))
 
 
 def subject_words(subject: str, content: str) -> str:
