@@ -102,6 +102,7 @@ METHODS: Mapping[str, Access] = {
     "ListQuarantine": Access.READ,
     "ReviewQuarantine": Access.WRITE,
     "PlanRetention": Access.READ,
+    "PlanRetentionRound": Access.OPERATE,
     "ListDeadLetters": Access.OPERATE,
     "RetryDeadLetters": Access.OPERATE,
     "ListUsers": Access.OPERATE,

@@ -157,7 +157,10 @@ class Pages:
         if refused.code is grpc.StatusCode.UNAUTHENTICATED:
             shown = COOKIE in request.cookies
             response = self.render("enter.html", None, status=status, wrong=False, expired=shown)
-            response.del_cookie(COOKIE, path=PATH)
+            if "hx-request" in request.headers:
+                response.headers["hx-refresh"] = "true"  # htmx has no place for this page: it loads its own again
+            else:
+                response.del_cookie(COOKIE, path=PATH)
             return response
         return self.render("refused.html", principal, status=status, message=refused.message, reason=refused.reason)
 
@@ -208,7 +211,13 @@ class Pages:
 
     # --- mine ----------------------------------------------------------------------------------------
     async def _mine(self, visit: Visit) -> web.StreamResponse:
-        query = visit.request.query
+        return await self._mine_page(visit)
+
+    async def _mine_page(
+        self, visit: Visit, drafts: Mapping[str, str] | None = None, faults: Mapping[str, str] | None = None
+    ) -> web.Response:
+        """*drafts*: texts by the name of their field, and *faults* of them, which are shown beside the fields."""
+        query, faults = visit.request.query, faults or {}
         wanted = {
             name: query.get(name, "").strip()
             for name in ("q", "type", "state", "session", "after", "before", "project")
@@ -223,11 +232,17 @@ class Pages:
         )
         if wanted["type"] == "all":
             del asked.type[:]
-        for name in ("after", "before"):
-            if wanted[name]:
-                _set_day(getattr(asked, f"created_{name}"), wanted[name])
         presented = of_project(visit.presented, wanted["project"]) if wanted["project"] else visit.presented
-        listed: Any = await self._service.call("ListMemories", asked, presented)
+        listed: Any
+        try:
+            for name in ("after", "before"):
+                if wanted[name]:
+                    _set_day(getattr(asked, f"created_{name}"), wanted[name])
+            listed = await self._service.call("ListMemories", asked, presented)
+        except RefusedError as refused:
+            if refused.reason is not Reason.BAD_REQUEST:
+                raise
+            listed, faults = pb.ListMemoriesResponse(), {"filters": refused.message}
         memories = [shown_memory(memory) for memory in listed.memories]
         kept = {name: value for name, value in wanted.items() if value}
         following = urlencode({**kept, "page": listed.next_page_token}) if listed.next_page_token else ""
@@ -235,8 +250,13 @@ class Pages:
         return self.render(
             "mine.html",
             visit.principal,
+            status=400 if faults else 200,
+            drafts={"content": "", "about": "", **(drafts or {})},
+            faults=faults,
             groups=groups,
-            shared=[] if wanted["project"] or asked.page_token else await self._list_shared(visit, wanted["q"]),
+            shared=[]
+            if wanted["project"] or asked.page_token or faults
+            else await self._list_shared(visit, wanted["q"]),
             total=listed.total,
             wanted=wanted,
             following=following,
@@ -327,9 +347,16 @@ class Pages:
         return see_other(f"{PATH}/memory/{memory_id}")
 
     async def _add(self, visit: Visit) -> web.StreamResponse:
-        stored: Any = await self._service.call(
-            "StoreMemory", pb.StoreMemoryRequest(content=visit.field("content")), visit.presented
-        )
+        content = visit.field("content")
+        try:
+            asked = pb.StoreMemoryRequest(content=content)
+            stored: Any = await self._service.call("StoreMemory", asked, visit.presented)
+        except RefusedError as refused:
+            if refused.code not in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION}:
+                raise
+            return await self._mine_page(
+                visit, {"content": content}, {"content": refused.message.replace("content: ", "Required: ")}
+            )
         return see_other(f"{PATH}/memory/{shorten_id(stored.memory.id)}")
 
     # --- forgetting ----------------------------------------------------------------------------------
@@ -345,7 +372,14 @@ class Pages:
         if not everything and not (asked.memory_ids or asked.session_id or asked.query):
             # An empty scope would be everything.
             return self.render("nothing.html", visit.principal, status=400)
-        plan: Any = await self._service.call("ForgetMemories", asked, visit.presented)
+        try:
+            plan: Any = await self._service.call("ForgetMemories", asked, visit.presented)
+        except RefusedError as refused:
+            if not asked.query or refused.code is not grpc.StatusCode.INVALID_ARGUMENT:
+                raise
+            return await self._mine_page(
+                visit, {"about": asked.query}, {"about": refused.message.replace("query: ", "Required: ")}
+            )
         asked.dry_run = False
         asked.confirmation_token = plan.confirmation_token
         return self.render(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from memory_extproc.api.principal import Role
+from memory_extproc.console.sessions import LIFE
 from memory_extproc.model import Embedded, MemoryState, Owner, Source
 from memory_extproc.model import Role as SaidBy
 from memory_extproc.ports import OwnerEntry
@@ -235,6 +236,20 @@ async def test_why_shows_what_was_considered_and_operators_see_the_server(
     lines = stand.audit.newest(10)
     assert any('"ReviewQuarantine"' in line for line in lines)
     await context.close()
+
+
+async def test_a_search_that_fails_says_why_and_an_ended_session_asks_to_sign_in(
+    browser: Browser, stand: ConsoleStand
+) -> None:
+    await remember(stand, "Likes tea")
+    page = await browser.open()
+    await page.fill("#q", "\N{BEAR FACE}" * 100)
+    await page.wait_for_selector("#list [role=alert]:has-text('Search: at most')")
+    await page.fill("#q", "tea")
+    await page.wait_for_selector("#list .card")
+    stand.time += LIFE
+    await page.fill("#q", "coffee")
+    await page.wait_for_selector("text=Your session or link has expired")
 
 
 async def test_a_stale_edit_shows_both_texts(browser: Browser, stand: ConsoleStand) -> None:
