@@ -69,14 +69,14 @@ def rate(
 def users(
     api: Api,
     *,
-    tenant: Annotated[str, typer.Option(help="only of this tenant")] = "",
+    of_tenant: Annotated[str, typer.Option(help="only of this tenant")] = "",
     limit: Annotated[int, typer.Option(min=1, help="maximum number of results")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List users with the number of their memories; for admins of no single tenant."""
-    found, total = api.list_pages("ListUsers", "users", limit, tenant_id=tenant)
+    found, total = api.list_pages("ListUsers", "users", limit, tenant_id=of_tenant)
     if as_json:
-        show.show_json({"users": [show.plain(one) for one in found], "total": total})
+        show.show_json({"users": [show.plain(one) for one in found], "total": str(total)})  # as REST has it
         return
     table = Table("user", "tenant", "kind", "memories", "last written")
     for one in found:
