@@ -101,7 +101,9 @@ def retention_plan(
     else:
         plan = api.call("PlanRetention", user_id=user)
     if as_json:
-        show.show_json({**show.plain(plan), **({"owners": owners, "failed": failed} if everybody else {})})
+        show.show_json(
+            {**show.plain(plan), **({"owners": str(owners), "failed": str(failed)} if everybody else {})}
+        )
         return
     out = show.console()
     out.print(f"of {plan.memories} memories{f' of {owners} users and projects' if everybody else ''}:")

@@ -213,6 +213,24 @@ async def test_each_face_gives_the_same_answer(faces: Faces, case: Case) -> None
     assert {"next_page_token": "", **from_the_command_line} == {"next_page_token": "", **over_grpc}
 
 
+async def test_a_dry_run_of_retention_over_everybody_is_summed_by_the_command(faces: Faces) -> None:
+    for number in range(150):
+        await faces.owners.put(OwnerEntry(Owner("acme", f"user {number}"), 1, faces.time))
+    path, sums = "/v1/memory:retentionRound", {"owners": 0, "memories": 0, "ttl": 0}
+    token = None
+    while token != "":
+        page = (await faces.rest("GET", f"{path}?page_token={token or ''}", user="", x_api_key=KEYS["ops"])).json
+        token = page["next_page_token"]
+        sums["owners"] += int(page["owners"])
+        sums["memories"] += int(page["plan"]["memories"])
+        sums["ttl"] += int(page["plan"]["retired"]["ttl"])
+    case = Case(method="PlanRetentionRound", fields={}, http="", command="retention-plan --everybody")
+    found = await faces.from_the_command_line(case, "")
+    assert found["owners"] == str(sums["owners"]) == "152"
+    assert found["memories"] == str(sums["memories"])
+    assert found["retired"] == {"ttl": str(sums["ttl"])}
+
+
 def test_no_command_has_two_options_of_one_name() -> None:
     commands = list(walk_commands(get_command(app)))
     assert len(commands) > 50
