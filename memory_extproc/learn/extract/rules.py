@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from memory_extproc.learn.extract.answers import stated_in_answer
 from memory_extproc.learn.extract.clauses import BY_NAME, LISTS, Begins, People, begins, begins_with_person, fill_in
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
-    confirmed,
-    confirms,
     drop_any_more,
     ended,
     ends,
@@ -49,12 +48,13 @@ _BEGINNINGS = (
     ("(?:i'm|i am", Begins.I | Begins.OTHER),
     ("(?:my|our) ", Begins.MY),
     ("my ", Begins.MY),
+    ("answered ", Begins.OTHER),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One way of saying something of oneself."""
+    """A pattern of first-person statements and the fact it makes."""
 
     pattern: re.Pattern[str]
     content: str
@@ -91,7 +91,7 @@ class RulesExtractor:
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """As Extracts.extract; about 0.3 ms a turn. Only the caller's own words are read, and of the answers only
-        the question that the caller said yes to."""
+        the question that the caller answered."""
         known: list[Fact] = []
         for turn in earlier:
             known.extend(self._of_turn(turn, known, None))
@@ -106,8 +106,8 @@ class RulesExtractor:
         found = [self._made(turn, *made) for made in procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
         stated = first_person_statements(turn.asked, _people(known, before))
-        if before is not None and confirms(turn.asked):
-            stated = [*confirmed(before.answered), *stated]
+        if before is not None:
+            stated = [*stated_in_answer(before.answered, turn.asked), *stated]
         for clause in stated:
             if taken and fold(clause) in taken:
                 continue
@@ -118,7 +118,7 @@ class RulesExtractor:
             for fact in found
             if len(fact.content) <= LONGEST_FACT and is_well_formed(fact)
         }
-        return list({fact.content: fact for fact in unique.values()}.values())
+        return list({fact.content.casefold(): fact for fact in unique.values()}.values())
 
     def _stated(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
         text = _BLANKS.sub(" ", clause).strip()
@@ -385,7 +385,7 @@ _OWN = re.compile(r"^User's (?P<thing>.{2,60}?) is ")
 
 
 def _spoken_of(thing: str, before: Sequence[Fact], injected: Sequence[str]) -> str:
-    """The fuller name of a bare *thing* that has changed, if exactly one thing of that head was spoken of."""
+    """The full name of a bare *thing* that has changed, if exactly one thing with that head was mentioned."""
     if " " in thing.strip():
         return thing
     named = [
@@ -432,7 +432,7 @@ def _kind(value: str) -> Kind | None:
 
 
 # --- rule checks -------------------------------------------------------------------------------------
-# What the captured words of a rule must be like, named as rules.toml names it. Pure.
+# Conditions on the captured words, by the names that rules.toml gives them. Pure.
 
 _LONGEST_VALUE = 16  # words
 _LONGEST_NAME = 3
@@ -503,7 +503,7 @@ class Captured:
 
 
 class Checks:
-    """The named checks over the word lists of one rules file."""
+    """The checks that rules name, over the word lists of the rules file."""
 
     def __init__(self, lists: Mapping[str, Any]) -> None:
         self._lists = lists
@@ -557,6 +557,7 @@ class Checks:
             "habit": lambda caught: self.plain(caught) and self._habits.match(caught.folded) is not None,
             "without": self._without,
             "own thing": self._own_thing,
+            "asked thing": self._asked_thing,
             "own event": lambda caught: self.is_event(caught.groups.get("thing", "")) and self._own_thing(caught),
             **{name: self._by_patterns(entry) for name, entry in self._lists["checks"].items()},
         }
@@ -585,7 +586,7 @@ class Checks:
         return holds
 
     def is_event(self, thing: str) -> bool:
-        """Whether one has several of *thing*, told apart by their dates."""
+        """Whether people have several of *thing* at a time, each with its own date."""
         *_, last = ["", *_head_of(thing).split()]
         return last in self._events
 
@@ -595,7 +596,7 @@ class Checks:
         return matched["head"] if matched is not None else value
 
     def plain(self, caught: Captured) -> bool:
-        """Some words, not too many, about nobody else."""
+        """Whether the value is a few words and does not address the assistant."""
         words = tokens(caught.value)
         return 0 < len(words) <= _LONGEST_VALUE and _ABOUT_OTHERS.search(caught.folded) is None
 
@@ -643,7 +644,7 @@ class Checks:
         return self.plain(caught) and (last in self._occupations or _AGENT.fullmatch(last) is not None)
 
     def _of_some_size(self, caught: Captured) -> bool:
-        """Whether it is said what it is: "a project" alone tells nothing."""
+        """Whether the undertaking is described: "a project" alone tells nothing."""
         matched = self._undertaking.fullmatch(caught.folded)
         return matched is not None and bool(matched["named"] or matched["told"]) and self.plain(caught)
 
@@ -652,6 +653,13 @@ class Checks:
             return False
         avoids = fold(caught.groups.get("verb", "")).startswith("avoid")
         return (avoids or bool(caught.groups.get("deed"))) and self.plain(caught) and not _IDLE.match(caught.folded)
+
+    def _asked_thing(self, caught: Captured) -> bool:
+        """Whether the assistant asked for a lasting thing that is no secret."""
+        thing = fold(caught.groups.get("thing", ""))
+        *_, last = ["", *thing.split()]
+        asked = not self._secret.search(thing) and not self._passing.fullmatch(last) and not _NO_THING.search(thing)
+        return asked and self.plain(caught) and not _IDLE.match(caught.folded)
 
     def _own_thing(self, caught: Captured) -> bool:
         """Whether "my *thing* is *value*" will still be worth knowing tomorrow."""
