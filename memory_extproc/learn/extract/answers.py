@@ -87,6 +87,7 @@ _LEADS = re.compile(rf"\A(?:(?:{LISTS['answered']['leads']})[\s,:]+)+", re.IGNOR
 _DETAIL = re.compile(r"[;(\u2013\u2014]|,(?!\d)| -+ | (?:since|but|because|depuis|desde|seit) ", re.IGNORECASE)
 _NONE = re.compile(r"(?:no|none|nope|nah|nein|keine?|non|aucune?|ninguna?)", re.IGNORECASE)
 _ITEMS = re.compile(r",(?!\d)(?: (?:and|und|et|y) )?| (?:and|und|et|y) ", re.IGNORECASE)
+_ONE_NAME = re.compile(r"[A-Z\u00c0-\u00de][\w'-]*(?: [A-Z\u00c0-\u00de][\w'-]*)?")
 _LEADING_NO = re.compile(r"\A(?:no|kein\w*|pas de|sin)\s+", re.IGNORECASE)
 _MOST_ITEMS = 8
 
@@ -125,7 +126,8 @@ def _clauses(
             if needs.match(fold(said)):
                 yield from first_person_statements(entry["clause"].format_map({**words, "value": said}))
     elif needs.match(fold(head)):
-        words["value"] = head
+        several = "names" in entry and all(_ONE_NAME.fullmatch(item.strip()) for item in _ITEMS.split(fragment))
+        words["value"] = fragment if several else head
         yield from first_person_statements(entry["clause"].format_map(words))
         if "plainly" in entry:
             yield f"{_ANSWERED}{entry['plainly'].format_map(words)}"

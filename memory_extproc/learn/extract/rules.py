@@ -105,9 +105,9 @@ class RulesExtractor:
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
         found = [self._made(turn, *made) for made in procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
-        stated = first_person_statements(turn.asked, _people(known, before))
-        if before is not None:
-            stated = [*stated_in_answer(before.answered, turn.asked), *stated]
+        people, stated = _people(known, before), stated_in_answer(before.answered if before else "", turn.asked)
+        people.note_each(stated)
+        stated += first_person_statements(turn.asked, people)
         for clause in stated:
             if taken and fold(clause) in taken:
                 continue
@@ -141,8 +141,8 @@ class RulesExtractor:
             caught = _captured(rule, matched)
             if rule.spoken_of:
                 caught.groups["thing"] = _last_spoken_of(caught.value, known)
-            if "{does_value}" in rule.content and _NO_VERB.match(caught.value):
-                continue  # "my cousin on Saturdays" has no verb
+            if "{does_value}" in rule.content and (_NO_VERB.match(caught.value) or caught.value[:1].isupper()):
+                continue  # "my cousin on Saturdays" has no verb, and in "my son Max is" a name stands in its place
             if all(check(caught) for check in rule.checks):
                 return rule, caught
         return None
@@ -162,7 +162,7 @@ class RulesExtractor:
         return Fact(
             content=content,
             type=rule.type,
-            subject=words["Who"].lower(),
+            subject=_ONLY_ONE.sub(r"\1", words["Who"].lower()),
             attribute=_BLANKS.sub(" ", f"{attribute} {caught.value}" if several else attribute).strip().lower(),
             value=rule.value or caught.value or words.get("state") or words.get("deed", ""),
             turn_id=turn.id,
@@ -263,6 +263,10 @@ def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
     if "word" in groups:
         groups["thing"] = rule.words.get(fold(groups["word"]), groups["word"])
     return Captured(value, groups)
+
+
+# "User's wife Anna" is "User's wife", of whom there is one
+_ONLY_ONE = re.compile(r"^(user's (?:wife|husband|partner|spouse|girlfriend|boyfriend|mother|father|mum|dad)) \w.*")
 
 
 def _who(person: str) -> str:
@@ -409,10 +413,7 @@ def _people(known: Sequence[Fact], before: Turn | None) -> People:
             if relation["name"]:
                 named[relation["name"]] = relation["relation"]
     found = People(named)
-    for sentence in sentences(meant(before.asked)) if before is not None else ():
-        found.note(sentence)
-    for person in people:
-        found.note(person)
+    found.note_each([*(sentences(meant(before.asked)) if before is not None else ()), *people])
     return found
 
 

@@ -183,7 +183,7 @@ async def test_people_are_known_by_their_names_and_by_pronouns_in_the_turn_after
     said = ["My girlfriend is called Wiebke", "she's allergic to nuts", "Wiebke works at the university hospital"]
     assert await contents(*said) == [
         "User's girlfriend is Wiebke",
-        "User's girlfriend is allergic to nuts",
+        "User's girlfriend Wiebke is allergic to nuts",
         "User's girlfriend Wiebke works for the university hospital",
     ]
     assert await contents("My girlfriend is called Wiebke", "met Beth today and she's allergic to nuts") == [
@@ -433,3 +433,22 @@ async def test_a_construction_says_what_its_plain_sentence_would(asked: str, exp
 )
 async def test_a_construction_that_looks_alike_says_nothing_of_its_writer(asked: str) -> None:
     assert await contents(asked) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (["my doctor put me on beta blockers",
+          "My husband Joost is at home with our daughter Saar, she's seven months old",
+          "he goes back to work in august, he's a tram driver"],
+         ["User's husband is Joost", "User's daughter is Saar", "User's daughter Saar is seven months old",
+          "User's husband Joost goes back to work in august", "User's husband Joost is a tram driver"]),
+        (["I live in Bonn with my two daughters, Alma and Vera"],
+         ["User's daughters are Alma and Vera", "User lives in Bonn"]),
+        (["my brother Duc wants chocolate but no hazelnut because he hates it"], ["User's brother is Duc"]),
+    ],
+)  # fmt: skip
+async def test_a_pronoun_means_the_person_who_was_named_last_and_carries_the_name(
+    said: list[str], expected: list[str]
+) -> None:
+    assert await contents(*said) == expected
