@@ -153,9 +153,8 @@ class RulesExtractor:
         if rule.update:
             groups["thing"] = _spoken_of(groups["thing"], known, turn.injected)
         words = _words(groups, caught.value, self._checks)
-        content = _agreeing(
-            _BLANKS.sub(" ", rule.content.format_map(words)).strip(), words.get("rel") or words.get("thing", "")
-        )
+        said = _ARTICLE.sub("as an ", _BLANKS.sub(" ", rule.content.format_map(words)).strip())
+        content = _agreeing(said, words.get("rel") or words.get("thing", ""))
         attribute = rule.attribute.format_map(words)
         event = self._checks.is_event(groups.get("thing", ""))
         several = event and not rule.update
@@ -311,6 +310,7 @@ _NO_VERB = re.compile(
 _PLURALS = frozenset(LISTS["plural"].split("|"))
 _PLURAL_VERBS = {"is": "are", "am": "are", "was": "were", "has": "have", "does": "do", "doesn't": "don't"}
 _THEY = re.compile(r"\bthey (am|was)\b", re.IGNORECASE)
+_ARTICLE = re.compile(r"\bas a (?=[aeio](?!ne\b|u)|u(?=n[^i]|[pmr]))")
 _SIBILANT = re.compile(r"(?<=ch|sh|ss)es$|(?<=[xzo])es$")
 _UPPER = frozenset({"US"})  # a country
 

@@ -69,7 +69,7 @@ _QUOTE_MARK = "\ufffc"
 # Supposed: it reaches over the clauses before it, and from the beginning of a sentence over all of it.
 _SUPPOSED = re.compile(
     r"""(?x)\b(?:if|unless|as\s+(?:if|though)|were\s+to|for\s+example|e\.g|such\s+as\s+when|wenn|falls
-      |si\s+(?:je|yo))\b|^when(?:ever)?\b|\u5982\u679c|\u5047\u5982|\u8981\u662f|^as\s+an?\s+(?:user|customer|admin)\b
+      |si\s+(?:je|yo))\b|^when(?:ever)?\b(?!\s(?:i|we)\s(?:was|were)\b)|\u5982\u679c|\u5047\u5982|\u8981\u662f|^as\s+an?\s+(?:user|customer|admin)\b
       |\blol\b|\blmao\b|\brofl\b|\bhaha\w*"""
 )
 _UNSURE = re.compile(

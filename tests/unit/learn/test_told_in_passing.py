@@ -452,3 +452,20 @@ async def test_a_pronoun_means_the_person_who_was_named_last_and_carries_the_nam
     said: list[str], expected: list[str]
 ) -> None:
     assert await contents(*said) == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("I've been diagnosed with macular degeneration", ["User was diagnosed with macular degeneration"]),
+        ("I joined the local tennis club in April", ["User joined the local tennis club in April"]),
+        ("My daughter has become a vegetarian", ["User's daughter is a vegetarian"]),
+        ("I'm on nights all week", ["User is on nights all week"]),
+        ("I'm on Windows 11", ["User uses Windows 11"]),
+        ("My husband is on parental leave", ["User's husband is on parental leave"]),
+        ("I work as an electrician", ["User works as an electrician"]),
+        ("When I was a child we had hens, now I live in Bergen", ["User lives in Bergen"]),
+    ],
+)
+async def test_clubs_leave_and_diagnoses_are_no_employers_and_systems(said: str, expected: list[str]) -> None:
+    assert await contents(said) == expected
