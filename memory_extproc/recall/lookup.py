@@ -65,6 +65,7 @@ _ENOUGH = 0.6  # share of the question's words in a procedure
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
 _FULL = 16  # memories of an overview beside which no statement without an attribute is needed
 _PARTNER = ATTRIBUTES.mask(["partner"])
+_NAME = ATTRIBUTES.mask(["name"])
 _MOST_SAID = 20  # messages without a fact among them
 _CURRENT = frozenset(
     {Kind.OVERVIEW, Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.PAST}
@@ -199,7 +200,7 @@ def _name_of(summary: Memory) -> str:
 
 _MOST_ABOUT = 2  # summaries of a subject
 _MOST_BESIDE = 6  # memories that tell what a word of the subject names
-_OFTEN = 3  # statements by which a subject is known
+_OFTEN = 2  # statements by which a subject is known
 
 
 def _asks_who(intent: Intent) -> bool:
@@ -394,9 +395,9 @@ _MOST_INDIRECT = 3
 
 
 def _without_people(intent: Intent) -> int:
-    """The attributes asked for: of "my sister's job" the job, of "my sister" the sister."""
+    """The attributes asked for: of "my sister's job" the job, of "my sister" and "my sister's name" the sister."""
     named = ATTRIBUTES.named_in(list(intent.people))
-    return intent.attributes & ~named or intent.attributes
+    return intent.attributes & ~named & ~_NAME or intent.attributes & ~_NAME or intent.attributes
 
 
 async def _hops(asked: Asked) -> Lookup | None:

@@ -31,7 +31,7 @@ _SHOWN = re.compile(
     r"\b(?:(?:Mr|Mrs|Ms|Miss|Dr|Prof|Professor|Herr|Frau|Madame|Monsieur"
     r"|Do\u00f1a|Dona|Se\u00f1ora?|Aunt|Uncle)\.? "
     r"|(?:with|meet|met|ask|asked|visit|visited|invite|invited|thank|mit|avec|con) "
-    r"|(?P<role>[^\W\d_]{2,30}+),? (?:(?:is |was |are )?(?:called|named) |is |are )?)"
+    r"|[Nn]ame's |(?P<role>[^\W\d_]{2,30}+),? (?P<called>(?:is |was |are )?(?:called|named) )?(?:is |are )?)"
     rf"(?P<name>{_ONE})(?P<others>(?: {_ONE})?(?:, {_ONE}){{0,6}}(?:,? (?:and|und|et|y) {_ONE})?)"
     rf"|\b(?P<acting>{_ONE})(?:'s (?P<whose>[^\W\d_]{{2,30}})\b| (?:{_ONE} )?(?:only |also |just |really |now )?"
     r"(?:wants?|says?|said|told|thinks|needs?|lives?|works?|loves?|hates?|likes?|gave|gets?|will|keeps?"
@@ -51,7 +51,8 @@ def people_in(text: str) -> frozenset[str]:
     text, at = text[:READ_FOR_STATEMENT] if known else "", 0
     while one := _SHOWN.search(text, at):
         role, whose = (fold(one[group] or "") for group in ("role", "whose"))
-        shown = (not role or _is_role(role)) and (
+        titled = one["called"] and role not in INTENTS.words["named_things"]
+        shown = (not role or titled or _is_role(role)) and (
             not whose or relation_words([whose]) or whose in INTENTS.words["events"]
         )
         if shown:

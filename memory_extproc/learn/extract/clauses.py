@@ -481,12 +481,14 @@ def join_enclosed(sentence: str) -> str:
 _OWN = r"\b(?:my|our)\s+"
 _PERSON = rf"(?P<rel>{_RELATIVE})"
 _NAMED_PERSON = re.compile(rf"{_OWN}{_PERSON}(?:,\s+|\s+|\s*\(\s*)(?P<name>{_NAMES})(?![\w-])", re.IGNORECASE)
-# "with our two sons, Max and Leo"
+# "with our two sons, Max and Leo", "the kids are Max, 10, and Leo"
+_AGE = r"(?:,?\s\(?\d{1,2}\)?)?"
 _NAMED_PEOPLE = re.compile(
-    rf"(?:{_OWN}|\b(?:have|'ve|have\s+got|'ve\s+got)\s+)(?:\w+\s+)?(?P<rel>{LISTS['plural']}|boys|girls)"
-    rf"(?:\s+called|\s+named|\s+are|:|,)?\s+(?P<name>{_NAME})(?P<others>(?:,\s+{_NAME}){{0,5}},?\s+and\s+{_NAME})(?![\w-])",
+    rf"(?:{_OWN}|\b(?:the|have|'ve|have\s+got|'ve\s+got)\s+)(?:\w{{1,20}}\s+)?(?P<rel>{LISTS['plural']}|boys|girls)"
+    rf"(?:\s+called|\s+named|\s+are|:|,)?\s+(?P<names>{_NAME}{_AGE}(?:,\s+{_NAME}{_AGE}){{0,5}},?\s+and\s+{_NAME})(?![\w-])",
     re.IGNORECASE,
 )
+_A_NAME = re.compile(_NAME)
 _AGED_PERSON = re.compile(
     rf"{_OWN}(?P<age>\d{{1,3}}|{_GRAMMAR['numbers']})[\s-](?P<unit>year|month|week)s?[\s-]old\s+"
     rf"(?:(?:{_GRAMMAR['twin']})\s+)?{_PERSON}(?:,?\s+(?P<name>{_NAMES}))?",
@@ -525,7 +527,10 @@ _ASIDES = [
     )
     for entry in LISTS["aside"]
 ]
-_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as|being|with|on\s+an?|here\s+in|sign|that\s+the)\b", re.IGNORECASE)
+_MAY_STAND_ASIDE = re.compile(
+    r"\b(?:my|our|have|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|sign|that\s+the)\b",
+    re.IGNORECASE,
+)
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
 
 
@@ -542,8 +547,9 @@ def _people(sentence: str) -> Iterator[str]:
         if _is_name(one["name"]) and fold(one["rel"]).rsplit(" ", 1)[-1] not in _PLURAL:
             yield f"there is my {one['rel']} {one['name']}"
     for one in _NAMED_PEOPLE.finditer(sentence):
-        if _is_name(one["name"]):
-            yield f"my {one['rel']} are called {one['name']}{one['others']}"
+        *names, last = _A_NAME.findall(one["names"])
+        if all(map(_is_name, [*names, last])):
+            yield f"my {one['rel']} are called {', '.join(names)} and {last}"
     for one in _INSERTED.finditer(sentence):
         said = one["said"].strip()
         yield f"{one['who']} {said}" if said.split(maxsplit=1)[0].endswith("s") else f"{one['who']} is {said}"

@@ -445,6 +445,7 @@ async def test_a_construction_that_looks_alike_says_nothing_of_its_writer(asked:
           "User's husband Joost goes back to work in august", "User's husband Joost is a tram driver"]),
         (["I live in Bonn with my two daughters, Alma and Vera"],
          ["User's daughters are Alma and Vera", "User lives in Bonn"]),
+        (["The kids are Finn, 10, and Ida who just turned 6"], ["User's kids are Finn and Ida"]),
         (["my brother Duc wants chocolate but no hazelnut because he hates it"], ["User's brother is Duc"]),
     ],
 )  # fmt: skip

@@ -20,6 +20,8 @@ __all__ = ["desk"]  # a fixture
         ("School is De Regenboog in Utrecht, principal is Mr Bakker", {"bakker"}),
         ("I've rented half of it to a luthier called Greta", {"greta"}),
         ("first appointment on Thursday. Her name is Morag", {"morag"}),
+        ("we hired a barista called Finlay", {"finlay"}),
+        ("her name's Bethan", {"bethan"}),
         ("I'll ask Noor, and Raj is leaving the company", {"noor", "raj"}),
         ("We moved Callum's party to the 11th", {"callum"}),
         ("I fly to Oslo in June, Delft is lovely", set()),
