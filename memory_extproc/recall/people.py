@@ -22,7 +22,7 @@ from memory_extproc.text.persons import relation_words
 from memory_extproc.text.words import fold
 
 _PEOPLE = ATTRIBUTES.in_groups({"people"}) & ~ATTRIBUTES.mask(["pets"])
-_LIKELY = 0.35  # relevance of a candidate that names the person
+_LIKELY = 0.5  # relevance of a candidate that names the person
 _MOST_WORDS = 16  # of a question about a person
 _MOST_FOUND = 3
 
