@@ -17,6 +17,7 @@ from memory_extproc.cli.admin import sign_in_link
 from memory_extproc.settings import Settings, load
 
 DEMO_USERS = ("ann", "bob")
+OPERATOR = "operator"
 
 
 async def keep(
@@ -70,6 +71,8 @@ def explain(console: Console, settings: Settings, port: int, model: str, upstrea
     for user in DEMO_USERS:
         link = sign_in_link(settings, user, "", frozenset({Role.USER}))
         console.print(f"the page of {user}, a link that works once: {link}", highlight=False, soft_wrap=True)
+    link = sign_in_link(settings, OPERATOR, "", frozenset({Role.ADMIN}))
+    console.print(f"the operator's page, a link that works once: {link}", highlight=False, soft_wrap=True)
     console.print()
     console.print(
         f"curl -si http://127.0.0.1:{port}/v1/chat/completions -H 'content-type: application/json' \\\n"

@@ -12,7 +12,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -35,6 +35,7 @@ from memory_extproc.request.identity import (
     accept_name,
     bearer,
     look_up,
+    names_in,
     optional,
     single,
 )
@@ -141,6 +142,7 @@ class JwtClaims:
     user: str = "sub"
     tenant: str = ""  # empty: every caller belongs to the unnamed tenant
     roles: str = ""  # empty: every caller has the user role
+    projects: str = ""  # empty: no caller is a member of a project
 
 
 class Jwt:
@@ -162,7 +164,8 @@ class Jwt:
         if not user or tenant is None:
             raise unauthenticated_error()
         roles = look_up(claims, self._claims.roles) if self._claims.roles else ""
-        return _principal(Means.JWT, tenant, user, roles_of(_words(roles)))
+        projects = names_in(look_up(claims, self._claims.projects)) if self._claims.projects else ()
+        return replace(_principal(Means.JWT, tenant, user, roles_of(_words(roles))), projects=projects)
 
 
 class KeyReader(Protocol):

@@ -67,8 +67,8 @@ class CallAdmission:
         return Call(method, principal, owner, own)
 
     def _admit_shared(self, method: str, principal: Principal, user: str, shared: Sequence[str]) -> Call:
-        """Membership gives access in recall, not here: shared memories are managed by callers that may reach other
-        users' memories; the memories of all tenants only with credentials of the unnamed tenant."""
+        """Members of a project list the memories that recall gives them, and no more. Callers that may reach other
+        users' memories manage shared ones, and with credentials of no tenant those of all tenants."""
         named = shared[0].strip() if len(shared) == 1 else ""
         kind, _, encoded = named.partition(":")
         project = unquote(encoded)
@@ -82,9 +82,11 @@ class CallAdmission:
             owner = Owner.of_project(principal.tenant, project)
         else:
             raise bad_request((SHARED_HEADER, "project:NAME, tenant or all"))
-        if not may(principal, METHODS[method], Whose.OTHERS) or (named == "all" and principal.tenant):
+        manages = may(principal, METHODS[method], Whose.OTHERS)
+        member = not manages and method == "ListMemories" and owner.project in principal.projects
+        if not (manages or member) or (named == "all" and principal.tenant):
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, "not yours")
-        return Call(method, principal, owner, own=False)
+        return Call(method, principal, owner, own=False, member=member)
 
 
 def _operating(method: str, principal: Principal) -> Call:

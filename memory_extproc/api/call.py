@@ -38,6 +38,7 @@ class Call:
     principal: Principal
     owner: Owner
     own: bool  # the caller's own memories; False: another user's, of the same tenant
+    member: bool = False  # memories that a project shares with the caller, who only reads them
     request_id: str = ""
     scope: str = ""  # the names of the filters given, joined by "+"
     count: int = field(default=0)  # memories read or written

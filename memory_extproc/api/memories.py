@@ -146,6 +146,8 @@ class MemoryCalls:
     async def list(self, call: Call, request: pb.ListMemoriesRequest) -> pb.ListMemoriesResponse:
         fields = Fields()
         chosen = _filter(fields, request)
+        if call.member and chosen.states != {MemoryState.ACTIVE}:
+            fields.fault("state", "active: members of a project see the memories that recall gives them")
         limit = fields.limit("limit", request.limit, PAGE_DEFAULT)
         order = fields.word("order", request.order, Order, Order.NEWEST)
         fields.check()
@@ -155,7 +157,7 @@ class MemoryCalls:
         page = await self._catalogue.page(call.owner, chosen, limit, after, order)
         call.count = len(page.memories)
         return pb.ListMemoriesResponse(
-            memories=map(message_of, page.memories),
+            memories=map(_shared_message if call.member else message_of, page.memories),
             total=page.total,
             limit=limit,
             next_page_token=self._pages.write(place_of(page.memories[-1], order), bound) if page.more else "",
@@ -364,6 +366,21 @@ def _filter(fields: Fields, request: pb.ListMemoriesRequest) -> Filter:
     )
 
 
+def _shared_message(memory: Memory) -> pb.Memory:
+    """Encode a project's memory for its members, without the session and the speaker."""
+    return pb.Memory(
+        id=memory.id,
+        tenant_id=memory.owner.tenant,
+        project_id=memory.owner.project,
+        type=memory.type.value,
+        content=memory.content,
+        source=memory.source.value,
+        created_at=memory.created_at,
+        updated_at=memory.updated_at,
+        state=memory.state.value,
+    )
+
+
 def _page_token_scope(call: Call, request: pb.ListMemoriesRequest) -> bytes:
     """What a page token counts for: this user's memories through this filter, in pages of whatever size."""
     plain = pb.ListMemoriesRequest()
@@ -377,7 +394,7 @@ def _page_token_scope(call: Call, request: pb.ListMemoriesRequest) -> bytes:
 
 MOST_EARLIER = 32
 _SHOWN = 200  # candidates in an explanation
-# What recall chose: what the block had no room for is relevant all the same.
+# Relevant memories, also those for which the block had no room.
 _CHOSEN = frozenset({Verdict.INJECTED, Verdict.NO_ROOM})
 
 

@@ -20,11 +20,13 @@ from memory_extproc.model import Owner, OwnerKind
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ConsentRegistry, Journal, Now, OwnerEntry, OwnerRegistry
+from memory_extproc.retention.passes import PassReport
 from memory_extproc.retention.scheduler import Round
 
 log = logger(__name__)
 _DEFAULT_LIMIT = 20
-_LONGEST_TOKEN = 2048  # characters
+_LONGEST_TOKEN = 4096  # characters
+_PLANNED, _PLANNED_OWNERS = 2_000, 100  # memories and owners of one dry run over everybody
 _AUDIT_LINES = 50
 FINDINGS = "doctor.json"  # in the data directory
 _KINDS: Mapping[OwnerKind, str] = {
@@ -139,13 +141,13 @@ class OperatorCalls:
 
 
 class RetentionCalls:
-    def __init__(self, plans: Callable[[Owner], Awaitable[Round]]) -> None:
+    def __init__(self, plans: Callable[[Owner], Awaitable[Round]], owners: OwnerRegistry) -> None:
         """*plans*: a dry run of retention for an owner."""
-        self._plans = plans
+        self._plans, self._owners = plans, owners
 
     @property
     def operations(self) -> Mapping[str, Operation]:
-        return {"PlanRetention": self.plan}
+        return {"PlanRetention": self.plan, "PlanRetentionRound": self.plan_round}
 
     async def plan(self, call: Call, _: pb.PlanRetentionRequest) -> pb.PlanRetentionResponse:
         planned = await self._plans(call.owner)
@@ -153,14 +155,39 @@ class RetentionCalls:
             raise RefusedError(
                 grpc.StatusCode.UNAVAILABLE, Reason.UNAVAILABLE, "the store cannot be read; try again"
             )
-        kept = planned.kept
-        call.count = kept.memories
-        return pb.PlanRetentionResponse(
-            memories=kept.memories,
-            retired={reason.value: count for reason, count in kept.retired.items()},
-            merged=kept.merged,
-            erased=kept.erased,
+        call.count = planned.kept.memories
+        return _encode_plan(planned.kept)
+
+    async def plan_round(self, call: Call, request: pb.PlanRetentionRoundRequest) -> pb.PlanRetentionRoundResponse:
+        """Plan for the next owners: as many as have `_PLANNED` memories together, and at least one."""
+        fields = Fields()
+        after = _read_token(fields, request.page_token) if request.page_token else None
+        fields.check()
+        found = await self._owners.page(after, _PLANNED_OWNERS + 1)
+        total = Round()
+        for entry in found[:_PLANNED_OWNERS]:
+            planned = await self._plans(entry.owner)
+            total.owners += 1
+            total.failed += planned.failed
+            total.kept += planned.kept
+            if total.kept.memories >= _PLANNED:
+                break
+        call.count = total.owners
+        return pb.PlanRetentionRoundResponse(
+            plan=_encode_plan(total.kept),
+            owners=total.owners,
+            failed=total.failed,
+            next_page_token=_write_token(found[total.owners - 1].owner) if total.owners < len(found) else "",
         )
+
+
+def _encode_plan(kept: PassReport) -> pb.PlanRetentionResponse:
+    return pb.PlanRetentionResponse(
+        memories=kept.memories,
+        retired={reason.value: count for reason, count in kept.retired.items()},
+        merged=kept.merged,
+        erased=kept.erased,
+    )
 
 
 def _read_findings(path: Path) -> tuple[Sequence[pb.Finding], datetime | None]:
@@ -187,7 +214,7 @@ def _encode_entry(entry: OwnerEntry) -> pb.UserEntry:
 
 # A page token is a place in an order that its reader may see whole, so it need not be hidden.
 def _write_token(owner: Owner) -> str:
-    return json.dumps([owner.tenant, owner.user]).encode().hex()
+    return json.dumps([owner.tenant, owner.user], ensure_ascii=False).encode().hex()
 
 
 def _read_token(fields: Fields, token: str) -> Owner | None:

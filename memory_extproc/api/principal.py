@@ -50,6 +50,7 @@ class Principal:
     roles: frozenset[Role]
     means: Means
     name: str = field(repr=False)  # identifies the caller for rate limits and the audit log
+    projects: tuple[str, ...] = field(default=(), repr=False)  # of which the caller is a verified member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,7 @@ METHODS: Mapping[str, Access] = {
     "ListQuarantine": Access.READ,
     "ReviewQuarantine": Access.WRITE,
     "PlanRetention": Access.READ,
+    "PlanRetentionRound": Access.OPERATE,
     "ListDeadLetters": Access.OPERATE,
     "RetryDeadLetters": Access.OPERATE,
     "ListUsers": Access.OPERATE,

@@ -129,7 +129,7 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
         facts = _facts(parts, outcomes, audit, data)
         service = MemoryService(
             CallAdmission(
-                await _authenticator(parts.live, stack, SessionVerifier(signer) if page else None),
+                await _authenticator(parts.live, stack, signer if page else None),
                 rates,
                 _names_user(settings),
             ),
@@ -302,12 +302,12 @@ class Proofs:
 
     tokens: Tokens | None = None
     keys: ApiKeys | None = None
-    session: SessionVerifier | None = None  # of browsers, if the console is enabled
+    session: Signer | None = None  # of browsers' sessions, if the console is enabled
 
     def ways(self, settings: Settings) -> list[CredentialVerifier]:
         """The active credential verifiers in order: per call, per connection, anonymous."""
         api, identity = settings.api, settings.identity
-        wanted = ways_of(api, identity)
+        wanted, shares = ways_of(api, identity), settings.scopes.project.recall
         proxy = ProxyOptions(
             user_header=identity.user_header,
             tenant_header=identity.tenant_header,
@@ -319,12 +319,18 @@ class Proofs:
             ways.append(TrustedProxy(proxy))
         if self.tokens is not None:
             section = jwt_of(api, identity)
-            claims = JwtClaims(user=section.user_claim, tenant=section.tenant_claim, roles=section.roles_claim)
+            claims = JwtClaims(
+                user=section.user_claim,
+                tenant=section.tenant_claim,
+                roles=section.roles_claim,
+                # Another issuer's tokens, of api.jwt, say nothing of the projects of chats.
+                projects="" if api.jwt.given or not shares else identity.jwt.projects_claim,
+            )
             ways.append(Jwt(self.tokens, claims))
         if self.keys is not None:
             ways.append(ApiKey(self.keys))
         if self.session is not None:
-            ways.append(self.session)
+            ways.append(SessionVerifier(self.session, shares=shares))
         if "mtls" in wanted:
             ways.append(Mtls([section.holder() for section in api.certificates]))
         if "none" in wanted:
@@ -332,7 +338,7 @@ class Proofs:
         return ways
 
 
-async def _authenticator(live: Live, stack: AsyncExitStack, session: SessionVerifier | None) -> Authenticator:
+async def _authenticator(live: Live, stack: AsyncExitStack, session: Signer | None) -> Authenticator:
     settings = live.settings
     api, identity = settings.api, settings.identity
     wanted = ways_of(api, identity)

@@ -265,7 +265,7 @@ def _api_parts(
         forgets=forgetter,
         operations={
             **transfers.operations,
-            **RetentionCalls(partial(writing.retention.one, dry_run=True)).operations,
+            **RetentionCalls(partial(writing.retention.one, dry_run=True), kept.owners).operations,
         },
         live=frame.live,
         metrics=frame.metrics,

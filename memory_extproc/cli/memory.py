@@ -377,6 +377,9 @@ def dead_letters(
     *,
     retry: Annotated[list[str] | None, typer.Option(help="turn to retry; may be repeated")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="maximum number of results")] = 50,
+    after: Annotated[
+        str, typer.Option(help="go on behind this one: the place of a dead letter, as --json has it")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List or retry dead letters; for admins of all tenants."""
@@ -384,7 +387,7 @@ def dead_letters(
         answer = api.call("RetryDeadLetters", turn_ids=retry)
         lines = [f"{answer.retried} turn(s) wait again"]
     else:
-        answer = api.call("ListDeadLetters", limit=limit)
+        answer = api.call("ListDeadLetters", limit=limit, after=after)
         lines = [
             f"{each.turn_id}  {each.failed_at.ToDatetime():%Y-%m-%d %H:%M}  {each.reason}  {each.attempts} tries"
             for each in answer.letters

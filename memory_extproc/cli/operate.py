@@ -69,14 +69,14 @@ def rate(
 def users(
     api: Api,
     *,
-    tenant: Annotated[str, typer.Option(help="only of this tenant")] = "",
+    of_tenant: Annotated[str, typer.Option(help="only of this tenant")] = "",
     limit: Annotated[int, typer.Option(min=1, help="maximum number of results")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List users with the number of their memories; for admins of no single tenant."""
-    found, total = api.list_pages("ListUsers", "users", limit, tenant_id=tenant)
+    found, total = api.list_pages("ListUsers", "users", limit, tenant_id=of_tenant)
     if as_json:
-        show.show_json({"users": [show.plain(one) for one in found], "total": total})
+        show.show_json({"users": [show.plain(one) for one in found], "total": str(total)})  # as REST has it
         return
     table = Table("user", "tenant", "kind", "memories", "last written")
     for one in found:
@@ -87,14 +87,28 @@ def users(
 
 
 @with_api
-def retention_plan(api: Api, *, user: UserOption = "", as_json: AsJson = False) -> None:
+def retention_plan(
+    api: Api,
+    *,
+    user: UserOption = "",
+    everybody: Annotated[bool, typer.Option(help="for all users; for admins of no single tenant")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show what retention would do with a user's memories now, without changing anything."""
-    plan = api.call("PlanRetention", user_id=user)
+    owners, failed = 1, 0
+    if everybody:
+        plan, owners, failed = _plan_round(api)
+    else:
+        plan = api.call("PlanRetention", user_id=user)
     if as_json:
-        show.show_json(show.plain(plan))
+        show.show_json(
+            {**show.plain(plan), **({"owners": str(owners), "failed": str(failed)} if everybody else {})}
+        )
         return
     out = show.console()
-    out.print(f"of {plan.memories} memories:")
+    out.print(f"of {plan.memories} memories{f' of {owners} users and projects' if everybody else ''}:")
+    if failed:
+        out.print(f"  not read: {failed} users, try again")
     for reason, count in sorted(plan.retired.items()):
         out.print(f"  deleted softly ({reason}) {count}")
     out.print(f"  merged with another {plan.merged}")
@@ -123,6 +137,20 @@ def status(api: Api, *, as_json: AsJson = False) -> None:
     out.print(f"requests since {_time(found.outcomes_since)}:")
     for outcome, count in sorted(found.outcomes.items(), key=lambda one: -one[1]):
         out.print(f"  {outcome.replace('_', ' ')} {count}")
+
+
+def _plan_round(api: Api) -> tuple[Any, int, int]:
+    """The sum over everybody, how many were looked at, and how many of them could not be read."""
+    found = api.call("PlanRetentionRound")
+    plan, owners, failed = found.plan, found.owners, found.failed
+    while found.next_page_token:
+        found = api.call("PlanRetentionRound", page_token=found.next_page_token)
+        for reason, count in found.plan.retired.items():
+            plan.retired[reason] += count
+        for name in ("memories", "merged", "erased"):
+            setattr(plan, name, getattr(plan, name) + getattr(found.plan, name))
+        owners, failed = owners + found.owners, failed + found.failed
+    return plan, owners, failed
 
 
 def _time(stamp: Any) -> str:

@@ -41,6 +41,10 @@ class OperatorPage:
             limit=_USERS, tenant_id=query.get("tenant", ""), page_token=query.get("page", "")
         )
         users = await self._call("ListUsers", asked, visit)
+        planned = None
+        if query.get("show") == "retention":
+            wanted = pb.PlanRetentionRoundRequest(page_token=query.get("from", ""))
+            planned = await self._call("PlanRetentionRound", wanted, visit)
         plain = to_json(configured, verbose=True)
         flat = _flat(plain["configuration"])
         shown = to_json(status, verbose=True)
@@ -57,6 +61,7 @@ class OperatorPage:
             following=urlencode({"tenant": asked.tenant_id, "page": users.next_page_token})
             if users.next_page_token
             else "",
+            planned=None if planned is None else to_json(planned, verbose=True),
             hashed=flat.get("privacy.hash_user_ids") == "true",
             sections=sorted(flat.items()),
             waiting=plain["needs_restart"],

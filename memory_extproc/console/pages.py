@@ -11,18 +11,19 @@ import hmac
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import grpc
 from aiohttp import web
 from google.protobuf.json_format import ParseDict, ParseError
 
 from memory_extproc.api.authentication import Credentials
+from memory_extproc.api.authorization import SHARED_HEADER
 from memory_extproc.api.call import Reason, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Principal, Role
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 PAGE_SIZE = 25
+_PROJECTS = 16  # whose memories are shown beside the caller's own
+_SHARED = 5  # memories of each of them; a page of its own has them all
 _FORM_BYTES = 64 * 1024
 FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
 _POLICY = (
@@ -154,7 +157,10 @@ class Pages:
         if refused.code is grpc.StatusCode.UNAUTHENTICATED:
             shown = COOKIE in request.cookies
             response = self.render("enter.html", None, status=status, wrong=False, expired=shown)
-            response.del_cookie(COOKIE, path=PATH)
+            if "hx-request" in request.headers:
+                response.headers["hx-refresh"] = "true"  # htmx has no place for this page: it loads its own again
+            else:
+                response.del_cookie(COOKIE, path=PATH)
             return response
         return self.render("refused.html", principal, status=status, message=refused.message, reason=refused.reason)
 
@@ -205,9 +211,16 @@ class Pages:
 
     # --- mine ----------------------------------------------------------------------------------------
     async def _mine(self, visit: Visit) -> web.StreamResponse:
-        query = visit.request.query
+        return await self._mine_page(visit)
+
+    async def _mine_page(
+        self, visit: Visit, drafts: Mapping[str, str] | None = None, faults: Mapping[str, str] | None = None
+    ) -> web.Response:
+        """*drafts*: texts by the name of their field, and *faults* of them, which are shown beside the fields."""
+        query, faults = visit.request.query, faults or {}
         wanted = {
-            name: query.get(name, "").strip() for name in ("q", "type", "state", "session", "after", "before")
+            name: query.get(name, "").strip()
+            for name in ("q", "type", "state", "session", "after", "before", "project")
         }
         asked = pb.ListMemoriesRequest(
             text=wanted["q"],
@@ -219,10 +232,17 @@ class Pages:
         )
         if wanted["type"] == "all":
             del asked.type[:]
-        for name in ("after", "before"):
-            if wanted[name]:
-                _set_day(getattr(asked, f"created_{name}"), wanted[name])
-        listed: Any = await self._service.call("ListMemories", asked, visit.presented)
+        presented = of_project(visit.presented, wanted["project"]) if wanted["project"] else visit.presented
+        listed: Any
+        try:
+            for name in ("after", "before"):
+                if wanted[name]:
+                    _set_day(getattr(asked, f"created_{name}"), wanted[name])
+            listed = await self._service.call("ListMemories", asked, presented)
+        except RefusedError as refused:
+            if refused.reason is not Reason.BAD_REQUEST:
+                raise
+            listed, faults = pb.ListMemoriesResponse(), {"filters": refused.message}
         memories = [shown_memory(memory) for memory in listed.memories]
         kept = {name: value for name, value in wanted.items() if value}
         following = urlencode({**kept, "page": listed.next_page_token}) if listed.next_page_token else ""
@@ -230,7 +250,13 @@ class Pages:
         return self.render(
             "mine.html",
             visit.principal,
+            status=400 if faults else 200,
+            drafts={"content": "", "about": "", **(drafts or {})},
+            faults=faults,
             groups=groups,
+            shared=[]
+            if wanted["project"] or asked.page_token or faults
+            else await self._list_shared(visit, wanted["q"]),
             total=listed.total,
             wanted=wanted,
             following=following,
@@ -239,6 +265,15 @@ class Pages:
             types=[each.value for each in MemoryType],
             states=[each.value for each in MemoryState],
         )
+
+    async def _list_shared(self, visit: Visit, text: str) -> list[tuple[str, list[dict[str, Any]], int]]:
+        """The newest facts of the caller's projects: the project's name, the facts, how many there are in all."""
+        shared = []
+        for project in visit.principal.projects[:_PROJECTS]:
+            asked = pb.ListMemoriesRequest(text=text, type=FACTS, limit=_SHARED)
+            listed: Any = await self._service.call("ListMemories", asked, of_project(visit.presented, project))
+            shared.append((project, [shown_memory(memory) for memory in listed.memories], listed.total))
+        return shared
 
     async def _memory(self, visit: Visit) -> web.StreamResponse:
         return await self._memory_page(visit, visit.request.match_info["id"])
@@ -312,9 +347,16 @@ class Pages:
         return see_other(f"{PATH}/memory/{memory_id}")
 
     async def _add(self, visit: Visit) -> web.StreamResponse:
-        stored: Any = await self._service.call(
-            "StoreMemory", pb.StoreMemoryRequest(content=visit.field("content")), visit.presented
-        )
+        content = visit.field("content")
+        try:
+            asked = pb.StoreMemoryRequest(content=content)
+            stored: Any = await self._service.call("StoreMemory", asked, visit.presented)
+        except RefusedError as refused:
+            if refused.code not in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION}:
+                raise
+            return await self._mine_page(
+                visit, {"content": content}, {"content": refused.message.replace("content: ", "Required: ")}
+            )
         return see_other(f"{PATH}/memory/{shorten_id(stored.memory.id)}")
 
     # --- forgetting ----------------------------------------------------------------------------------
@@ -330,7 +372,14 @@ class Pages:
         if not everything and not (asked.memory_ids or asked.session_id or asked.query):
             # An empty scope would be everything.
             return self.render("nothing.html", visit.principal, status=400)
-        plan: Any = await self._service.call("ForgetMemories", asked, visit.presented)
+        try:
+            plan: Any = await self._service.call("ForgetMemories", asked, visit.presented)
+        except RefusedError as refused:
+            if not asked.query or refused.code is not grpc.StatusCode.INVALID_ARGUMENT:
+                raise
+            return await self._mine_page(
+                visit, {"about": asked.query}, {"about": refused.message.replace("query: ", "Required: ")}
+            )
         asked.dry_run = False
         asked.confirmation_token = plan.confirmation_token
         return self.render(
@@ -483,6 +532,12 @@ def shown_memory(memory: Any) -> dict[str, Any]:
         "updated": moment(plain.get("updated_at", "")),
         "until": moment(plain.get("valid_to", "") or plain.get("updated_at", "")),
     }
+
+
+def of_project(presented: Credentials, project: str) -> Credentials:
+    """The same credentials, for the memories that *project* shares."""
+    named = (SHARED_HEADER, f"project:{quote(project, safe='')}")
+    return replace(presented, headers=Headers([*presented.headers, named]))
 
 
 def subject_words(subject: str, content: str) -> str:

@@ -10,7 +10,7 @@ import binascii
 import hmac
 import json
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -27,6 +27,7 @@ LINK_LIFE = timedelta(minutes=30)
 _USED = "console_link"  # the kind of the records of links that were followed
 _NOBODY = Owner("", "\0console")  # no caller has this name, so no forget makes a link good again
 _LONGEST = 4096  # characters of a signed text
+_COOKIE = 3800  # of a session, so that name, attributes and value stay below the 4096 bytes of browsers
 _MAC_DIGITS = 64
 
 
@@ -68,8 +69,9 @@ def make_signer(secret: bytes, now: Now) -> Signer:
 class SessionVerifier:
     """Reads the session cookie; implements CredentialVerifier."""
 
-    def __init__(self, signer: Signer) -> None:
-        self._signer = signer
+    def __init__(self, signer: Signer, *, shares: bool = True) -> None:
+        """*shares*: whether projects share memories with their members."""
+        self._signer, self._shares = signer, shares
 
     def principal(self, presented: Credentials) -> Principal | None:
         values = [morsel for header in presented.headers.all("cookie") if (morsel := _cookie(header)) is not None]
@@ -78,7 +80,8 @@ class SessionVerifier:
         content = self._signer.read("session", values[0]) if len(values) == 1 else None
         if content is None:
             raise unauthenticated_error()
-        return _decode(content)
+        principal = _decode(content)
+        return principal if self._shares else replace(principal, projects=())
 
 
 def _cookie(header: str) -> str | None:
@@ -90,8 +93,12 @@ def _cookie(header: str) -> str | None:
 
 
 def begin_session(signer: Signer, principal: Principal) -> str:
-    """The cookie's value."""
-    return signer.sign("session", _encode(principal), LIFE)
+    """The cookie's value, with as many of the caller's projects as a cookie has room for."""
+    for count in range(len(principal.projects), -1, -1):
+        text = signer.sign("session", _encode(replace(principal, projects=principal.projects[:count])), LIFE)
+        if len(text) <= _COOKIE:
+            break
+    return text
 
 
 def csrf_token(signer: Signer, principal: Principal) -> str:
@@ -117,9 +124,12 @@ async def follow_link(signer: Signer, coordination: Coordination, text: str) -> 
 
 
 def _encode(principal: Principal) -> list[Any]:
-    return [principal.tenant, principal.user, sorted(principal.roles), principal.means.value, principal.name]
+    roles = sorted(principal.roles)
+    return [
+        principal.tenant, principal.user, roles, principal.means.value, principal.name, *principal.projects,
+    ]  # fmt: skip
 
 
 def _decode(content: list[Any]) -> Principal:
-    tenant, user, roles, means, name = content
-    return Principal(tenant, user, frozenset(map(Role, roles)), Means(means), name)
+    tenant, user, roles, means, name, *projects = content
+    return Principal(tenant, user, frozenset(map(Role, roles)), Means(means), name, tuple(projects))

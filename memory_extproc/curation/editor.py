@@ -514,8 +514,8 @@ class Cursor(NamedTuple):
 
 
 def place_of(memory: Memory | MemoryHead, order: Order = Order.NEWEST) -> Cursor:
-    group = int(order is Order.FACTS and memory.type not in _FACTS)
-    return Cursor(group, -int(memory.created_at.timestamp()), memory.id)
+    head = memory if isinstance(memory, MemoryHead) else memory.head
+    return Cursor(int(order is Order.FACTS and head.type not in _FACTS), -head.created, head.id)
 
 
 _cursor_of = itemgetter(0)

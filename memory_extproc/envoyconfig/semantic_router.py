@@ -5,7 +5,9 @@ itself, and a decision's `header_mutation` plugin does."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from memory_extproc.envoyconfig.options import EnvoyOptions
@@ -108,48 +110,92 @@ def _cluster(host: str, port: int) -> Tree:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision of the router's file, with its path and the recipe that it belongs to."""
+
+    at: str
+    recipe: str  # its name; empty: the file's own routing
+    name: str
+    header: str  # value of DECISION_HEADER: the name, after the recipe's where two recipes share it
+    body: Mapping[str, Any]
+
+
+def router_file(tree: Any) -> Mapping[str, Any]:
+    """The router's own file in *tree*, which may be the values of its chart. ConfigurationError for other forms."""
+    tree = as_mapping(tree, "the file")
+    if "kind" in tree and "apiVersion" in tree:
+        inside = "in a ConfigMap the text under `data`, otherwise `spec.config`"
+        kind = tree["kind"] if str(tree["kind"]).isalnum() else "kind"
+        raise ConfigurationError([f"{kind}: a Kubernetes object; give the router's own file ({inside})"])
+    inner = tree.get("config")
+    return inner if isinstance(inner, Mapping) and not tree.keys() & {"routing", "recipes", "global"} else tree
+
+
+def decisions_of(tree: Mapping[str, Any]) -> list[Decision]:
+    """The decisions of the router's file: of its own routing (older versions: at the top) and of each recipe."""
+    routing = as_mapping(tree.get("routing"), "routing")
+    where = "routing.decisions" if "decisions" in routing else "decisions"
+    found = [("", where, as_list(routing.get("decisions", tree.get("decisions")), where))]
+    for number, each in enumerate(as_list(tree.get("recipes"), "recipes")):
+        at = f"recipes[{number}]"
+        recipe = as_mapping(each, at)
+        listed = as_mapping(recipe.get("routing"), f"{at}.routing").get("decisions")
+        found.append((_name(recipe, at), f"{at}.routing.decisions", as_list(listed, f"{at}.routing.decisions")))
+    named = [
+        (f"{where}[{number}]", recipe, as_mapping(each, f"{where}[{number}]"))
+        for recipe, where, listed in found
+        for number, each in enumerate(listed)
+    ]
+    count = Counter(_name(body, at) for at, _, body in named)
+    return [
+        Decision(at, recipe, name, f"{recipe}/{name}" if recipe and count[name] > 1 else name, body)
+        for at, recipe, body in named
+        for name in (_name(body, at),)
+    ]
+
+
+def _name(of: Mapping[str, Any], at: str) -> str:
+    name = of.get("name")
+    if not isinstance(name, str) or not name.isprintable() or not name:
+        raise ConfigurationError([f"{at}.name: expected a printable name"])
+    return name
+
+
 def signal_plugins(tree: Any) -> Tree:
     """Make a `header_mutation` plugin for each decision of the router's file *tree*, to be merged into that file.
 
     The plugin sends memory the decision's name and the result of its fact_check condition. No other value of the
     file is in the output. ConfigurationError if *tree* is no such file."""
-    routing = _mapping(_mapping(tree, "the file").get("routing"), "routing")
-    listed = routing.get("decisions", _mapping(tree, "the file").get("decisions"))
-    decisions = _list(listed, "routing.decisions")
+    decisions = decisions_of(router_file(tree))
     if not decisions:
-        raise ConfigurationError(["routing.decisions: expected decisions, of configuration version v0.3"])
-    found = []
-    for number, each in enumerate(decisions):
-        at = f"routing.decisions[{number}]"
-        decision = _mapping(each, at)
-        name = decision.get("name")
-        if not isinstance(name, str) or not name.isprintable() or not name:
-            raise ConfigurationError([f"{at}.name: expected a printable name"])
-        headers = [{"name": DECISION_HEADER, "value": name}]
-        if fact := _fact(decision, at):
+        raise ConfigurationError(["routing.decisions: expected decisions, here or in recipes, of version v0.3"])
+    found: dict[str, list[Tree]] = {}
+    for each in decisions:
+        headers = [{"name": DECISION_HEADER, "value": each.header}]
+        if fact := _fact_of_rules(as_mapping(each.body.get("rules"), f"{each.at}.rules"), f"{each.at}.rules"):
             headers.append({"name": FACT_HEADER, "value": fact})
         plugin = {"type": "header_mutation", "configuration": {"update": headers}}
-        found.append({"name": name, "plugins": [plugin]})
-    return {"routing": {"decisions": found}}
-
-
-def _fact(decision: Mapping[str, Any], at: str) -> str:
-    """The fact check of requests that take *decision*: "true" or "false" if all its rules agree, else ""."""
-    return _fact_of_rules(_mapping(decision.get("rules"), f"{at}.rules"), f"{at}.rules")
+        found.setdefault(each.recipe, []).append({"name": each.name, "plugins": [plugin]})
+    written = {recipe: {"routing": {"decisions": plugins}} for recipe, plugins in found.items()}
+    own = written.pop("", {})
+    return {**own, "recipes": [{"name": recipe, **one} for recipe, one in written.items()]} if written else own
 
 
 def _fact_of_rules(rules: Mapping[str, Any], at: str) -> str:
+    """The fact check of requests that fulfil *rules*: "true" or "false" if all of them agree, else ""."""
     if rules.get("type") == "fact_check":
         return _FACTS.get(str(rules.get("name")), "")
-    conditions = _list(rules.get("conditions"), f"{at}.conditions")
-    said = [_fact_of_rules(_mapping(each, f"{at}.conditions"), at) for each in conditions]
+    conditions = as_list(rules.get("conditions"), f"{at}.conditions")
+    said = [_fact_of_rules(as_mapping(each, f"{at}.conditions"), at) for each in conditions]
     operator = str(rules.get("operator", "AND")).upper()
     if operator == "AND":
         said = [each for each in said if each]
     return said[0] if operator in {"AND", "OR"} and len(set(said)) == 1 else ""
 
 
-def _mapping(value: Any, at: str) -> Mapping[str, Any]:
+def as_mapping(value: Any, at: str) -> Mapping[str, Any]:
+    """*value*, empty for null. ConfigurationError with the path *at* if it is no mapping."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -157,7 +203,8 @@ def _mapping(value: Any, at: str) -> Mapping[str, Any]:
     return value
 
 
-def _list(value: Any, at: str) -> Sequence[Any]:
+def as_list(value: Any, at: str) -> Sequence[Any]:
+    """As `as_mapping`, for a list."""
     if value is None:
         return ()
     if not isinstance(value, list):

@@ -24,7 +24,7 @@ PIECE_TOKENS = 200  # below the 256 of the smallest usual window, and enough for
 class ChunkLimits:
     tokens: int = PIECE_TOKENS  # of one piece, as `weigh` estimates them
     bytes: int = CONTENT_BYTES  # of one piece, in UTF-8
-    pieces: int = 64  # of one message; what does not fit into them is not kept
+    pieces: int = 40  # of one turn: embedding them takes some 1.5 s of a core; the rest is not kept
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from memory_extproc.learn.chunking import ChunkLimits, pieces
+from memory_extproc.learn.chunking import Chunker, ChunkLimits, pieces
 from memory_extproc.model import (
     TRUST,
     Embedded,
@@ -49,6 +49,11 @@ class Decision(StrEnum):
     SURPLUS = "surplus"  # the rest of a message longer than all the pieces it may have
 
 
+_STORED = frozenset({Decision.KEPT, Decision.QUESTION})
+_NOTHING = Chunker((), whole=True)
+_OF_ANSWER = 0.375  # of a turn's pieces, where both messages are long
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A message of a turn, or a piece of one; *memory* is there for KEPT and QUESTION alone."""
@@ -62,10 +67,17 @@ def judge(turn: Turn, now: datetime, limits: ChunkLimits = _USUAL) -> tuple[Judg
     """The caller's message and the answer, in this order, long ones in pieces. The same turn gives the same
     ids, so that remembering it once more changes nothing. *now* is when it is written; times lose their
     fractions."""
-    return (
-        *_judge_chunks(turn, 0, _of_caller(turn), now, limits),
-        *_judge_chunks(turn, 1, _of_answer(turn), now, limits),
-    )
+    messages = ((turn.asked, _of_caller(turn)), (turn.answered, _of_answer(turn)))
+    found = [pieces(text, limits) if decision in _STORED else _NOTHING for text, decision in messages]
+    needed = [len(one.texts) for one in found]
+    answer = min(needed[1], max(limits.pieces - needed[0], int(limits.pieces * _OF_ANSWER)))
+    judged: list[Judged] = []
+    for ordinal, most in enumerate((limits.pieces - answer, answer)):
+        text, decision = messages[ordinal]
+        fits = needed[ordinal] <= most
+        chunks = found[ordinal] if fits else pieces(text, replace(limits, pieces=most))
+        judged += _judge_chunks(turn, ordinal, decision, chunks, now, limits)
+    return tuple(judged)
 
 
 def _of_caller(turn: Turn) -> Decision:
@@ -101,15 +113,13 @@ def _at_a_glance(text: str) -> Decision | None:
 
 
 def _judge_chunks(
-    turn: Turn, ordinal: int, decision: Decision, now: datetime, limits: ChunkLimits
+    turn: Turn, ordinal: int, decision: Decision, found: Chunker, now: datetime, limits: ChunkLimits
 ) -> Iterator[Judged]:
     role = _MESSAGES[ordinal]
-    if decision not in {Decision.KEPT, Decision.QUESTION}:
+    if decision not in _STORED:
         yield Judged(role, decision, None)
         return
-    message = turn.asked if role is Role.USER else turn.answered
-    found = pieces(message, limits)
-    whole = words_hash(message)
+    whole = words_hash(turn.asked if role is Role.USER else turn.answered) if len(found.texts) > 1 else ""
     for number, text in enumerate(found.texts):
         if not says_more_than_masks(text):
             continue

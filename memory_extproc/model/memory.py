@@ -117,6 +117,10 @@ class Memory:
         said = self.metadata.get(RATING)
         return _RATINGS.get(said, Rating.NONE) if isinstance(said, str) else Rating.NONE
 
+    @property
+    def head(self) -> MemoryHead:
+        return MemoryHead(self.id, self.type, int(self.created_at.timestamp()))
+
     def held_in(self, period: Period, now: datetime) -> bool:
         """Whether it was valid during *period* and has been superseded since."""
         began = self.valid_from or self.created_at
@@ -206,7 +210,7 @@ class MemoryHead(NamedTuple):
 
     id: str
     type: MemoryType
-    created_at: datetime
+    created: int  # seconds since 1970: a list of 10,000 needs no 10,000 datetimes
 
 
 @dataclass(frozen=True, slots=True)

@@ -399,6 +399,7 @@ class _Question:
         first, *rest = subject.split()
         mine = first in self.language.mine and first not in self._words_for("articles")
         bare = " ".join(rest) if first in self.language.mine and rest else subject
+        bare = bare.removesuffix(" please").removesuffix(" bitte")
         if bare not in self._words_for("no_subjects"):
             yield Intent(
                 Kind.SUBJECT, subject=bare, words=tuple(self.words), mine=mine, people=relation_words(bare.split())

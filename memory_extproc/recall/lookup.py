@@ -25,7 +25,7 @@ from memory_extproc.model import (
 from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.asked import Asked, Lookup
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.intent import INTENTS, Intent, Kind, Reading
+from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, Kind, Reading
 from memory_extproc.recall.memory_traits import (
     FACTS,
     about_self,
@@ -48,11 +48,13 @@ from memory_extproc.recall.memory_traits import (
     states_something,
     valid_since,
 )
+from memory_extproc.recall.people import find_named, list_people
 from memory_extproc.recall.prompt_block import GROUPS
 from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import content_stems
 from memory_extproc.text.persons import relation_words, same_relation, subject
+from memory_extproc.text.words import rarity
 
 _SAID = frozenset({Source.VERBATIM})
 _MOST_CHAIN = 4  # memories on the way to an answer of several hops
@@ -63,6 +65,7 @@ _ENOUGH = 0.6  # share of the question's words in a procedure
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
 _FULL = 16  # memories of an overview beside which no statement without an attribute is needed
 _PARTNER = ATTRIBUTES.mask(["partner"])
+_NAME = ATTRIBUTES.mask(["name"])
 _MOST_SAID = 20  # messages without a fact among them
 _CURRENT = frozenset(
     {Kind.OVERVIEW, Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.PAST}
@@ -93,6 +96,11 @@ class Lookups:
             if (found := await self._of(wish, intent, searched, now)) is not None:
                 return found
         return None
+
+    async def of_people(self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime) -> Lookup | None:
+        """For a question about a person whom the caller named, where the search is sure of no memory."""
+        words = tuple(word.removesuffix("'s") for word in plain_words(wish.question[:LONGEST]))
+        return await find_named(Asked(self._selects, None, wish, Intent(Kind.HOPS, words=words), searched, now))
 
     async def _of(
         self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
@@ -170,13 +178,18 @@ async def _subject(asked: Asked) -> Lookup | None:
     summaries = [one for one in having if one.source is Source.SUMMARY]
     having = [one for one in having if one.source is not Source.SUMMARY]
     about = [one for one in summaries if wanted <= content_stems(_name_of(one)) or len(having) < _MOST_ABOUT]
+    about = list({(one.owner, one.session): one for one in about[::-1]}.values())[::-1]
     spans = [(one.owner, one.session, span) for one in about if (span := span_of(one))]
     facts = (
         await asked.select(Selection(everything=True), sources=FACTS & asked.wish.scope.sources) if spans else []
     )
     said_there = [one for one in facts if any(stands_in(one, *where) for where in spans)]
     said = [one for one in said_there if having_most(wanted, [one]) or names_in(one.content) & all_names(having)]
-    found = _each_once([*facts_first(filter(said_by_owner, having)), *said, *having, *about[:_MOST_ABOUT]])
+    likely = (one.memory for one in asked.searched if one.relevance >= asked.wish.threshold)
+    beside = [one for one in likely if said_by_owner(one) and one.source is not Source.SUMMARY]
+    telling = await asked.telling(ATTRIBUTES.named_in(words)) if intent.mine else []
+    own_facts = facts_first(filter(said_by_owner, having))
+    found = _each_once([*own_facts, *said, *having, *beside, *telling[:_MOST_BESIDE], *about[:_MOST_ABOUT]])
     return asked.lookup(found, alone=True, all_of_it=True)
 
 
@@ -186,7 +199,8 @@ def _name_of(summary: Memory) -> str:
 
 
 _MOST_ABOUT = 2  # summaries of a subject
-_OFTEN = 3  # statements by which a subject is known
+_MOST_BESIDE = 6  # memories that tell what a word of the subject names
+_OFTEN = 2  # statements by which a subject is known
 
 
 def _asks_who(intent: Intent) -> bool:
@@ -204,7 +218,13 @@ async def _past(asked: Asked) -> Lookup | None:
     if intent.days is not None:
         summaries = [one for one in summaries if said_within(one, intent.days)]
     if intent.subject:
-        return _past_subject(asked, summaries)
+        of_subject = _past_subject(asked, summaries)
+        advised = INTENTS.patterns["advised"].search(" ".join(intent.words))
+        advice = await _advice(asked) if advised else []
+        behind, opens = (of_subject.memories, of_subject.opens) if of_subject else ((), False)
+        if not advice:
+            return of_subject
+        return asked.lookup(_each_once([*advice, *behind]), alone=True, all_of_it=True, opens=opens)
     by_time = sorted(summaries, key=last_said, reverse=True)
     if by_time and not intent.latest and intent.days is None:
         return asked.lookup(by_time[:_MOST_TOPICS], alone=True, all_of_it=True)
@@ -219,6 +239,30 @@ async def _past(asked: Asked) -> Lookup | None:
         return asked.lookup(same, alone=True, all_of_it=True, opens=True)
     said = [one for session in sessions for one in session]
     return asked.lookup(sorted(said, key=lambda one: (-valid_since(one), -one.seq)), alone=True, all_of_it=True)
+
+
+async def _advice(asked: Asked) -> list[Memory]:
+    """The assistant's answers on the subject, by their words and those of the message before; then the answers that
+    the search has first."""
+    wanted, place = content_stems(asked.intent.subject), asked.place()
+    rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources)
+    before = {(one.owner, one.session, one.seq + 1): one for one in rows if one.role is Role.USER}
+    least = sum(map(rarity, wanted)) / 2
+    weighed = []
+    for one in rows:
+        if one.role is Role.ASSISTANT:
+            request = before.get((one.owner, one.session, one.seq), one)
+            worth = sum(map(rarity, wanted & (content_stems(one.content) | content_stems(request.content))))
+            near = min(place.get(each.id, len(place)) for each in (one, request))
+            if worth >= least > 0:
+                weighed.append((worth, -near, one))
+    weighed.sort(key=lambda each: each[:2], reverse=True)
+    probable = (one.memory for one in asked.searched if one.relevance >= _NOT_UNLIKELY)
+    answers = [one for one in probable if one.role is Role.ASSISTANT and one.source is not Source.SUMMARY]
+    return _each_once([*[one for _, _, one in weighed[:_MOST_ADVICE]], *answers[:1]])
+
+
+_MOST_ADVICE = 3  # answers
 
 
 def _past_subject(asked: Asked, summaries: Sequence[Memory]) -> Lookup | None:
@@ -299,17 +343,6 @@ async def _list(asked: Asked) -> Lookup | None:
     return asked.lookup(asked.once(ordered, intent.attributes), alone=True, all_of_it=True)
 
 
-async def _people(asked: Asked) -> Lookup | None:
-    people = ATTRIBUTES.mask(
-        [name for name, one in ATTRIBUTES.attributes.items() if one.group == "people" and name != "pets"]
-    )
-    found = await asked.select(Selection(attributes=people))
-    if asked.intent.days is not None:
-        first, last = asked.intent.days
-        found = [one for one in found if first <= one.created_at.date().toordinal() <= last]
-    return asked.lookup(facts_first(found), alone=True, all_of_it=True)
-
-
 async def _indirect(asked: Asked) -> Lookup | None:
     """The attribute in the question, where the search does not find it by itself."""
     asked_for = _without_people(asked.intent)
@@ -349,7 +382,9 @@ def _answers(asked: Asked, memory: Memory) -> bool:
 def _narrow(asked: Asked, found: Sequence[Memory]) -> list[Memory]:
     """The memories in *found* with most words of the question, in the order of the search."""
     place = asked.place()
-    wanted = content_stems(" ".join(asked.intent.words))
+    naming = asked.intent.attributes
+    words = (word for word in asked.intent.words if not ATTRIBUTES.named_in([word]) & naming)
+    wanted = content_stems(" ".join(words))
     shared = {one.id: len(wanted & content_stems(one.content)) for one in found}
     most = max(shared.values(), default=0)
     kept = [one for one in found if shared[one.id] == most]
@@ -360,9 +395,9 @@ _MOST_INDIRECT = 3
 
 
 def _without_people(intent: Intent) -> int:
-    """The attributes asked for: of "my sister's job" the job, of "my sister" the sister."""
+    """The attributes asked for: of "my sister's job" the job, of "my sister" and "my sister's name" the sister."""
     named = ATTRIBUTES.named_in(list(intent.people))
-    return intent.attributes & ~named or intent.attributes
+    return intent.attributes & ~named & ~_NAME or intent.attributes & ~_NAME or intent.attributes
 
 
 async def _hops(asked: Asked) -> Lookup | None:
@@ -528,7 +563,7 @@ _FINDERS: Mapping[Kind, Callable[[Asked], Awaitable[Lookup | None]]] = {
     Kind.PAST: _past,
     Kind.DATED: _days,
     Kind.LIST: _list,
-    Kind.MENTIONED: _people,
+    Kind.MENTIONED: list_people,
     Kind.INDIRECT: _indirect,
     Kind.HOPS: _hops,
     Kind.CONSTRAINT: _constraint,

@@ -357,9 +357,10 @@ class Recaller:
         with self._time_stage("search"):
             if not reading.intents:
                 reading = replace(await self._read_by_examples(wish, coming), notes=reading.notes)
-            if not reading.intents:
-                return reading, None
             lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
+            lookup = lookup or await self._lookups.of_people(wish, candidates, self._now())
+        if not reading.intents:
+            return reading, lookup
         if reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
             reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
         return reading, lookup
@@ -576,7 +577,7 @@ class Recaller:
     def _is_general(self, wish: RecallRequest, found: _Found) -> bool:
         """Whether the question is about the world: not about the caller, of no kind, and no candidate that passes
         the threshold has half of its words or a name in it."""
-        if found.reading.intents or not wish.threshold or self._lookups is None or wish.earlier:
+        if found.lookup or found.reading.intents or not wish.threshold or self._lookups is None or wish.earlier:
             return False
         if about_caller(wish.question):
             return False

@@ -1,7 +1,8 @@
 """Translate the vLLM semantic router's memory configuration into ours.
 
-It reads configuration version v0.3 (`global.stores.memory`, and the `memory` plugins of `routing.decisions`) and
-the older `memory:` block at the top level. Every key about memory gets one row. No row holds a secret."""
+It reads configuration version v0.3 (`global.stores.memory`, and the `memory` plugins of the decisions under
+`routing` and under `recipes`), also in the values of its chart, and the older `memory:` block at the top level.
+Every key about memory gets one row. No row holds a secret."""
 
 from __future__ import annotations
 
@@ -12,10 +13,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from memory_extproc.envoyconfig.semantic_router import (
+    DECISION_HEADER,
+    Decision,
+    as_list,
+    as_mapping,
+    decisions_of,
+    router_file,
+)
 from memory_extproc.errors import ConfigurationError
-
-# Header that the router's `header_mutation` plugin sets, so that a rule here can tell its decisions apart.
-DECISION_HEADER = "x-memory-decision"
 
 
 class Fate(StrEnum):
@@ -90,7 +96,7 @@ _LOST = {"quality_scoring.max_memories_per_user": "no bound per user; retention 
 
 def is_router_file(tree: Mapping[str, Any]) -> bool:
     """Whether *tree* is the router's own file."""
-    return any(key in tree for key in ("global", "routing", "providers"))
+    return any(key in tree for key in ("global", "routing", "recipes", "providers", "config", "kind"))
 
 
 def accept_router_keys(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -152,6 +158,7 @@ def import_configuration(tree: Mapping[str, Any]) -> Imported:
     """Translate *tree*, the router's file. Raises ConfigurationError if it holds no memory configuration, or if a
     part of it does not have the router's form."""
     found = Imported()
+    tree = router_file(tree)
     place, memory = _memory_block(tree)
     decisions, external = _decisions(tree), tuple(_external_models(tree))
     if memory is None and not decisions and not external:
@@ -160,8 +167,15 @@ def import_configuration(tree: Mapping[str, Any]) -> Imported:
         )
     for key, value in _flatten(memory or {}):
         _translate(found, place, key, value)
-    for at, decision in decisions:
-        _translate_decision(found, at, decision)
+    settings = found.settings.setdefault("memory", {})
+    only = settings.get("enabled") is False and any(plugin.get("enabled") is not False for _, plugin in decisions)
+    for decision, plugin in decisions:
+        _translate_decision(found, decision, plugin, settings if only else {})
+    if only:
+        settings["enabled"] = True
+        _add_rule(found, f"{place}.enabled, for all but these decisions", {"path": "*"}, _OFF)
+    if not settings:
+        del found.settings["memory"]
     for at, models in external:
         _translate_models(found, models, at)
     return found
@@ -169,7 +183,7 @@ def import_configuration(tree: Mapping[str, Any]) -> Imported:
 
 def _external_models(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """The lists of language models, each with its path: of version v0.3, and of older files."""
-    catalog = _mapping(_mapping(tree.get("global"), "global").get("model_catalog"), "global.model_catalog")
+    catalog = as_mapping(as_mapping(tree.get("global"), "global").get("model_catalog"), "global.model_catalog")
     if "external" in catalog:
         yield "global.model_catalog.external", catalog["external"]
     if "external_models" in tree:
@@ -177,28 +191,24 @@ def _external_models(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _memory_block(tree: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
-    stores = _mapping(_mapping(tree.get("global"), "global").get("stores"), "global.stores")
+    stores = as_mapping(as_mapping(tree.get("global"), "global").get("stores"), "global.stores")
     if "memory" in stores:
-        return "global.stores.memory", _mapping(stores["memory"], "global.stores.memory")
+        return "global.stores.memory", as_mapping(stores["memory"], "global.stores.memory")
     if "memory" in tree:
-        return "memory", _mapping(tree["memory"], "memory")
+        return "memory", as_mapping(tree["memory"], "memory")
     return "memory", None
 
 
-def _decisions(tree: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The decisions that have a memory plugin, each with its path."""
-    routing = _mapping(tree.get("routing"), "routing")
-    where = "routing.decisions" if "decisions" in routing else "decisions"
-    listed = _list(routing.get("decisions", tree.get("decisions")), where)
-    decisions = [(f"{where}[{at}]", _mapping(each, f"{where}[{at}]")) for at, each in enumerate(listed)]
-    return [(at, each) for at, each in decisions if _memory_plugin(each, at) is not None]
+def _decisions(tree: Mapping[str, Any]) -> list[tuple[Decision, Mapping[str, Any]]]:
+    """The decisions that have a memory plugin, each with the plugin's configuration."""
+    return [(each, plugin) for each in decisions_of(tree) if (plugin := _memory_plugin(each)) is not None]
 
 
-def _memory_plugin(decision: Mapping[str, Any], at: str) -> Mapping[str, Any] | None:
-    for number, plugin in enumerate(_list(decision.get("plugins"), f"{at}.plugins")):
-        place = f"{at}.plugins[{number}]"
-        if _mapping(plugin, place).get("type") == "memory":
-            return _mapping(plugin.get("configuration"), f"{place}.configuration")
+def _memory_plugin(decision: Decision) -> Mapping[str, Any] | None:
+    for number, plugin in enumerate(as_list(decision.body.get("plugins"), f"{decision.at}.plugins")):
+        place = f"{decision.at}.plugins[{number}]"
+        if as_mapping(plugin, place).get("type") == "memory":
+            return as_mapping(plugin.get("configuration"), f"{place}.configuration")
     return None
 
 
@@ -246,12 +256,12 @@ def _half_life(found: Imported, at: str, value: Any) -> None:
 
 
 def _disabled_routes(found: Imported, at: str, value: Any) -> None:
-    for number, path in enumerate(_list(value, at)):
+    for number, path in enumerate(as_list(value, at)):
         _add_rule(found, f"{at}[{number}]", {"path": _literal(path, f"{at}[{number}]")}, _OFF)
 
 
 def _disabled_models(found: Imported, at: str, value: Any) -> None:
-    for number, model in enumerate(_list(value, at)):
+    for number, model in enumerate(as_list(value, at)):
         _add_rule(found, f"{at}[{number}]", {"model": _literal(model, f"{at}[{number}]")}, _OFF)
 
 
@@ -267,36 +277,40 @@ _OF_OTHER_MODELS = frozenset({
     "llm_provider", "parser_type", "threshold", "name", "use_chat_template", "prompt_template",
 })  # fmt: skip
 # Keys of a decision's plugin → keys of a rule.
-_OF_DECISION = {"retrieval_limit": "limit", "similarity_threshold": "threshold"}
+_OF_DECISION = {
+    "retrieval_limit": "limit", "similarity_threshold": "threshold", "reflection.max_inject_tokens": "token_budget",
+}  # fmt: skip
 
 
-def _translate_decision(found: Imported, at: str, decision: Mapping[str, Any]) -> None:
-    """A decision shows itself to us by a header that its `header_mutation` plugin sets."""
-    plugin = _memory_plugin(decision, at) or {}
-    name = decision.get("name")
-    then: dict[str, Any] = {}
+def _translate_decision(
+    found: Imported, decision: Decision, plugin: Mapping[str, Any], otherwise: Mapping[str, Any]
+) -> None:
+    """A decision shows itself to us by a header that its `header_mutation` plugin sets. *otherwise*: the settings
+    of memory if it is on for decisions alone; then each of them needs a rule."""
+    at, then = decision.at, dict[str, Any]()
+    for key, value in _flatten(plugin):
+        if key in _OF_DECISION:
+            then |= {} if value is None else {_OF_DECISION[key]: value}
+        elif key not in {"enabled", "auto_store"}:
+            fate = Fate.BUILT_IN if key in _BUILT_IN else Fate.LOST
+            found.rows.append(Row(f"{at}: memory.{key}", fate, _BUILT_IN.get(key, "holds for all requests here")))
+    stores = plugin.get("auto_store")
+    if stores is None and otherwise:
+        stores = otherwise.get("auto_store") is True
     if plugin.get("enabled") is False:
         then |= _OFF
-    for key, ours in _OF_DECISION.items():
-        if plugin.get(key) is not None:
-            then[ours] = plugin[key]
-    if plugin.get("auto_store") is not None:
-        then["store"] = "force" if plugin["auto_store"] is True else "skip"
-    budget = _mapping(plugin.get("reflection"), f"{at}: memory.reflection").get("max_inject_tokens")
-    if budget is not None:
-        then["token_budget"] = budget
-    for key in plugin:
-        if key not in {"enabled", "auto_store", *_OF_DECISION}:
-            fate = Fate.BUILT_IN if key in {"hybrid_search", "hybrid_mode", "reflection"} else Fate.LOST
-            found.rows.append(Row(f"{at}: memory.{key}", fate, _BUILT_IN.get(key, "holds for all requests here")))
+    elif stores is not None:
+        then["store"] = "force" if stores is True else "skip"
     if then:
-        _add_rule(found, f"{at} ({name})", {"header": {DECISION_HEADER: _literal(name, f"{at}.name")}}, then)
+        _add_rule(
+            found, f"{at} ({decision.name})", {"header": {DECISION_HEADER: _literal(decision.header, at)}}, then
+        )
         found.rows.append(
             Row(
                 f"{at}.plugins",
                 Fate.RULE,
                 "add to this decision in the router: {type: header_mutation, configuration: {update: [{name: "
-                f"{DECISION_HEADER}, value: {name!r}}}]}}}}",
+                f"{DECISION_HEADER}, value: {decision.header!r}}}]}}}}",
             )
         )
 
@@ -304,14 +318,14 @@ def _translate_decision(found: Imported, at: str, decision: Mapping[str, Any]) -
 def _translate_models(found: Imported, models: Any, place: str) -> None:
     """Memory models have the same names in both; models of other roles do not concern memory."""
     ours = []
-    for number, listed in enumerate(_list(models, place)):
+    for number, listed in enumerate(as_list(models, place)):
         at = f"{place}[{number}]"
-        model = dict(_mapping(listed, at))
+        model = dict(as_mapping(listed, at))
         role = str(model.get("model_role", ""))
         if not role.startswith("memory_"):
             found.rows.append(Row(at, Fate.DROPPED, "not a model for memory"))
             continue
-        endpoint = dict(_mapping(model.get("llm_endpoint"), f"{at}.llm_endpoint"))
+        endpoint = dict(as_mapping(model.get("llm_endpoint"), f"{at}.llm_endpoint"))
         if "access_key" in model:
             endpoint["access_key"] = model.pop("access_key")
             found.rows.append(Row(f"{at}.access_key", Fate.RENAMED, "llm_endpoint.access_key"))
@@ -352,19 +366,3 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
     for section in sections:
         tree = tree.setdefault(section, {})
     tree[last] = value
-
-
-def _mapping(value: Any, at: str) -> Mapping[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigurationError([f"{at}: expected a mapping"])
-    return value
-
-
-def _list(value: Any, at: str) -> list[Any]:
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise ConfigurationError([f"{at}: expected a list"])
-    return value

@@ -201,7 +201,7 @@ class Partitions:
                 return None
             self._fills.start(owner, owned)  # for the requests that follow
             laid.update((row.memory.id, row.memory) for row in owned.live_writes())
-            ours = [MemoryHead(one.id, one.type, one.created_at) for one in laid.values() if chosen.holds(one)]
+            ours = [one.head for one in laid.values() if chosen.holds(one)]
             shown = (one for one in stored if one.id not in laid and one.id not in owned.overlay)
             return [*shown, *(one for one in ours if not owned.is_deleted(one.id))]
 

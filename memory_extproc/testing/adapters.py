@@ -145,11 +145,7 @@ class InMemoryStore:
     async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
         check_owner(owner)
         await self.weather.pass_through("heads")
-        return [
-            MemoryHead(row.memory.id, row.memory.type, row.memory.created_at)
-            for row in self._visible(owner, fresh=True)
-            if chosen.holds(row.memory)
-        ]
+        return [row.memory.head for row in self._visible(owner, fresh=True) if chosen.holds(row.memory)]
 
     async def owners(self) -> AsyncIterator[Sequence[Owner]]:
         await self.weather.pass_through("owners")

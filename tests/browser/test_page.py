@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.api.principal import Role
+from memory_extproc.api.principal import Means, Principal, Role
+from memory_extproc.console.sessions import COOKIE, LIFE, PATH, begin_session
 from memory_extproc.model import Embedded, MemoryState, Owner, Source
 from memory_extproc.model import Role as SaidBy
 from memory_extproc.ports import OwnerEntry
@@ -237,6 +238,20 @@ async def test_why_shows_what_was_considered_and_operators_see_the_server(
     await context.close()
 
 
+async def test_a_search_that_fails_says_why_and_an_ended_session_asks_to_sign_in(
+    browser: Browser, stand: ConsoleStand
+) -> None:
+    await remember(stand, "Likes tea")
+    page = await browser.open()
+    await page.fill("#q", "\N{BEAR FACE}" * 100)
+    await page.wait_for_selector("#list [role=alert]:has-text('Search: at most')")
+    await page.fill("#q", "tea")
+    await page.wait_for_selector("#list .card")
+    stand.time += LIFE
+    await page.fill("#q", "coffee")
+    await page.wait_for_selector("text=Your session or link has expired")
+
+
 async def test_a_stale_edit_shows_both_texts(browser: Browser, stand: ConsoleStand) -> None:
     await remember(stand, "The budget is $10")
     page = await browser.open()
@@ -302,6 +317,31 @@ async def test_no_page_has_a_serious_fault_of_accessibility(
     await page.click("text=Forget…")
     await page.wait_for_selector("text=Forget permanently")
     assert await browser.check_access(page) == []
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+async def test_a_projects_memories_are_there_to_be_read(browser: Browser, stand: ConsoleStand, size: str) -> None:
+    project = "atlas & <b>the others</b>"
+    shared = [a_memory(f"{text} {at}", Owner.of_project("", project)) for at, text in enumerate(ODD * 6)]
+    await stand.remember(a_memory("Likes tea", ANN), *shared)
+    page = await browser.open(size=size)
+    member = Principal("", "ann", frozenset({Role.USER}), Means.SESSION, "ann", (project,))
+    cookie = {"name": COOKIE, "value": begin_session(stand.signer, member), "url": f"{stand.console.url}{PATH}"}
+    await page.context.add_cookies([cookie])
+    await page.reload()
+    assert f"Shared by {project}" in await page.inner_text("#list")
+    assert await browser.check_access(page) == []
+    assert await fits(page)
+    await page.click("a.more:has-text('All 30 of')")
+    await page.wait_for_selector("h1:has-text('Shared by')")
+    assert await page.locator(".card").count() == 25
+    assert await page.locator("main form button:visible, main .card a, main .card input").count() == 0, "read only"
+    assert await browser.check_access(page) == []
+    assert await fits(page)
+    await page.click("text=Older")
+    await page.wait_for_selector("#list .card")
+    await page.fill("#q", "template no one wrote")
+    await page.wait_for_selector("text=No shared memory matches")
 
 
 async def test_a_memory_is_rated_and_the_rating_taken_back(browser: Browser, stand: ConsoleStand) -> None:

@@ -310,3 +310,41 @@ async def test_a_receipt_is_checked_on_the_page(stand: ConsoleStand) -> None:
     assert "another user or another server" in others.text
     missing = await post(stand, "/console/verify", bob, {"csrf": token, "id": receipt["id"]})
     assert missing.status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "text"),
+    [
+        ("/console/add", "content", "\N{BEAR FACE}" * 4000),
+        ("/console/add", "content", "two\nlines & <b> with \0"),
+        ("/console/forget", "about", "the <trip> to\0Hawaii"),
+    ],
+)
+async def test_a_form_with_a_fault_keeps_its_text_and_names_the_field(
+    stand: ConsoleStand, path: str, field: str, text: str
+) -> None:
+    await stand.rest("POST", "/v1/memory", {"content": "Likes tea"})
+    cookie = await signed_in(stand)
+    csrf = csrf_of(await page(stand, "/console", cookie))
+    answer = await post(stand, path, cookie, {"csrf": csrf, "scope": "about", field: text})
+    assert answer.status == 400
+    assert escape(text) in answer.text
+    assert re.search(rf'name="{field}"[^>]*aria-describedby="{field}-fault"', answer.text)
+    assert f'id="{field}-fault"' in answer.text
+    assert "Likes tea" in answer.text, "the page is there around it"
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("after=2026-99-99&q=tea", "a day such as"),
+        (f"session={'x' * 300}&q=tea", "Conversation: at most 256"),
+        ("type=nonsense&q=tea", "one of semantic"),
+    ],
+)
+async def test_filters_with_a_fault_stay_as_they_were(stand: ConsoleStand, query: str, named: str) -> None:
+    answer = await stand.rest("GET", f"/console?{query}")
+    assert answer.status == 400
+    assert 'value="tea"' in answer.text
+    assert named in answer.text
+    assert 'role="alert"' in answer.text

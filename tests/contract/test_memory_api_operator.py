@@ -88,6 +88,30 @@ async def test_retention_is_planned_for_oneself_and_for_others_by_admins(stand: 
     assert (await stand.rest("GET", "/v1/memory:retentionPlan?user_id=bob", roles="admin")).status == 200
 
 
+async def test_retention_is_planned_for_everybody_some_users_at_a_time(stand: ConsoleStand) -> None:
+    names = ["\N{LATIN SMALL LETTER Z WITH CARON}" * 128, '"' * 256, *(f"user {at:03}" for at in range(148))]
+    for name in names:
+        await stand.owners.put(OwnerEntry(Owner("\N{BEAR FACE}" * 64, name), 9, stand.time))
+    path = "/v1/memory:retentionRound"
+    assert (await stand.rest("GET", path)).status == 403
+    assert (await stand.rest("GET", path, roles="admin", x_authz_tenant_id="acme")).status == 403
+    first = (await stand.rest("GET", path, roles="admin")).json
+    assert (first["owners"], first["failed"]) == ("100", "0")
+    assert first["plan"] == {"memories": "900", "retired": {"ttl": "200"}, "merged": "100", "erased": "300"}
+    second = (await stand.rest("GET", f"{path}?page_token={first['next_page_token']}", roles="admin")).json
+    assert (second["owners"], second["next_page_token"]) == ("50", "")
+    assert (await stand.rest("GET", f"{path}?page_token=x", roles="admin")).status == 400
+    shown = (await stand.rest("GET", "/console/operator?show=retention", roles="admin")).text
+    assert "of 900 memories" in shown
+    assert "The next users" in shown
+    assert "of 900 memories" not in (await stand.rest("GET", "/console/operator", roles="admin")).text
+    listed, token = 0, ""
+    while token or not listed:
+        page = (await stand.rest("GET", f"/v1/memory:users?limit=1&page_token={token}", roles="admin")).json
+        listed, token = listed + len(page["users"]), page["next_page_token"]
+    assert listed == len(names), "the longest names have a place in the list too"
+
+
 async def test_a_decision_is_its_callers_alone_and_kept_for_a_time(stand: ConsoleStand) -> None:
     await stand.remember(a_memory("The budget is $10,000", ANN))
     (memory,) = await stand.partitions.get(ANN, [a_memory("The budget is $10,000", ANN).id])

@@ -26,7 +26,6 @@ from memory_extproc.model import (
     Conditions,
     Embedded,
     Hit,
-    MemoryHead,
     MemoryState,
     MemoryType,
     Owner,
@@ -339,11 +338,7 @@ async def test_heads_are_those_of_the_rows_that_the_conditions_hold(store: Memor
         Conditions(states=frozenset(MemoryState), session="s1", after=MONDAY + timedelta(hours=5, seconds=0.5)),
         Conditions(states=frozenset(MemoryState), before=MONDAY + timedelta(hours=5)),
     ):
-        expected = {
-            MemoryHead(row.memory.id, row.memory.type, row.memory.created_at)
-            for row in rows
-            if chosen.holds(row.memory)
-        }
+        expected = {row.memory.head for row in rows if chosen.holds(row.memory)}
         found = await store.heads(ann, chosen)
         assert (set(found), len(found)) == (expected, len(expected)), chosen
         assert expected

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from memory_extproc.settings.memory import Embedding
 from tests.fixtures.endpoint import Reply, StandIn, a_completion, an_error, serving
 from tests.fixtures.faults import ASKED, BUDGET, FaultStand, a_model, embeddings
 from tests.fixtures.waiting import until
@@ -21,6 +23,22 @@ HANGS: Sequence[Reply] = (Reply(hangs=True),)
 def embedded_at(endpoint: StandIn) -> dict[str, Any]:
     embedding = {"provider": "openai", "endpoint": endpoint.base_url, "model": "m", "dimension": 8}
     return {"embedding": {**embedding, "timeout": "300ms"}, "milvus": {"dimension": 8}}
+
+
+async def test_without_a_model_words_decide_and_readyz_the_metric_and_one_log_line_say_so(
+    faulty: FaultStand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the default models_dir is relative
+    faulty.change(memory={"embedding": {"models_dir": Embedding().models_dir}})
+    await faulty.start()
+    assert await faulty.http("/readyz") == (200, "ready\ncalibration: words\n")
+    states = {state: faulty.sample("calibration", calibration=state) for state in ("fitted", "aligned", "words")}
+    assert states == {"fitted": 0, "aligned": 0, "words": 1}
+    assert len(faulty.logs.of("embedding.words_alone")) == 1
+    assert not faulty.logs.said("recall.weights_not_fitted")
+    await faulty.say(BUDGET)
+    await until(lambda: faulty.kept == 1, "what was said is stored")
+    assert (await faulty.say(ASKED)).memory.startswith("used")
 
 
 @pytest.mark.parametrize(

@@ -781,6 +781,24 @@ class PlanRetentionResponse(_message.Message):
     erased: int
     def __init__(self, memories: _Optional[int] = ..., retired: _Optional[_Mapping[str, int]] = ..., merged: _Optional[int] = ..., erased: _Optional[int] = ...) -> None: ...
 
+class PlanRetentionRoundRequest(_message.Message):
+    __slots__ = ("page_token",)
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    page_token: str
+    def __init__(self, page_token: _Optional[str] = ...) -> None: ...
+
+class PlanRetentionRoundResponse(_message.Message):
+    __slots__ = ("plan", "owners", "failed", "next_page_token")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    plan: PlanRetentionResponse
+    owners: int
+    failed: int
+    next_page_token: str
+    def __init__(self, plan: _Optional[_Union[PlanRetentionResponse, _Mapping]] = ..., owners: _Optional[int] = ..., failed: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
 class EndSessionRequest(_message.Message):
     __slots__ = ("user_id", "session_id")
     USER_ID_FIELD_NUMBER: _ClassVar[int]

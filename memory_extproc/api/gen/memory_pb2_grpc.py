@@ -180,6 +180,11 @@ class MemoryServiceStub:
                 request_serializer=memory_dot_v1_dot_memory__pb2.PlanRetentionRequest.SerializeToString,
                 response_deserializer=memory_dot_v1_dot_memory__pb2.PlanRetentionResponse.FromString,
                 _registered_method=True)
+        self.PlanRetentionRound = channel.unary_unary(
+                '/memory.v1.MemoryService/PlanRetentionRound',
+                request_serializer=memory_dot_v1_dot_memory__pb2.PlanRetentionRoundRequest.SerializeToString,
+                response_deserializer=memory_dot_v1_dot_memory__pb2.PlanRetentionRoundResponse.FromString,
+                _registered_method=True)
         self.GetConfiguration = channel.unary_unary(
                 '/memory.v1.MemoryService/GetConfiguration',
                 request_serializer=memory_dot_v1_dot_memory__pb2.GetConfigurationRequest.SerializeToString,
@@ -398,6 +403,13 @@ class MemoryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PlanRetentionRound(self, request, context):
+        """The same for everybody, some users at a time. For admins of no single tenant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetConfiguration(self, request, context):
         """What the running server is configured with; secrets are stars. For admins of no single tenant.
         """
@@ -552,6 +564,11 @@ def add_MemoryServiceServicer_to_server(servicer, server):
                     servicer.PlanRetention,
                     request_deserializer=memory_dot_v1_dot_memory__pb2.PlanRetentionRequest.FromString,
                     response_serializer=memory_dot_v1_dot_memory__pb2.PlanRetentionResponse.SerializeToString,
+            ),
+            'PlanRetentionRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.PlanRetentionRound,
+                    request_deserializer=memory_dot_v1_dot_memory__pb2.PlanRetentionRoundRequest.FromString,
+                    response_serializer=memory_dot_v1_dot_memory__pb2.PlanRetentionRoundResponse.SerializeToString,
             ),
             'GetConfiguration': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConfiguration,
@@ -1343,6 +1360,33 @@ class MemoryService:
             '/memory.v1.MemoryService/PlanRetention',
             memory_dot_v1_dot_memory__pb2.PlanRetentionRequest.SerializeToString,
             memory_dot_v1_dot_memory__pb2.PlanRetentionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PlanRetentionRound(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/memory.v1.MemoryService/PlanRetentionRound',
+            memory_dot_v1_dot_memory__pb2.PlanRetentionRoundRequest.SerializeToString,
+            memory_dot_v1_dot_memory__pb2.PlanRetentionRoundResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Flag, auto
 from importlib.resources import files
 from typing import Any
@@ -80,7 +80,8 @@ _HEDGED = re.compile(
 )
 _THE_ONE = re.compile(r"^i(?:'m|\s+am)\s+the\s+one\s+(?:who|that)(?:'s)?\s+", re.IGNORECASE)
 _TRAILING = re.compile(
-    r"(?:[\s,]+(?:by the way|just so you know|you know|does that matter|if that (?:helps|matters)|obviously"
+    r"(?:[\s,]+(?:by the way|i'm afraid|i am afraid|just so you know"
+    r"|you know|does that matter|if that (?:helps|matters)|obviously"
     r"|unfortunately|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$",
     re.IGNORECASE,
 )
@@ -203,10 +204,10 @@ class People:
 
     def note(self, clause: str) -> None:
         """Note the person that *clause* names: a later pronoun means this person."""
-        found = _SUBJECT_OF.search(clause) or _HAS_ONE.search(clause)
+        found = [*_SUBJECT_OF.finditer(clause)] or [*filter(None, [_HAS_ONE.search(clause)])]
         if (thing := _OWN_THING.search(clause)) is not None:
             self._thing = thing["thing"]
-        if found is None:
+        if not found:
             self._latest.pop("they", None)
             if _SOMEBODY.search(clause):
                 self._latest.clear()  # a pronoun may mean this person
@@ -214,16 +215,30 @@ class People:
             if len(named) == 1 and _is_name(*named):
                 self._latest.update(dict.fromkeys(("he", "she"), f"my {BY_NAME}{next(iter(named))}"))
             return
+        meant: dict[str, str] = {}
+        for one in found:
+            for pronoun, who in self._note_relation(one).items():
+                meant.setdefault(pronoun, who)  # "my sister called our aunt, she ...": the sister
+        self._latest.update(meant)
+
+    def note_each(self, clauses: Iterable[str]) -> None:
+        for clause in clauses:
+            self.note(clause)
+
+    def _note_relation(self, found: re.Match[str]) -> dict[str, str]:
+        """The person in *found*, by the pronouns that may mean them."""
         relation = fold(found["who"]).rsplit(" ", 1)[-1]
         who = found["who"] if found["who"].lower().startswith(("my ", "our ")) else f"my {found['who']}"
         if relation in _PLURAL:
-            self._latest["they"] = who
-            return
-        for pronoun, others in (("he", _FEMALE), ("she", _MALE)):
-            if relation not in others:
-                self._latest[pronoun] = who
-        if found["name"] and _is_name(found["name"]):
-            self._relations[found["name"]] = who.partition(" ")[2]
+            return {"they": who}
+        name = found["name"] if found["name"] and _is_name(found["name"]) else ""
+        if name:
+            self._relations[name] = who.partition(" ")[2]
+        else:  # of the only one with a name
+            known = [one for one, related in self._relations.items() if related == relation]
+            name = known[0] if len(known) == 1 else ""
+        named = f"{who} {name}".rstrip()
+        return {pronoun: named for pronoun, others in (("he", _FEMALE), ("she", _MALE)) if relation not in others}
 
     def put_for_pronoun(self, clause: str) -> str:
         """*clause* with the person that its pronoun means; empty where it means no known person."""
@@ -466,6 +481,14 @@ def join_enclosed(sentence: str) -> str:
 _OWN = r"\b(?:my|our)\s+"
 _PERSON = rf"(?P<rel>{_RELATIVE})"
 _NAMED_PERSON = re.compile(rf"{_OWN}{_PERSON}(?:,\s+|\s+|\s*\(\s*)(?P<name>{_NAMES})(?![\w-])", re.IGNORECASE)
+# "with our two sons, Max and Leo", "the kids are Max, 10, and Leo"
+_AGE = r"(?:,?\s\(?\d{1,2}\)?)?"
+_NAMED_PEOPLE = re.compile(
+    rf"(?:{_OWN}|\b(?:the|have|'ve|have\s+got|'ve\s+got)\s+)(?:\w{{1,20}}\s+)?(?P<rel>{LISTS['plural']}|boys|girls)"
+    rf"(?:\s+called|\s+named|\s+are|:|,)?\s+(?P<names>{_NAME}{_AGE}(?:,\s+{_NAME}{_AGE}){{0,5}},?\s+and\s+{_NAME})(?![\w-])",
+    re.IGNORECASE,
+)
+_A_NAME = re.compile(_NAME)
 _AGED_PERSON = re.compile(
     rf"{_OWN}(?P<age>\d{{1,3}}|{_GRAMMAR['numbers']})[\s-](?P<unit>year|month|week)s?[\s-]old\s+"
     rf"(?:(?:{_GRAMMAR['twin']})\s+)?{_PERSON}(?:,?\s+(?P<name>{_NAMES}))?",
@@ -504,7 +527,10 @@ _ASIDES = [
     )
     for entry in LISTS["aside"]
 ]
-_MAY_STAND_ASIDE = re.compile(r"\b(?:my|our|as|being|with|on\s+an?|here\s+in|sign|that\s+the)\b", re.IGNORECASE)
+_MAY_STAND_ASIDE = re.compile(
+    r"\b(?:my|our|have|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|sign|that\s+the)\b",
+    re.IGNORECASE,
+)
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
 
 
@@ -518,8 +544,12 @@ def asides(sentence: str) -> list[str]:
 
 def _people(sentence: str) -> Iterator[str]:
     for one in _NAMED_PERSON.finditer(sentence):
-        if _is_name(one["name"]):
+        if _is_name(one["name"]) and fold(one["rel"]).rsplit(" ", 1)[-1] not in _PLURAL:
             yield f"there is my {one['rel']} {one['name']}"
+    for one in _NAMED_PEOPLE.finditer(sentence):
+        *names, last = _A_NAME.findall(one["names"])
+        if all(map(_is_name, [*names, last])):
+            yield f"my {one['rel']} are called {', '.join(names)} and {last}"
     for one in _INSERTED.finditer(sentence):
         said = one["said"].strip()
         yield f"{one['who']} {said}" if said.split(maxsplit=1)[0].endswith("s") else f"{one['who']} is {said}"

@@ -62,6 +62,10 @@ _TWO_VERBS = re.compile(
 )
 
 
+# "hates it" says nothing without the sentence before it
+_ONLY_POINTS = re.compile(r"(?:\w{1,20}+ )?(?:it|them|him|that|this|these|those|both|one)", re.IGNORECASE)
+
+
 def is_well_formed(fact: Fact) -> bool:
     """Whether *fact* says something that can be recalled: it has a value that is not masked, no placeholder of a
     router, and no two verbs in a row."""
@@ -69,7 +73,9 @@ def is_well_formed(fact: Fact) -> bool:
         return False
     if not fact.value:
         return fact.ends  # "User left the job they had"
-    return any(sign.isalnum() for sign in OUR_MASK.sub("", fact.value))
+    return _ONLY_POINTS.fullmatch(fact.value) is None and any(
+        sign.isalnum() for sign in OUR_MASK.sub("", fact.value)
+    )
 
 
 class FactExtractor(Protocol):

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from memory_extproc.learn.extract.answers import stated_in_answer
 from memory_extproc.learn.extract.clauses import BY_NAME, LISTS, Begins, People, begins, begins_with_person, fill_in
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
-    confirmed,
-    confirms,
     drop_any_more,
     ended,
     ends,
@@ -49,12 +48,13 @@ _BEGINNINGS = (
     ("(?:i'm|i am", Begins.I | Begins.OTHER),
     ("(?:my|our) ", Begins.MY),
     ("my ", Begins.MY),
+    ("answered ", Begins.OTHER),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One way of saying something of oneself."""
+    """A pattern of first-person statements and the fact it makes."""
 
     pattern: re.Pattern[str]
     content: str
@@ -91,7 +91,7 @@ class RulesExtractor:
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """As Extracts.extract; about 0.3 ms a turn. Only the caller's own words are read, and of the answers only
-        the question that the caller said yes to."""
+        the question that the caller answered."""
         known: list[Fact] = []
         for turn in earlier:
             known.extend(self._of_turn(turn, known, None))
@@ -105,9 +105,9 @@ class RulesExtractor:
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
         found = [self._made(turn, *made) for made in procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
-        stated = first_person_statements(turn.asked, _people(known, before))
-        if before is not None and confirms(turn.asked):
-            stated = [*confirmed(before.answered), *stated]
+        people, stated = _people(known, before), stated_in_answer(before.answered if before else "", turn.asked)
+        people.note_each(stated)
+        stated += first_person_statements(turn.asked, people)
         for clause in stated:
             if taken and fold(clause) in taken:
                 continue
@@ -118,7 +118,7 @@ class RulesExtractor:
             for fact in found
             if len(fact.content) <= LONGEST_FACT and is_well_formed(fact)
         }
-        return list({fact.content: fact for fact in unique.values()}.values())
+        return list({fact.content.casefold(): fact for fact in unique.values()}.values())
 
     def _stated(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
         text = _BLANKS.sub(" ", clause).strip()
@@ -141,8 +141,8 @@ class RulesExtractor:
             caught = _captured(rule, matched)
             if rule.spoken_of:
                 caught.groups["thing"] = _last_spoken_of(caught.value, known)
-            if "{does_value}" in rule.content and _NO_VERB.match(caught.value):
-                continue  # "my cousin on Saturdays" has no verb
+            if "{does_value}" in rule.content and (_NO_VERB.match(caught.value) or caught.value[:1].isupper()):
+                continue  # "my cousin on Saturdays" has no verb, and in "my son Max is" a name stands in its place
             if all(check(caught) for check in rule.checks):
                 return rule, caught
         return None
@@ -153,16 +153,15 @@ class RulesExtractor:
         if rule.update:
             groups["thing"] = _spoken_of(groups["thing"], known, turn.injected)
         words = _words(groups, caught.value, self._checks)
-        content = _agreeing(
-            _BLANKS.sub(" ", rule.content.format_map(words)).strip(), words.get("rel") or words.get("thing", "")
-        )
+        said = _ARTICLE.sub("as an ", _BLANKS.sub(" ", rule.content.format_map(words)).strip())
+        content = _agreeing(said, words.get("rel") or words.get("thing", ""))
         attribute = rule.attribute.format_map(words)
         event = self._checks.is_event(groups.get("thing", ""))
         several = event and not rule.update
         return Fact(
             content=content,
             type=rule.type,
-            subject=words["Who"].lower(),
+            subject=_ONLY_ONE.sub(r"\1", words["Who"].lower()),
             attribute=_BLANKS.sub(" ", f"{attribute} {caught.value}" if several else attribute).strip().lower(),
             value=rule.value or caught.value or words.get("state") or words.get("deed", ""),
             turn_id=turn.id,
@@ -265,6 +264,10 @@ def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
     return Captured(value, groups)
 
 
+# "User's wife Anna" is "User's wife", of whom there is one
+_ONLY_ONE = re.compile(r"^(user's (?:wife|husband|partner|spouse|girlfriend|boyfriend|mother|father|mum|dad)) \w.*")
+
+
 def _who(person: str) -> str:
     return (person.removeprefix(BY_NAME) if BY_NAME in person else f"User's {person}") if person else "User"
 
@@ -307,6 +310,7 @@ _NO_VERB = re.compile(
 _PLURALS = frozenset(LISTS["plural"].split("|"))
 _PLURAL_VERBS = {"is": "are", "am": "are", "was": "were", "has": "have", "does": "do", "doesn't": "don't"}
 _THEY = re.compile(r"\bthey (am|was)\b", re.IGNORECASE)
+_ARTICLE = re.compile(r"\bas a (?=[aeio](?!ne\b|u)|u(?=n[^i]|[pmr]))")
 _SIBILANT = re.compile(r"(?<=ch|sh|ss)es$|(?<=[xzo])es$")
 _UPPER = frozenset({"US"})  # a country
 
@@ -385,7 +389,7 @@ _OWN = re.compile(r"^User's (?P<thing>.{2,60}?) is ")
 
 
 def _spoken_of(thing: str, before: Sequence[Fact], injected: Sequence[str]) -> str:
-    """The fuller name of a bare *thing* that has changed, if exactly one thing of that head was spoken of."""
+    """The full name of a bare *thing* that has changed, if exactly one thing with that head was mentioned."""
     if " " in thing.strip():
         return thing
     named = [
@@ -409,10 +413,7 @@ def _people(known: Sequence[Fact], before: Turn | None) -> People:
             if relation["name"]:
                 named[relation["name"]] = relation["relation"]
     found = People(named)
-    for sentence in sentences(meant(before.asked)) if before is not None else ():
-        found.note(sentence)
-    for person in people:
-        found.note(person)
+    found.note_each([*(sentences(meant(before.asked)) if before is not None else ()), *people])
     return found
 
 
@@ -432,7 +433,7 @@ def _kind(value: str) -> Kind | None:
 
 
 # --- rule checks -------------------------------------------------------------------------------------
-# What the captured words of a rule must be like, named as rules.toml names it. Pure.
+# Conditions on the captured words, by the names that rules.toml gives them. Pure.
 
 _LONGEST_VALUE = 16  # words
 _LONGEST_NAME = 3
@@ -503,7 +504,7 @@ class Captured:
 
 
 class Checks:
-    """The named checks over the word lists of one rules file."""
+    """The checks that rules name, over the word lists of the rules file."""
 
     def __init__(self, lists: Mapping[str, Any]) -> None:
         self._lists = lists
@@ -557,6 +558,7 @@ class Checks:
             "habit": lambda caught: self.plain(caught) and self._habits.match(caught.folded) is not None,
             "without": self._without,
             "own thing": self._own_thing,
+            "asked thing": self._asked_thing,
             "own event": lambda caught: self.is_event(caught.groups.get("thing", "")) and self._own_thing(caught),
             **{name: self._by_patterns(entry) for name, entry in self._lists["checks"].items()},
         }
@@ -585,7 +587,7 @@ class Checks:
         return holds
 
     def is_event(self, thing: str) -> bool:
-        """Whether one has several of *thing*, told apart by their dates."""
+        """Whether people have several of *thing* at a time, each with its own date."""
         *_, last = ["", *_head_of(thing).split()]
         return last in self._events
 
@@ -595,7 +597,7 @@ class Checks:
         return matched["head"] if matched is not None else value
 
     def plain(self, caught: Captured) -> bool:
-        """Some words, not too many, about nobody else."""
+        """Whether the value is a few words and does not address the assistant."""
         words = tokens(caught.value)
         return 0 < len(words) <= _LONGEST_VALUE and _ABOUT_OTHERS.search(caught.folded) is None
 
@@ -643,7 +645,7 @@ class Checks:
         return self.plain(caught) and (last in self._occupations or _AGENT.fullmatch(last) is not None)
 
     def _of_some_size(self, caught: Captured) -> bool:
-        """Whether it is said what it is: "a project" alone tells nothing."""
+        """Whether the undertaking is described: "a project" alone tells nothing."""
         matched = self._undertaking.fullmatch(caught.folded)
         return matched is not None and bool(matched["named"] or matched["told"]) and self.plain(caught)
 
@@ -652,6 +654,13 @@ class Checks:
             return False
         avoids = fold(caught.groups.get("verb", "")).startswith("avoid")
         return (avoids or bool(caught.groups.get("deed"))) and self.plain(caught) and not _IDLE.match(caught.folded)
+
+    def _asked_thing(self, caught: Captured) -> bool:
+        """Whether the assistant asked for a lasting thing that is no secret."""
+        thing = fold(caught.groups.get("thing", ""))
+        *_, last = ["", *thing.split()]
+        asked = not self._secret.search(thing) and not self._passing.fullmatch(last) and not _NO_THING.search(thing)
+        return asked and self.plain(caught) and not _IDLE.match(caught.folded)
 
     def _own_thing(self, caught: Captured) -> bool:
         """Whether "my *thing* is *value*" will still be worth knowing tomorrow."""

@@ -69,7 +69,7 @@ _QUOTE_MARK = "\ufffc"
 # Supposed: it reaches over the clauses before it, and from the beginning of a sentence over all of it.
 _SUPPOSED = re.compile(
     r"""(?x)\b(?:if|unless|as\s+(?:if|though)|were\s+to|for\s+example|e\.g|such\s+as\s+when|wenn|falls
-      |si\s+(?:je|yo))\b|^when(?:ever)?\b|\u5982\u679c|\u5047\u5982|\u8981\u662f|^as\s+an?\s+(?:user|customer|admin)\b
+      |si\s+(?:je|yo))\b|^when(?:ever)?\b(?!\s(?:i|we)\s(?:was|were)\b)|\u5982\u679c|\u5047\u5982|\u8981\u662f|^as\s+an?\s+(?:user|customer|admin)\b
       |\blol\b|\blmao\b|\brofl\b|\bhaha\w*"""
 )
 _UNSURE = re.compile(
@@ -116,54 +116,6 @@ _FICTION = re.compile(
     r"\b(?:story|tale|novel|scene|script|dialogue|lyrics|rap|limerick|haiku|fan\s?fic\w*|monologue|translate|rephrase|rewrite|proofread"
     r"|saying|character|repeat|as\s+though|sentence|paraphrase|pretend|in\s+which|where\s+i)\b"
 )
-
-
-_CONFIRMS = re.compile(
-    r"^(?:oh\s+)?(?:yes|yeah|yep|yup|exactly|correct|right|precisely|indeed|that(?:'s|\s+is)\s+(?:right|correct|it|true)|true"
-    r"|ja|genau|stimmt|richtig|oui|exact(?:ement)?|c'est\s+(?:ça|exact)|sí|exacto|correcto|así\s+es|是的?|对的?|沒錯|没错)"
-    r"(?=[\s,.!:;\uff0c\u3002\uff01-]|$)"
-)
-_DENIES = re.compile(r"\b(?:but|not|no|isn't|wasn't|except|actually|aber|nicht|mais|pas|pero)\b")
-
-
-def confirms(text: str) -> bool:
-    """Whether *text* plainly says yes to what was said before it, and takes nothing back."""
-    folded = fold(text).strip()
-    return _CONFIRMS.match(folded) is not None and _DENIES.search(folded) is None
-
-
-_ASKED_BACK = re.compile(
-    r"(?:so|just\s+to\s+(?:confirm|be\s+sure|check)|to\s+confirm|and|ok(?:ay)?|got\s+it|do\s+i\s+understand\s+(?:correctly|right)"
-    r"|did\s+i\s+get\s+(?:this|that)\s+right|am\s+i\s+right|is\s+it\s+(?:right|correct|true)|you\s+mean|you're\s+saying|you\s+said)"
-    r"(?:\s+that)?[\s,:-]+",
-    re.IGNORECASE,
-)
-_TAG = re.compile(
-    r",?\s*(?:right|correct|is\s+that\s+(?:right|correct)|isn't\s+it|yes|aren't\s+you|don't\s+you)?\s*\?+$",
-    re.IGNORECASE,
-)
-_SECOND_PERSON = (
-    (re.compile(r"\byou\s+are\b|\byou're\b", re.IGNORECASE), "I'm"),
-    (re.compile(r"\byou've\b", re.IGNORECASE), "I've"),
-    (re.compile(r"\byour\b", re.IGNORECASE), "my"),
-    (re.compile(r"\byou\b", re.IGNORECASE), "I"),
-)
-
-
-def confirmed(answer: str) -> list[str]:
-    """The clauses that a plain yes to the last question of *answer* makes the caller's own: "So you live in Paris?"
-    is then "I live in Paris". None where it asks in any other way."""
-    *_, last = ["", *sentences(answer[-2 * _LONGEST_SENTENCE :])]
-    if not last.endswith("?") or asks(last.rstrip("?")):
-        return []
-    stated = _TAG.sub("", last.replace("\u2019", "'"))
-    while (opened := _ASKED_BACK.match(stated)) is not None:
-        stated = stated[opened.end() :]
-    if not stated.lower().startswith(("you", "your")):
-        return []
-    for pattern, own in _SECOND_PERSON:
-        stated = pattern.sub(own, stated)
-    return first_person_statements(f"{stated}.")
 
 
 def without_quotes(text: str) -> str:

@@ -32,6 +32,7 @@ from memory_extproc.store.rules import metadata_text
 log = logger(__name__)
 T = TypeVar("T")
 VECTOR = "embedding"
+_TYPES = {each.value: each for each in MemoryType}
 HEAD = ("id", "memory_type", "created_at")
 WORDS = "words"  # filled by the server from the content, where it knows how; never read
 # All fields but the vector, in the order of the schema.
@@ -104,7 +105,10 @@ def to_memory(row: Mapping[str, Any]) -> Memory:
 
 
 def to_head(row: Mapping[str, Any]) -> MemoryHead:
-    return MemoryHead(row["id"], MemoryType(row["memory_type"]), _time(row["created_at"]))
+    try:
+        return MemoryHead(row["id"], _TYPES[row["memory_type"]], row["created_at"])
+    except KeyError as error:
+        raise PermanentError(f"a row that is no memory: {type(error).__name__}") from None
 
 
 def to_embedded(row: Mapping[str, Any]) -> Embedded:

@@ -165,6 +165,31 @@ async def test_one_answer_for_different_questions_is_a_cache_though_nothing_was_
     assert (finding.verdict, "cache" in finding.seen) == (Verdict.FAIL, True)
 
 
+@pytest.mark.parametrize("tells", [True, False], ids=["with its headers", "without"])
+@pytest.mark.parametrize(
+    ("scope", "verdict"),
+    [("user", Verdict.OK), ("team", Verdict.FAIL), ("tenant", Verdict.FAIL), ("global", Verdict.FAIL)],
+)
+async def test_a_routers_cache_whose_scope_is_wider_than_a_user_is_found(
+    scope: str, verdict: Verdict, tells: bool
+) -> None:
+    kept = dict[tuple[str, bytes], Answer]()
+
+    def script(_: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        user = headers["authorization"]
+        key = (user if scope == "user" else scope, body)
+        hit = key in kept
+        if not hit:
+            memory = "used;n=1" if user == "Bearer anns" else "empty"
+            kept[key] = an_answer(memory, body={"id": f"answer {len(kept)}"})
+        marks = {"x-vsr-cache-hit": "true", "x-vsr-response-path": "cache"} if hit and tells else {}
+        return an_answer(kept[key].outcome, body=json.loads(kept[key].body), headers=marks)
+
+    finding = await check_recall.two_people(visiting(script))
+    assert finding.verdict is verdict, finding
+    assert ("scope: user" in finding.mend) is (verdict is Verdict.FAIL)
+
+
 async def test_what_reaches_the_model_is_named_where_the_model_shows_it() -> None:
     shown = {"headers": {"x-memory-project": "p", "x-authz-user-id": "ann"}, "body": {"memory_config": {}}}
     finding = await check_recall.controls_stay(visiting(an_answer("opted_out", body={ECHO: shown})))

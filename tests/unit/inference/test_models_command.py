@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from memory_extproc.cli import admin
 from memory_extproc.cli.admin import models_app
 from memory_extproc.inference.model_files import MODEL
+from memory_extproc.settings import Settings
 from tests.fixtures.tiny_bert import write_tiny_bert
 
 
@@ -90,3 +92,23 @@ def test_a_cross_encoder_is_prepared_by_its_kind(tmp_path: Path) -> None:
         "directory": str(tmp_path / "models" / "reranker-int8"),
     }
     assert prepare(source, tmp_path / "models", "--kind", "generator")[0] == 2
+
+
+@pytest.mark.no_cover
+def test_calibrate_judges_a_cross_encoders_weight_on_questions_that_did_not_choose_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # without a model the embedder is one of words
+    monkeypatch.setattr(admin, "CALIBRATED_ON", 120)
+    monkeypatch.setattr(admin, "RERANK_QUESTIONS", 24)
+    prepare(write_tiny_bert(tmp_path / "reranker", classes=1), tmp_path / "models", "--kind", "cross-encoder")
+    config = tmp_path / "config.yaml"
+    config.write_text("recall: {rerank: cross_encoder, rerank_model: reranker}\n")
+    ran = CliRunner().invoke(models_app, ["calibrate", "--config", str(config), "--json"])
+    assert ran.exit_code == 0, ran.output
+    found = json.loads(ran.stdout)["rerank"]
+    assert found["weight"] in admin.RERANK_WEIGHTS
+    assert found["helps"] is (found["with"] > found["without"])
+    assert Settings().recall.rerank == "off", "it is never switched on by itself"
+    weights = json.loads((tmp_path / "weights.json").read_text())
+    assert weights["embedding_models"] == ["words/384"]

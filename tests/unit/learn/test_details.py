@@ -209,7 +209,7 @@ async def test_each_allergy_of_a_list_is_a_fact_of_its_own() -> None:
 
 async def test_what_a_relative_clause_says_is_said_of_the_one_it_follows() -> None:
     facts, _ = await told("I have a dog called Rex who is 3 and hates cats.")
-    assert facts == ["User has a dog named Rex", "User's dog dislikes cats", "User's dog is 3"]
+    assert facts == ["User has a dog named Rex", "User's dog Rex dislikes cats", "User's dog Rex is 3"]
 
 
 # --- what the assistant said -------------------------------------------------------------------------

@@ -222,3 +222,22 @@ def test_a_question_about_a_day_keeps_the_words_that_narrow_it() -> None:
     (open_,) = INTENTS.read("What did I do last week?", (), SUNDAY).intents
     assert narrow.rest
     assert not open_.rest
+
+
+@pytest.mark.parametrize(
+    ("question", "kind"),
+    [
+        ("Was soll ich heute kochen?", Kind.CONSTRAINT),
+        ("\u00bfQu\u00e9 cocino hoy?", Kind.CONSTRAINT),
+        ("what did you say I could cook?", Kind.PAST),
+        ("Where did you suggest we spend our holiday?", Kind.PAST),
+    ],
+)
+def test_requests_and_advice_are_read_in_their_own_words(question: str, kind: Kind) -> None:
+    assert INTENTS.read(question, (), date(2026, 7, 9)).intents[0].kind is kind
+
+
+@pytest.mark.parametrize("question", ["Comment s'appellent mes enfants ?", "\u00bfC\u00f3mo se llaman mis perros?"])
+def test_a_question_for_names_asks_for_no_steps(question: str) -> None:
+    kinds = [one.kind for one in INTENTS.read(question, (), date(2026, 7, 9)).intents]
+    assert Kind.PROCEDURE not in kinds

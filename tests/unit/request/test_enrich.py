@@ -100,6 +100,28 @@ async def test_the_operators_rule_may_widen_and_the_client_narrow_that() -> None
     assert wish.scope.types == {MemoryType.SEMANTIC}
 
 
+async def test_each_rule_has_a_token_budget_of_its_own_and_a_client_cannot_change_it() -> None:
+    rules = [
+        Rule(When(model="small-*"), Then(token_budget=64)),
+        Rule(When(model="large-*"), Then(token_budget=900)),
+    ]
+    desk = Desk(rules=rules)
+    for model in ("small-1", "large-1", "demo"):
+        body = a_chat("my budget?", memory_config={"token_budget": 5_000})
+        await desk.enrich({**body, "model": model})
+    assert [wish.budget for wish in desk.recalls.wishes] == [64, 900, None]
+
+
+async def test_a_rules_project_is_recalled_from_and_stored_for_whatever_the_request_names() -> None:
+    desk = Desk(rules=[Rule(When(model="support"), Then(project="helpdesk"))])
+    body = a_chat("my budget?", memory_context={"project_id": "from-body"})
+    enriched = await desk.enrich({**body, "model": "support"}, x_memory_project="from-header")
+    await desk.enrich(a_chat("my budget?"), x_memory_project="from-header")
+    assert [wish.scope.project for wish in desk.recalls.wishes] == ["helpdesk", "from-header"]
+    assert enriched.heard is not None
+    assert enriched.heard.caller.project == "helpdesk"
+
+
 async def test_a_rules_signals_come_before_the_routers() -> None:
     desk = Desk(rules=[Rule(When(), Then(signals=Signals(fact=False)))])
     await desk.enrich(a_chat("my budget?"), x_memory_signal_fact="true", x_memory_signal_tool="true")

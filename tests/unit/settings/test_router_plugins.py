@@ -43,6 +43,18 @@ def test_each_decision_is_told_by_name_and_its_fact_check_where_it_is_sure() -> 
     }
 
 
+def test_decisions_of_recipes_get_plugins_where_they_stand_in_the_file() -> None:
+    decisions = [{"name": "guard"}, {"name": "private"}]
+    recipes = [{"name": name, "routing": {"decisions": decisions[:count]}} for name, count in (("a", 1), ("b", 2))]
+    written = signal_plugins({"routing": {}, "recipes": recipes})
+    told = [
+        [decision["plugins"][0]["configuration"]["update"][0]["value"] for decision in one["routing"]["decisions"]]
+        for one in written["recipes"]
+    ]
+    assert told == [["a/guard"], ["b/guard", "private"]]
+    assert [one["name"] for one in written["recipes"]] == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     "tree", [[], "text", {}, {"routing": []}, {"routing": {"decisions": {}}}, {"routing": {"decisions": [{}]}}]
 )

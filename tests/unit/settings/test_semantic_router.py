@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from memory_extproc.cli.root import app
 from memory_extproc.errors import ConfigurationError
+from memory_extproc.model.headers import Headers
+from memory_extproc.request.policy import RuleFacts, Rules
 from memory_extproc.settings import load
 from memory_extproc.settings.semantic_router import Fate, import_configuration
 
@@ -199,3 +201,70 @@ def test_an_example_that_cannot_be_imported_is_refused_with_the_reason(tmp_path:
     ran = CliRunner().invoke(app, ["config", "import", str(router)])
     assert ran.exit_code in {1, 2}
     assert "hunter2" not in ran.output + ran.stderr + str(caught.value)
+
+
+OFF = {"type": "memory", "configuration": {"enabled": False}}
+TWO_RECIPES = {
+    "version": "v0.3",
+    "routing": {"modelCards": []},
+    "recipes": [
+        {"name": "open", "routing": {"decisions": [{"name": "plain"}, {"name": "guard", "plugins": []}]}},
+        {
+            "name": "vault",
+            "routing": {"decisions": [{"name": "guard", "plugins": [OFF]}, {"name": "private", "plugins": [OFF]}]},
+        },
+    ],
+    "global": {"stores": {"memory": MEMORY}},
+}  # fmt: skip
+
+
+def test_decisions_of_recipes_become_rules_and_equal_names_are_told_apart(tmp_path: Path) -> None:
+    settings = load(written(tmp_path, yaml.safe_dump(TWO_RECIPES)), {})
+    rules = [rule.rule() for rule in settings.rules]
+    assert [dict(rule.when.header) for rule in rules] == [
+        {"x-memory-decision": "vault/guard"}, {"x-memory-decision": "private"},
+    ]  # fmt: skip
+    assert {(rule.then.retrieve, rule.then.store) for rule in rules} == {("skip", "skip")}
+
+
+def test_the_values_of_its_chart_are_read_like_the_file_inside_them(tmp_path: Path) -> None:
+    values = {"replicaCount": 2, "config": yaml.safe_load(ROUTER)}
+    plain = load(written(tmp_path, ROUTER), {})
+    assert load(written(tmp_path, yaml.safe_dump(values, sort_keys=False)), {}).model_dump() == plain.model_dump()
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "IntelligentRoute", "SemanticRouter"])
+def test_a_kubernetes_object_is_refused_by_its_kind(tmp_path: Path, kind: str) -> None:
+    router = written(tmp_path, yaml.safe_dump({"apiVersion": "v1", "kind": kind, "spec": {"decisions": []}}))
+    with pytest.raises(ConfigurationError, match=f"{kind}: a Kubernetes object"):
+        load(router, {})
+    ran = CliRunner().invoke(app, ["config", "import", str(router)])
+    assert ran.exit_code == 2
+    assert kind in ran.stderr
+
+
+def test_a_decision_that_has_memory_while_the_rest_has_none_is_the_only_one_with_memory(tmp_path: Path) -> None:
+    tree = yaml.safe_load(ROUTER)
+    tree["global"]["stores"]["memory"]["enabled"] = False
+    settings = load(written(tmp_path, yaml.safe_dump(tree)), {})
+    rules = Rules([rule.rule() for rule in settings.rules])
+
+    def then_of(decision: str) -> tuple[str, str]:
+        then = rules.first(
+            RuleFacts(path="/v1/chat/completions", headers=Headers([("x-memory-decision", decision)]))
+        )
+        return then.retrieve, then.store
+
+    assert settings.memory.enabled
+    assert then_of("support") == ("default", "skip")
+    assert then_of("small talk") == then_of("plain") == then_of("") == ("skip", "skip")
+
+
+def test_what_a_decision_says_of_reflection_beside_its_budget_is_not_lost_in_silence() -> None:
+    reflection = {"max_inject_tokens": 100, "block_patterns": ["x"], "recency_decay_days": 3, "enabled": True}
+    plugin = {"type": "memory", "configuration": {"reflection": reflection, "adaptive_threshold": True}}
+    found = import_configuration({"routing": {"decisions": [{"name": "a", "plugins": [plugin]}]}})
+    fates = {row.key.rpartition(": memory.")[2]: row.fate for row in found.rows}
+    assert fates["reflection.block_patterns"] is fates["reflection.recency_decay_days"] is Fate.LOST
+    assert fates["reflection.enabled"] is fates["adaptive_threshold"] is Fate.BUILT_IN
+    assert found.settings["rules"][0]["then"] == {"token_budget": 100}

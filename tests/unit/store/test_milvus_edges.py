@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from dataclasses import replace
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import numpy as np
@@ -523,3 +523,11 @@ async def test_who_is_told_to_end_as_the_answer_comes_ends(answer: str) -> None:
     task.cancel()
     await asyncio.wait({task})
     assert task.cancelled()
+
+
+@pytest.mark.parametrize("broken", [{"memory_type": "of a later version"}, {"memory_type": None}])
+def test_a_row_that_cannot_be_read_hides_no_other_from_a_list(broken: dict[str, Any]) -> None:
+    row = rows.to_row(Embedded(a_memory("said"), np.zeros(4, dtype=np.float32)))
+    told: list[str] = []
+    assert rows.readable([row, {**row, **broken}], rows.to_head, told.append) == [a_memory("said").head]
+    assert told == ["no_memory"]

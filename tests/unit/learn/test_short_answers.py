@@ -1,0 +1,64 @@
+"""A fragment that answers the assistant's question is read with the question; without one it states nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from memory_extproc.learn.extract.rules import RulesExtractor
+from tests.builders import a_turn
+
+EXTRACTOR = RulesExtractor()
+
+
+async def learned(question: str, answer: str) -> list[str]:
+    facts = await EXTRACTOR.extract([a_turn(answer)], earlier=[a_turn("Can you help me?", question)])
+    return [fact.content for fact in facts]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "expected"),
+    [
+        ("Happy to. Where do you live?", "Ghent, since March.", ["User lives in Ghent"]),
+        ("And where are you based?", "near Ghent - well, for now", ["User lives in Ghent"]),
+        ("How old are you?", "38", ["User is 38"]),
+        ("How old is your son?", "seven", ["User's son is seven"]),
+        ("Do you have any allergies?", "peanuts and shellfish",
+         ["User is allergic to peanuts", "User is allergic to shellfish"]),
+        ("Is your son allergic to anything?", "just cashews", ["User's son is allergic to cashews"]),
+        ("Any dietary restrictions?", "no pork, no shellfish",
+         ["User doesn't eat pork", "User doesn't eat shellfish"]),
+        ("Any dietary restrictions?", "Vegan.", ["User is vegan"]),
+        ("Which languages do you speak?", "German and a bit of Polish", ["User speaks German and a bit of Polish"]),
+        ("What do you do?", "software engineer at Bosch", ["User works as a software engineer at Bosch"]),
+        ("What's your budget?", "about 2,000 euros", ["User's budget is 2,000 euros"]),
+        ("What is your usual route?", "Hanover to Rotterdam", ["User's usual route is Hanover to Rotterdam"]),
+        ("What do you take for it?", "cetirizine, one a day", ["User takes cetirizine"]),
+        ("How many kids do you have?", "three", ["User has three kids"]),
+        ("Do you have any pets?", "No.", ["User has no pets"]),
+        ("Do you smoke?", "no", ["User doesn't smoke"]),
+        ("Wo wohnst du?", "in Kassel, seit 2019", ["User lives in Kassel"]),
+        ("\u00bfD\u00f3nde vives?", "En Bogot\u00e1", ["User lives in Bogot\u00e1"]),
+    ],
+)  # fmt: skip
+async def test_a_fragment_states_what_was_asked_for(question: str, answer: str, expected: list[str]) -> None:
+    assert await learned(question, answer) == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Where do you live?", "I'd rather not say"),
+        ("Where do you live?", "it depends"),
+        ("Where do you live?", "why do you ask?"),
+        ("Where do you live?", "in a small house"),
+        ("Where do you live? And how old are you?", "Ghent"),  # one of two questions: it is not said which
+        ("You could live in Ghent.", "Ghent, since March."),
+        ("What is your password?", "hunter2"),
+        ("What's your question?", "the second one"),
+        ("How old are you?", "old enough"),
+        ("Which of these two do you like?", "the first one"),
+        ("Would you like it shorter?", "no"),
+    ],
+)
+async def test_what_answers_nothing_about_the_caller_makes_no_fact(question: str, answer: str) -> None:
+    assert await learned(question, answer) == []

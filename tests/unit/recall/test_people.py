@@ -1,0 +1,57 @@
+"""People are known by the words around their names, listed each once, and found by their names."""
+
+from __future__ import annotations
+
+import pytest
+
+from memory_extproc.model import Role
+from memory_extproc.recall.people import people_in
+from tests.builders import a_message
+from tests.unit.recall.test_lookups import Desk, desk
+
+__all__ = ["desk"]  # a fixture
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("My apprentice Liam can do the lifting", {"liam"}),
+        ("User's flatmates are Pablo, Luc\u00eda and Bram", {"pablo", "lucia", "bram"}),
+        ("School is De Regenboog in Utrecht, principal is Mr Bakker", {"bakker"}),
+        ("I've rented half of it to a luthier called Greta", {"greta"}),
+        ("first appointment on Thursday. Her name is Morag", {"morag"}),
+        ("we hired a barista called Finlay", {"finlay"}),
+        ("her name's Bethan", {"bethan"}),
+        ("I'll ask Noor, and Raj is leaving the company", {"noor", "raj"}),
+        ("We moved Callum's party to the 11th", {"callum"}),
+        ("I fly to Oslo in June, Delft is lovely", set()),
+        ("There's a hall called Avertical World", set()),
+        ("I drive a Toyota and work for Siemens", set()),
+    ],
+)
+def test_a_name_is_a_persons_where_the_words_around_it_say_so(said: str, expected: set[str]) -> None:
+    assert people_in(said) == expected
+
+
+async def test_everybody_is_listed_with_one_memory_each(desk: Desk) -> None:
+    said = ["my apprentice Liam is strong", "Liam wants to move to Perth", "Mrs Pym drives me", "I drive to Oslo"]
+    await desk.remember(*(a_message(one, session="s8", seq=2 * at) for at, one in enumerate(said)))
+    block = (await desk.ask("whom have I mentioned so far?")).block
+    assert [one in block for one in said].count(True) == 2
+    assert "Mrs Pym" in block
+    assert "Oslo" not in block
+
+
+async def test_a_question_about_a_person_finds_the_memory_with_the_name(desk: Desk) -> None:
+    await desk.remember(a_message("our investor is Northlight, my contact there is Ingrid", session="s8", seq=0))
+    assert "Northlight" in (await desk.ask("Which investor does Ingrid work for?")).block
+    assert not (await desk.explain("Which films did Ingrid Bergman make?")).kind
+    assert not (await desk.explain("What does the name Greta mean?")).kind
+
+
+async def test_an_answer_is_found_by_the_request_before_it(desk: Desk) -> None:
+    await desk.remember(
+        a_message("I want a birthday present for Callum", session="s8", seq=0),
+        a_message("A chalk bag, or a voucher for a climbing hall.", session="s8", seq=1, role=Role.ASSISTANT),
+    )
+    assert "chalk bag" in (await desk.ask("what did you suggest for the birthday present?")).block
