@@ -40,6 +40,7 @@ from memory_extproc.recall.memory_traits import (
     mentions,
     named_content,
     names_near,
+    people_in,
     said_by_owner,
     said_within,
     span_of,
@@ -48,15 +49,19 @@ from memory_extproc.recall.memory_traits import (
     states_something,
     valid_since,
 )
-from memory_extproc.recall.people import find_named, list_people
 from memory_extproc.recall.prompt_block import GROUPS
 from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
-from memory_extproc.text.intents import content_stems
+from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import relation_words, same_relation, subject
-from memory_extproc.text.words import rarity
+from memory_extproc.text.words import fold, rarity
 
 _SAID = frozenset({Source.VERBATIM})
+_PEOPLE = ATTRIBUTES.in_groups({"people"}) & ~ATTRIBUTES.mask(["pets"])
+_NAMED = 0.5  # relevance of a candidate that names the person
+_MOST_WORDS = 16  # of a question about a person
+_MOST_NAMED = 3
+_IN_FULL = re.compile(r"\b([A-Z\u00c0-\u00de][\w-]+) ([A-Z\u00c0-\u00de][\w-]+)")
 _MOST_CHAIN = 4  # memories on the way to an answer of several hops
 _NOT_UNLIKELY = 0.3  # relevance of a candidate, where likeness shows an attribute
 _LIKELY = 0.35  # relevance of a candidate, for questions about a past conversation
@@ -100,7 +105,7 @@ class Lookups:
     async def of_people(self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime) -> Lookup | None:
         """For a question about a person whom the caller named, where the search is sure of no memory."""
         words = tuple(word.removesuffix("'s") for word in plain_words(wish.question[:LONGEST]))
-        return await find_named(Asked(self._selects, None, wish, Intent(Kind.HOPS, words=words), searched, now))
+        return await _find_named(Asked(self._selects, None, wish, Intent(Kind.HOPS, words=words), searched, now))
 
     async def _of(
         self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
@@ -148,6 +153,52 @@ def group_of(memory: Memory, tells: int) -> str:
     by_field = ATTRIBUTES.of_field(named) if isinstance(named, str) else 0
     groups = ATTRIBUTES.groups(by_field or tells)
     return next((group for group in GROUPS if group in groups), _OTHER)
+
+
+async def _list_people(asked: Asked) -> Lookup | None:
+    """List a memory per person in the caller's words, then a memory per relation without a name."""
+    sources = (FACTS | {Source.VERBATIM}) & asked.wish.scope.sources
+    rows = await asked.select(Selection(everything=True), sources=sources)
+    if asked.intent.days is not None:
+        first, last = asked.intent.days
+        rows = [one for one in rows if first <= one.created_at.date().toordinal() <= last]
+    told = facts_first(one for one in rows if said_by_owner(one))
+    related = (one for one in told if asked.tells_by_words(one) & _PEOPLE)
+    seen: set[str] = set()
+    found: dict[str, Memory] = {}
+    for memory, people in (
+        *((one, people_in(one.content)) for one in told),
+        *((one, relation_words(plain_words(one.content))) for one in related),
+    ):
+        if people - seen:
+            seen |= people | relation_words(plain_words(memory.content))
+            found.setdefault(memory.id, memory)
+    return asked.lookup(found.values(), alone=True, all_of_it=True)
+
+
+async def _find_named(asked: Asked) -> Lookup | None:
+    """Find memories with the name of a person in the question, and with its words or its attribute; None if the
+    search passes such a memory."""
+    words = frozenset(asked.intent.words)
+    if len(asked.intent.words) > _MOST_WORDS or not asks(asked.wish.question):
+        return None
+    rows = [one for one in await asked.select(Selection(names=words)) if said_by_owner(one)]
+    names = frozenset[str]().union(*(people_in(one.content) for one in rows)) & words
+    passing = (one.memory for one in asked.searched if one.relevance >= asked.wish.threshold)
+    if not names or any(names & names_in(one.content) for one in passing):
+        return None
+    for first, last in _IN_FULL.findall(asked.wish.question):  # "Ada Lovelace" is not the caller's Ada
+        if fold(first) in names and fold(last) not in all_names(rows):
+            return None
+    wanted = ATTRIBUTES.named_in([*words]) | ATTRIBUTES.asked_by(" ".join(asked.intent.words))
+    rest = content_stems(" ".join(word for word in asked.intent.words if word not in names))
+    about = [one for one in rows if names & names_in(one.content)]
+    fitting = {one.id for one in having_most(rest, about)}
+    fitting |= {one.memory.id for one in asked.searched if one.relevance >= _NAMED}
+    found = [one for one in about if one.id in fitting or asked.tells_anybody(one) & wanted]
+    place = asked.place()
+    found.sort(key=lambda one: (-len(rest & content_stems(one.content)), place.get(one.id, len(place))))
+    return asked.lookup(found[:_MOST_NAMED], leads=False)
 
 
 async def _subject(asked: Asked) -> Lookup | None:
@@ -563,7 +614,7 @@ _FINDERS: Mapping[Kind, Callable[[Asked], Awaitable[Lookup | None]]] = {
     Kind.PAST: _past,
     Kind.DATED: _days,
     Kind.LIST: _list,
-    Kind.MENTIONED: list_people,
+    Kind.MENTIONED: _list_people,
     Kind.INDIRECT: _indirect,
     Kind.HOPS: _hops,
     Kind.CONSTRAINT: _constraint,

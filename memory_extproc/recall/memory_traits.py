@@ -13,7 +13,7 @@ from memory_extproc.model import Memory, Owner, Role, Source
 from memory_extproc.recall.intent import INTENTS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, polite
-from memory_extproc.text.persons import about_caller, same_relation, subject
+from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
 from memory_extproc.text.sentences import clauses, sentences
 from memory_extproc.text.words import fold, rarity
 
@@ -41,6 +41,23 @@ _LEAST_STATED = 3  # content words
 _NOBODY_ELSE = frozenset({"", "we", "they", "you"})  # "We got a dog" is about no other person
 _LEADS = re.compile(r"\A(?:(?i:ok|okay|so|and|but|hey|oh|btw|also|anyway|well|yo)\b[,.!]? ?){1,4}")
 _ENDS = 2  # of a span: first place and end
+
+# Names that their words show to be people's.
+_ONE = r"[A-Z\u00c0-\u00de][\w-]{0,30}+(?<=[a-z\u00df-\u00ff])"
+_SHOWN = re.compile(
+    r"\b(?:(?:Mr|Mrs|Ms|Miss|Dr|Prof|Professor|Herr|Frau|Madame|Monsieur"
+    r"|Do\u00f1a|Dona|Se\u00f1ora?|Aunt|Uncle)\.? "
+    r"|(?:with|meet|met|ask|asked|visit|visited|invite|invited|thank|mit|avec|con) "
+    r"|[Nn]ame's |(?P<role>[^\W\d_]{2,30}+),? (?P<called>(?:is |was |are )?(?:called|named) )?(?:is |are )?)"
+    rf"(?P<name>{_ONE})(?P<others>(?: {_ONE})?(?:, {_ONE}){{0,6}}(?:,? (?:and|und|et|y) {_ONE})?)"
+    rf"|\b(?P<acting>{_ONE})(?:'s (?P<whose>[^\W\d_]{{2,30}})\b| (?:{_ONE} )?(?:only |also |just |really |now )?"
+    r"(?:wants?|says?|said|told|thinks|needs?|lives?|works?|loves?|hates?|likes?|gave|gets?|will|keeps?"
+    r"|drives?|helps?|turned|signed|started|finished|handed|moved|broke|bought|plays?|eats?|mustn't|can't|joins?"
+    r"|hilft|wohnt|arbeitet|travaille|habite|vive|trabaja"
+    r"|(?:is|was) (?:an?|my|coming|leaving|moving|going|getting|doing|married|pregnant)"
+    r"|has (?:an?|been|broken|become|got))\b)"
+)
+_ACTS = re.compile(r"\w{3,30}(?:er|or|ist|ian|man|woman)")
 
 
 def is_of_family(memory: Memory) -> bool:
@@ -178,3 +195,26 @@ def last_said(summary: Memory) -> float:
 
 def said_within(memory: Memory, days: tuple[int, int]) -> bool:
     return days[0] <= memory.created_at.date().toordinal() <= days[1]
+
+
+def people_in(text: str) -> frozenset[str]:
+    """Names in *text*, folded, that its words show to be people's: "my apprentice Liam", "Mrs Pym", "Raj wants"."""
+    known = names_in(text)
+    found: set[str] = set()
+    text, at = text[:READ_FOR_STATEMENT] if known else "", 0
+    while one := _SHOWN.search(text, at):
+        role, whose = (fold(one[group] or "") for group in ("role", "whose"))
+        titled = one["called"] and role not in INTENTS.words["named_things"]
+        shown = (not role or titled or _is_role(role)) and (
+            not whose or relation_words([whose]) or whose in INTENTS.words["events"]
+        )
+        if shown:
+            found.update(plain_words(f"{one['name'] or one['acting']}{one['others'] or ''}"))
+        at = one.end("acting") if one["acting"] else one.end() if shown else one.end("role")
+    return known & {word.removesuffix("'s") for word in found}
+
+
+def _is_role(word: str) -> bool:
+    if relation_words([word]) or word in INTENTS.words["roles"]:
+        return True
+    return _ACTS.fullmatch(word) is not None and word not in INTENTS.words["no_roles"]
