@@ -19,9 +19,8 @@ from typing import Any
 from memory_extproc.index.facets import names_in
 from memory_extproc.model import Trust
 from memory_extproc.text.attributes import ATTRIBUTES, LexiconError, any_of, compile_pattern, plain_words
-from memory_extproc.text.dates import Span, asked_of
+from memory_extproc.text.dates import Span, asked_of, impossible_day, period_asked_for
 from memory_extproc.text.intents import asks, content_stems
-from memory_extproc.text.periods import impossible_day, period_asked_for
 from memory_extproc.text.persons import about_caller, relation_words
 from memory_extproc.text.sentences import sentences
 from memory_extproc.text.words import UNSPACED, fold

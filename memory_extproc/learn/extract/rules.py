@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from memory_extproc.learn.extract.answers import stated_in_answer
 from memory_extproc.learn.extract.clauses import BY_NAME, LISTS, Begins, People, begins, begins_with_person, fill_in
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
@@ -20,6 +19,7 @@ from memory_extproc.learn.extract.statements import (
     no_longer,
     procedures,
     resolved,
+    stated_in_answer,
 )
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.text.persons import Kind, kinds

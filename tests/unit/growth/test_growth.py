@@ -47,7 +47,7 @@ READS_LITTLE = {
     "learn.extract.statements._CODE_LINE", "learn.extract.statements._MAIL",
     "learn.extract.statements._NOT_ANY_MORE", "learn.extract.statements._NO_LONGER",
     "learn.extract.statements._QUOTED", "learn.extract.statements._STOPPED",
-    "learn.extract.answers._TAG", "request.policy._ASKED_BEGINS", "request.policy._SYSTEM_BEGINS",
+    "learn.extract.statements._TAG", "request.policy._ASKED_BEGINS", "request.policy._SYSTEM_BEGINS",
     "safety.prompt_injection._RULES[2].pattern", "safety.prompt_injection._RULES[2].needs",
     "safety.prompt_injection._RULES[12].unless", "safety.prompt_injection._RULES[13].unless",
     "safety.secrets._HEX", "store.milvus.connect._SERVER", "text.intents._BETWEEN", "text.intents._CLAUSES",

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from memory_extproc.text.periods import impossible_day, period_asked_for
+from memory_extproc.text.dates import impossible_day, period_asked_for
 
 SUNDAY = date(2026, 11, 22)
 
