@@ -40,6 +40,7 @@ _INTERNAL = RESERVED - {RATING}  # metadata that only our own programs use
 _WHOLE_ID = re.compile(r"[0-9a-f]{64}")
 _PIECE = 64 * 1024  # bytes read at a time from an import
 _ELEMENT = 256 * 1024  # bytes of an element of an import
+_UNKNOWN_FIELD = re.compile(r'has no field named "([^"]{1,1000})"')
 _FAILED_FIELD = re.compile(r"Failed to parse (\w[\w.\[\]]{0,100}) field")
 # The HTTP status that belongs to a gRPC code, as google/rpc/code.proto maps them.
 STATUSES: Mapping[grpc.StatusCode, int] = {
@@ -290,11 +291,16 @@ def _read_json(body: bytes) -> Any:
         raise bad_request(("body", "JSON in UTF-8")) from None
 
 
-def _parse(fields: Mapping[str, Any], into: Message) -> Message:
+def _parse(fields: Mapping[str, Any], into: Message, *, ignore_unknown: bool = False) -> Message:
+    """Raise a bad request for a field of another type, and for an unknown field: a mistyped filter of a forget would
+    be no filter."""
     try:
-        return ParseDict(dict(fields), into, ignore_unknown_fields=True, max_recursion_depth=64)
+        return ParseDict(dict(fields), into, ignore_unknown_fields=ignore_unknown, max_recursion_depth=64)
     except (ParseError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         # The parser's own message holds the value, which may be private; only the field's name goes on.
+        unknown = _UNKNOWN_FIELD.search(str(error))
+        if unknown:
+            raise bad_request((unknown[1][:100], "a field that /openapi.json names")) from None
         named = _FAILED_FIELD.search(str(error))
         raise bad_request((named[1] if named else "body", "a value of the type that /openapi.json names")) from None
 
@@ -317,7 +323,7 @@ async def _elements(request: web.Request, kind: Descriptor) -> AsyncIterator[Mes
             held = held[end:]
             if not isinstance(value, dict):
                 raise bad_request(("body", "an array of objects"))
-            yield _parse(value, make())
+            yield _parse(value, make(), ignore_unknown=True)  # of an export by a newer version
         if len(held) > _ELEMENT:
             raise bad_request(("body", f"JSON objects of at most {_ELEMENT} bytes"))
     if held.strip(" \t\r\n,]") or pending:

@@ -260,6 +260,10 @@ async def test_a_limit_of_zero_is_refused(stand: ConsoleStand, verb: str, limit:
         ("PATCH", "/v1/memory/{id}?colour=red", {"content": "Likes water"}, 400),
         ("POST", "/v1/memory?user_id=bob", {"content": "Likes water"}, 400),
         ("POST", "/v1/memory", {"content": "Likes water", "user_id": "bob"}, 403),
+        ("POST", "/v1/memory", {"content": "Likes water", "colour": "red"}, 400),
+        ("PATCH", "/v1/memory/{id}", {"content": "Likes water", "colour": "red"}, 400),
+        ("POST", "/v1/memory:forget", {"sesion_id": "one"}, 400),  # with no filter it would forget all
+        ("POST", "/v1/memory:forget", {"dry-run": True}, 400),
     ],
 )
 async def test_a_change_refuses_what_a_get_passes_over(
