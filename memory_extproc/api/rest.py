@@ -292,8 +292,8 @@ def _read_json(body: bytes) -> Any:
 
 
 def _parse(fields: Mapping[str, Any], into: Message, *, ignore_unknown: bool = False) -> Message:
-    """Raise a bad request for a field of another type, and for an unknown field: a mistyped filter of a forget would
-    be no filter."""
+    """Raise a bad request for a field of another type, and for an unknown field: a mistyped filter of a forget
+    would be no filter."""
     try:
         return ParseDict(dict(fields), into, ignore_unknown_fields=ignore_unknown, max_recursion_depth=64)
     except (ParseError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
