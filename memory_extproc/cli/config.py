@@ -23,7 +23,7 @@ from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.docs import dump_effective
 from memory_extproc.settings.docs import example as written_out
-from memory_extproc.settings.loading import read
+from memory_extproc.settings.loading import find_faults, read
 from memory_extproc.settings.memory import Provider
 from memory_extproc.settings.semantic_router import Fate, import_configuration, without_secrets
 
@@ -146,7 +146,7 @@ def import_(
 ) -> None:
     """Translate the vLLM semantic router's memory configuration; a table of its keys goes to stderr.
 
-    Exits with 1 if something was lost that matters."""
+    Exits with 1 if something was lost that matters, or if a value is not valid here."""
     if source != ROUTER:
         raise typer.BadParameter(f"expected {ROUTER}", param_hint="--from")
     with faults_to_exit():
@@ -161,7 +161,10 @@ def import_(
         note = "access keys are not written out: give each by environment or as llm_endpoint.access_key_file"
         Console(stderr=True).print(note, style="yellow")
     typer.echo(yaml.safe_dump(written, sort_keys=False, allow_unicode=True), nl=False)
-    if imported.lost:
+    faults = find_faults(imported.settings)
+    for fault in faults:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(Text(fault, style="bold red"))
+    if imported.lost or faults:
         raise typer.Exit(1)
 
 

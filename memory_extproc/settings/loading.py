@@ -40,6 +40,12 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     return Settings(**sections).with_router_notices(notices)
 
 
+def find_faults(tree: Mapping[str, Any]) -> list[str]:
+    """The faults that `load` would find in a file with *tree*."""
+    sections, faults = _sections(tree, {})
+    return [*faults, *find_broken_rules(sections)]
+
+
 def _usual_data_dir(environ: Mapping[str, str]) -> str:
     """./data if a sidecar made it, else a directory by the XDG rule.
 

@@ -23,6 +23,8 @@ from memory_extproc.envoyconfig.semantic_router import (
 )
 from memory_extproc.errors import ConfigurationError
 
+_VERSION = "v0.3"
+
 
 class Fate(StrEnum):
     """The fate of a key of the router's file."""
@@ -159,6 +161,8 @@ def import_configuration(tree: Mapping[str, Any]) -> Imported:
     part of it does not have the router's form."""
     found = Imported()
     tree = router_file(tree)
+    if str(tree.get("version", _VERSION)) != _VERSION:
+        found.rows.append(Row("version", Fate.DROPPED, f"read as {_VERSION}, the version that was checked"))
     place, memory = _memory_block(tree)
     decisions, external = _decisions(tree), tuple(_external_models(tree))
     if memory is None and not decisions and not external:

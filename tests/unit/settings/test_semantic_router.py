@@ -268,3 +268,12 @@ def test_what_a_decision_says_of_reflection_beside_its_budget_is_not_lost_in_sil
     assert fates["reflection.block_patterns"] is fates["reflection.recency_decay_days"] is Fate.LOST
     assert fates["reflection.enabled"] is fates["adaptive_threshold"] is Fate.BUILT_IN
     assert found.settings["rules"][0]["then"] == {"token_budget": 100}
+
+
+def test_an_imported_value_that_is_not_valid_here_ends_the_import_with_1_and_its_place(tmp_path: Path) -> None:
+    text = "version: v9.9\nmemory: {default_retrieval_limit: many, milvus: {password: hunter2}}\n"
+    ran = CliRunner().invoke(app, ["config", "import", str(written(tmp_path, text))])
+    assert ran.exit_code == 1
+    assert "memory.default_retrieval_limit: " in ran.stderr
+    assert "read as v0.3" in ran.stderr
+    assert "hunter2" not in ran.output + ran.stderr
