@@ -24,6 +24,7 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.inference.model_files import SCORE
 
 OPSET = 17  # the first with LayerNormalization as one operator
+_MICROSOFT = "com.microsoft"  # the domain of the runtime's own operators
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
 # Added to the scores of padding. Far below any real score, far above float16's and float32's lowest.
@@ -106,17 +107,25 @@ class Graph:
         return name
 
 
-def bert_graph(directory: Path) -> onnx.ModelProto:
+def bert_graph(directory: Path, *, fused: bool = False) -> onnx.ModelProto:
     """The encoder in *directory* (config.json, model.safetensors): INPUTS (int64, batch by sequence) to
-    HIDDEN (float32, batch by sequence by hidden). PermanentError names the file and what is wrong with it."""
+    HIDDEN (float32, batch by sequence by hidden). PermanentError names the file and what is wrong with it.
+
+    *fused*: in the runtime's own operators, with 8-bit weights and activations. Such a graph ignores the mask, so it
+    takes one text at a time; its products saturate on processors without VNNI.
+    """
     config = BertConfig.read(directory / "config.json")
     weights = Weights(directory / "model.safetensors")
     graph = Graph()
-    mask = _attention_bias(graph)
+    mask = "" if fused else _attention_bias(graph)
     hidden = _embeddings(graph, weights, config)
     for layer in range(config.layers):
         name = HIDDEN if layer == config.layers - 1 else f"layer.{layer}"
-        hidden = _layer(graph, weights, config, f"encoder.layer.{layer}.", hidden, mask, name)
+        prefix = f"encoder.layer.{layer}."
+        if fused:
+            hidden = _fused_layer(graph, weights, config, prefix, hidden, name)
+        else:
+            hidden = _layer(graph, weights, config, prefix, hidden, mask, name)
     shape = ["batch", "sequence"]
     model = helper.make_model(
         helper.make_graph(
@@ -126,7 +135,7 @@ def bert_graph(directory: Path) -> onnx.ModelProto:
             [helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, [*shape, config.hidden])],
             graph.constants,
         ),
-        opset_imports=[helper.make_opsetid("", OPSET)],
+        opset_imports=[helper.make_opsetid("", OPSET), *([helper.make_opsetid(_MICROSOFT, 1)] if fused else [])],
         ir_version=8,  # the one that belongs to OPSET, so that older runtimes load the file too
         producer_name="memory-extproc",
     )
@@ -236,6 +245,59 @@ def _gelu(graph: Graph, prefix: str, hidden: str) -> str:
     shifted = graph.add("Add", [erf, one], prefix + "gelu.shifted")
     product = graph.add("Mul", [hidden, shifted], prefix + "gelu.product")
     return graph.add("Mul", [product, half], prefix + "gelu")
+
+
+# --- fused layers ------------------------------------------------------------------------------------
+# The layers in ONNX Runtime's own operators. A weight has one scale for each column; the scale of activations is
+# found at run time over all rows of a tensor, so a text's vector would depend on the texts beside it in a batch.
+
+
+def _fused_layer(
+    graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, name: str
+) -> str:
+    attended = _fused_attention(graph, weights, config, prefix + "attention.", hidden)
+    projected = _integer_product(graph, weights, prefix + "attention.output.dense", attended)
+    normed = _skip_norm(graph, weights, config, prefix + "attention.output.", projected, hidden, prefix + "normed")
+    wide = _integer_product(graph, weights, prefix + "intermediate.dense", normed)
+    offset = graph.constant(prefix + "intermediate.bias", weights(prefix + "intermediate.dense.bias"))
+    active = graph.add("BiasGelu", [wide, offset], prefix + "gelu", domain=_MICROSOFT)
+    # The scale of one block and not of the tensor: this product alone costs as much likeness as all others together.
+    kernel = np.ascontiguousarray(weights(prefix + "output.dense.weight").T)
+    narrow = graph.add("MatMul", [active, graph.constant(prefix + "output.weight", kernel)], prefix + "output.product")
+    return _skip_norm(graph, weights, config, prefix + "output.", narrow, normed, name)
+
+
+def _fused_attention(graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str) -> str:
+    names = [f"{prefix}self.{part}" for part in ("query", "key", "value")]
+    kernel, scale = _by_column(
+        graph, prefix + "qkv", np.concatenate([weights(f"{part}.weight").T for part in names], axis=1)
+    )
+    offset = graph.constant(prefix + "qkv.bias", np.concatenate([weights(f"{part}.bias") for part in names]))
+    integers = [f"{prefix}hidden.{part}" for part in ("uint8", "scale", "zero")]
+    graph.nodes.append(helper.make_node("DynamicQuantizeLinear", [hidden], integers))
+    inputs = [integers[0], kernel, offset, integers[1], scale, "", integers[2]]
+    return graph.add("QAttention", inputs, prefix + "attended", domain=_MICROSOFT, num_heads=config.heads)
+
+
+def _integer_product(graph: Graph, weights: Weights, name: str, hidden: str) -> str:
+    kernel, scale = _by_column(graph, name, weights(name + ".weight").T)
+    return graph.add("DynamicQuantizeMatMul", [hidden, kernel, scale], name, domain=_MICROSOFT)
+
+
+def _by_column(graph: Graph, name: str, kernel: Floats) -> tuple[str, str]:
+    integers, scales = _quantize_int8(np.ascontiguousarray(kernel.T))
+    stored = graph.constant(name + ".int8", np.ascontiguousarray(integers.T))
+    return stored, graph.constant(name + ".scale", scales[:, 0])
+
+
+def _skip_norm(
+    graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, skipped: str, name: str
+) -> str:
+    """The norm of *hidden*, its bias and *skipped* together."""
+    parts = ("LayerNorm.weight", "LayerNorm.bias", "dense.bias")
+    constants = [graph.constant(prefix + part, weights(prefix + part)) for part in parts]
+    operator, inputs = "SkipLayerNormalization", [hidden, skipped, *constants]
+    return graph.add(operator, inputs, name, domain=_MICROSOFT, epsilon=config.epsilon)
 
 
 # --- pooling -----------------------------------------------------------------------------------------
@@ -439,8 +501,8 @@ def quantise(model: onnx.ModelProto) -> onnx.ModelProto:
     kept = [tensor for tensor in made.graph.initializer if tensor.name in used]
     _replace(made.graph.node, nodes)
     _replace(made.graph.initializer, [*kept, *added.values()])
-    if not any(entry.domain == "com.microsoft" for entry in made.opset_import):
-        made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    if not any(entry.domain == _MICROSOFT for entry in made.opset_import):
+        made.opset_import.append(helper.make_opsetid(_MICROSOFT, 1))
     return made
 
 
@@ -487,7 +549,7 @@ def _product(node: onnx.NodeProto, kernel: Floats, added: dict[str, onnx.TensorP
         [node.input[0], f"{source}.int8", f"{source}.scale"],
         list(node.output),
         name=node.name,
-        domain="com.microsoft",
+        domain=_MICROSOFT,
         K=size,
         N=columns,
         bits=8,

@@ -18,6 +18,7 @@ import msgspec
 from memory_extproc.errors import PermanentError
 
 MODEL = "model.onnx"
+FUSED = "model-vnni.onnx"  # the same weights in a quicker graph, for processors with VNNI; optional
 TOKENIZER = "tokenizer.json"
 SCORE = "pair_score"  # output of a cross-encoder: (batch,)
 MANIFEST = "manifest.json"
@@ -49,7 +50,7 @@ class FileRecord(msgspec.Struct, frozen=True):
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What `models prepare` wrote and from what. *fingerprint* depends on the source's weights, tokenizer and
-    limits, the precision and the recipe, never on the machine or on library versions."""
+    limits, the precision and the recipe, never on the machine, the graph or library versions."""
 
     recipe: int
     kind: ModelKind = ModelKind.EMBEDDER

@@ -30,6 +30,7 @@ from memory_extproc.inference.batching import (
     words_of,
 )
 from memory_extproc.inference.model_files import (
+    FUSED,
     MODEL,
     SCORE,
     TOKENIZER,
@@ -59,15 +60,23 @@ CHARACTERS_PER_TOKEN = 32
 Integers = npt.NDArray[np.int64]
 
 
-def open_session(directory: Path) -> Any:
-    """The session of a prepared directory. Raises one of RUNTIME_ERRORS."""
+def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the processor multiplies 8-bit integers without saturation. False where *cpuinfo* is unreadable."""
+    try:
+        return "avx512_vnni" in cpuinfo.read_text(errors="replace").split()
+    except OSError:
+        return False
+
+
+def open_session(directory: Path, graph: str = MODEL) -> Any:
+    """The session of *graph* in a prepared directory. Raises one of RUNTIME_ERRORS."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors only
     # Planned for one shape and kept for each: with texts of every length that is memory for nothing.
     options.enable_mem_pattern = False
-    return onnxruntime.InferenceSession(str(directory / MODEL), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(str(directory / graph), options, providers=["CPUExecutionProvider"])
 
 
 def unusable(directory: Path, error: Exception) -> ModelDirectoryError:
@@ -112,16 +121,17 @@ class OnnxModel:
     """The model of a prepared directory, used from any thread. Blocks while it runs. With *words*, where the graph
     lets them out, the vectors of the words of whatever it embeds are kept there, out of the same inference."""
 
-    def __init__(self, directory: Path, words: WordVectors | None = None) -> None:
+    def __init__(self, directory: Path, words: WordVectors | None = None, *, vnni: bool | None = None) -> None:
         """Runs it once, because the first run allocates. ModelDirectoryError when the directory is damaged or
-        holds no model that can be run."""
+        holds no model that can be run. *vnni*: of the processor; None: as it says."""
         self.manifest: Manifest = verify(directory, ModelKind.EMBEDDER)
         self._tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(self.manifest.max_seq_length)
         self._longest = self.manifest.max_seq_length * CHARACTERS_PER_TOKEN
+        self._fused = FUSED in self.manifest.files and (has_vnni() if vnni is None else vnni)
         try:
-            self._session = open_session(directory)
+            self._session = open_session(directory, FUSED if self._fused else MODEL)
             self._inputs = {entry.name for entry in self._session.get_inputs()}
             states = [entry.name for entry in self._session.get_outputs() if entry.name in TOKENS]
             self.words = words if states else None
@@ -147,7 +157,8 @@ class OnnxModel:
         return readable(text, self._longest)
 
     def run(self, texts: Sequence[str], batch_tokens: int) -> Matrix:
-        """Texts of like length go together."""
+        """Texts of like length go together; through the fused graph each goes alone."""
+        batch_tokens = 1 if self._fused else batch_tokens
         tokens = [self._tokens(text) for text in texts]
         rows: Matrix = np.empty((len(texts), self.manifest.dimension), dtype=np.float32)
         for group in groups([len(entry) for entry in tokens], batch_tokens):

@@ -40,6 +40,7 @@ from memory_extproc.inference.bert_onnx import (
     scoring_graph,
 )
 from memory_extproc.inference.model_files import (
+    FUSED,
     MANIFEST,
     MODEL,
     RECIPE,
@@ -157,7 +158,8 @@ def _try(part: Path, manifest: Manifest) -> None:
     if manifest.kind is ModelKind.CROSS_ENCODER:
         CrossEncoderModel(part, manifest.max_seq_length)
     else:
-        OnnxModel(part)
+        for vnni in (False, True):
+            OnnxModel(part, vnni=vnni)
 
 
 def _convert(
@@ -185,6 +187,9 @@ def _convert(
     if precision is Precision.INT8:
         say("quantising to 8 bits")
         model = quantise(model)
+        if graph is None and kind is ModelKind.EMBEDDER:
+            quick, _ = append_pooling(bert_graph(files, fused=True), pooling)
+            onnx.save_model(quantise(quick), part / FUSED)
     onnx.save_model(model, part / MODEL)
     _write_tokenizer(files / TOKENIZER, part / TOKENIZER)
     recipe = f"{RECIPE}|{weights.sha256}|{record_of(files / TOKENIZER).sha256}|{head}|{length}|{precision}"

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.bert_onnx import bert_graph
 from memory_extproc.inference.model_files import (
+    FUSED,
     MANIFEST,
     MODEL,
     ModelDirectoryError,
@@ -22,7 +23,7 @@ from memory_extproc.inference.model_files import (
     read_manifest,
     verify,
 )
-from memory_extproc.inference.onnx import OnnxModel
+from memory_extproc.inference.onnx import OnnxModel, has_vnni
 from memory_extproc.inference.prepare import Prepared, parse_source, prepare
 from tests.fixtures.tiny_bert import HIDDEN, MAX_SEQ_LENGTH, write_tiny_bert
 
@@ -86,6 +87,41 @@ def test_eight_bit_vectors_do_not_depend_on_company(tiny: Path, tmp_path: Path) 
     model = OnnxModel(prepared(tiny, tmp_path, Precision.INT8).directory)
 
     assert np.allclose(model.run(TEXTS, 1), model.run(TEXTS, 10_000), atol=1e-4)
+
+
+def test_the_fused_graph_gives_one_vector_to_a_text_alone_and_in_company(tiny: Path, tmp_path: Path) -> None:
+    model = OnnxModel(prepared(tiny, tmp_path, Precision.INT8).directory, vnni=True)
+
+    assert np.array_equal(model.run(TEXTS, 1), model.run(TEXTS, 10_000))
+
+
+def test_the_graph_follows_the_processor(tiny: Path, tmp_path: Path) -> None:
+    made = prepared(tiny, tmp_path, Precision.INT8)
+    plain = OnnxModel(made.directory, vnni=False).run(TEXTS, 1)
+    own = OnnxModel(made.directory).run(TEXTS, 1)
+
+    assert np.array_equal(own, plain) is not has_vnni()
+
+
+@pytest.mark.parametrize("flags", ["avx2 avx512f", "", None])
+def test_a_processor_without_vnni_or_without_a_description_gets_the_plain_graph(
+    tmp_path: Path, flags: str | None
+) -> None:
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
+
+    assert not has_vnni(tmp_path / "cpuinfo")
+
+
+def test_a_directory_of_an_earlier_version_has_the_plain_graph_alone(tiny: Path, tmp_path: Path) -> None:
+    made = prepared(tiny, tmp_path, Precision.INT8)
+    plain = OnnxModel(made.directory, vnni=False).run(TEXTS, 1)
+    manifest = json.loads((made.directory / MANIFEST).read_bytes())
+    del manifest["files"][FUSED]
+    (made.directory / MANIFEST).write_text(json.dumps(manifest))
+    (made.directory / FUSED).unlink()
+
+    assert np.array_equal(OnnxModel(made.directory, vnni=True).run(TEXTS, 1), plain)
 
 
 def test_a_second_preparation_changes_nothing(tiny: Path, tmp_path: Path) -> None:
