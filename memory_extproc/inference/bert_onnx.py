@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.inference.model_files import SCORE
 
 OPSET = 17  # the first with LayerNormalization as one operator
-_MICROSOFT = "com.microsoft"  # the domain of the runtime's own operators
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
 # Added to the scores of padding. Far below any real score, far above float16's and float32's lowest.
@@ -107,25 +106,29 @@ class Graph:
         return name
 
 
-def bert_graph(directory: Path, *, fused: bool = False) -> onnx.ModelProto:
+class LayerWriter(Protocol):
+    """Adds one transformer layer to a graph and returns the name of its output, *name*."""
+
+    def __call__(
+        self, graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, bias: str, name: str, /
+    ) -> str:
+        """*prefix*: of the layer's tensors; *hidden*: its input; *bias*: added to the attention scores."""
+
+
+def bert_graph(directory: Path, write_layer: LayerWriter | None = None) -> onnx.ModelProto:
     """The encoder in *directory* (config.json, model.safetensors): INPUTS (int64, batch by sequence) to
     HIDDEN (float32, batch by sequence by hidden). PermanentError names the file and what is wrong with it.
-
-    *fused*: in the runtime's own operators, with 8-bit weights and activations. Such a graph ignores the mask, so it
-    takes one text at a time; its products saturate on processors without VNNI.
-    """
+    *write_layer*: None for layers of standard operators."""
+    write_layer = write_layer or _write_layer
     config = BertConfig.read(directory / "config.json")
     weights = Weights(directory / "model.safetensors")
     graph = Graph()
-    mask = "" if fused else _attention_bias(graph)
+    bias = _attention_bias(graph)
     hidden = _embeddings(graph, weights, config)
     for layer in range(config.layers):
         name = HIDDEN if layer == config.layers - 1 else f"layer.{layer}"
-        prefix = f"encoder.layer.{layer}."
-        if fused:
-            hidden = _fused_layer(graph, weights, config, prefix, hidden, name)
-        else:
-            hidden = _layer(graph, weights, config, prefix, hidden, mask, name)
+        hidden = write_layer(graph, weights, config, f"encoder.layer.{layer}.", hidden, bias, name)
+    domains = sorted({"", *(node.domain for node in graph.nodes)})
     shape = ["batch", "sequence"]
     model = helper.make_model(
         helper.make_graph(
@@ -135,7 +138,7 @@ def bert_graph(directory: Path, *, fused: bool = False) -> onnx.ModelProto:
             [helper.make_tensor_value_info(HIDDEN, TensorProto.FLOAT, [*shape, config.hidden])],
             graph.constants,
         ),
-        opset_imports=[helper.make_opsetid("", OPSET), *([helper.make_opsetid(_MICROSOFT, 1)] if fused else [])],
+        opset_imports=[helper.make_opsetid(domain, 1 if domain else OPSET) for domain in domains],
         ir_version=8,  # the one that belongs to OPSET, so that older runtimes load the file too
         producer_name="memory-extproc",
     )
@@ -170,7 +173,7 @@ def _embeddings(graph: Graph, weights: Weights, config: BertConfig) -> str:
     return _norm(graph, weights, config, "embeddings.LayerNorm", total, "embeddings.out")
 
 
-def _layer(
+def _write_layer(
     graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, bias: str, name: str
 ) -> str:
     attended = _attention(graph, weights, config, prefix + "attention.", hidden, bias)
@@ -245,59 +248,6 @@ def _gelu(graph: Graph, prefix: str, hidden: str) -> str:
     shifted = graph.add("Add", [erf, one], prefix + "gelu.shifted")
     product = graph.add("Mul", [hidden, shifted], prefix + "gelu.product")
     return graph.add("Mul", [product, half], prefix + "gelu")
-
-
-# --- fused layers ------------------------------------------------------------------------------------
-# The layers in ONNX Runtime's own operators. A weight has one scale for each column; the scale of activations is
-# found at run time over all rows of a tensor, so a text's vector would depend on the texts beside it in a batch.
-
-
-def _fused_layer(
-    graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, name: str
-) -> str:
-    attended = _fused_attention(graph, weights, config, prefix + "attention.", hidden)
-    projected = _integer_product(graph, weights, prefix + "attention.output.dense", attended)
-    normed = _skip_norm(graph, weights, config, prefix + "attention.output.", projected, hidden, prefix + "normed")
-    wide = _integer_product(graph, weights, prefix + "intermediate.dense", normed)
-    offset = graph.constant(prefix + "intermediate.bias", weights(prefix + "intermediate.dense.bias"))
-    active = graph.add("BiasGelu", [wide, offset], prefix + "gelu", domain=_MICROSOFT)
-    # The scale of one block and not of the tensor: this product alone costs as much likeness as all others together.
-    kernel = np.ascontiguousarray(weights(prefix + "output.dense.weight").T)
-    narrow = graph.add("MatMul", [active, graph.constant(prefix + "output.weight", kernel)], prefix + "output.product")
-    return _skip_norm(graph, weights, config, prefix + "output.", narrow, normed, name)
-
-
-def _fused_attention(graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str) -> str:
-    names = [f"{prefix}self.{part}" for part in ("query", "key", "value")]
-    kernel, scale = _by_column(
-        graph, prefix + "qkv", np.concatenate([weights(f"{part}.weight").T for part in names], axis=1)
-    )
-    offset = graph.constant(prefix + "qkv.bias", np.concatenate([weights(f"{part}.bias") for part in names]))
-    integers = [f"{prefix}hidden.{part}" for part in ("uint8", "scale", "zero")]
-    graph.nodes.append(helper.make_node("DynamicQuantizeLinear", [hidden], integers))
-    inputs = [integers[0], kernel, offset, integers[1], scale, "", integers[2]]
-    return graph.add("QAttention", inputs, prefix + "attended", domain=_MICROSOFT, num_heads=config.heads)
-
-
-def _integer_product(graph: Graph, weights: Weights, name: str, hidden: str) -> str:
-    kernel, scale = _by_column(graph, name, weights(name + ".weight").T)
-    return graph.add("DynamicQuantizeMatMul", [hidden, kernel, scale], name, domain=_MICROSOFT)
-
-
-def _by_column(graph: Graph, name: str, kernel: Floats) -> tuple[str, str]:
-    integers, scales = _quantize_int8(np.ascontiguousarray(kernel.T))
-    stored = graph.constant(name + ".int8", np.ascontiguousarray(integers.T))
-    return stored, graph.constant(name + ".scale", scales[:, 0])
-
-
-def _skip_norm(
-    graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, skipped: str, name: str
-) -> str:
-    """The norm of *hidden*, its bias and *skipped* together."""
-    parts = ("LayerNorm.weight", "LayerNorm.bias", "dense.bias")
-    constants = [graph.constant(prefix + part, weights(prefix + part)) for part in parts]
-    operator, inputs = "SkipLayerNormalization", [hidden, skipped, *constants]
-    return graph.add(operator, inputs, name, domain=_MICROSOFT, epsilon=config.epsilon)
 
 
 # --- pooling -----------------------------------------------------------------------------------------
@@ -461,112 +411,3 @@ def _with_score(made: onnx.ModelProto, logits: str) -> onnx.ModelProto:
     graph.output.append(helper.make_tensor_value_info(SCORE, TensorProto.FLOAT, ["batch"]))
     onnx.checker.check_model(made)
     return made
-
-
-# --- quantise ----------------------------------------------------------------------------------------
-# Turns the large weights of an ONNX graph into 8-bit integers.
-#
-# Products use ONNX Runtime's MatMulNBits: every block of 64 weights has a scale of its own, and at run time so
-# has every block of a row of activations. Quantising activations once per tensor instead (`quantize_dynamic`)
-# makes a text's vector depend on what it was batched with: down to a cosine of 0.97 between the same text alone
-# and in company, where this stays above 0.9999, at the same speed and size.
-
-_BLOCK = 64  # weights per scale; a power of two, at least 16
-_LARGEST = 127
-_MIDDLE = 128  # what MatMulNBits takes as zero in an unsigned byte
-_INTEGER_ACTIVATIONS = 4  # MatMulNBits' accuracy_level: multiply in int8, add up in int32
-_TABLE_ROWS = 1024  # a lookup table smaller than that is not worth the two further nodes
-_MATRIX = 2
-
-
-def quantise(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of *model* with 8-bit weights in its products and lookup tables; a weight that does not divide
-    into blocks stays as it is. The same input gives the same bytes."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
-    weights = {tensor.name: tensor for tensor in made.graph.initializer if tensor.data_type == TensorProto.FLOAT}
-    nodes: list[onnx.NodeProto] = []
-    added: dict[str, onnx.TensorProto] = {}
-    for node in made.graph.node:
-        if node.op_type == "MatMul" and node.input[1] in weights:
-            kernel = numpy_helper.to_array(weights[node.input[1]])
-            nodes.append(_product(node, kernel, added) if _divides(kernel) else node)
-        elif node.op_type == "Gather" and node.input[0] in weights and not _axis(node):
-            table = numpy_helper.to_array(weights[node.input[0]])
-            large = table.ndim == _MATRIX and len(table) >= _TABLE_ROWS
-            nodes.extend(_lookup(node, table, added) if large else [node])
-        else:
-            nodes.append(node)
-    used = {*_names_read(nodes), *(output.name for output in made.graph.output)}
-    kept = [tensor for tensor in made.graph.initializer if tensor.name in used]
-    _replace(made.graph.node, nodes)
-    _replace(made.graph.initializer, [*kept, *added.values()])
-    if not any(entry.domain == _MICROSOFT for entry in made.opset_import):
-        made.opset_import.append(helper.make_opsetid(_MICROSOFT, 1))
-    return made
-
-
-def _names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """What *nodes* read, the bodies of their branches and loops included."""
-    for node in nodes:
-        yield from node.input
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _names_read(graph.node)
-                yield from (output.name for output in graph.output)
-
-
-def _replace(field: Any, entries: list[Any]) -> None:
-    copies = [type(entry).FromString(entry.SerializeToString()) for entry in entries]
-    del field[:]
-    field.extend(copies)
-
-
-def _axis(node: onnx.NodeProto) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == "axis"), 0)
-
-
-def _divides(kernel: npt.NDArray[Any]) -> bool:
-    return kernel.ndim == _MATRIX and kernel.shape[0] % _BLOCK == 0
-
-
-def _quantize_int8(values: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Integers in [-127, 127] and what to multiply them with; one scale per last axis."""
-    scales = np.abs(values).max(axis=-1, keepdims=True) / np.float32(_LARGEST)
-    scales[scales == 0] = 1.0  # a block of zeros has no scale of its own
-    return np.rint(values / scales).astype(np.int8), scales.astype(np.float32)
-
-
-def _product(node: onnx.NodeProto, kernel: Floats, added: dict[str, onnx.TensorProto]) -> onnx.NodeProto:
-    size, columns = kernel.shape
-    source = node.input[1]
-    integers, scales = _quantize_int8(np.ascontiguousarray(kernel.T).reshape(columns, size // _BLOCK, _BLOCK))
-    stored = (integers.astype(np.int16) + _MIDDLE).astype(np.uint8)
-    for name, tensor in ((f"{source}.int8", stored), (f"{source}.scale", scales[:, :, 0])):
-        added[name] = numpy_helper.from_array(np.ascontiguousarray(tensor), name)
-    return helper.make_node(
-        "MatMulNBits",
-        [node.input[0], f"{source}.int8", f"{source}.scale"],
-        list(node.output),
-        name=node.name,
-        domain=_MICROSOFT,
-        K=size,
-        N=columns,
-        bits=8,
-        block_size=_BLOCK,
-        accuracy_level=_INTEGER_ACTIVATIONS,
-    )
-
-
-def _lookup(node: onnx.NodeProto, table: Floats, added: dict[str, onnx.TensorProto]) -> list[onnx.NodeProto]:
-    """The table's rows as integers, each with its own scale: gathered, widened, multiplied."""
-    source, at, out = node.input[0], node.input[1], node.output[0]
-    integers, scales = _quantize_int8(table)
-    for name, tensor in ((f"{source}.int8", integers), (f"{source}.scale", scales)):
-        added[name] = numpy_helper.from_array(tensor, name)
-    return [
-        helper.make_node("Gather", [f"{source}.int8", at], [f"{out}.int8"], axis=0),
-        helper.make_node("Cast", [f"{out}.int8"], [f"{out}.wide"], to=TensorProto.FLOAT),
-        helper.make_node("Gather", [f"{source}.scale", at], [f"{out}.scale"], axis=0),
-        helper.make_node("Mul", [f"{out}.wide", f"{out}.scale"], [out]),
-    ]

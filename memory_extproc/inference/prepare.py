@@ -36,7 +36,6 @@ from memory_extproc.inference.bert_onnx import (
     append_pooling,
     append_score,
     bert_graph,
-    quantise,
     scoring_graph,
 )
 from memory_extproc.inference.model_files import (
@@ -54,6 +53,7 @@ from memory_extproc.inference.model_files import (
     verify,
 )
 from memory_extproc.inference.onnx import CrossEncoderModel, OnnxModel
+from memory_extproc.inference.quantize import fused_bert_graph, quantise
 
 Say = Callable[[str], None]  # takes one line on what is being done
 _PART = ".preparing-"
@@ -174,6 +174,7 @@ def _convert(
     if str(source) == DEFAULT_SOURCE and weights.sha256 != DEFAULT_WEIGHTS_SHA256:
         raise PermanentError(f"{source} does not hold the weights it should: SHA-256 {weights.sha256}")
     length = _max_seq_length(files)
+    _write_tokenizer(files / TOKENIZER, part / TOKENIZER)
     say(f"reading {graph}" if graph else f"writing the graph of {WEIGHTS}")
     if kind is ModelKind.CROSS_ENCODER:
         model, dimension, head = (
@@ -183,15 +184,17 @@ def _convert(
         )
     else:
         head = pooling = _pooling(files)
-        model, dimension = append_pooling(_load_model(files / graph) if graph else bert_graph(files), pooling)
+        encoder = _load_model(files / graph) if graph else bert_graph(files)
+        model, dimension = append_pooling(encoder, pooling)
     if precision is Precision.INT8:
         say("quantising to 8 bits")
         model = quantise(model)
         if graph is None and kind is ModelKind.EMBEDDER:
-            quick, _ = append_pooling(bert_graph(files, fused=True), pooling)
-            onnx.save_model(quantise(quick), part / FUSED)
+            tokenizer = Tokenizer.from_file(str(part / TOKENIZER))
+            tokenizer.enable_truncation(length)
+            fused = fused_bert_graph(files, encoder, lambda text: tokenizer.encode(text).ids)
+            onnx.save_model(append_pooling(fused, pooling)[0], part / FUSED)
     onnx.save_model(model, part / MODEL)
-    _write_tokenizer(files / TOKENIZER, part / TOKENIZER)
     recipe = f"{RECIPE}|{weights.sha256}|{record_of(files / TOKENIZER).sha256}|{head}|{length}|{precision}"
     return Manifest(
         recipe=RECIPE,

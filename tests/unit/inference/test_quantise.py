@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from memory_extproc.inference.bert_onnx import quantise
+from memory_extproc.inference.quantize import quantise
 
 Floats = npt.NDArray[np.float32]
 
