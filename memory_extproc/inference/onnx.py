@@ -63,7 +63,7 @@ Integers = npt.NDArray[np.int64]
 def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether the processor multiplies 8-bit integers without saturation. False where *cpuinfo* is unreadable."""
     try:
-        return "avx512_vnni" in cpuinfo.read_text(errors="replace").split()
+        return not {"avx512_vnni", "avx_vnni"}.isdisjoint(cpuinfo.read_text(errors="replace").split())
     except OSError:
         return False
 

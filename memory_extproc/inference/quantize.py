@@ -5,7 +5,7 @@ block of a row of activations, so that a vector does not depend on the texts bes
 tensor, as in ONNX Runtime's `quantize_dynamic`: the same text alone and in company has a cosine down to 0.97.)
 
 `fused_bert_graph` serves processors that multiply 8-bit integers without saturation (VNNI): whole operators of ONNX
-Runtime, one scale per column of weights and one per tensor of activations. It takes one text at a time.
+Runtime, a scale per column of weights and a scale per tensor of activations. It takes a single text at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from memory_extproc.inference.bert_onnx import BertConfig, Floats, Graph, Weight
 _MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 _BLOCK = 64  # weights per scale; a power of two, at least 16
 _LARGEST = 127
-_MIDDLE = 128  # what MatMulNBits takes as zero in an unsigned byte
+_MIDDLE = 128  # zero of MatMulNBits in an unsigned byte
 _INTEGER_ACTIVATIONS = 4  # MatMulNBits' accuracy_level: multiply in int8, add up in int32
 _TABLE_ROWS = 1024  # a lookup table smaller than that is not worth the two further nodes
 _MATRIX = 2
@@ -59,7 +59,7 @@ def quantise(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _names_read(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
-    """What *nodes* read, the bodies of their branches and loops included."""
+    """Names of the inputs of *nodes*, the bodies of their branches and loops included."""
     for node in nodes:
         yield from node.input
         for attribute in node.attribute:
@@ -83,7 +83,7 @@ def _divides(kernel: npt.NDArray[Any]) -> bool:
 
 
 def _quantize_int8(values: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Integers in [-127, 127] and what to multiply them with; one scale per last axis."""
+    """Integers in [-127, 127] and a scale for each row."""
     scales = np.abs(values).max(axis=-1, keepdims=True) / np.float32(_LARGEST)
     scales[scales == 0] = 1.0  # a block of zeros has no scale of its own
     return np.rint(values / scales).astype(np.int8), scales.astype(np.float32)
@@ -126,17 +126,18 @@ def _lookup(node: onnx.NodeProto, table: Floats, added: dict[str, onnx.TensorPro
 
 # --- fused graph -------------------------------------------------------------------------------------
 
-# Large activations stand in few channels, and one scale for all leaves few steps to the others. So each channel is
-# divided by a factor and its weights are multiplied with it: Xiao et al. 2023, "SmoothQuant". The exponent decides
-# how much of the range moves into the weights; a channel that is small in every sample counts with a share of the
-# largest, for in another text it may not be. For the default model both lie in the middle of a flat optimum: mean
-# cosine to full precision 0.997, lowest of 450 texts 0.987; without smoothing 0.992 and 0.973.
+# Large activations stand in few channels, and a common scale leaves few steps to the other channels. So each
+# channel is divided by a factor and its weights are multiplied with it: Xiao et al. 2023, "SmoothQuant". The
+# exponent decides how much of the range moves into the weights; a channel that is small in every sample counts
+# with a share of the largest, for in another text it may not be. For the default model both lie in the middle of
+# a flat optimum: mean cosine to full precision 0.997, lowest of 450 texts 0.987; without smoothing 0.992 and
+# 0.973.
 _SMOOTHING = 0.7
 _SMALLEST = 0.1  # of the largest channel
 _TINY = 1e-5
-Peaks = Mapping[str, Floats]  # by the name of a tensor: the largest magnitude of each channel, shape (channels,)
+Peaks = Mapping[str, Floats]  # shape (channels,): largest magnitudes, by the name of the tensor
 Encode = Callable[[str], list[int]]  # token ids, the special ones included
-# Texts of every kind that is stored, by which the channels' magnitudes are found.
+# Texts of every stored kind: the channels' magnitudes are measured on them.
 _SAMPLES = (
     "What is the name of my sister's dog?",
     "I moved from Lisbon to Berlin in March 2021 and work there as a nurse at the children's hospital.",

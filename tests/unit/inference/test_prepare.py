@@ -103,6 +103,13 @@ def test_the_graph_follows_the_processor(tiny: Path, tmp_path: Path) -> None:
     assert np.array_equal(own, plain) is not has_vnni()
 
 
+@pytest.mark.parametrize("flag", ["avx512_vnni", "avx_vnni"])
+def test_a_processor_with_vnni_is_known_by_its_flag(tmp_path: Path, flag: str) -> None:
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: avx2 {flag} fma\n")
+
+    assert has_vnni(tmp_path / "cpuinfo")
+
+
 @pytest.mark.parametrize("flags", ["avx2 avx512f", "", None])
 def test_a_processor_without_vnni_or_without_a_description_gets_the_plain_graph(
     tmp_path: Path, flags: str | None
