@@ -1,7 +1,8 @@
 """Part (j): processor time of an exchange by stage, as a multiple of embedding its query.
 
 The whole sidecar counts, threads of libraries too. It stands behind Envoy as in `exchanges`, under `sampler`;
-one embedding is measured in this process, between the rounds, so that others' work on the machine slows both alike.
+one embedding, by the graph for any processor, is measured in this process between the rounds, so that other work on
+the machine slows both alike.
 Time of the processor and not of the clock: what others do beside us moves it far less.
 """
 
@@ -29,8 +30,8 @@ from benchmarks.lines import Child, child
 from benchmarks.load import Round, Sent
 from benchmarks.sampler import OUTSIDE, Counted
 from benchmarks.sidecar import MODELS, Place, Running, prepare, serving
-from memory_extproc.inference.batching import EmbedderLimits
-from memory_extproc.inference.onnx import open_onnx_embedder
+from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits
+from memory_extproc.inference.onnx import OnnxModel
 from memory_extproc.ports import EmbeddingModel
 from memory_extproc.settings import load
 
@@ -38,7 +39,6 @@ STREAMED = "streamed"
 WARM_UP = 150  # requests
 BARELY = 0.9
 IDLE = 5.0  # seconds
-EVENTS = 300  # of a streamed answer, as `upstream` sends them
 WRITTEN_WITHIN = 10.0  # seconds
 ROUND_WITHIN = 300.0
 _EMBEDDED = 40  # queries between two rounds
@@ -130,7 +130,8 @@ async def _bench(stack: AsyncExitStack, place: Place, scratch: Path) -> Bench:
     record = scratch / "sampled.json"
     settings = load(place.config, {})
     model = MODELS / f"{settings.memory.embedding.model}-{settings.memory.embedding.precision}"
-    embedder = await stack.enter_async_context(open_onnx_embedder(model, EmbedderLimits()))
+    embedder = BatchingEmbedder(await asyncio.to_thread(OnnxModel, model, vnni=False), EmbedderLimits(), None)
+    stack.push_async_callback(embedder.close)
     upstream = (
         await (await stack.enter_async_context(child("upstream", scratch=scratch))).hear(Listening, within=20)
     ).port

@@ -81,8 +81,8 @@ def _row(*cells: object) -> str:
 
 
 def _targets(results: Results) -> Iterator[str]:
-    yield "\n## Promises"
-    yield from _table("what", "at most", "measured", "kept")
+    yield "\n## Figures to reach"
+    yield from _table("what", "to reach", "measured", "reached")
     for target in results.targets():
         kept = "yes" if target.kept else "**no**"
         yield _row(target.what, target.wanted, f"{target.seen:.2f}{target.unit}", kept)
@@ -253,8 +253,9 @@ def _cost(results: Results) -> Iterator[str]:
     yield "\n## Processor time of an exchange"
     yield ""
     yield (
-        "Of the whole sidecar behind Envoy, until the exchange is learned, in embeddings of a query measured in "
-        "the same run. Beside it the stages with most of it: packages on the event loop, and other threads."
+        "Of the whole sidecar behind Envoy, until the exchange is learned, in embeddings of a query by the graph "
+        "for any processor, measured in the same run. Beside it the largest stages: packages on the event loop, "
+        "and other threads."
     )
     yield from _table("way", "memories", "one embedding, ms", "CPU, ms", "embeddings", "where it goes, ms")
     for found in results.cost:

@@ -11,9 +11,9 @@ import re
 import time
 from typing import Any
 
+from benchmarks.figures import CHUNKS
 from benchmarks.lines import say, until_input_ends
 
-CHUNKS = 300
 INTERVAL = 0.005  # seconds between two events
 PAUSE = 0.02  # seconds before the first, so that the head is not measured
 LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)

@@ -117,6 +117,12 @@ def test_a_promise_that_was_not_kept_is_said_aloud() -> None:
     assert kept["latency added to a request, p50, against the peer's"]
     assert not kept["delay of a chunk, p50, 1 at once, against only answering"]
     assert kept["from start to ready"]
+    assert kept["requests with recall, 8 clients"]  # 1,000/s, and at least 220
+    requests = whole_results().requests
+    assert requests is not None
+    slower = msgspec.structs.replace(requests, throughput=dict.fromkeys(WAYS, 219.0))
+    kept = {target.what: target.kept for target in whole_results(requests=slower).targets()}
+    assert not kept["requests with recall, 8 clients"]
     assert "| **no** |" in "\n".join(report.markdown(whole_results()))
 
 
