@@ -329,6 +329,37 @@ def _newest(corrected: Candidate, later: Sequence[Candidate]) -> Candidate | Non
     return max(found, key=lambda one: when(one.memory), default=None)
 
 
+def with_answers(ordered: Sequence[Candidate], threshold: float) -> Sequence[Candidate]:
+    """*ordered*, best first, with the caller's answer to each relevant question of the assistant just ahead of it
+    and as relevant: "When is the retake?", "On June 9"."""
+    asking = [
+        one for one in ordered[:_FOLLOWING_LOOKED_AT] if one.relevance >= threshold and _asks_caller(one.memory)
+    ]
+    if not asking:
+        return ordered
+    places = {(one.memory.owner, one.memory.session, one.memory.seq + 1): one for one in asking}
+    answers: dict[str, Candidate] = {}
+    for one in ordered:
+        memory = one.memory
+        question = places.get((memory.owner, memory.session, memory.seq))
+        if question is not None and said_by_caller(memory) and not only_asks(memory.content):
+            best = max(one.score, question.score), max(one.relevance, question.relevance)
+            answers[question.memory.id] = msgspec.structs.replace(one, score=best[0], relevance=best[1])
+    placed: set[str] = set()
+    found: list[Candidate] = []
+    for one in ordered:
+        for each in (answers.get(one.memory.id), one):
+            if each is not None and each.memory.id not in placed:
+                placed.add(each.memory.id)
+                found.append(each)
+    return found
+
+
+def _asks_caller(memory: Memory) -> bool:
+    asked = memory.role is Role.ASSISTANT and memory.source is Source.VERBATIM and bool(memory.session)
+    return asked and memory.content.rstrip(" )\"'").endswith("?")
+
+
 def without_former(
     ordered: Sequence[Candidate], threshold: float
 ) -> tuple[Sequence[Candidate], Sequence[Candidate]]:

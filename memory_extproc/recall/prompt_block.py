@@ -84,8 +84,8 @@ def render(
     A line per memory. The last that fits only in part is cut at a word. Lines stand in the order in which
     the memories came to be, and those of one conversation in its own; with *headings* by id, under these.
     *counts_rest*: a last line tells how many did not fit, and how many were *beyond* a limit.
-    *longest*: characters of a message, which is cut at a word, so that more messages fit; with *statements*
-    without its questions.
+    *longest*: characters of a message at which messages are cut at a word where they do not all fit as a whole;
+    with *statements* without their questions.
     """
     # Each pair is compared, which many lines are too many for.
     corrections = _corrections(ranked) if longest is None else frozenset()
@@ -93,14 +93,17 @@ def render(
     left -= estimate_tokens(_rest_line(len(ranked) + beyond)) + 1 if counts_rest else 0
     kept: list[tuple[Ranked, str]] = []
     shown: dict[str, None] = {}
-    for one in ranked:
-        memory = one.memory if longest is None else _shorten(one.memory, longest, statements=statements)
-        line = _line(memory, corrects=memory.id in corrections)
+    if longest is None:
+        written = [_line(one.memory, corrects=one.memory.id in corrections) for one in ranked]
+    else:
+        room = left - sum(estimate_tokens(_heading_line(heading)) + 1 for heading in set(headings.values()))
+        written = _write_fitting(ranked, room, longest, statements=statements)
+    for one, whole in zip(ranked, written, strict=True):
         heading = headings.get(one.memory.id, "")
         above = estimate_tokens(_heading_line(heading)) + 1 if heading and heading not in shown else 0
-        cost = estimate_tokens(line) + 1 + above
+        line, cost = whole, estimate_tokens(whole) + 1 + above
         if cost > left:
-            line = _truncate_line(line, left - above) if left - above >= SHORTEST_CUT and not counts_rest else ""
+            line = _truncate_line(whole, left - above) if left - above >= SHORTEST_CUT and not counts_rest else ""
             cost = left
         if line:
             kept.append((one, line))
@@ -117,6 +120,16 @@ def render(
         lines.append(_rest_line(rest))
     text = "\n".join([opening, *lines, CLOSING])
     return Block(text, tuple(one for one, _ in kept), estimate_tokens(text))
+
+
+def _write_fitting(ranked: Sequence[Ranked], room: int, longest: int, *, statements: bool) -> list[str]:
+    """Lines whose messages are as long as lets all of them fit into *room* tokens, and at least *longest*."""
+    lines: list[str] = []
+    for characters in (8 * longest, 4 * longest, 2 * longest, longest):
+        lines = [_line(_shorten(one.memory, characters, statements=statements), corrects=False) for one in ranked]
+        if sum(estimate_tokens(line) + 1 for line in lines) <= room:
+            break
+    return lines
 
 
 def _shorten(memory: Memory, longest: int, *, statements: bool) -> Memory:

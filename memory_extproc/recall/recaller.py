@@ -51,7 +51,7 @@ from memory_extproc.ports import (
 )
 from memory_extproc.recall.asked import Lookup
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
-from memory_extproc.recall.dedup import with_corrections, without_former
+from memory_extproc.recall.dedup import with_answers, with_corrections, without_former
 from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.fusion import FEW, Fused, Fusion
 from memory_extproc.recall.intent import INTENTS, LONGEST, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
@@ -508,7 +508,7 @@ class Recaller:
             balance = self._limits.mmr_lambda
             candidates = diversify_mmr(candidates, balance, limit, threshold, on_cosine=on_cosine)
         if not on_cosine:  # of a correction no cosine says that it belongs to what it corrects
-            candidates = with_corrections(candidates, threshold)
+            candidates = with_answers(with_corrections(candidates, threshold), threshold)
         former: Sequence[Candidate] = ()
         if not (wish.scope.as_of or self._intents.asks_of_past(wish.question, found.reading)):
             candidates, former = without_former(candidates, threshold)

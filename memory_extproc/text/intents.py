@@ -64,7 +64,17 @@ _REASONS = re.compile(
     r"|\b(?:my|our)\s+(?:[\w'-]+\s+){1,4}(?:of|=|named|called)\s+[^\s?]"
     r"|\bwith\s+(?:an?|my)\s+budget\s+of\b)"
 )
-_FEWEST_STATED = 4  # words
+_FEWEST_STATED = 3  # words
+# A task for the assistant, and details of the writer's life in it: "help me write to my landlord Mr Ferris".
+_TASK = re.compile(
+    r"^(?:(?:please|pls|kindly|hey|hi|hello|so|and|also|now|ok(?:ay)?|(?:can|could|would|will)\s+you|i\s+(?:need|want)(?:\s+you)?\s+to"
+    r"|i\s+need\s+(?:some\s+)?)[\s,]+)*(?:help|write|draft|plan|suggest|recommend|compose|design|prepare|create|make|generate|rewrite|edit"
+    r"|improve|proofread|shorten|book|organi[sz]e|schedule|brainstorm|think\s+of|come\s+up)\b",
+    re.IGNORECASE,
+)
+_DETAIL = re.compile(
+    r"\b(?i:my|our)\s+(?:[\w'\u2019-]+\s+){0,4}?(?:[A-Z\u00c0-\u00de][\w'\u2019-]+|\d[\w.,:-]*|who\b|whose\b)"
+)
 # Conditions, greetings and open ends before a question state nothing.
 _NO_STATEMENT = re.compile(
     r"^(?:if|when|whenever|while|suppos\w*|assum\w*|say|let's|imagin\w*|hypothetical\w*|hey|hi|hello|hallo|wenn|falls"
@@ -118,8 +128,11 @@ def _asks(sentence: str) -> bool:
     folded = fold(sentence)
     if not asks(sentence) or _REASONS.search(folded) or _TELLS.search(folded):
         return False
+    if _TASK.match(sentence) and _DETAIL.search(sentence):
+        return False
     *before, last = [clause for clause in _CLAUSES.split(folded) if clause] or [""]
-    return not (_is_statement(last) or any(_is_statement(one) or _says_of_others(one) for one in before))
+    said = before if sentence.rstrip("\"')\u201d ").endswith("?") else [*before, last]
+    return not (_is_statement(last) or any(map(_is_statement, before)) or any(map(_says_of_others, said)))
 
 
 def _is_statement(clause: str) -> bool:

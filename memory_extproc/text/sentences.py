@@ -17,6 +17,13 @@ _ENDING = re.compile(
 _LAST_WORD = re.compile(r"[\w.]+$")
 _BULLET = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d{1,2}[.)])\s+")
 _BLANKS = re.compile(r"\s{9,}")
+# Words that begin a sentence also where a writer uses no capitals: "the exam is on june 9. can you ...".
+_OPENERS = re.compile(
+    r"(?:i|i'm|i've|i'll|i'd|we|we're|you|he|she|it|it's|they|my|our|his|her|their|there|this|that|but|so|also|please|can|could"
+    r"|would|will|should|do|does|did|is|are|was|what|what's|how|where|when|why|who|which|ich|wir|er|sie|es|mein\w*|kannst|was|wie|wann|wo"
+    r"|je|nous|il|elle|mon|ma|mes|yo|mi|mis)\b",
+    re.IGNORECASE,
+)
 
 
 def collapse_whitespace(text: str) -> str:
@@ -75,7 +82,8 @@ def _continues(text: str, start: int, ending: re.Match[str]) -> bool:
 def _counts(word: str, following: str) -> bool:
     """Whether *word* is a day or place in a row, as in "am 3. Mai", "the 2. try"."""
     short = word.isdigit() and len(word) <= _DIGITS_OF_A_DAY
-    return short and (following[0].islower() or following.casefold().startswith(_MONTHS))
+    in_row = following[0].islower() and _OPENERS.match(following) is None
+    return short and (in_row or following.casefold().startswith(_MONTHS))
 
 
 def _is_bullet(text: str, start: int, ending: re.Match[str]) -> bool:

@@ -56,6 +56,16 @@ def test_the_least_relevant_gives_way_when_room_is_short() -> None:
     assert len(block.kept) < 3
 
 
+def test_messages_of_an_overview_are_cut_only_as_far_as_the_budget_needs() -> None:
+    long = "We decided on the plan " + "with many details " * 20 + "and Ines covers for Raj"
+    plan, other = (Ranked(a_message(f"{text}{long}", created_at=later(days=1)), 0.9) for text in ("", "Besides. "))
+    whole = render([plan, other], 1000, longest=110)
+    assert whole.text.count("Ines covers for Raj") == 2
+    cut = render([plan, other], 200, longest=110)
+    assert len(cut.kept) == 2
+    assert "Ines" not in cut.text
+
+
 @given(
     st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=300), max_size=8),
     st.integers(0, 400),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from memory_extproc.model import Memory, Ranked, Role, Source
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.dedup import with_corrections, without_former
+from memory_extproc.recall.dedup import with_answers, with_corrections, without_former
 from memory_extproc.recall.prompt_block import render
 from tests.builders import BOB, a_memory, a_message, later
 
@@ -36,6 +36,28 @@ def test_a_correction_that_names_nothing_is_one_of_what_was_said_just_before() -
     thursday = a_message("scratch that, Thursday at 3", session="s", seq=6, created_at=later(seconds=120))
     assert ordered(home, dentist, thursday, relevant=(home,)) == [(home, True), (dentist, False), (thursday, False)]
     assert ordered(dentist, home, thursday, relevant=(dentist,))[:2] == [(thursday, True), (dentist, True)]
+
+
+RETAKE = a_message("When is the retake?", role=Role.ASSISTANT, session="s", seq=1, created_at=later(seconds=30))
+JUNE = a_message("on June 9", session="s", seq=2, created_at=later(seconds=60))
+
+
+def answered(*memories: Memory, relevant: Sequence[Memory]) -> list[tuple[Memory, bool]]:
+    candidates = [Candidate(one, -float(at), 0.9 if one in relevant else 0.1) for at, one in enumerate(memories)]
+    return [(one.memory, one.relevance >= 0.6) for one in with_answers(candidates, 0.6)]
+
+
+def test_the_answer_to_a_relevant_question_of_the_assistant_stands_ahead_of_it() -> None:
+    assert answered(RETAKE, HIKING, JUNE, relevant=[RETAKE]) == [(JUNE, True), (RETAKE, True), (HIKING, False)]
+    assert answered(JUNE, RETAKE, relevant=[RETAKE, JUNE]) == [(JUNE, True), (RETAKE, True)]
+
+
+def test_only_the_next_words_of_the_caller_answer_and_only_a_relevant_question() -> None:
+    back = a_message("why do you ask?", session="s", seq=2, created_at=later(seconds=60))
+    elsewhere = a_message("on June 9", session="other", seq=2, created_at=later(seconds=60))
+    for other in (HIKING, back, elsewhere):
+        assert answered(RETAKE, other, relevant=[RETAKE]) == [(RETAKE, True), (other, False)]
+    assert answered(RETAKE, JUNE, relevant=[]) == [(RETAKE, False), (JUNE, False)]
 
 
 def test_where_nothing_is_relevant_no_correction_is() -> None:

@@ -138,6 +138,10 @@ def test_the_patterns_of_persons_can_be_configured() -> None:
         "My budget is what?",
         "If it is raining in Rome, where should we go?",
         "hey there my old friend, what is the plan?",
+        "What is my sister Anna's job?",
+        "Tell me about my trip to Rome",
+        "How do I get from Leeds to York with my bike?",
+        "Write an email to my boss",
     ],
 )
 def test_a_message_of_questions_and_requests_only_asks(text: str) -> None:
@@ -165,6 +169,11 @@ def test_a_message_of_questions_and_requests_only_asks(text: str) -> None:
         "Can you suggest a place because I'm vegetarian?",
         "Finn won't sleep without Lotte in the room, is that normal?",
         "Odile lives in Dijon these days, how long is the train from here?",
+        "Deadline is Friday, can you write it up?",
+        "Plan a trip for four, the kids are 3 and 6",
+        "Could you draft an email to my landlord Mr Ferris about the mould in the bathroom?",
+        "Suggest a laptop for my daughter who studies architecture",
+        "the retake is on june 9. can you help me plan from april?",
     ],
 )
 def test_a_message_that_tells_something_besides_asking_does_not_only_ask(text: str) -> None:
@@ -306,6 +315,8 @@ def test_sentences_survive_sums_abbreviations_initials_dates_and_lists() -> None
         "Visit a.b.com!",
     ]
     assert sentences("Am 3. Mai komme ich. Gut.") == ["Am 3. Mai komme ich.", "Gut."]
+    assert sentences("it's on june 9. can you come?") == ["it's on june 9.", "can you come?"]
+    assert sentences("the 2. try was better") == ["the 2. try was better"]
     assert sentences("- buy milk\n2. call Ann\n\n...\nMeet etc. Then go.") == [
         "buy milk",
         "call Ann",
