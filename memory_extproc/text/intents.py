@@ -68,7 +68,7 @@ _FEWEST_STATED = 3  # words
 # A task for the assistant, and details of the writer's life in it: "help me write to my landlord Mr Ferris".
 _TASK = re.compile(
     r"^(?:(?:please|pls|kindly|hey|hi|hello|so|and|also|now|ok(?:ay)?|(?:can|could|would|will)\s+you|i\s+(?:need|want)(?:\s+you)?\s+to"
-    r"|i\s+need\s+(?:some\s+)?)[\s,]+)*(?:help|write|draft|plan|suggest|recommend|compose|design|prepare|create|make|generate|rewrite|edit"
+    r"|i\s+need(?:\s+some)?)[\s,]++){0,6}+(?:help|write|draft|plan|suggest|recommend|compose|design|prepare|create|make|generate|rewrite|edit"
     r"|improve|proofread|shorten|book|organi[sz]e|schedule|brainstorm|think\s+of|come\s+up)\b",
     re.IGNORECASE,
 )

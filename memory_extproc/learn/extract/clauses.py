@@ -484,8 +484,8 @@ _NAMED_PERSON = re.compile(rf"{_OWN}{_PERSON}(?:,\s+|\s+|\s*\(\s*)(?P<name>{_NAM
 # "with our two sons, Max and Leo", "the kids are Max, 10, and Leo"
 _AGE = r"(?:,?\s\(?\d{1,2}\)?)?"
 _NAMED_PEOPLE = re.compile(
-    rf"(?:{_OWN}|\b(?:the|have|'ve|have\s+got|'ve\s+got)\s+)(?:\w{{1,20}}\s+)?(?P<rel>{LISTS['plural']}|boys|girls)"
-    rf"(?:\s+called|\s+named|\s+are|:|,)?\s+(?P<names>{_NAME}{_AGE}(?:,\s+{_NAME}{_AGE}){{0,5}},?\s+and\s+{_NAME})(?![\w-])",
+    rf"(?:{_OWN}|\b(?:the|have|had|'ve|have\s+got|'ve\s+got)\s+)(?:\w{{1,20}}\s+)?(?P<rel>{LISTS['plural']}|boys|girls)"
+    rf"(?:\s+called|\s+named|\s+are|:|,|\s+[-\u2013\u2014])?\s+(?P<names>{_NAME}{_AGE}(?:,\s+{_NAME}{_AGE}){{0,5}},?\s+and\s+{_NAME})(?![\w-])",
     re.IGNORECASE,
 )
 _A_NAME = re.compile(_NAME)
@@ -528,7 +528,7 @@ _ASIDES = [
     for entry in LISTS["aside"]
 ]
 _MAY_STAND_ASIDE = re.compile(
-    r"\b(?:my|our|have|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|sign|that\s+the)\b",
+    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|sign|that\s+the)\b",
     re.IGNORECASE,
 )
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)

@@ -34,6 +34,7 @@ _TRAILING = re.compile(
     r"|[\s,]+so\s+(?:no|nothing|please|avoid|keep|something|anything|it|that|this|not|maybe|ideally)\b.*)+$",
     re.IGNORECASE,
 )
+_DANGLES = re.compile(r"\b(?:since|from|until|till|for|in|on|at|by|of|with|to)$", re.IGNORECASE)
 _LEADING = re.compile(r"^(?:called|named|now|currently|about|around|roughly|exactly)\s+", re.IGNORECASE)
 _MINE = re.compile(r"^(?:my|our)\s+", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
@@ -256,7 +257,10 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
 
 def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
     groups = {name: text or "" for name, text in matched.groupdict().items()}
-    value = _of_them(_LEADING.sub("", _TRAILING.sub("", groups.get("value", "")).strip(" ,.!;:\"'")))
+    whole = groups.get("value", "")
+    bare = _TRAILING.sub("", whole)
+    bare = whole if _DANGLES.search(bare) else bare
+    value = _of_them(_LEADING.sub("", bare.strip(" ,.!;:\"'")))
     if "thing" in groups and matched.start("thing") == 0 and groups["thing"][1:].islower():
         groups["thing"] = groups["thing"].lower()  # the sentence begins with it
     if "word" in groups:
@@ -421,9 +425,23 @@ def _last_spoken_of(value: str, before: Sequence[Fact]) -> str:
     """The thing of the caller's that was spoken of last and has a value of the kind of *value*; empty: none."""
     for fact in reversed(before):
         own = _OWN.match(fact.content)
-        if own is not None and _kind(fact.value) is _kind(value) and not fact.ends:
+        if own is not None and _is_like(fact.value, value) and not fact.ends:
             return own["thing"]
     return ""
+
+
+def _is_like(old: str, new: str) -> bool:
+    """Whether *new* can take the place of *old*: a short value of the same kind, counted in the same things."""
+    kind = _kind(new)
+    if _kind(old) is not kind or len(tokens(old)) > _LONGEST_CHANGED:
+        return False
+    if kind is not Kind.NUMBER:
+        return True
+    units = " ".join(word for word in new.split() if not any(map(str.isdigit, word)))
+    return set(content_words(units)) <= set(content_words(old))
+
+
+_LONGEST_CHANGED = 6  # words of a value that "make it ..." changes
 
 
 def _kind(value: str) -> Kind | None:
@@ -452,6 +470,7 @@ _NO_THING = re.compile(  # no name of a thing, but a clause
 )
 _A_CLAUSE = re.compile(r"\b(?:is|are|was|were|has|have|had|just|will|would|can't|can|got)\b")
 _AND = re.compile(r", and |, | and ")
+_FIRST_OF_SEVERAL = re.compile(r",|\s(?:and|but)\s")
 _NO_NAME = re.compile(r"[\d/]")
 _DATE = re.compile(
     r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:[a-z]*)\b|\b(?:mon|tues|wednes|thurs|fri|satur"
@@ -478,6 +497,13 @@ _PREPOSITION = re.compile(r"\s+(?:for|of|to|in|at|on|with|from)\s+")
 _NOT_PLACES = re.compile(
     r"(?:a\s+(?:hurry|rush|mess|bubble|bind|meeting|call|way)|fear|peace|denial|doubt|trouble|the\s+(?:moment"
     r"|middle|app|way|zone|mood|past|future|next|end))\b"
+)
+# "moved to the library till ten", "moved to cx42": not for long, or no place.
+_NOT_HOMES = re.compile(
+    r"^(?:the|an?|my|our|this|that)\s+(?!\w+land)(?:[\w-]+\s+)?(?:library|office|sofa|couch|table|desk|kitchen|garage|cafe|caf\u00e9"
+    r"|gym|back|front|side|left|right|next|new\s+(?:job|team|company|role|system|server|version)|team|department|server|cloud|queue)\b"
+    r"|\b(?:tonight|till|until|today|tomorrow|now|instead)\b|\b(?:[a-z]+\d|v\d)\w*|^(?:slack|postgres\w*|kubernetes|aws|azure"
+    r"|gcp|linux|windows|python|teams|zoom|notion|github|gitlab|svelte|react|rust|typescript)\b"
 )
 _NOT_EMPLOYERS = re.compile(
     r"(?:home|night|nights|least|first|all|once|times|\d|free|fun|me|now|ages|hours|weeks|years|the\s+(?:moment"
@@ -541,9 +567,10 @@ class Checks:
             "titled": self._titled,
             "titled all": self._titled_all,
             "place": lambda caught: self.plain(caught) and not _NOT_PLACES.match(caught.folded),
+            "home": lambda caught: not _NOT_HOMES.search(caught.folded),
             "titled place": self._titled_place,
             "employer": lambda caught: self.plain(caught) and not _NOT_EMPLOYERS.match(caught.folded),
-            "trait": lambda caught: self._trait.fullmatch(caught.folded.partition(",")[0]) is not None,
+            "trait": lambda caught: self._trait.fullmatch(_FIRST_OF_SEVERAL.split(caught.folded)[0]) is not None,
             "trade": self._trade,
             "state": lambda caught: not caught.value or self._titled(caught),
             "age": lambda caught: _AGE.match(caught.folded) is not None,

@@ -213,12 +213,20 @@ def _beyond_doubt(clauses: Sequence[str]) -> list[str]:
     supposed = [at for at, clause in enumerate(folded) if _SUPPOSED.search(clause)]
     if supposed and (supposed[0] == 0 and _SUPPOSED.match(folded[0])):
         return []
-    start = supposed[-1] + 1 if supposed else 0
+    reaching = [at for at in supposed if not _CONDITION_BEHIND.match(folded[at])]
+    start = reaching[-1] + 1 if reaching else 0
     return [
         clause
-        for clause, told in zip(clauses[start:], folded[start:], strict=True)
-        if concerns_writer(clause) and not (_UNSURE.search(told) or _asks(told))
+        for at, (clause, told) in enumerate(zip(clauses, folded, strict=True))
+        if at >= start
+        and at not in supposed
+        and concerns_writer(clause)
+        and not (_UNSURE.search(told) or _asks(told))
     ]
+
+
+# A clause with its own condition leaves earlier clauses alone: "my wife is a physio, she hates it if I run".
+_CONDITION_BEHIND = re.compile(r"^(?:[\w']+\s+){3,20}?(?:if|unless|wenn|falls)\b")
 
 
 # --- procedures -------------------------------------------------------------------------------------

@@ -71,6 +71,12 @@ async def test_of_the_sentences_in_the_set_hardly_any_makes_a_wrong_fact_and_mos
         ("I can't eat nuts", "User can't eat nuts"),
         ("I carry on, and I study physics", "User studies physics"),
         ("I teach a class on Mondays", "User teaches a class on Mondays"),
+        ("My maiden name was Halloran", "User's maiden name is Halloran"),
+        ("My doctor put me on bisoprolol 5 mg last month", "User takes bisoprolol 5 mg"),
+        ("I have a new knee since last year", "User has a new knee since last year"),
+        ("Also I'm vegan and broke, so tell me cheap dinners", "User is vegan and broke"),
+        ("My wife is a judge, she hates it if I smoke", "User's wife is a judge"),
+        ("We had two sons, Piet and Jan", "User's sons are Piet and Jan"),
         ("I work at Google as a data engineer", "User works at Google as a data engineer"),
         ("I'm a data scientist and do machine learning.", "User is a data scientist"),
         (
@@ -118,6 +124,20 @@ async def test_what_stopped_is_told_as_an_ending_and_never_as_being_so(asked: st
 async def test_who_one_is_and_what_one_does_may_stand_in_one_breath() -> None:
     said = await contents("Hi, I'm Alice, a data scientist at Google.")
     assert said == ["User's name is Alice", "User is a data scientist at Google"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["I moved to the library till 10", "we moved to cx42 tonight", "I'll move to Rome if I get the job"],
+)
+async def test_a_place_for_a_while_is_no_home(asked: str) -> None:
+    assert await contents(asked) == []
+
+
+async def test_a_change_leaves_alone_values_of_another_kind() -> None:
+    said = "My stack is FastAPI, Postgres 16 and Svelte. My rent is $900."
+    assert await contents(f"{said} Make it 10 minutes.") == await contents(said)
+    assert "User's rent is 950" in await contents(f"{said} Make it 950.")
 
 
 @pytest.mark.parametrize(

@@ -446,7 +446,7 @@ async def test_a_construction_that_looks_alike_says_nothing_of_its_writer(asked:
         (["my doctor put me on beta blockers",
           "My husband Joost is at home with our daughter Saar, she's seven months old",
           "he goes back to work in august, he's a tram driver"],
-         ["User's husband is Joost", "User's daughter is Saar", "User's daughter Saar is seven months old",
+         ["User takes beta blockers", "User's husband is Joost", "User's daughter is Saar", "User's daughter Saar is seven months old",
           "User's husband Joost goes back to work in august", "User's husband Joost is a tram driver"]),
         (["I live in Bonn with my two daughters, Alma and Vera"],
          ["User's daughters are Alma and Vera", "User lives in Bonn"]),
