@@ -22,6 +22,7 @@ from memory_extproc.recall.memory_traits import (
     valid_since,
 )
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
+from memory_extproc.text.intents import content_stems
 from memory_extproc.text.sentences import clauses, sentences
 from memory_extproc.text.words import fold
 
@@ -119,10 +120,12 @@ class Asked:
         """*ordered*, facts first, without messages that add nothing about *attributes* to their own facts."""
         told: dict[tuple[str, int], int] = {}
         named: dict[tuple[str, int], frozenset[str]] = {}
+        stems: dict[tuple[str, int], frozenset[str]] = {}
         kept = []
         for one in ordered:
             place, tells = (one.session, one.seq), self.tells(one) & attributes
             if one.source in FACTS and one.session:
+                stems[place] = stems.get(place, frozenset()) | content_stems(one.content)
                 told[place] = told.get(place, 0) | self.tells_by_words(one) & attributes
                 named[place] = named.get(place, frozenset()) | names_in(one.content)
             elif (
@@ -131,6 +134,7 @@ class Asked:
                 and not tells & ~told[place]
                 # "Jo and I have our anniversary on Friday" has a name; "User's anniversary is on Friday" has none.
                 and (not tells & ATTRIBUTES.of_others or names_in(one.content) <= named[place])
+                and not _says_more(one.content, attributes, stems[place])
             ):
                 continue
             kept.append(one)
@@ -199,3 +203,16 @@ class Asked:
     def tells_anybody(self, memory: Memory) -> int:
         """As `tells`, also of statements about other people."""
         return ATTRIBUTES.told_by(memory.content)
+
+
+_COVERED = 0.5  # share of the stems of a sentence that stand in facts
+
+
+def _says_more(text: str, attributes: int, stems: frozenset[str]) -> bool:
+    """Whether a sentence of the message *text* tells of *attributes* in words other than the *stems* of its facts:
+    "I run on Mondays. So no meetings before 9"."""
+    return any(
+        ATTRIBUTES.told_by(sentence) & attributes and len(words & stems) < _COVERED * len(words)
+        for sentence in sentences(text)
+        for words in (content_stems(sentence),)
+    )

@@ -94,6 +94,7 @@ class _Domain:
     attributes: int
     likings: int
     of: int
+    tasks: re.Pattern[str] | None  # of requests that it bears on; None: the requests of each language
 
 
 _PATTERNS = ("overview", "past", "last", "dated", "mentioned", "request", "never")
@@ -325,19 +326,22 @@ class _Question:
             return
         if subject := self._group("steps", "subject"):
             yield Intent(Kind.PROCEDURE, subject=subject, words=tuple(self.words))
-        if self.language.find("request", self.joined):
-            domains = list(self.lexicon.domains_of(set(self.words)))
-            with_them = self._attributes() & _COMPANY
-            if (domains or with_them) and not self._pattern("about_the_world").search(self.joined):
-                masks = (
-                    [with_them, *(one.attributes for one in domains)],
-                    [one.likings for one in domains],
-                    [one.of for one in domains],
-                )
-                attributes, likings, of = (_joined_mask(several) for several in masks)
-                yield Intent(
-                    Kind.CONSTRAINT, attributes=attributes, likings=likings, of=of, words=tuple(self.words)
-                )
+        requests = self.language.find("request", self.joined) is not None
+        requests = requests and self._pattern("about_the_world").search(self.joined) is None
+        domains = [
+            one
+            for one in self.lexicon.domains_of(set(self.words))
+            if (requests if one.tasks is None else one.tasks.search(self.joined))
+        ]
+        with_them = self._attributes() & _COMPANY if requests else 0
+        if domains or with_them:
+            masks = (
+                [with_them, *(one.attributes for one in domains)],
+                [one.likings for one in domains],
+                [one.of for one in domains],
+            )
+            attributes, likings, of = (_joined_mask(several) for several in masks)
+            yield Intent(Kind.CONSTRAINT, attributes=attributes, likings=likings, of=of, words=tuple(self.words))
 
     def _of_facts(self, days: Span | None) -> Iterator[Intent]:
         joined, words = self.joined, tuple(self.words)
@@ -475,8 +479,12 @@ def _drop_groups(pattern: str) -> str:
 
 def _domain(section: Mapping[str, Any]) -> _Domain:
     where = f"domain {section.get('name', '')!r}"
-    masks = [ATTRIBUTES.mask(section.get(key, ()), f"{where}, {key}") for key in ("attributes", "likings", "of")]
-    return _Domain(str(section.get("name", "")), frozenset(plain_words(section.get("words", ""))), *masks)
+    attributes, likings, of = (
+        ATTRIBUTES.mask(section.get(key, ()), f"{where}, {key}") for key in ("attributes", "likings", "of")
+    )
+    tasks = compile_pattern(section["tasks"], where) if "tasks" in section else None
+    words = frozenset(plain_words(section.get("words", "")))
+    return _Domain(str(section.get("name", "")), words, attributes, likings, of, tasks)
 
 
 def read_intents(text: str, where: str) -> IntentLexicon:

@@ -50,7 +50,11 @@ _WONDERS = re.compile(
     r"|i\s+(?:forgot|can't\s+remember|don't\s+(?:know|remember|recall))|i\s+have\s+a\s+question|quick\s+question|(?:one|a)\s+question)\b"
 )
 # "remember that …" looks like a request and is the plainest statement of all
-_TELLS = re.compile(r"\b(?:remember|note|keep in mind|don't forget|for the record|fyi|merk dir|retiens|recuerda)\b")
+_TELLS = re.compile(
+    r"\b(?:remember|note|keep in mind|don't forget|for the record|fyi|merk dir|retiens|recuerda|from now on"
+    r"|going forward|(?:keep|make|write|give)\s+(?:me\s+)?(?:all\s+|your\s+|the\s+)?(?:answers?|replies|responses)"
+    r"|(?:always|never)\s+(?:use|answer|reply|respond|write|call|include|add)|no\s+(?:emojis?|buzzwords|jargon))\b"
+)
 _FIRST_PERSON = (
     r"(?:i|i'm|i've|i'd|i'll|im|my|we|we're|we've|our|ich|mein\w*|wir|unser\w*|je|j'\w+|mon|ma|mes|yo|mi|mis|io|il\s+mio|la\s+mia"
     r"|eu|meu|minha|ik|mijn)\b"

@@ -41,7 +41,7 @@ READS_LITTLE = {
         for name in ["_FOREIGN", "_ALLERGY", "_CLAUSE", "_CONCERNS", "_SHARED", "_SUBORDINATE", "_TRAILING"]
     ),
     "learn.extract.statements._REASON",
-    "learn.extract.llm_client._FENCE", "learn.extract.rules._COUNTED", "learn.extract.rules._NOUN_PHRASE",
+    "learn.extract.llm_client._FENCE", "learn.extract.rules._NOUN_PHRASE",
     "learn.extract.rules._PREPOSITION", "learn.extract.statements._PROCEDURE", "learn.extract.rules._TRAILING",
     "learn.extract.statements._ASKING_TAIL",
     "learn.extract.statements._CODE_LINE", "learn.extract.statements._MAIL",

@@ -134,6 +134,28 @@ async def test_each_kind_finds_what_answers_it(
     assert (await desk.ask(question)).block == explained.block
 
 
+async def test_standing_wishes_bear_on_what_is_to_be_written_and_on_nothing_else(desk: Desk) -> None:
+    of_letters = a_message("From now on no emojis, and British spelling.", session="s9", created_at=later(days=2))
+    of_code = a_message("I want type hints everywhere.", session="s9", seq=2, created_at=later(days=2))
+    await desk.remember(of_letters, of_code)
+    letter = (await desk.ask("write a thank-you note to my aunt")).block
+    assert (of_letters.content in letter, of_code.content in letter) == (True, False)
+    code = (await desk.ask("write me a function that parses dates")).block
+    assert (of_letters.content in code, of_code.content in code) == (False, True)
+    for question in ("What is the capital of France?", "Write a poem", "recommend a restaurant"):
+        block = (await desk.ask(question)).block
+        assert of_letters.content not in block
+        assert of_code.content not in block
+
+
+async def test_a_message_stays_beside_its_facts_where_it_says_more(desk: Desk) -> None:
+    place: dict[str, Any] = {"session": "s9", "seq": 0, "created_at": later(days=2)}
+    runs = a_memory("User runs on Mondays", source=Source.RULES, metadata={"attribute": "usually runs"}, **place)
+    said = a_message("I usually run on Mondays. So no meetings before 10 then.", **place)
+    await desk.remember(runs, said)
+    assert "no meetings before 10" in (await desk.ask("propose a slot for a meeting")).block
+
+
 @pytest.mark.parametrize(
     "question",
     [

@@ -174,6 +174,8 @@ def test_a_message_of_questions_and_requests_only_asks(text: str) -> None:
         "Could you draft an email to my landlord Mr Ferris about the mould in the bathroom?",
         "Suggest a laptop for my daughter who studies architecture",
         "the retake is on june 9. can you help me plan from april?",
+        "I want you to keep answers to bullet points",
+        "Please always use metric units",
     ],
 )
 def test_a_message_that_tells_something_besides_asking_does_not_only_ask(text: str) -> None:
