@@ -61,6 +61,7 @@ class Intent:
     days: Span | None = None
     rest: frozenset[str] = field(default=frozenset(), repr=False)  # stems beside time, attributes and reporting
     latest: bool = False  # only the last conversation
+    earliest: bool = False  # only the first
     mine: bool = False  # the subject is called the caller's own
     alike: bool = False  # read by likeness to examples
 
@@ -97,7 +98,7 @@ class _Domain:
     tasks: re.Pattern[str] | None  # of requests that it bears on; None: the requests of each language
 
 
-_PATTERNS = ("overview", "past", "last", "dated", "mentioned", "request", "never")
+_PATTERNS = ("overview", "past", "last", "first", "dated", "mentioned", "request", "never")
 _SEVERAL = ("about", "past", "listed", "steps")  # each with a group of its own
 
 
@@ -240,11 +241,17 @@ class _Question:
             yield Intent(Kind.MENTIONED, days=days)
         asking = asking or any(word in self._words_for("requesting") for word in self.words[:_NOUN_PHRASE])
         if asking and find("past", joined):
-            latest = find("last", joined) is not None
-            subject = self._bare(self._group("past", "subject"))
-            if not subject and not latest and days is None and self._pattern("advised").search(joined):
+            latest, earliest = find("last", joined) is not None, find("first", joined) is not None
+            subject = "" if earliest else self._bare(self._group("past", "subject"))
+            if (
+                not subject
+                and not (latest or earliest)
+                and days is None
+                and self._pattern("advised").search(joined)
+            ):
                 subject = " ".join(sorted(self._rest(0)))  # "which phone did you recommend?"
-            yield Intent(Kind.PAST, subject=subject, words=tuple(self.words), days=days, latest=latest)
+            words = tuple(self.words)
+            yield Intent(Kind.PAST, subject=subject, words=words, days=days, latest=latest, earliest=earliest)
         yield from self._of_tasks()
         if asking and days is not None:
             yield from self._of_days(days)

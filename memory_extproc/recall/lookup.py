@@ -277,13 +277,14 @@ async def _past(asked: Asked) -> Lookup | None:
             return of_subject
         return asked.lookup(_each_once([*advice, *behind]), alone=True, all_of_it=True, opens=opens)
     by_time = sorted(summaries, key=last_said, reverse=True)
-    if by_time and not intent.latest and intent.days is None:
+    if by_time and not (intent.latest or intent.earliest) and intent.days is None:
         return asked.lookup(by_time[:_MOST_TOPICS], alone=True, all_of_it=True)
     wanted = Selection(everything=intent.days is None, days=intent.days)
     rows = await asked.select(wanted, sources=_SAID & asked.wish.scope.sources)
     sessions = _sessions(rows, View(asked.wish.in_view))
-    if intent.latest:
-        sessions = sorted(sessions, key=lambda said: max(map(valid_since, said)))[-1:]
+    if intent.latest or intent.earliest:
+        by_end = sorted(sessions, key=lambda said: max(map(valid_since, said)))
+        sessions = by_end[-1:] if intent.latest else by_end[:1]
     names = {(one.owner, one.session) for said in sessions for one in said}
     same = [one for one in by_time if (one.owner, one.session) in names]
     if same:
@@ -457,6 +458,8 @@ async def _hops(asked: Asked) -> Lookup | None:
     intent = asked.intent
     through = {word for known in (intent.subject, *intent.people) for word in (known, *same_relation(known))}
     rest = content_stems(" ".join(word for word in intent.words if word.removesuffix("'s") not in through))
+    if rest <= _NAMING:  # "my children's names": no step leads further
+        return None
     anchors = await _anchors(asked)
     chain, seen, fronts = list(anchors), {one.id for one in anchors}, list[list[Memory]]()
     front, targets = anchors, [one for one in having_most(rest, anchors) if rest] if len(rest) > 1 else []
@@ -487,6 +490,9 @@ async def _hops(asked: Asked) -> Lookup | None:
     best = best[:_MOST_TARGETS]
     linked = [one for one in chain if names_in(one.content) & all_names(best)]
     return asked.lookup(_each_once([*best, *linked[:_MOST_CHAIN]]), alone=True)
+
+
+_NAMING = content_stems("name names named called")
 
 
 async def _anchors(asked: Asked) -> list[Memory]:

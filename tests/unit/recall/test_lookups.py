@@ -116,6 +116,7 @@ async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
         ("what do you know about my sister", "subject", [SISTER, TOM], [NURSE]),
         ("What did we talk about last time?", "past_conversation", [SUMMARY], [NURSE]),
         ("what did I tell you on 3 March", "by_date", [OAK], [NURSE]),
+        ("What did we talk about in our first conversation?", "past_conversation", [TWINS, TOM], [OAK]),
         ("my allergies", "list", [PEANUTS, SHELLFISH], [NURSE]),
         ("whom did I mention?", "mentioned", [SISTER, TWINS], [PEANUTS]),
         ("where is the bakery of my sister's husband", "several_hops", [SISTER, TOM], [NURSE]),
