@@ -1,4 +1,5 @@
-"""Facts by a language model. What it answers is input: parsed strictly, held against the caller's words."""
+"""Extract facts with a language model. Its answer is untrusted: parsed strictly and checked against the caller's
+words."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ log = logger(__name__)
 
 
 class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fact the model proposes to remember."""
+    """A fact proposed by the model."""
 
     fact: Annotated[str, Meta(min_length=SHORTEST_FACT, max_length=300)]
     type: Literal["semantic", "procedural", "episodic"]
@@ -61,8 +62,7 @@ _BARE_DECODER = msgspec.json.Decoder(tuple[Candidate, ...])
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What the caller's own words hold, those of the assistant that they confirmed among them, and what
-    others' do."""
+    """Words of the caller, including confirmed words of the assistant, and words of others."""
 
     numbers: frozenset[str]
     own: frozenset[str]
@@ -79,7 +79,7 @@ class LlmExtractor:
         self._asks = LlmPrompt(completes, PROMPT, strict_schema(Reply), budget)
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
-        """As Extracts.extract. PermanentError when both answers were malformed; what the port raises passes."""
+        """As Extracts.extract. PermanentError after two malformed answers; errors of the port pass."""
         before = [*earlier[-1:], *turns][: len(turns)] if earlier else [None, *turns[:-1]]
         telling = [turn for turn, last in zip(turns, before, strict=True) if tells(turn, last)]
         if not telling:

@@ -35,7 +35,7 @@ LONGEST_MESSAGE = 4000  # characters; a longer text was pasted
 _LONGEST_SENTENCE = 400
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-# quoted lines, rows of tables, and what each said in a transcript
+# quoted lines, table rows and lines of a transcript
 _QUOTED_LINE = re.compile(
     r"(?im)^[ \t]*(?:>|\||(?:q|a|user|human|assistant|ai|bot|customer|agent|system|interviewer|me|you)\s*:\s).*$"
 )
@@ -52,7 +52,7 @@ _HANDS_OVER = re.compile(
 _MAIL = re.compile(
     r"(?im)^\s*(?:subject|from|to|cc|date|sent)\s*:\s|^\s*dear\s+[\w .]{2,40},\s*$|^\s*-{3,}|^\s*#{1,6}\s"
 )
-# Told in play or in jest: nothing in the message can be trusted to be meant.
+# Role play or a joke: the message states no facts.
 _PLAYS = re.compile(
     r"""(?x)\b(?:pretend|role-?\s?play\w*|act\s+(?:as|like)|imagine|suppose|supposing|hypothetical\w*
           |let'?s\s+(?:say|pretend|imagine|assume)
@@ -122,14 +122,14 @@ _FICTION = re.compile(
 
 
 def without_quotes(text: str) -> str:
-    """*text*, of any length, without code and quoted lines, and without what was handed over with it."""
+    """*text*, of any length, without code, quoted lines and attached documents."""
     bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", collapse_whitespace(text)))
     handed = _HANDS_OVER.match(bare.lstrip())
     return "" if handed is not None else bare
 
 
 def meant(text: str) -> str:
-    """*text* without code, quoted lines and what was handed over or pasted; empty if none of it is meant."""
+    """*text* without code, quoted lines and pasted or attached text; empty for jokes and role play."""
     text = collapse_whitespace(text)
     if len(text) > LONGEST_MESSAGE or _PLAYS.search(fold(text)):
         return ""
@@ -265,7 +265,7 @@ def procedures(text: str) -> Iterator[tuple[str, str]]:
 
 
 # --- endings -----------------------------------------------------------------------------------------
-# What stopped being so: "I no longer live in Paris" as the ending of "I live in Paris". Pure.
+# Endings: "I  no longer live in Paris" as the ending of "I live in Paris". Pure.
 
 _WHO = r"(?P<who>i|we|(?:my|our)\s+[\w' -]{2,40}?)"
 _NO_LONGER = re.compile(
@@ -288,7 +288,7 @@ _COPULA = re.compile(r"\b(is|are)\b")
 
 
 def ends(clause: str) -> bool:
-    """Whether *clause* may say that something stopped; what it says is then never taken as being so."""
+    """Whether *clause* may say that something stopped; then it states no present fact."""
     return _MARKS.search(clause) is not None
 
 
@@ -319,7 +319,7 @@ def ended(clause: str) -> Iterator[str]:
 
 
 def no_longer(content: str, who: str) -> str:
-    """The fact *content* about *who*, as it is once it has ended: "User no longer lives in Paris"."""
+    """The fact *content* about *who* after its ending: "User no longer lives in Paris"."""
     own = f"{who} "
     if content.startswith(f"{own}is "):
         return f"{own}is no longer {content.removeprefix(f'{own}is ')}"
@@ -337,7 +337,7 @@ _PAST = re.compile(
     rf"\b(?:was|were|did|met|saw|born|ago|last|yesterday|past|since|{'|'.join(LISTS['past_forms'].split())}|[a-z]{{3,}}ed)\b",
     re.IGNORECASE,
 )
-# "is getting married", "will be moved": a participle of what is ahead
+# "is getting married", "will be moved": participles about the future
 _AHEAD = re.compile(
     r"(?:'m|'re|'s|\bam|\bis|\bare)\s+(?:\w+ly\s+)?(?!(?:being|having)\b)[a-z]+ing\b|\b(?:will|'ll|going\s+to|due|scheduled|booked|planned|is|are)\b",
     re.IGNORECASE,
@@ -347,8 +347,8 @@ _FAR = 2 * 366  # days; further away a date must stand in the words
 
 
 def resolved(text: str, said: date, proposed: str = "") -> str:
-    """What *text*, said on the day *said*, is about: YYYY-MM-DD, YYYY-MM, YYYY, or empty where it names no one
-    time. *proposed* by a model is taken where the words do not speak against it."""
+    """The time that *text*, said on the day *said*, is about: YYYY-MM-DD, YYYY-MM, YYYY, or empty if ambiguous. A
+    model's *proposed* time is taken unless the words contradict it."""
     spans = [_ahead(span, text, said) for span in days_named(text, said)]
     wanted = span_of(proposed)
     if wanted is not None:
@@ -374,7 +374,7 @@ def span_of(form: str) -> Span | None:
 
 
 def _ahead(span: Span, text: str, said: date) -> Span:
-    """A day without its year is read as the one that was; of what is not told as past it is the next."""
+    """A date without a year is in the past if the text is, else the next occurrence."""
     if span[1] >= said.toordinal() or _HAS_YEAR.search(text) or (_PAST.search(text) and not _AHEAD.search(text)):
         return span
     try:
