@@ -91,7 +91,7 @@ class FactExtractor(Protocol):
 
 
 # --- extractors --------------------------------------------------------------------------------------
-# Extractors  that wrap others: metrics and fallback.
+# Extractors that wrap others: metrics and fallback.
 
 log = logger(__name__)
 
@@ -214,7 +214,7 @@ class Finding:
 
 
 # --- earlier -----------------------------------------------------------------------------------------
-# The last  learned turns of a session, shown as context for its next turns.
+# The last learned turns of a session, shown as context for its next turns.
 
 _TURNS = 3
 _CHARACTERS = 800  # of each side of a turn

@@ -86,7 +86,7 @@ def _fact(note: str, shown: Sequence[Turn]) -> Fact:
 
 
 # --- llm reflector -----------------------------------------------------------------------------------
-# Conclusions  of a model from several memories, checked against these memories.
+# Conclusions of a model from several memories, checked against these memories.
 
 REFLECT_PROMPT: Final = "reflect-1"
 _MOST_TOKENS = 4_000  # in the prompt
@@ -151,7 +151,7 @@ def _figures(text: str) -> set[str]:
 
 
 # --- llm consolidator --------------------------------------------------------------------------------
-# Merge the  memories about a subject into one text with a model. A text that loses or adds anything is refused.
+# Merge the memories about a subject into one text with a model. A text that loses or adds anything is refused.
 
 CONSOLIDATE_PROMPT: Final = "consolidate-1"
 _OWN_WORDS = 0.4  # share of its terms that may be the model's own
