@@ -114,7 +114,9 @@ async def _quarantine_used(
 
 
 async def _list_held(quarantine: Quarantine, owner: Owner) -> list[Memory]:
-    return sorted([memory async for memory in quarantine.held(owner)], key=lambda memory: memory.created_at)
+    return sorted(
+        [memory async for memory in quarantine.list_quarantined(owner)], key=lambda memory: memory.created_at
+    )
 
 
 async def _ids_named(quarantine: Quarantine, owner: Owner, beginnings: list[str]) -> list[str]:

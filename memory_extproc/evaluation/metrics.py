@@ -162,7 +162,7 @@ def _count_learned(run: Run) -> Figures:
     """Figures of the write path: no ranking finds evidence that was not stored."""
     evidence = unreachable = 0
     for there in run.played:
-        covered = there.covered()
+        covered = there.list_covered()
         for question in there.conversation.questions:
             if question.counts:
                 evidence += len(question.relevant)
@@ -350,7 +350,7 @@ def read_sessions(path: Path) -> list[MarkedSession]:
     return found
 
 
-async def told(
+async def detect_boundaries(
     sessions: Iterable[MarkedSession], embedder: EmbeddingModel, limits: ShiftLimits
 ) -> list[SessionBoundaries]:
     """By the measures that serve where no model is asked."""

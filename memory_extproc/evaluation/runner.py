@@ -97,11 +97,11 @@ class Bench:
     topics: MakesTopics | None = None  # None: sessions are not summed up
     deadline: timedelta | None = None
 
-    def played(
+    def play(
         self, conversation: Conversation, partition: PartitionLimits, topics: MakesTopics | None = None
     ) -> AbstractAsyncContextManager[Played]:
         """As the function `played`, with this bench's learner."""
-        return played(
+        return play(
             conversation, self.embedder, self.metrics,
             extractor=self.extractor, judged=self.judged, partition=partition, topics=topics,
         )  # fmt: skip
@@ -124,8 +124,8 @@ async def run(
         stage: dict[str, tuple[Played, MemorySystem]] = {}
         for at, conversation in enumerate(dataset.conversations):
             says("learning", at, len(dataset.conversations))
-            one = await stack.enter_async_context(bench.played(conversation, partition, bench.topics))
-            await filled(one, bench.embedder)
+            one = await stack.enter_async_context(bench.play(conversation, partition, bench.topics))
+            await wait_filled(one, bench.embedder)
             stage[conversation.name] = (one, make_system(system, bench, one, bounds))
         asked = await ask_everything(dataset.conversations, stage, limit_questions, FOREIGN_NAMES, says)
         return Run(
@@ -199,7 +199,7 @@ def make_system(system: System, bench: Bench, there: Played, bounds: Bounds) -> 
     return RecallSystem(recaller, there.owner, bounds, bench.metrics, bench.deadline)
 
 
-async def filled(there: Played, embedder: EmbeddingModel) -> None:
+async def wait_filled(there: Played, embedder: EmbeddingModel) -> None:
     """Wait until the partition is filled, as for an owner with recent traffic."""
     wish = RecallRequest(caller=Caller(there.owner), asked="")
     vector = await embedder.embed_query("what is known")
@@ -443,14 +443,14 @@ class Played:
             and any(sentence in summary.content for sentence in sentences(memory.content))
         ]
 
-    def covered(self) -> frozenset[str]:
+    def list_covered(self) -> frozenset[str]:
         """All ids that any memory that may be recalled stands for; the rest can never be found."""
         now = self.clock()
         return frozenset(id_ for one in self.memories if one.recallable(now) for id_ in self.covers(one))
 
 
 @asynccontextmanager
-async def played(
+async def play(
     conversation: Conversation,
     embedder: EmbeddingModel,
     metrics: Metrics,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from memory_extproc.evaluation.datasets import Conversation, Dataset, Question
 from memory_extproc.evaluation.foreign import Names, foreign, reword
 from memory_extproc.evaluation.metrics import mean, positions, recall_at
-from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says, filled
+from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says, wait_filled
 from memory_extproc.index.features import CLOSELY
 from memory_extproc.model import Candidates, Scope, SearchQuery
 from memory_extproc.ports import TokenEmbeddingModel
@@ -77,8 +77,8 @@ async def learn_all(
         stage: dict[str, Played] = {}
         for at, one in enumerate(dataset.conversations):
             says("learning", at, len(dataset.conversations))
-            there = await stack.enter_async_context(bench.played(one, bench.partition))
-            await filled(there, bench.embedder)
+            there = await stack.enter_async_context(bench.play(one, bench.partition))
+            await wait_filled(there, bench.embedder)
             stage[one.name] = there
         yield stage
 
@@ -166,7 +166,7 @@ def examples_of(gathered: Iterable[Gathered], normalise: Normalises) -> list[Exa
     return [Example(one.conversation, normalise(one), one.answers) for one in gathered]
 
 
-def validated(gathered: Sequence[Gathered], examples: Sequence[Example], l2: float) -> Validated:
+def cross_validate(gathered: Sequence[Gathered], examples: Sequence[Example], l2: float) -> Validated:
     """Fit on all conversations but one and judge by that one, for each. *gathered* and *examples* correspond and
     are answerable."""
     place = {id(example): one for one, example in zip(gathered, examples, strict=True)}
@@ -198,14 +198,14 @@ def ablation(
 ) -> list[dict[str, str | float]]:
     """The loss of recall when a feature, or a group, is left out and the rest is fitted again, on held-out
     conversations; the largest first."""
-    whole = validated(gathered, examples, l2)
+    whole = cross_validate(gathered, examples, l2)
     left_out = groups or {name: (name,) for name in names}
     rows = []
     for at, (label, out) in enumerate(left_out.items()):
         says("leaving out", at, len(left_out))
         kept = np.array([name not in out for name in names])
         fewer = [replace(one, features=one.features[:, kept]) for one in examples]
-        without = validated(gathered, fewer, l2)
+        without = cross_validate(gathered, fewer, l2)
         rows.append((label, {k: without.recall[k] - whole.recall[k] for k in DEPTHS}))
     says("leaving out", len(left_out), len(left_out))
     rows.sort(key=lambda row: (row[1][DEPTHS[0]], row[0]))

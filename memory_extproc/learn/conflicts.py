@@ -214,7 +214,7 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
     *row* itself are ignored. A repetition of an *injected* memory is never new."""
     others = [one for one in existing if _comparable(one.memory, row)]
     alike = {one.memory.id: likeness(fact, one) for one in others}
-    if (moved := _moved(fact, others)) is not None and alike[moved.id] is FactRelation.OTHER:
+    if (moved := _find_moved(fact, others)) is not None and alike[moved.id] is FactRelation.OTHER:
         alike[moved.id] = FactRelation.CHANGED
     same_thing = [one.memory for one in others if alike[one.memory.id] is not FactRelation.OTHER]
     newest = max(same_thing, key=_age, default=None)
@@ -233,7 +233,7 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
     return Replace(tuple(sorted(memory.id for memory in same_thing if alike[memory.id] is not kept)))
 
 
-def _moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
+def _find_moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
     """The appointment that *fact* moves; None if there are several candidates."""
     if not fact.moved:
         return None
@@ -261,7 +261,7 @@ def unclear(row: Memory, existing: Iterable[Hit]) -> list[Memory]:
     return [one.memory for one in near[:MOST_UNCLEAR] if _age(row) >= _age(one.memory)]
 
 
-def judged(fact: Fact, shown: Sequence[Memory], verdicts: Sequence[Verdict]) -> Change:
+def apply_verdicts(fact: Fact, shown: Sequence[Memory], verdicts: Sequence[Verdict]) -> Change:
     """The change by a model's *verdicts* on *shown*. In any case, the fact is stored or a memory already says it:
     NONE counts only for such a memory, and REPLACE only for a memory about the same subject."""
     pairs = list(zip(shown, verdicts, strict=True))
@@ -364,7 +364,7 @@ _VERBS = about("has") | about("does")  # in an attribute they name no thing
 def saying(text: str) -> tuple[str, ...]:
     """The key of a value: "$10,000", "10k" and "10,000 dollars" agree; the order of words counts, for
     "tea over coffee" is not "coffee over tea", and so does every "not"."""
-    keys = [stem(token) if token.isalpha() else number_key(_joined(token)) for token in tokens(text)]
+    keys = [stem(token) if token.isalpha() else number_key(_join_number(token)) for token in tokens(text)]
     found = tuple(_SYNONYMS.get(key, key) for key in keys)
     return tuple(key for key in found if key not in _BARE or key in _NEGATIONS) or found
 
@@ -396,7 +396,7 @@ def repeats(text: str, other: str) -> bool:
     return bool(said) and all(word in rest for word in said)
 
 
-def _joined(token: str) -> str:
+def _join_number(token: str) -> str:
     # "10 k" is "10k"
     return fold(token).replace(" ", "")
 
@@ -439,11 +439,11 @@ class LlmJudge:
 
 
 def _parser(notes: int) -> Callable[[bytes], Sequence[Verdict]]:
-    def parsed(answer: bytes) -> Sequence[Verdict]:
+    def parse(answer: bytes) -> Sequence[Verdict]:
         found = _DECODER.decode(answer).verdicts
         by_note = {one.note: one.verdict for one in found}
         if len(found) != notes or set(by_note) != set(range(1, notes + 1)):
             raise msgspec.ValidationError(f"each of the notes 1 to {notes} needs one verdict - at `$.verdicts`")
         return [by_note[note] for note in range(1, notes + 1)]
 
-    return parsed
+    return parse

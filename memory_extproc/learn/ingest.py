@@ -290,7 +290,7 @@ class Intake:
 
     async def _take_in(self, exchanged: Exchanged, logged: _Logged | None) -> TurnOutcome:
         waited = logged is not None and logged.waited
-        screened = await self._screens.screened(exchanged, waited=waited)
+        screened = await self._screens.screen(exchanged, waited=waited)
         if screened is TurnOutcome.UNDECIDED:
             return screened
         if isinstance(screened, TurnOutcome):
@@ -301,7 +301,7 @@ class Intake:
             place = await self._sessions.place(screened.whole, screened.kept, apart=logged is None)
         except TransientError:
             return TurnOutcome.UNDECIDED
-        placed = await self._sifting.placed(place)
+        placed = await self._sifting.filter_placed(place)
         if placed is None:
             return TurnOutcome.FORGOTTEN
         turn = replace(placed.turn, last=exchanged.ends_session)
@@ -389,7 +389,7 @@ class PendingWrites:
         if not left:
             self._release(owner)
 
-    async def gone(self, owner: Owner) -> None:
+    async def wait_visible(self, owner: Owner) -> None:
         """Returns once there is nothing of *owner*'s; at once where there is nothing now."""
         if owner not in self._things:
             return
@@ -420,7 +420,7 @@ class TombstoneFilter:
         self._forgotten = forgotten
         self._journal = journal
 
-    async def placed(self, placed: Placed) -> Placed | None:
+    async def filter_placed(self, placed: Placed) -> Placed | None:
         """The storable part of *placed*, or None. While the tombstones are unreadable it is kept: the journal is
         not recalled, and turns are filtered again before they are learned."""
         if self._forgotten is None:

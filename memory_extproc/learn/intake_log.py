@@ -97,14 +97,14 @@ class IntakeLog:
         segment = self._active
         if segment is None or self.is_full:
             return None
-        return self._write(segment, kind, owner, at, *segment.seal(kind, packed(owner, at, body)))
+        return self._write(segment, kind, owner, at, *segment.seal(kind, pack_payload(owner, at, body)))
 
     async def append_large(
         self, kind: Kind, owner: Owner, at: datetime, encode: Callable[[], bytes]
     ) -> Record | None:
         """As append, with all but the write() in a thread."""
         while (segment := self._active) is not None and not self.is_full:
-            sealed = await asyncio.to_thread(lambda: segment.seal(kind, packed(owner, at, encode())))
+            sealed = await asyncio.to_thread(lambda: segment.seal(kind, pack_payload(owner, at, encode())))
             if segment is self._active:
                 return self._write(segment, kind, owner, at, *sealed)
         return None
@@ -414,7 +414,7 @@ def begin_segment(path: Path, secret: bytes) -> Segment:
     return Segment(path, handle, AESGCM(secret))
 
 
-def packed(owner: Owner, at: datetime, body: bytes) -> bytes:
+def pack_payload(owner: Owner, at: datetime, body: bytes) -> bytes:
     """A payload before it is sealed."""
     return json.dumps([owner.tenant, owner.user, at.timestamp()]).encode() + b"\n" + body
 

@@ -194,7 +194,7 @@ class Learner:
         return self._intake.erase(owner, until)
 
     async def wait_visible(self, caller: Caller) -> None:
-        await self._unsettled.gone(caller.owner)
+        await self._unsettled.wait_visible(caller.owner)
 
     async def end_session(self, caller: Caller) -> None:
         """Facts of this session, or of all the caller's when none is named, are extracted as soon as the
@@ -243,7 +243,7 @@ class Learner:
         epoch = await self._coordination.epoch(owner)
         entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
         fresh = [entry for entry in entries if not entry.stored]
-        if any(entry.replaced or self._obeying.doubted(entry.turn) for entry in fresh):
+        if any(entry.replaced or self._obeying.is_doubtful(entry.turn) for entry in fresh):
             return False
         if self._obeying.commanding(fresh):
             return False
@@ -298,7 +298,7 @@ class Learner:
         for turn in (entry.turn for entry in ours):
             last = turn.last or turn.id in last_words
             self._gatherings.add(turn.owner, turn.session, turn.id, last=last)
-            if self._obeying.doubted(turn):
+            if self._obeying.is_doubtful(turn):
                 self._gatherings.flush(turn.owner, turn.session, Trigger.COMMAND)
 
     async def _note_topics(self, turns: Sequence[Turn]) -> None:
@@ -343,7 +343,7 @@ class Learner:
             entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
             if not entries or self._finding is None or not self._journal.holds(owner):
                 if self._finding is not None:
-                    self._finding.gone(turn_ids)
+                    self._finding.stop_waiting(turn_ids)
                 self._extract_evidence.succeed(turn_ids, proves=False)
                 continue
             turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
@@ -359,7 +359,7 @@ class Learner:
             self._extract_evidence.succeed(turn_ids, proves=bool(facts))
             if forgetting:
                 self._finding.forget(owner)
-            self._finding.done(owner, turns, epoch, unshown=forgetting)
+            self._finding.mark_learned(owner, turns, epoch, unshown=forgetting)
 
     def _count_trigger(self, trigger: Trigger) -> None:
         self._metrics.extraction_triggers.labels(trigger.value).inc()
@@ -451,7 +451,7 @@ class CommandApplier(Protocol):
     async def apply(self, turns: Sequence[Turn]) -> None:
         """Repeating it changes nothing more."""
 
-    def doubted(self, turn: Turn) -> bool:
+    def is_doubtful(self, turn: Turn) -> bool:
         """Whether *turn* may tell us more, which is found out by `decide`; cheap."""
 
     async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
@@ -474,13 +474,13 @@ class CommandStep:
         if self._commands and turns:
             await self._commands.apply(turns)
 
-    def doubted(self, turn: Turn) -> bool:
+    def is_doubtful(self, turn: Turn) -> bool:
         """Whether *turn* must not wait for the end of its session, because it may ask for a forget."""
-        return self._commands is not None and self._commands.doubted(turn)
+        return self._commands is not None and self._commands.is_doubtful(turn)
 
     async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
         """As Obeys.decide."""
-        doubted = [turn for turn in turns if self.doubted(turn)]
+        doubted = [turn for turn in turns if self.is_doubtful(turn)]
         return await self._commands.decide(doubted) if self._commands and doubted else frozenset()
 
     async def filter_facts(self, facts: Sequence[Fact], turn_ids: Sequence[str]) -> Sequence[Fact]:

@@ -216,7 +216,7 @@ class Messages:
         called once all rows can be found, which is before the store has them."""
         settled, entries = await self._store_shown(owner, entries, still_in)
         judged = await self._judge_entries(entries)
-        theirs = await corrected(self._keeps, owner, entries)
+        theirs = await find_corrected(self._keeps, owner, entries)
         everything = [one for _, all_of_it in judged for one in all_of_it]
         rows = await self._embed(everything, theirs)
         await still_in()
@@ -301,7 +301,7 @@ def _not_yet() -> None:
 REVISION = "revision"  # in a memory's metadata, from its first correction on
 
 
-async def corrected(keeps: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry]) -> frozenset[str]:
+async def find_corrected(keeps: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry]) -> frozenset[str]:
     """The ids of messages and chunks of *entries* that a person corrected. Reads the store for replaced turns only,
     because a new turn has no rows."""
     ids = [memory_id for entry in entries if entry.replaced for memory_id in message_ids(entry.turn)]

@@ -160,7 +160,7 @@ class OwnerQueues(Generic[Job]):
 
     async def _attempt(self, owner: Owner, batch: Sequence[Job]) -> Exception | None:
         """None if the batch is done, else its error."""
-        async with self._slots.taken(owner.tenant):
+        async with self._slots.acquire(owner.tenant):
             try:
                 await self._work(owner, batch)
             # The learner's only catch-all: a turn that meets a bug or bad data must not stop the turns behind it.
@@ -217,7 +217,7 @@ class FairSemaphore:
         self._hand_out()
 
     @asynccontextmanager
-    async def taken(self, tenant: str) -> AsyncIterator[None]:
+    async def acquire(self, tenant: str) -> AsyncIterator[None]:
         await self._take(tenant)
         try:
             yield

@@ -23,7 +23,7 @@ from memory_extproc.learn.conflicts import (
     Replace,
     Verdict,
     about,
-    judged,
+    apply_verdicts,
     reconcile_fact,
     saying,
     unclear,
@@ -174,13 +174,13 @@ class Reconciler:
     ) -> list[tuple[Decision, str]]:
         """As `apply`, fact by fact: with the id of the memory that says it."""
         applied: list[tuple[Decision, str]] = []
-        for proposed in await self._proposed(owner, facts, turns):
+        for proposed in await self._propose_rows(owner, facts, turns):
             decision, memory_id = await self._apply(proposed)
             applied.append((decision, memory_id))
             self._metrics.reconcile.labels(decision).inc()
         return applied
 
-    async def _proposed(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> list[_Proposed]:
+    async def _propose_rows(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> list[_Proposed]:
         if not facts:
             return []
         by_id = {turn.id: turn for turn in turns if turn.owner == owner}
@@ -240,7 +240,7 @@ class Reconciler:
             # The rule's word holds: both stay, which loses nothing.
             log.warning("reconcile.by_rule", error=type(error).__name__)
             return change, ""
-        return judged(proposed.fact, near, verdicts), self._judges.version
+        return apply_verdicts(proposed.fact, near, verdicts), self._judges.version
 
     async def _settle(self, proposed: _Proposed, change: Add | Replace, there: Memory | None, judge: str) -> None:
         row, owner = proposed.row, proposed.row.owner
@@ -450,13 +450,13 @@ class ComingMemories:
     async def foresee_messages(self, turns: Sequence[Turn]) -> Sequence[Memory]:
         now = self._now()
 
-        def judged() -> list[Memory]:
+        def judge_all() -> list[Memory]:
             found = [one.memory for turn in turns for one in self._judged(turn, now)]
             return [memory for memory in found if memory is not None]
 
         if sum(len(turn.asked) + len(turn.answered) for turn in turns) > _AT_ONCE:
-            return await asyncio.to_thread(judged)
-        return judged()
+            return await asyncio.to_thread(judge_all)
+        return judge_all()
 
     async def foresee_facts(self, turns: Sequence[Turn]) -> Sequence[Memory]:
         by_id = {turn.id: turn for turn in turns}

@@ -67,7 +67,7 @@ class LearningConsent(Protocol):
 class TurnScreener(Protocol):
     """The learner asks it before any write."""
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
+    async def screen(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
         """The storable part of *exchanged*, or the reason for skipping it; UNDECIDED if that is unknown now.
         *waited*: an earlier attempt was undecided or interrupted."""
 
@@ -84,7 +84,7 @@ class TurnScreener(Protocol):
 class Unscreened:
     """Keep every exchange: for data sets that are played through the write path."""
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:  # noqa: ARG002
+    async def screen(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:  # noqa: ARG002
         return Screened(exchanged, exchanged)
 
     def refuses(self, exchanged: Exchanged) -> bool:  # noqa: ARG002
@@ -127,7 +127,7 @@ class Screening:
     async def can_tell(self) -> bool:
         return await self._incognito.is_shared() and await self._consent.answers()
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
+    async def screen(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
         refused = await self._find_refusal(exchanged, waited=waited)
         if refused is not None:
             return refused
@@ -162,9 +162,9 @@ class Screening:
     def _read(self, exchanged: Exchanged) -> tuple[Found, Found]:
         policy = self._policy
         masked = without_secrets(exchanged, policy.rules)
-        return masked, policy.kept(self._written(masked))
+        return masked, policy.filter_exchange(self._truncate(masked))
 
-    def _written(self, masked: Found) -> Exchanged:
+    def _truncate(self, masked: Found) -> Exchanged:
         """Shorten overlong messages: screening a pasted book takes seconds."""
         exchanged, mask = masked.exchanged, None if masked.behind is None else masked.behind.mask
         users = [message for message in exchanged.history if message.role is Role.USER][-WRITTEN:]
@@ -238,14 +238,14 @@ class Incognito:
         said = [message.text for message in history if message.role is Role.USER]
         keys = {_spoken([*said, asked]): self._limits.keep if said else self._limits.opening}
         if caller.session:
-            keys[_named(caller)] = self._limits.keep
+            keys[_session_key(caller)] = self._limits.keep
         if continues:
-            keys[_continued(continues)] = self._limits.keep
+            keys[_response_key(continues)] = self._limits.keep
         await self._mark(caller.owner, keys)
 
     async def mark_response(self, owner: Owner, response_id: str) -> None:
         """Make the continuations of that response incognito too. Never raises."""
-        await self._mark(owner, {_continued(response_id): self._limits.keep})
+        await self._mark(owner, {_response_key(response_id): self._limits.keep})
 
     async def holds(self, exchanged: Exchanged, *, waited: bool = False) -> bool:
         """Whether *exchanged* belongs to such a conversation; its own turn is then marked too. Raises where that
@@ -373,11 +373,11 @@ def _spoken_up_to(said: Sequence[str]) -> list[str]:
     return keys
 
 
-def _named(caller: Caller) -> str:
+def _session_key(caller: Caller) -> str:
     return digest("named", caller.session)
 
 
-def _continued(response_id: str) -> str:
+def _response_key(response_id: str) -> str:
     return digest("continued", response_id)
 
 
@@ -387,9 +387,9 @@ def _keys_of(exchanged: Exchanged, lookback: int = _LOOKBACK) -> list[str]:
     said = [message.text for message in exchanged.history if message.role is Role.USER]
     keys = _spoken_up_to([*said, exchanged.asked])[-lookback - 1 :] if said else []
     if caller.session:
-        keys.append(_named(caller))
+        keys.append(_session_key(caller))
     if exchanged.continues:
-        keys.append(_continued(exchanged.continues))
+        keys.append(_response_key(exchanged.continues))
     return keys
 
 
@@ -514,9 +514,9 @@ class Trusting:
             return list(await self._extractor.extract(turns, earlier=earlier))
         everything = [*earlier, *turns]
         if sum(len(turn.asked) + len(turn.answered) for turn in everything) > _AT_ONCE:
-            read = await asyncio.to_thread(_trusted, everything)
+            read = await asyncio.to_thread(_trusted_turns, everything)
         else:
-            read = _trusted(everything)
+            read = _trusted_turns(everything)
         said = {turn.id: turn for turn in turns if turn.id in read}
         if not said:
             return []
@@ -525,7 +525,7 @@ class Trusting:
         return [_looked_at(fact, said.get(fact.turn_id), before) for fact in facts]
 
 
-def _trusted(turns: Iterable[Turn]) -> dict[str, Turn]:
+def _trusted_turns(turns: Iterable[Turn]) -> dict[str, Turn]:
     """Turns by id whose question does not instruct, without answers that do."""
     trusted = (turn for turn in turns if suspicion(turn.asked) is None)
     return {turn.id: replace(turn, answered="") if _of_answer(turn) else turn for turn in trusted}
@@ -567,7 +567,7 @@ class Quarantine:
     store: MemoryStore
     keeps: MemoryWriter
 
-    async def held(self, owner: Owner) -> AsyncIterator[Memory]:
+    async def list_quarantined(self, owner: Owner) -> AsyncIterator[Memory]:
         """Every memory of *owner* in quarantine, each once; its suspicion stands in its metadata."""
         async for page in self.store.pages(owner, _PAGE, fresh=True):
             for row in page:

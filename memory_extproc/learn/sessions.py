@@ -248,7 +248,7 @@ class Sessions:
         for _ in range(_SWAPS):
             raw = await self._records.get_record("tail", owner, tail_key)
             tail = _decode_record(raw, _Tail) or _Tail(0, ())
-            if known := self._counted(tail, opening, exchanged.at, tells=tells):
+            if known := self._count_turn(tail, opening, exchanged.at, tells=tells):
                 return _Spot(session, known.seq)
             if tells and (older := await self._get("turn", owner, turn_key, _Spot)):
                 return older
@@ -260,7 +260,7 @@ class Sessions:
                 return _Spot(session, mine.seq)
         raise TransientError("a session's tail that others keep changing")
 
-    def _counted(self, tail: _Tail, opening: str, at: datetime, *, tells: bool) -> _Counted | None:
+    def _count_turn(self, tail: _Tail, opening: str, at: datetime, *, tells: bool) -> _Counted | None:
         """The same turn among the recent turns. Without history, words do not *tell* a retry from a repeated
         message: only the last turn counts, for a short time."""
         for turn in reversed(tail.recent):
@@ -282,7 +282,7 @@ class Sessions:
             answered=_storable(both_ends(exchanged.answered, most)),
             at=exchanged.at,
             injected=tuple(_storable(one) for one in exchanged.injected),
-            origin=_kept(exchanged.origin),
+            origin=_storable_origin(exchanged.origin),
             heard=conversation.opening,
             resumes=bool(exchanged.history) or bool(exchanged.previous_response_id),
             speaker=exchanged.caller.speaker,
@@ -335,7 +335,7 @@ def _within(then: float, at: datetime, window: timedelta) -> bool:
     return abs(at.timestamp() - then) <= window.total_seconds()
 
 
-def _kept(origin: Origin) -> Origin:
+def _storable_origin(origin: Origin) -> Origin:
     """*origin* as the journal can hold it. Its names are a client's, or Envoy's, of any length and any bytes."""
     return Origin(
         dialect=origin.dialect,
@@ -388,7 +388,7 @@ def read(exchanged: Exchanged) -> Conversation:
     of_whom = (caller.owner.key, caller.project, exchanged.continues)
     running = hashlib.sha256(digest(*of_whom, *([caller.speaker] if caller.speaker else [])).encode())
     users = [at for at, message in enumerate(history) if message.role is Role.USER]
-    hashes = {at: _said(history[at]) for at in users[-_BACK:]}
+    hashes = {at: _hash_message(history[at]) for at in users[-_BACK:]}
     keys: dict[int, str] = {}
     for at, message in enumerate(history):
         if at in hashes and at != users[0]:
@@ -444,7 +444,7 @@ def _parts(messages: Iterable[Message]) -> Iterable[str]:
         yield normal(message.text)
 
 
-def _said(message: Message) -> str:
+def _hash_message(message: Message) -> str:
     return digest("said", normal(message.text))
 
 

@@ -315,7 +315,7 @@ class Partitions:
                     partial(self._delete_all, owner, owned),
                 )
 
-    def unstored(self, owner: Owner) -> Sequence[Memory]:
+    def list_unstored(self, owner: Owner) -> Sequence[Memory]:
         """Our own writes that may not be in the store yet."""
         owned = self._roster.of(owner)
         return [] if owned is None else [row.memory for row in owned.live_writes()]
@@ -438,7 +438,7 @@ def _of_fills(limits: PartitionLimits) -> FillLimits:
 class ExclusiveAccess:
     """Good as long as the owner's other writes are held off."""
 
-    unstored: Callable[[], Sequence[Memory]]  # written by us, and perhaps not in the store yet
+    list_unstored: Callable[[], Sequence[Memory]]  # written by us, and perhaps not in the store yet
     withdraw: Callable[[Sequence[str]], None]  # of them, as if they had never been written
     delete: Callable[[Sequence[str]], Awaitable[None]]
     delete_all: Callable[[], Awaitable[None]]

@@ -150,7 +150,7 @@ class ResidentRows:
         count = len(self._memories)
         if not count or limit <= 0:
             return []
-        allowed = self._allowed(count, scope, now)
+        allowed = self._mask_scope(count, scope, now)
         scores = self._vectors[:count] @ to
         scores[~allowed] = -np.inf
         wanted = min(limit, int(np.count_nonzero(allowed)))
@@ -168,7 +168,7 @@ class ResidentRows:
         if wanted.reads is not None:
             self._facets.read_vectors(wanted.reads, self._vectors[:count])
         chosen = self._facets.select(wanted, count) if count else np.zeros(0, dtype=np.bool_)
-        holding = self._select_places(chosen & self._allowed(count, scope, now), wanted)
+        holding = self._select_places(chosen & self._mask_scope(count, scope, now), wanted)
         if scope.as_of is not None:
             holding = as_it_was(holding, self._select_places(chosen, wanted), scope, now)
         return newest(holding, wanted.most)
@@ -181,7 +181,7 @@ class ResidentRows:
     def glance(self, text: str, scope: Scope, now: datetime) -> LexicalScan:
         """Match words against recallable rows within *scope*; the larger part of a candidate search."""
         worded = self._index.scan_words(text, now.date())
-        allowed = self._allowed(len(self._memories), scope, now)
+        allowed = self._mask_scope(len(self._memories), scope, now)
         within = worded.among(allowed)
         return LexicalScan(worded, allowed, within, Table.of(worded.by_name, within))
 
@@ -240,7 +240,7 @@ class ResidentRows:
             raise LookupError("a place that was left")
         return memory
 
-    def _allowed(self, count: int, scope: Scope, now: datetime) -> npt.NDArray[np.bool_]:
+    def _mask_scope(self, count: int, scope: Scope, now: datetime) -> npt.NDArray[np.bool_]:
         allowed: npt.NDArray[np.bool_] = self._expires[:count] > now.timestamp()
         if len(scope.types) < len(MemoryType):
             allowed &= np.isin(self._types[:count], [_TYPE_CODES[kind] for kind in scope.types])

@@ -224,7 +224,7 @@ def is_topic(said: Sequence[Said], least: int) -> bool:
     return sum(one.messages for one in said) >= least or sum(estimate_tokens(one.text) for one in said) >= CHUNK
 
 
-async def condensed(
+async def condense_parts(
     summaries: Summaries, owner: Owner, parts: Sequence[Part], earlier: str = ""
 ) -> list[list[Condensed]]:
     """The levels of summaries of *parts*, nearest to the messages first; the last level has one summary of

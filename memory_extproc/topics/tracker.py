@@ -288,7 +288,7 @@ class Topics:
             return thread
         fresh = sorted(thread.fresh, key=lambda turn: (turn.seq, turn.at))
         said = await self._sayings.of(owner, fresh)
-        heard = await self._heard(said)
+        heard = await self._embed_turns(said)
         topic = await self._open_topic(owner, thread)
         for one, vectors in zip(said, heard, strict=True):
             decided = await self._decide(owner, thread, topic, one, vectors)
@@ -320,7 +320,7 @@ class Topics:
         self._metrics.topic_checks.labels(decided.stage.value, "shift" if decided.shift else "same").inc()
         return decided
 
-    async def _heard(self, said: Sequence[Said]) -> list[EmbeddedTurn | None]:
+    async def _embed_turns(self, said: Sequence[Said]) -> list[EmbeddedTurn | None]:
         there = [one for one in said if one.asked]
         embedded = await embed_turns(self._embedder, [(one.beginnings[0], one.beginnings[-1]) for one in there])
         found = {one.turn.id: turn for one, turn in zip(there, embedded, strict=True)}
@@ -333,7 +333,7 @@ class Topics:
             return held[1]
         topic = OpenTopic()
         said = await self._sayings.of(owner, thread.open)
-        for one, heard in zip(said, await self._heard(said), strict=True):
+        for one, heard in zip(said, await self._embed_turns(said), strict=True):
             topic.add(heard, one.messages)
         return topic
 

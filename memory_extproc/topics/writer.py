@@ -40,7 +40,7 @@ from memory_extproc.topics.summarizer import (
     Part,
     Summaries,
     Summary,
-    condensed,
+    condense_parts,
     is_topic,
 )
 
@@ -104,7 +104,7 @@ class Closing:
         moments = [moment for one in kept for moment in (one.first, one.last)]
         known = await self._keeps.get(owner, [before.summary]) if before.summary else ()
         earlier = next((row for row in known if row.state is MemoryState.ACTIVE), None)
-        levels = await condensed(self._summaries, owner, parts, earlier.content if earlier else "")
+        levels = await condense_parts(self._summaries, owner, parts, earlier.content if earlier else "")
         if not levels:
             return ""
         written = self._key_of(owner, max([read, *(one.made for one in kept)]))

@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from memory_extproc.errors import PermanentError
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
-from memory_extproc.learn.extract.statements import meant
+from memory_extproc.learn.extract.statements import keep_meant_text
 from memory_extproc.model import Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -133,7 +133,7 @@ def _is_plain(text: str) -> bool:
 def _read(text: str) -> tuple[tuple[Command, ...], bool]:
     found: list[Command] = []
     doubt = False
-    for sentence in _strip_quotes(meant(text)):
+    for sentence in _strip_quotes(keep_meant_text(text)):
         bare = _bare(sentence)
         command = _command(sentence, bare)
         if command is not None:

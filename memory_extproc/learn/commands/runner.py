@@ -138,7 +138,7 @@ class Commands:
         acts = self._options.obeyed.acts
         return acts if turn.owner.kind is OwnerKind.OWN else acts & {Act.REMEMBER}
 
-    def doubted(self, turn: Turn) -> bool:
+    def is_doubtful(self, turn: Turn) -> bool:
         """Whether *turn* may hold a command that the rules miss, and a classifier is configured."""
         return self._doubts is not None and doubtful(turn.asked) and bool(self._acts(turn))
 
@@ -205,7 +205,7 @@ class Commands:
             if memory.metadata.get("turn") == turn.id and memory.source in FACTS.sources
         ]
         for memory in theirs:
-            await self._holds.change(turn.owner, memory.id, _stressed)
+            await self._holds.change(turn.owner, memory.id, _raise_importance)
         if not theirs:
             await self._keep(turn, command)
 
@@ -259,7 +259,7 @@ class Commands:
         rows = [memory async for memory in self._recallable(turn)]
         facts = [memory for memory in rows if memory.source in FACTS.sources and not memory.metadata.get("ends")]
         if command.what:
-            meant = [memory for memory in facts if holds_words(command.what, told(memory))]
+            meant = [memory for memory in facts if holds_words(command.what, describe_memory(memory))]
         else:
             meant = _spoken_of(turn, rows, facts)
         if len(meant) != 1:
@@ -302,7 +302,7 @@ def _end_fact(turn: Turn, memory: Memory) -> Fact:
     )
 
 
-def _stressed(row: Embedded) -> Sequence[Embedded]:
+def _raise_importance(row: Embedded) -> Sequence[Embedded]:
     memory = row.memory
     if memory.state is not MemoryState.ACTIVE or memory.importance >= _IMPORTANCE:
         return ()
@@ -383,14 +383,18 @@ def holds_words(what: str, text: str) -> bool:
 
 def speaking_of(what: str, rows: Sequence[Memory], near: AbstractSet[str] = frozenset()) -> set[str]:
     """Ids of those of *rows* that mention *what*. The ids in *near* are paraphrases of it."""
-    found = {memory.id: memory for memory in rows if memory.id in near or holds_words(what, told(memory))}
+    found = {
+        memory.id: memory for memory in rows if memory.id in near or holds_words(what, describe_memory(memory))
+    }
     names = [
         _text(memory, "value")
         for memory in found.values()
         if memory.source in FACTS.sources and "name" in _text(memory, "attribute").split()
     ]
     found |= {
-        memory.id: memory for memory in rows if any(name and holds_words(name, told(memory)) for name in names)
+        memory.id: memory
+        for memory in rows
+        if any(name and holds_words(name, describe_memory(memory)) for name in names)
     }
     said = _sentences_about(what, found.values())
     found |= {
@@ -423,7 +427,7 @@ def made_of(ids: Iterable[str], rows: Sequence[Memory]) -> set[str]:
     return gone
 
 
-def told(memory: Memory) -> str:
+def describe_memory(memory: Memory) -> str:
     """The text of *memory* with its subject, unless the subject is the caller."""
     if memory.source not in FACTS.sources:
         return memory.content

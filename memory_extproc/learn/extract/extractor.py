@@ -201,14 +201,14 @@ class Finding:
         """Drop the earlier turns of *owner* that are shown as context."""
         self._earlier.forget(owner)
 
-    def done(
+    def mark_learned(
         self, owner: Owner, turns: Sequence[Turn], epoch: int, *, unshown: AbstractSet[str] = frozenset()
     ) -> None:
         """Mark *turns* as learned. Turns with an id in *unshown* are not shown as context later."""
-        self.gone([turn.id for turn in turns])
+        self.stop_waiting([turn.id for turn in turns])
         self._earlier.note(owner, turns[-1].session, epoch, [turn for turn in turns if turn.id not in unshown])
 
-    def gone(self, turn_ids: Iterable[str]) -> None:
+    def stop_waiting(self, turn_ids: Iterable[str]) -> None:
         """Stop waiting for these turns."""
         self._served.difference_update(turn_ids)
 

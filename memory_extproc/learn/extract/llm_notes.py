@@ -130,13 +130,13 @@ class LlmReflector:
 
 
 def _parser(notes: int) -> Callable[[bytes], Sequence[Insight]]:
-    def parsed(answer: bytes) -> Sequence[Insight]:
+    def parse(answer: bytes) -> Sequence[Insight]:
         found = _INSIGHTS_DECODER.decode(answer).insights
         if any(max(one.notes) > notes or len(set(one.notes)) < _LEAST_NOTES for one in found):
             raise msgspec.ValidationError(f"each insight names two or more of the notes 1 to {notes}")
         return found
 
-    return parsed
+    return parse
 
 
 def _may_be_kept(says: str, of: Sequence[Memory]) -> bool:
@@ -181,18 +181,18 @@ class LlmConsolidator:
 
 
 def _consolidated_parser(memories: Sequence[Memory]) -> Callable[[bytes], str]:
-    def parsed(answer: bytes) -> str:
+    def parse(answer: bytes) -> str:
         says = _TOLD_DECODER.decode(answer).says.strip()
         if fault := _fault(says, memories):
             raise msgspec.ValidationError(f"{fault} - at `$.says`")
         return says
 
-    return parsed
+    return parse
 
 
 def _fault(says: str, memories: Sequence[Memory]) -> str:
     """The fault of the text, without quoting it; empty if there is none."""
-    lost = [number for number, memory in enumerate(memories, start=1) if not _kept(memory, says)]
+    lost = [number for number, memory in enumerate(memories, start=1) if not _is_kept_whole(memory, says)]
     if lost:
         return f"the values of notes {lost} do not stand in it word for word"
     told = " ".join(memory.content for memory in memories)
@@ -209,6 +209,6 @@ def _fault(says: str, memories: Sequence[Memory]) -> str:
     return "what may not be kept" if unfit or new else ""
 
 
-def _kept(memory: Memory, says: str) -> bool:
+def _is_kept_whole(memory: Memory, says: str) -> bool:
     value = str(memory.metadata.get("value") or memory.content)
     return repeats(value, says) and currencies(value) <= currencies(says)

@@ -128,7 +128,7 @@ def without_quotes(text: str) -> str:
     return "" if handed is not None else bare
 
 
-def meant(text: str) -> str:
+def keep_meant_text(text: str) -> str:
     """*text* without code, quoted lines and pasted or attached text; empty for jokes and role play."""
     text = collapse_whitespace(text)
     if len(text) > LONGEST_MESSAGE or _PLAYS.search(fold(text)):
@@ -146,7 +146,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     ("By the way, ...") and typographic apostrophes; each can be understood by itself, with the *people* spoken
     of before."""
     people = people if people is not None else People()
-    bare = _QUOTED.sub(_unquote, meant(text))
+    bare = _QUOTED.sub(_unquote, keep_meant_text(text))
     people.by_name = len(bare) <= _LONGEST_SENTENCE
     found: list[str] = []
     of_others = False
@@ -156,7 +156,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
         found.extend(asides(sentence))
         if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."
             written = read_participle(read_profile(sentence))
-            found.extend(_stated(people.name_relations(join_enclosed(written)), people))
+            found.extend(_split_statements(people.name_relations(join_enclosed(written)), people))
         of_others = is_of_others(sentence)
         people.note(sentence)
     return list(dict.fromkeys(found))
@@ -169,7 +169,7 @@ def _unquote(quote: re.Match[str]) -> str:
     )
 
 
-def _stated(sentence: str, people: People) -> list[str]:
+def _split_statements(sentence: str, people: People) -> list[str]:
     """The clauses of *sentence* that state something beyond doubt; of a question the clauses before it, and the
     reasons given for it."""
     stated, rest = sentence, ""
@@ -256,7 +256,7 @@ _LONGEST_STEPS = 300  # characters
 
 def procedures(text: str) -> Iterator[tuple[str, str]]:
     """Yield aims with their steps, from "To deploy X: run ..." and "The steps to ... are: ..."."""
-    for matched in _PROCEDURE.finditer(meant(text)):
+    for matched in _PROCEDURE.finditer(keep_meant_text(text)):
         aim = matched["goal"] or f"{matched['verb']} {matched['object']}"
         steps = _BLANKS.sub(" ", matched["list"] or matched["steps"]).strip(" .")
         verb = fold(matched["verb"] or "")
@@ -301,7 +301,7 @@ _DENIES_ABILITY = re.compile(r"\b(?:can't|cannot|can\s+not|not\s+allowed|don't|d
 _ANY_MORE = re.compile(r",? any(?: ?more| longer)\b", re.IGNORECASE)
 
 
-def ended(clause: str) -> Iterator[str]:
+def find_endings(clause: str) -> Iterator[str]:
     """*clause* as it was said while it held, in the ways it may have been; none if it does not end anything."""
     for pattern in (_NO_LONGER, _NOT_ANY_MORE):
         if (found := pattern.fullmatch(clause)) is not None:
@@ -346,7 +346,7 @@ _SLACK = 1  # days by which a model may miscount; time zones differ by as much
 _FAR = 2 * 366  # days; further away a date must stand in the words
 
 
-def resolved(text: str, said: date, proposed: str = "") -> str:
+def resolve_event_time(text: str, said: date, proposed: str = "") -> str:
     """The time that *text*, said on the day *said*, is about: YYYY-MM-DD, YYYY-MM, YYYY, or empty if ambiguous. A
     model's *proposed* time is taken unless the words contradict it."""
     spans = [_ahead(span, text, said) for span in days_named(text, said)]
