@@ -267,7 +267,7 @@ async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:
     read: list[Exchanged] = []
 
     class ReadingPolicy(Policy):
-        def kept(self, exchanged: Exchanged) -> Found:
+        def filter_exchange(self, exchanged: Exchanged) -> Found:
             read.append(exchanged)
             return Found(exchanged)
 
