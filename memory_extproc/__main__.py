@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import signal
 
-# Read when numpy is loaded, so it comes first. The products we make are too short to be shared between cores:
-# OpenBLAS's second thread would only wait for the next one in a busy loop, two fifths of the sidecar's work
-# while it learns. One inference has one core too.
+# Read when numpy is loaded, so it comes first. Our products are too small to share between cores: OpenBLAS's second
+# thread would wait for work in a busy loop, two fifths of the sidecar's work while it learns. One inference has one
+# core too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def main() -> None:
-    # While the commands are imported nothing has begun that would have to be ended: Ctrl-C is then the end, as for
-    # any program, and no traceback out of somebody's module. Who has it ignored (nohup) keeps that.
+    # During the import of commands nothing needs cleanup: Ctrl-C then ends the process as usual, without a
+    # traceback. An ignored signal (nohup) stays ignored.
     answered = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if answered:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -42,7 +42,9 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
 _FREE_RELATIVE = re.compile(r"^(?:What|Whatever|Who|Whoever|Whom|Those|Of)\b(?!.*\?$)")
 _SENTENCE = re.compile(r"(?<=[.!?;:])\s+")
 # Words that end like participles and are names like any other.
-_NAMES_IN_ED = frozenset({"embed", "seed", "feed", "need", "shed", "speed", "proceed", "exceed", "succeed"})
+_NAMES_IN_ED = frozenset(
+    {"embed", "reembed", "seed", "feed", "need", "shed", "speed", "proceed", "exceed", "succeed"}
+)
 _PARTICIPLE = re.compile(
     r"^_*(?:[a-z]+ed|told|held|given|heard|kept|made|said|found|left|sent|shown|known|taken|gone|drawn|done|sought"
     r"|meant|lost|hidden|broken|chosen|written|begun)$"

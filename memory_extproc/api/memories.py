@@ -74,7 +74,7 @@ _CORRECTABLE = ("content", "type", "project_id", "importance", "expires_at", "me
 
 @dataclass(frozen=True, slots=True)
 class MemoriesLimits:
-    content_bytes: int = 8192  # of one memory
+    content_bytes: int = 8192  # per memory
 
 
 class MemoryCalls:
@@ -91,7 +91,7 @@ class MemoryCalls:
         now: Now,
         rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
     ) -> None:
-        """*rules*: what may be stored, as on the way from chats."""
+        """*rules*: storage rules, as for chats."""
         self._rules = rules
         self._catalogue, self._curator = catalogue, curator
         self._repeats, self._pages, self._limits = repeats, pages, limits
@@ -298,7 +298,7 @@ class MemoryCalls:
         return Correction(values=values, etag=memory.etag)
 
     def _new_value(self, fields: Fields, name: str, memory: pb.Memory) -> tuple[str, Any]:
-        """A field of a memory in our words, and what it becomes; an absent value is cleared."""
+        """A field of a memory and its new value; an absent value is cleared."""
         path = f"memory.{name}"
         match name:
             case "content":
@@ -382,7 +382,7 @@ def _shared_message(memory: Memory) -> pb.Memory:
 
 
 def _page_token_scope(call: Call, request: pb.ListMemoriesRequest) -> bytes:
-    """What a page token counts for: this user's memories through this filter, in pages of whatever size."""
+    """The scope of a page token: this user, this filter, any page size."""
     plain = pb.ListMemoriesRequest()
     plain.CopyFrom(request)
     for name in ("user_id", "page_token", "limit"):
@@ -394,7 +394,7 @@ def _page_token_scope(call: Call, request: pb.ListMemoriesRequest) -> bytes:
 
 MOST_EARLIER = 32
 _SHOWN = 200  # candidates in an explanation
-# Relevant memories, also those for which the block had no room.
+# Relevant memories, also if the block had no room for them.
 _CHOSEN = frozenset({Verdict.INJECTED, Verdict.NO_ROOM})
 
 
@@ -519,7 +519,7 @@ def _encode_considered(one: Considered) -> pb.ConsideredMemory:
     )
 
 
-# Page tokens: where a list goes on, readable and makeable by nobody else, for one user and one filter.
+# Page tokens: encrypted positions in a list, valid for one user and one filter.
 
 LIFE = timedelta(hours=1)
 _MAC_BYTES = 16
@@ -538,7 +538,7 @@ class PageTokens:
         return base64.urlsafe_b64encode(self._mac(body, bound_to) + body).decode().rstrip("=")
 
     def read(self, token: str, bound_to: bytes) -> Cursor:
-        """RefusedError for what we did not write, wrote for something else, or wrote too long ago."""
+        """RefusedError for a token that is forged, expired or of another list."""
         try:
             if len(token) > _LONGEST:
                 raise _not_found_error()

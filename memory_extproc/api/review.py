@@ -152,7 +152,7 @@ class ReviewCalls:
         return pb.ReviewQuarantineResponse(changed=call.count)
 
     async def _list_held(self, owner: Owner) -> list[Memory]:
-        held = [memory async for memory in self._quarantine.held(owner)]
+        held = [memory async for memory in self._quarantine.list_quarantined(owner)]
         return sorted(held, key=lambda memory: (memory.created_at, memory.id))
 
     async def dead_letters(self, call: Call, request: pb.ListDeadLettersRequest) -> pb.ListDeadLettersResponse:

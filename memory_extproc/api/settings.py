@@ -1,4 +1,4 @@
-"""What users choose over the API: the end of a session, and whether anything may be kept of them."""
+"""User choices over the API: the end of a session, and consent to memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Caller, Consent, ConsentChange
 from memory_extproc.ports import ConsentRegistry, TurnLearner
 
-_SETTLES = 2.0  # seconds at most: what was said a moment before may still be on its way to the disk
+_SETTLES = 2.0  # seconds at most: a previous message may still be on its way to the disk
 
 
 class Sessions:
@@ -71,7 +71,7 @@ class Consents:
         await self._consent.set(call.owner, consent, by="user" if call.own else "admin")
         answer = pb.SetConsentResponse(state=consent.value)
         if request.forget and self._forget is not None:
-            # After the choice: what is said meanwhile is not kept, so nothing comes in behind the forget.
+            # After the choice: later messages are not stored, so nothing arrives after the forget.
             forgotten = await self._forget(call, pb.ForgetMemoriesRequest())
             answer.receipt.CopyFrom(forgotten.receipt)
         return answer
@@ -81,7 +81,7 @@ def change_of(change: ConsentChange) -> pb.ConsentChange:
     return pb.ConsentChange(at=change.at, state=change.consent.value, by=change.by)
 
 
-# What the running server is configured with, for those who operate it.
+# The configuration of the running server, for operators.
 
 Configured = Callable[[], tuple[Mapping[str, Any], Sequence[str]]]  # (plain values, keys that wait for a restart)
 

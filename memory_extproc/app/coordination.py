@@ -336,7 +336,7 @@ def make_news_handler(forgotten: TombstoneIndex, partitions: Partitions) -> Call
                 partitions.drop(owner)
                 # Pending writes have ended: the forget finds their rows, and the others are reported.
                 async with partitions.alone(owner) as alone:
-                    alone.withdraw(await forgotten.recognise(owner, alone.unstored()))
+                    alone.withdraw(await forgotten.recognise(owner, alone.list_unstored()))
 
     return apply_news
 

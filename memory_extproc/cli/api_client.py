@@ -1,4 +1,4 @@
-"""The memory API as commands use it: where it is, who asks, and failures in plain words."""
+"""Client of the memory API for commands: address, credentials, and readable errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ApiError(MemoryExtprocError):
 
 
 class Api:
-    """Calls of the memory API by name. ApiError for whatever goes wrong."""
+    """Calls of the memory API by name. Every failure is an ApiError."""
 
     def __init__(self, channel: grpc.Channel, connection: Connection) -> None:
         # Imported here for a quick `--help`: gRPC takes a third of a second.
@@ -87,12 +87,12 @@ class Api:
                 return entries, page.total
 
     def stream(self, method: str, /, **fields: Any) -> Iterator[Any]:
-        """The answers, one by one, for as long as it takes."""
+        """The stream of answers, without a time limit."""
         with _api_errors(self._connection.address):
             yield from getattr(self._stub, method)(self.message(method, **fields), metadata=self._sent)
 
     def send(self, method: str, requests: Iterable[Message]) -> Any:
-        """The answer to a stream of requests. What *requests* raises is raised here."""
+        """The answer to a stream of requests. Exceptions of *requests* pass through."""
         raised: list[MemoryExtprocError] = []
 
         def watch_requests() -> Iterator[Message]:
@@ -174,7 +174,7 @@ _WORDS = {
 
 
 def _in_words(error: Any, address: str) -> ApiError:
-    """GRPC's error with what google.rpc's details say: which field, what would be right, when to try again."""
+    """An ApiError with the details of google.rpc: the field, the valid values, the time to retry."""
     code, said = error.code().name, error.details() or ""
     reason, fields, after = "", [], ""
     for detail in _details(error):
@@ -208,7 +208,7 @@ def _details(error: Any) -> Iterator[Any]:
                 yield detail
 
 
-# The options that every command of the memory API has: where it is, and who asks.
+# The options shared by all commands of the memory API: address and credentials.
 
 _option = functools.partial(typer.Option, rich_help_panel="Connection")
 
@@ -261,8 +261,8 @@ def _connection(
 
 
 def with_api(command: Callable[..., None]) -> Callable[..., None]:
-    """*command* takes an `Api` first; what typer sees takes the connection's options last instead. What fails is
-    told and ends it: exit 2 where other arguments would help, else 1."""
+    """Give *command* an `Api` as first argument; typer sees the connection options at the end instead. Errors
+    are printed; exit 2 if other arguments would help, else 1."""
     hints = get_type_hints(command, include_extras=True)
     own = list(inspect.signature(command).parameters.values())[1:]
     shared = list(inspect.signature(_connection).parameters.values())
@@ -284,7 +284,7 @@ def with_api(command: Callable[..., None]) -> Callable[..., None]:
 
     typed = [one.replace(annotation=hints[one.name]) for one in own]
     typed += [one.replace(annotation=shared_hints[one.name]) for one in shared]
-    # Keyword-only throughout: an argument may then follow one with a default.
+    # Keyword-only throughout: an argument may then follow an argument with a default.
     keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in typed]
     run.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
     run.__annotations__ = {one.name: one.annotation for one in keyword}

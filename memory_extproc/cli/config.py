@@ -41,7 +41,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 
 
 def file_of(config: Path | None) -> Path | None:
-    """The file that `serve` would take too: the one named, else the usual one. None where there is none."""
+    """The configuration file that `serve` would use: the given file, else the default file. None if it is
+    missing."""
     return config or (USUAL if USUAL.is_file() else None)
 
 
@@ -54,7 +55,7 @@ def load_settings(config: Path | None) -> Settings:
 
 @app.command()
 def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Report every error of the configuration at once; exit 2 if there is one."""
+    """Report every error of the configuration at once; exit 2 if there is an error."""
     with faults_to_exit():
         try:
             settings = load(file_of(config), os.environ)
@@ -87,7 +88,7 @@ def _not_here(settings: Settings) -> list[str]:
 
 
 def _calibration(settings: Settings, fingerprint: str) -> str:
-    """What recall's weights rest on. *fingerprint* of the embedding model; "": only a start finds out."""
+    """The origin of recall's weights. *fingerprint* of the embedding model; "": known only after a start."""
     from memory_extproc.recall.weights import WeightsError, packaged_weights, parse_weights  # noqa: PLC0415 - NumPy
 
     path = settings.recall.weights
@@ -172,8 +173,8 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-# How a fault ends a command: exit 2 for wrong use and configuration, 1 for what failed; never a traceback for
-# what the operator can mend.
+# Errors that end a command: exit 2 for wrong use and configuration, 1 for failures; no traceback for errors that
+# the operator can fix.
 
 
 @contextmanager

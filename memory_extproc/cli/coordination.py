@@ -1,4 +1,4 @@
-"""`memory-extproc coordination`: what replicas share in Redis, and what an operator decides about it."""
+"""`memory-extproc coordination`: inspect the state that replicas share in Redis, and resolve a loss."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def strike(name: str, reason: _Reason, config: ConfigFile = None) -> None:
 def accept_loss(reason: _Reason, config: ConfigFile = None) -> None:
     """Let replicas serve again after Redis lost forgets that cannot be restored from Milvus.
 
-    What was forgotten may then be recalled again. The copies in data directories are restored all the same."""
+    Forgotten memories may then be recalled again. The copies in data directories are restored all the same."""
     _with_fleet(config, lambda fleet: fleet.accept_loss(), "AcceptLoss", reason)
     typer.echo("replicas that wait for copies of forgets go on without them within seconds")
 
@@ -71,7 +71,7 @@ def _with_fleet(
     reason: str = "",
     scope: str = "",
 ) -> T:
-    """With a *method* it is written to the audit log first: what cannot be accounted for does not happen."""
+    """With a *method*, the action is first written to the audit log; if that fails, it is not done."""
 
     async def use_fleet(settings: Settings) -> T:
         from memory_extproc.app.coordination import open_fleet  # noqa: PLC0415 - quick `--help`
@@ -88,7 +88,8 @@ def _with_fleet(
 
 
 def _audit(settings: Settings, method: str, reason: str, scope: str) -> None:
-    """In a directory of its own, because the sidecar's log has one writer; `audit verify --directory` checks it."""
+    """In a directory of its own, because the sidecar's log has a single writer; `audit verify --directory`
+    checks it."""
     from memory_extproc.api.audit import AuditLog, AuditRecord  # noqa: PLC0415 - quick `--help`
     from memory_extproc.api.principal import Means, Principal, Role  # noqa: PLC0415
     from memory_extproc.app.api import operator_audit  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`memory-extproc doctor`: asks a live gateway what can go wrong with memory, and says how to mend it."""
+"""`memory-extproc doctor`: test a live gateway for faults of memory, and explain how to fix them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "unknown": "dim"}
 _PEOPLE = 2
-_LEARNED_WITHIN = 15.0  # seconds in which what was told must be found
-_NO_MODEL = "default"  # what to ask for where no list of models is served
+_LEARNED_WITHIN = 15.0  # seconds until a message must be found
+_NO_MODEL = "default"  # requested where no list of models is served
 
 
 def doctor(
@@ -53,8 +53,7 @@ def doctor(
 ) -> None:
     """Test a live gateway for the most common faults and print how to fix them.
 
-    It works with any OpenAI-compatible model, and forgets what it told. Exit 0: nothing is broken; 1: something is.
-    """
+    It works with any OpenAI-compatible model, and forgets its test messages. Exit 0: no fault; 1: faults found."""
     with faults_to_exit():
         if serve_echo:
             if through:
@@ -118,7 +117,7 @@ def options_from(
     trusted_edge: bool,
     patience: float,
 ) -> VisitOptions:
-    """Raises ConfigurationError with every fault of what was given."""
+    """Raises ConfigurationError with every faulty argument."""
     from memory_extproc.doctor.gateway import Person, VisitOptions  # noqa: PLC0415 - it brings an HTTP client
 
     faults = [
@@ -128,7 +127,7 @@ def options_from(
     ]
     if tokens and len(tokens) != _PEOPLE:
         faults.append("--token: give two, of two test accounts")
-    # What cannot be read may hold a secret, so it is not shown.
+    # An unreadable header may hold a secret, so it is not shown.
     pairs = [pair for one in headers if (pair := _pair(one))]
     if len(pairs) < len(headers):
         faults.append("--header: expected 'name: value'")
@@ -214,7 +213,7 @@ async def _echo(listening: str) -> None:
 
 
 def summed_up(findings: Sequence[Finding]) -> str:
-    """The last line: what is broken, or that nothing is, and how many checks that stands on."""
+    """The last line: the faults, or that there are none, and the number of checks."""
     counts = Counter(finding.verdict.value for finding in findings)
     counted = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _STYLES if counts[verdict])
     broken = [finding.check for finding in findings if finding.verdict.value == "fail"]
@@ -241,7 +240,7 @@ def _pair(text: str) -> tuple[str, str] | None:
     return (name.strip().lower(), value.strip()) if colon and name.strip() else None
 
 
-# What `memory-extproc doctor` is told: the gateway, two people to be, and what is configured behind it.
+# The options of `memory-extproc doctor`: the gateway, two test users, and the configuration behind it.
 
 ThroughOption = Annotated[str, typer.Option(help="URL of the gateway, as clients reach it: http(s)://host:port")]
 Model = Annotated[str, typer.Option(help="model to ask; by default the first that /v1/models lists")]

@@ -153,14 +153,14 @@ def _write_plugins(router_file: Path | None, plugins_out: Path | None) -> None:
         raise ConfigurationError([f"--plugins-out: {plugins_out} cannot be written: {error.strerror}"]) from error
 
 
-# What Envoy is told: from the sidecar's own configuration, and what the command line says beside it.
+# Options of Envoy's configuration, from the sidecar's configuration and the command line.
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The command line. What is empty, or None, is as the configuration has it."""
+    """The command line. Empty options and None are taken from the configuration."""
 
     upstream: str
     listen: str
@@ -169,7 +169,7 @@ class Asked:
     sidecar: str
     socket: bool
     api: str
-    client_tls: tuple[str, str, str]  # Envoy's certificate, its key, who issues the sidecar's: files
+    client_tls: tuple[str, str, str]  # files: Envoy's certificate, its key, the sidecar's issuer
     jwt: tuple[str, str, str, str]  # issuer, audience, where the keys are: a URL, or a file
     rest: bool | None
     two_filters: bool | None
@@ -178,7 +178,7 @@ class Asked:
 
 
 def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
-    """Raises ConfigurationError with every fault of what was asked."""
+    """Raises ConfigurationError with every faulty argument."""
     faults: list[str] = []
     address = asked.sidecar or reachable(settings.listen.ext_proc)
     if asked.socket:
@@ -221,7 +221,7 @@ def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
 
 
 def _parse_option(faults: list[str], option: str, parse: Callable[[str], T], text: str) -> T | None:
-    """What *parse* makes of *text*; None, and one more fault, when it cannot."""
+    """The result of *parse* for *text*; None, with a fault added, if it fails."""
     try:
         return parse(text)
     except ValueError as error:
@@ -241,7 +241,7 @@ def parse_upstream(text: str) -> Upstream:
 
 
 def reachable(listening: str) -> str:
-    """Where an Envoy on the same machine reaches what listens there."""
+    """The address for an Envoy on the same machine."""
     if listening.startswith("unix:"):
         return listening
     host, port = split_address(listening)
@@ -249,7 +249,7 @@ def reachable(listening: str) -> str:
 
 
 def namespaces(settings: Settings) -> tuple[str, ...]:
-    """The dynamic metadata that the sidecar is configured to read; Envoy forwards only what it is told to."""
+    """The dynamic metadata namespaces that the sidecar reads; Envoy forwards only configured namespaces."""
     identity = settings.identity
     places = (identity.metadata, identity.metadata_tenant, identity.metadata_projects)
     named = (*(place.partition(":")[0] for place in places), settings.signals.metadata_namespace)

@@ -38,12 +38,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 
 
 def _one_of(*names: str) -> Any:
-    def checked(value: str | None) -> str | None:
+    def check_value(value: str | None) -> str | None:
         if value is not None and value not in names:
             raise typer.BadParameter(f"expected one of {', '.join(names)}")
         return value
 
-    return checked
+    return check_value
 
 
 @app.command()
@@ -420,8 +420,8 @@ def topics(
 async def _topics(settings: Settings, dataset: Path) -> dict[str, Any]:
     from memory_extproc.app.maintenance import shift_limits  # noqa: PLC0415 - see SYSTEMS
     from memory_extproc.evaluation.bench import embedder_of  # noqa: PLC0415
-    from memory_extproc.evaluation.metrics import boundary_figures, read_sessions, told  # noqa: PLC0415
+    from memory_extproc.evaluation.metrics import boundary_figures, detect_boundaries, read_sessions  # noqa: PLC0415
 
     sessions = read_sessions(dataset)
     async with embedder_of(settings) as embedder:
-        return dict(boundary_figures(await told(sessions, embedder, shift_limits(settings))))
+        return dict(boundary_figures(await detect_boundaries(sessions, embedder, shift_limits(settings))))

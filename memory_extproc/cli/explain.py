@@ -1,4 +1,4 @@
-"""`memory-extproc explain`: what recall would do for one caller's words, and why."""
+"""`memory-extproc explain`: show the recall for a caller's message, with features and verdicts."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def explain(
 ) -> None:
     """Show what recall would find for a message: the query and each candidate with its features and verdict.
 
-    It reads the configured store. A Milvus Lite file lets one process in: stop the sidecar first. Beside a sidecar
-    with a Milvus server it can run at any time. It prints what people said."""
+    It reads the configured store. A Milvus Lite file allows a single process: stop the sidecar first. Beside a
+    sidecar with a Milvus server it can run at any time. It prints stored messages."""
     with faults_to_exit():
         settings = load_settings(config)
         memory = settings.memory

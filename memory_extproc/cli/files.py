@@ -21,7 +21,7 @@ from memory_extproc.cli.output import plain, show_json
 from memory_extproc.errors import ConfigurationError, PermanentError
 from memory_extproc.model import ImportProblem, ImportReport
 
-# What files look like, git and gRPC are imported where they are used, for a quick `--help`.
+# File formats, git and gRPC are imported on use, for a quick `--help`.
 
 _TRIES = 5  # of an export that breaks off, without a memory in between
 _NOTED_EVERY = 500  # memories, when a file's place is written down for --resume
@@ -99,7 +99,7 @@ def import_(
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """Take memories in. Run it again if it breaks off: what is in already is passed over."""
+    """Import memories. Run it again after an interruption: memories that are stored already are skipped."""
     with ExitStack() as stack, progress() as says:
         reads = _read(source, from_, from_user, stack)
         replace = on_conflict == "replace"
@@ -152,7 +152,7 @@ def _watch(rounds: Any, folder: Path, every: float, *, as_json: bool) -> None:
 
     looked = time.monotonic()
     for _ in watch(folder, yield_on_timeout=True, rust_timeout=1000, raise_interrupt=False):
-        # Our own pages are changes too: only what a person did, or the time, is a reason to ask the store.
+        # Our own pages are changes too: only a person's edit, or the time, is a reason to ask the store.
         if rounds.has_edits() or time.monotonic() - looked >= every:
             try:
                 _round(rounds, as_json=as_json)
@@ -181,7 +181,7 @@ def _round(rounds: Any, *, as_json: bool) -> bool:
 
 
 class _Export:
-    """The pieces of an export. One that breaks off is taken up where it was."""
+    """The chunks of an export. An interrupted export can be resumed."""
 
     def __init__(self, api: Api, user: str, project: str, says: Says) -> None:
         self._api, self._user, self._project, self._says = api, user, project, says
@@ -316,7 +316,7 @@ def _read(source: str, from_: str, from_user: str, stack: ExitStack) -> Iterable
 def _bring(
     api: Api, reads: Iterable[Any], user: str, says: Says | None, *, replace: bool, dry_run: bool = False
 ) -> tuple[Any, list[tuple[str, str]]]:
-    """The API's report, and (place, why) of what was no memory before it was sent."""
+    """The API's report, and (place, reason) of entries that were invalid before sending."""
     from memory_extproc.portability.records import Refused  # noqa: PLC0415
 
     unread: list[tuple[str, str]] = []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memory_extproc.erasure.receipts import Look, Proof
 
 
-# Arguments that several commands of the memory API share, and what the API takes them as.
+# Arguments shared by commands of the memory API, and their API values.
 
 Types = Annotated[list[MemoryType] | None, typer.Option("--type", help="only of this type; may be repeated")]
 Project = Annotated[str, typer.Option(help="only of this project")]
@@ -86,14 +86,14 @@ def forget(
     narrowed = bool(ids or query or types or project or session or before)
     if narrowed == everything:
         raise ConfigurationError([_SAY_WHAT])
-    if dry_run or query or not yes:  # of many memories a plan takes long, and nobody would look at it
+    if dry_run or query or not yes:  # a plan of many memories takes long, and a script does not read it
         plan = api.call("ForgetMemories", dry_run=True, **request)
         if dry_run:
             show.show_answer(plan, show.show_plan, as_json=as_json)
             return
         if not yes:
             _ask(plan, as_json=as_json)
-        # What was shown is what goes; a user's or project's all may have grown since, and is meant whole.
+        # Erase exactly the memories shown; all of a user or project may have grown since, and is erased whole.
         if query:
             request["confirmation_token"] = plan.confirmation_token
     done = api.call("ForgetMemories", request_id=request_id, **request)
@@ -108,7 +108,7 @@ def receipt(
     user: UserOption = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a forget has come. With --json: what `verify-forget` takes."""
+    """Show the progress of a forget. With --json: the input of `verify-forget`."""
     found = api.call("GetForgetReceipt", receipt_id=id_, user_id=user)
     show.show_answer(found, show.show_receipt, as_json=as_json)
 
@@ -123,8 +123,7 @@ def verify_receipt(
 ) -> None:
     """Have the running server check a receipt's signature and search again for what it covers.
 
-    Exit 0: genuine, and nothing was found; 1: not genuine, or something is there; 2: it could not be checked.
-    """
+    Exit 0: genuine, and nothing was found; 1: not genuine, or memories were found; 2: the check failed."""
     from google.protobuf.json_format import ParseDict, ParseError  # noqa: PLC0415
 
     from memory_extproc.api.gen import memory_pb2 as pb  # noqa: PLC0415
@@ -179,7 +178,7 @@ def verify_forget(
     with faults_to_exit():
         settings = load_settings(config)
     text = _read_receipt(receipt)
-    # cryptography is imported by who asks for it alone.
+    # cryptography is imported on use, for a quick `--help`.
     from memory_extproc.erasure.receipts import Verdict, check_signature, read_proof, read_public  # noqa: PLC0415
 
     path = key or (Path(settings.forget.signing_key) if settings.forget.signing_key else None)

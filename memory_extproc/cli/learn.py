@@ -1,4 +1,4 @@
-"""`memory-extproc learn`: what waits to be learned, what was given up on, what another sidecar left behind."""
+"""`memory-extproc learn`: waiting turns, dead letters, and journals of other sidecars."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from memory_extproc.learn.screening import Quarantine
 
 
-# `memory-extproc learn quarantine`: what was put aside of one person as suspicious, and what becomes of it.
+# `memory-extproc learn quarantine`: list, release or drop a person's quarantined memories.
 
 quarantine_app = typer.Typer(
     name="quarantine",
@@ -114,7 +114,9 @@ async def _quarantine_used(
 
 
 async def _list_held(quarantine: Quarantine, owner: Owner) -> list[Memory]:
-    return sorted([memory async for memory in quarantine.held(owner)], key=lambda memory: memory.created_at)
+    return sorted(
+        [memory async for memory in quarantine.list_quarantined(owner)], key=lambda memory: memory.created_at
+    )
 
 
 async def _ids_named(quarantine: Quarantine, owner: Owner, beginnings: list[str]) -> list[str]:
@@ -272,7 +274,7 @@ async def _status(journals: Journals) -> dict[str, Any]:
         "undecided": undecided,  # of this machine's own
     }
     if journals.shared:
-        # Of this machine's own: what came while Redis was away.
+        # The journal file of this machine: turns accepted while Redis was unreachable.
         found["put_aside"] = (await journals.file.depth()).turns if journals.file else 0
         found["parts_of_each_replica"] = list(await journals.shared.shares())
     return found

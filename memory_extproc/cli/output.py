@@ -42,13 +42,13 @@ def console() -> Console:
 
 
 def harmless(text: str) -> str:
-    """Without what a terminal would obey: memories are what others made the caller's model say."""
+    """Remove terminal control characters: a memory's text is untrusted."""
     return "".join(character if character.isprintable() or character == "\n" else "\ufffd" for character in text)
 
 
 def show_memories(memories: Iterable[Any], *, relevance: Iterable[float] | None = None) -> None:
-    """A table where it is wide enough; else, and where nobody looks, two lines for each, the second begins with the
-    id."""
+    """A table if the terminal is wide enough; otherwise, and without a terminal, two lines for each memory, the
+    second starting with its id."""
     scored = [(memory, "") for memory in memories]
     if relevance is not None:
         scored = [(memory, f"{score:.2f}") for (memory, _), score in zip(scored, relevance, strict=True)]
@@ -85,7 +85,7 @@ def format_count(count: int) -> str:
 
 
 def show_memory(memory: Any) -> None:
-    """All that is known of one."""
+    """All fields of a memory."""
     table = Table(show_header=False, box=None)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -172,7 +172,7 @@ def show_forget(done: Any) -> None:
 
 
 def show_configuration(answer: Any) -> None:
-    """As `config show` prints a file's, then what waits for a restart, as comments."""
+    """As `config show` prints a file's, followed by comments with the changes that need a restart."""
     import yaml  # noqa: PLC0415 - quick `--help`
 
     said = plain(answer)

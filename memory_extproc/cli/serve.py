@@ -66,15 +66,15 @@ async def _until_stopped(settings: Settings, config: Path | None) -> None:
 
 
 def usual_shutdown(settings: Settings) -> timedelta:
-    """By then the process has nearly always ended after a signal. Two servers drain one after the other, then
-    exchanges, topics and the learner each have their time; hardly ever does each of them need all of it."""
+    """The time by which the process has nearly always ended after a signal. Two servers drain in turn, then
+    exchanges, topics and the learner have their times; hardly ever is all of it used."""
     shutdown = settings.shutdown
     return 2 * shutdown.announce + shutdown.grace + shutdown.flush + _CLOSING
 
 
 def warn_of_slow_shutdown(loop: asyncio.AbstractEventLoop, after: timedelta) -> None:
-    """Logs once what is still running, before the supervisor kills the process. On a thread, because the loop may
-    be what hangs; a daemon, so that it holds up no shutdown in turn."""
+    """Log once the tasks that still run, before the supervisor kills the process. On a thread, because the loop
+    itself may hang; a daemon, so that it delays no shutdown."""
     timer = threading.Timer(after.total_seconds(), _log_slow_shutdown, [loop])
     timer.daemon = True
     timer.start()
@@ -91,11 +91,10 @@ def _entry_point(task: asyncio.Task[object]) -> str:
 
 
 def _stay_responsive() -> None:
-    """What the event loop would wait for, made shorter."""
-    # Whatever was imported stays for good: a full collection that looks through all of it takes 100 ms.
+    """Reduce pauses of the event loop."""
+    # Imported modules stay for good: a full collection over them takes 100 ms.
     gc.collect()
     gc.freeze()
-    # For so long the loop waits for a thread that computes (Milvus Lite, the model's Python part) each time
-    # something arrives; with the default, every chunk of an answer could. And for so long a question waits to be
-    # embedded while the loop works out what its words say.
+    # The loop waits this long for a computing thread (Milvus Lite, the model's Python part) at each event; with the
+    # default, every chunk of an answer could. An embedding waits as long for a loop that analyses text.
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -1,4 +1,4 @@
-"""`memory-extproc store`: whether every memory can be found, and what makes it so."""
+"""`memory-extproc store`: check, re-embed, back up and restore the store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NewFolder = Annotated[Path, typer.Argument(file_okay=False, help="folder to wri
 
 @app.command()
 def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
-    """Count memories without a vector, or with one of another model than the configured one.
+    """Count memories without a vector, or with a vector of another model than the configured one.
 
     Exit 0: there are none; 1: there are, and `store reembed` embeds them."""
 
@@ -56,8 +56,8 @@ def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 def reembed(config: ConfigFile = None, source: _Source = "", *, as_json: AsJson = False) -> None:
     """Embed the memories that `store check` counts or, with --from, those of another collection.
 
-    It works beside running sidecars, can be stopped at any time, and goes on where it stood. Exit 1: not for every
-    caller; run it again."""
+    It works beside running sidecars, can be stopped at any time, and continues when run again. Exit 1: failed
+    for some callers; run it again."""
 
     async def run_reembedding(reembedding: Reembedding, other: MemoryStore | None) -> Checked:
         return await (reembedding.backfill() if other is None else reembedding.take_over(other))
@@ -81,8 +81,7 @@ def compact(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 def backup(folder: _NewFolder, config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Write all memories, the journal, consent choices and the forget ledger to FOLDER.
 
-    Texts that are sealed stay sealed, and their keys are not part of it. What Redis holds is for Redis to back up.
-    """
+    Encrypted texts stay encrypted, and their keys are not included. Back up Redis separately."""
     with faults_to_exit():
         settings, data = _load_settings(config)
         _make(folder)
@@ -95,8 +94,8 @@ def backup(folder: _NewFolder, config: ConfigFile = None, *, as_json: AsJson = F
 def restore(folder: _Folder, config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Restore a backup, without the memories that were forgotten since.
 
-    Stop the sidecar of this data directory first. What is there stays where it is as new; files that are there are
-    kept (take a journal over with `learn adopt FOLDER`). It can be broken off and run again."""
+    Stop the sidecar of this data directory first. Existing memories are kept as newer, and existing files are
+    kept (take over a journal with `learn adopt FOLDER`). It can be interrupted and run again."""
     with faults_to_exit():
         settings, data = _load_settings(config)
         with progress() as says:

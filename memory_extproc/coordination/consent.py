@@ -84,7 +84,7 @@ class Consents:
             self._known = OrderedDict((owner, known) for owner, known in self._known.items() if known.chosen)
         self._terms, self._limits = terms, limits
 
-    async def allowed(self, owner: Owner) -> Consent | None:
+    async def read_consent(self, owner: Owner) -> Consent | None:
         now = self._monotonic_now()
         known = self._known.get(owner)
         if known is not None and self._is_fresh(known):
@@ -290,7 +290,7 @@ class RedisConsent:
         pipeline = self._link.client.pipeline(transaction=False)
         pipeline.lrange(self._key(owner.key), first, -1)
         if self._recovery is None:
-            (found,) = await self._link.bounded(pipeline.execute())
+            (found,) = await self._link.limit_time(pipeline.execute())
         else:
             (found,) = await self._recovery.read(pipeline)
         return tuple(map(_of_bytes, found))
@@ -301,21 +301,21 @@ class RedisConsent:
             pipeline = self._link.client.pipeline(transaction=False)
             for name in names:
                 pipeline.lindex(name, -1)
-            found = await self._link.bounded(pipeline.execute()) if names else ()
+            found = await self._link.limit_time(pipeline.execute()) if names else ()
             latest.update((name, _of_bytes(one).consent) for name, one in zip(names, found, strict=True) if one)
         return Counter(latest.values())
 
     async def merge(self, copies: Sequence[Copied]) -> None:
         for copy in copies:
             if copy.kind is Kind.CONSENT:
-                await self._link.bounded(self._merge(keys=[self._key(copy.subject)], args=[copy.body]))
+                await self._link.limit_time(self._merge(keys=[self._key(copy.subject)], args=[copy.body]))
 
     async def copies(self) -> AsyncIterator[Sequence[Copied]]:
         start = f"{self._prefix}:{{"
         async for names in self._link.scan(f"{start}*}}:consent", 1_000):
             for name in names:
                 key = name.removeprefix(start).removesuffix("}:consent")
-                changes = await self._link.bounded(self._link.client.lrange(name, 0, -1))
+                changes = await self._link.limit_time(self._link.client.lrange(name, 0, -1))
                 yield [Copied(Kind.CONSENT, key, bytes(change)) for change in changes]
 
     def _key(self, key: str) -> str:

@@ -76,7 +76,7 @@ class Loss(StrEnum):
 
 async def accept_loss(link: RedisLink, prefix: str) -> None:
     """Let replicas start for a limited time without copies that they cannot read."""
-    await link.bounded(link.client.set(_acceptance_key(prefix), "1", ex=_ACCEPTED_FOR))
+    await link.limit_time(link.client.set(_acceptance_key(prefix), "1", ex=_ACCEPTED_FOR))
 
 
 def generation_key(prefix: str) -> str:
@@ -187,7 +187,7 @@ class Recovery:
         floor = self.sequence
         pipeline.hmget(self.key, self.fields)
         answers: list[Any]
-        *answers, standing = await self._link.bounded(pipeline.execute())
+        *answers, standing = await self._link.limit_time(pipeline.execute())
         self.compare(standing[0], standing[1], floor)
         return answers
 
@@ -196,7 +196,7 @@ class Recovery:
         self.check()
         floor = self.sequence
         args: list[str | int] = [self._directory.now.generation, self._directory.now.name, floor]
-        generation, number = await self._link.bounded(self._advance(keys=[self.key], args=args))
+        generation, number = await self._link.limit_time(self._advance(keys=[self.key], args=args))
         self.compare(generation, number, floor)
 
     async def watch(self) -> None:
@@ -270,7 +270,7 @@ class Recovery:
     async def _recover(self) -> None:
         known = self._directory.now.generation
         if self.loss is None:
-            generation, number = await self._link.bounded(self._link.client.hmget(self.key, self.fields))
+            generation, number = await self._link.limit_time(self._link.client.hmget(self.key, self.fields))
             standing, seen = (generation or b"").decode(), int(number or 0)
             joins = not known and (standing or await self._is_first())
             loss = self._loss_of(standing, seen, self._directory.now.sequence)
@@ -298,14 +298,14 @@ class Recovery:
 
     async def _settle(self) -> None:
         args = [self._directory.now.generation or "-", secrets.token_hex(8), self._directory.now.name]
-        generation, number = await self._link.bounded(self._begin(keys=[self.key], args=args))
+        generation, number = await self._link.limit_time(self._begin(keys=[self.key], args=args))
         self._reopen(generation.decode(), int(number or 0))
 
     async def _restore(self) -> None:
         ours = f"{self._merged}:{self._directory.now.generation}"
-        client, bounded = self._link.client, self._link.bounded
+        client, limit_time = self._link.client, self._link.limit_time
         merged = dict[str, bytes]()
-        accepted = await bounded(client.get(self._acceptance_key)) is not None
+        accepted = await limit_time(client.get(self._acceptance_key)) is not None
         for mirror in (self._own, self._shared):
             if mirror is None:
                 continue
@@ -315,8 +315,8 @@ class Recovery:
                 if not accepted:
                     raise TransientError(f"forgets cannot be restored: {error}") from error
             if mirror is self._own:
-                await bounded(client.sadd(ours, self._directory.now.name))
-                await bounded(client.expire(ours, _KEPT_MERGED))
+                await limit_time(client.sadd(ours, self._directory.now.name))
+                await limit_time(client.expire(ours, _KEPT_MERGED))
         if not merged and self._directory.unsure and not accepted:
             raise TransientError("forgets cannot be restored: there is no copy, and one was set aside")
         if accepted:
@@ -349,7 +349,7 @@ class Recovery:
         try:
             async with asyncio.timeout(self._limits.others.total_seconds()):
                 while late:
-                    there = await self._link.bounded(self._link.client.smembers(merged))
+                    there = await self._link.limit_time(self._link.client.smembers(merged))
                     late -= {name.decode() for name in there}
                     await asyncio.sleep(self._limits.pause.total_seconds() / 5 if late else 0)
         except TimeoutError:

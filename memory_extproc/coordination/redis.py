@@ -132,7 +132,7 @@ class RedisCoordination:
 
     async def version(self, owner: Owner) -> int:
         call = self._client.get(self._key(owner, "version"))
-        return int(await self._link.bounded(call, within=_GLANCE) or 0)
+        return int(await self._link.limit_time(call, within=_GLANCE) or 0)
 
     async def bump(self, owner: Owner, changed: Sequence[str] | None = None) -> int:
         known = changed is not None and 0 < len(changed) <= _MOST_CHANGED
@@ -190,7 +190,7 @@ class RedisCoordination:
         return bool(await self._call_within_timeout(self._swap(keys=keys, args=args)))
 
     async def _call_within_timeout(self, call: Awaitable[Any]) -> Any:
-        return await self._link.bounded(call)
+        return await self._link.limit_time(call)
 
     def _key(self, owner: Owner, what: str) -> str:
         return f"{self._prefix}:{{{owner.key}}}:{what}"
@@ -231,14 +231,14 @@ class RedisOwners:
 
     async def put(self, entry: OwnerEntry) -> None:
         args: list[str | int] = [_owner_name(entry.owner), entry.memories, int(entry.updated_at.timestamp())]
-        await self._link.bounded(self._put(keys=[self._names, self._counts, self._total], args=args))
+        await self._link.limit_time(self._put(keys=[self._names, self._counts, self._total], args=args))
 
     async def page(self, after: Owner | None, limit: int, *, tenant: str = "") -> Sequence[OwnerEntry]:
         first, last = (f"[{tenant}\0", f"({tenant}\1") if tenant else ("-", "+")
         if after is not None:
             first = f"({_owner_name(after)}"
-        names = await self._link.bounded(self._client.zrangebylex(self._names, first, last, 0, limit))
-        counts = await self._link.bounded(self._client.hmget(self._counts, names)) if names else []
+        names = await self._link.limit_time(self._client.zrangebylex(self._names, first, last, 0, limit))
+        counts = await self._link.limit_time(self._client.hmget(self._counts, names)) if names else []
         found = []
         for name, count in zip(names, counts, strict=True):
             if count is not None:  # it went between the two
@@ -248,8 +248,8 @@ class RedisOwners:
         return found
 
     async def totals(self) -> tuple[int, int]:
-        owners = await self._link.bounded(self._client.zcard(self._names))
-        return int(owners), int(await self._link.bounded(self._client.get(self._total)) or 0)
+        owners = await self._link.limit_time(self._client.zcard(self._names))
+        return int(owners), int(await self._link.limit_time(self._client.get(self._total)) or 0)
 
 
 def _owner_name(owner: Owner) -> str:
@@ -325,8 +325,8 @@ class RedisLedger:
         self._check()
         if self._key is None:
             client, name = self._link.client, f"{self._base}:key"
-            await self._link.bounded(client.set(name, secrets.token_bytes(32), nx=True))
-            key = bytes(await self._link.bounded(client.get(name)))
+            await self._link.limit_time(client.set(name, secrets.token_bytes(32), nx=True))
+            key = bytes(await self._link.limit_time(client.get(name)))
             if self._recovery is not None:
                 await self._recovery.advance()
                 await self._recovery.keep([await self._copy_of_key(key)])
@@ -378,7 +378,7 @@ class RedisLedger:
     async def _read(self, pipeline: Any) -> list[Any]:
         if self._recovery is not None:
             return await self._recovery.read(pipeline)
-        answers: list[Any] = await self._link.bounded(pipeline.execute())
+        answers: list[Any] = await self._link.limit_time(pipeline.execute())
         return answers
 
     async def marks(self, subject: str) -> LedgerMarks:
@@ -389,7 +389,7 @@ class RedisLedger:
         floor = 0 if self._recovery is None else self._recovery.sequence
         keys = [*self._of(subject), f"{self._base}:generation"]
         fields = ["id"] if self._recovery is None else self._recovery.fields
-        shut, cuts, items, standing = await self._link.bounded(self._marks(keys=keys, args=fields))
+        shut, cuts, items, standing = await self._link.limit_time(self._marks(keys=keys, args=fields))
         if self._recovery is not None:
             self._recovery.compare(standing[0], standing[1], floor)
         pairs = zip(items[::2], items[1::2], strict=True)
@@ -405,7 +405,7 @@ class RedisLedger:
             match copy.kind:
                 case Kind.KEY:
                     key = await self._key_in(copy)
-                    await self._link.bounded(self._link.client.set(f"{self._base}:key", key))
+                    await self._link.limit_time(self._link.client.set(f"{self._base}:key", key))
                 case Kind.JOB:
                     await self._write_copy(job, b"", (), 0.0)
                 case Kind.CUT:
@@ -414,7 +414,7 @@ class RedisLedger:
                     await self._write_copy(none, b"", copy.items, copy.at)
 
     async def _write_copy(self, job: LedgerJob, cut: bytes, items: Sequence[bytes], at: float) -> None:
-        await self._link.bounded(self._write(*self._script_arguments(job, cut, items, at, copy=True)))
+        await self._link.limit_time(self._write(*self._script_arguments(job, cut, items, at, copy=True)))
 
     async def _key_in(self, copy: Copied) -> bytes:
         if copy.subject != _WRAPPED:
@@ -437,12 +437,12 @@ class RedisLedger:
 
     async def copies(self) -> AsyncIterator[Sequence[Copied]]:
         client = self._link.client
-        if (key := await self._link.bounded(client.get(f"{self._base}:key"))) is not None:
+        if (key := await self._link.limit_time(client.get(f"{self._base}:key"))) is not None:
             yield [await self._copy_of_key(bytes(key))]
         cursor = -1
         while cursor:
             call = client.hscan(f"{self._base}:jobs", cursor=max(cursor, 0), count=_AT_ONCE)
-            cursor, jobs = await self._link.bounded(call)
+            cursor, jobs = await self._link.limit_time(call)
             yield [Copied.of_job(_read(one.decode(), raw)) for one, raw in jobs.items()]
         for what in ("cuts", "items"):
             async for names in self._link.scan(f"{self._base}:{what}:*", _AT_ONCE):

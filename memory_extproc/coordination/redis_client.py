@@ -248,7 +248,7 @@ class RedisLink:
 
     async def open(self) -> None:
         """Ping the server; raises connection and authentication errors."""
-        await self.bounded(self._ping())
+        await self.limit_time(self._ping())
 
     async def _ping(self) -> None:
         """Ping the server, or each master of a cluster: while one is away, some owner's calls would wait for it."""
@@ -258,7 +258,7 @@ class RedisLink:
     def _masters(self) -> dict[str, str]:
         return {"target_nodes": RedisCluster.PRIMARIES} if self._cluster else {}
 
-    async def bounded(self, call: Awaitable[Any], *, within: timedelta | None = None) -> Any:
+    async def limit_time(self, call: Awaitable[Any], *, within: timedelta | None = None) -> Any:
         """Await *call* within our timeout or the shorter *within*.
 
         TransientError immediately while the circuit is open."""
@@ -327,8 +327,8 @@ class RedisLink:
         TransientError if they do not: the write stands, and the caller writes again or elsewhere. All keys lie in
         one slot."""
         if not self._replicas:
-            return await self.bounded(script(keys=keys, args=args))
-        result, having = await self.bounded(self._run_and_wait(script, keys, args))
+            return await self.limit_time(script(keys=keys, args=args))
+        result, having = await self.limit_time(self._run_and_wait(script, keys, args))
         if int(having) < self._replicas:
             raise TransientError("too few replicas of Redis have a write: learn.journal.replicas")
         return result
@@ -354,12 +354,12 @@ class RedisLink:
     async def scan(self, pattern: str, count: int) -> AsyncIterator[list[str]]:
         """Pages of the keys that match, of all masters."""
         if self._cluster:
-            await self.bounded(self.client.initialize())
+            await self.limit_time(self.client.initialize())
         for target in [{"target_nodes": one} for one in self.client.get_primaries()] if self._cluster else [{}]:
             cursor = -1
             while cursor:
                 call = self.client.scan(cursor=max(cursor, 0), match=pattern, count=count, **target)
-                found, names = await self.bounded(call)
+                found, names = await self.limit_time(call)
                 cursor = next(iter(found.values())) if self._cluster else found
                 yield [name.decode() for name in names]
 
@@ -381,10 +381,10 @@ class RedisLink:
 
     async def _ask_masters(self, ask: Callable[[Mapping[str, Any]], Awaitable[Any]]) -> Sequence[Mapping[str, Any]]:
         if not self._cluster:
-            return [await self.bounded(ask({}))]
-        await self.bounded(self.client.initialize())
+            return [await self.limit_time(ask({}))]
+        await self.limit_time(self.client.initialize())
         masters = sorted(self.client.get_primaries(), key=lambda one: str(one.name))
-        return [await self.bounded(ask({"target_nodes": one})) for one in masters]
+        return [await self.limit_time(ask({"target_nodes": one})) for one in masters]
 
     def _count_failure(self) -> None:
         self._failed += 1

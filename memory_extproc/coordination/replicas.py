@@ -192,7 +192,7 @@ class RedisReplicas:
         try:
             keys = [self._leases, self._expiries, self._entries]
             args = [self._holder, self._directory, _since(self.oldest_waiting)]
-            await self._link.bounded(self._leave(keys=keys, args=args))
+            await self._link.limit_time(self._leave(keys=keys, args=args))
         except MemoryExtprocError as error:
             log.info("lease.not_given_back", error=type(error).__name__)  # it runs out by itself
 
@@ -209,13 +209,13 @@ class RedisReplicas:
 
     async def _announce(self, subject: str) -> tuple[int, bytes]:
         keys = [self._counter, self._news, self._era_key]
-        number, era = await self._link.bounded(self._tell(keys=keys, args=[subject, secrets.token_hex(8)]))
+        number, era = await self._link.limit_time(self._tell(keys=keys, args=[subject, secrets.token_hex(8)]))
         await self._try_to_renew()
         return int(number), era
 
     async def _count_behind(self, number: int, era: bytes) -> int:
         keys = [self._leases, self._expiries, self._counter, self._era_key]
-        return int(await self._link.bounded(self._behind(keys=keys, args=[number, era])))
+        return int(await self._link.limit_time(self._behind(keys=keys, args=[number, era])))
 
     def begin_anew(self) -> None:
         """Serve no cached data until the next renewal has dropped it: messages may be gone."""
@@ -238,7 +238,7 @@ class RedisReplicas:
         found = await self._look_up()
         gone = [holder for holder, (directory, _, lives) in found.items() if not lives and directory == name]
         if gone:
-            await self._link.bounded(self._link.client.hdel(self._entries, *gone))
+            await self._link.limit_time(self._link.client.hdel(self._entries, *gone))
         return bool(gone)
 
     async def put_back(self, register: Mapping[str, tuple[str, str, bool]]) -> None:
@@ -246,14 +246,14 @@ class RedisReplicas:
 
         Active replicas renew theirs; the others are dead."""
         for holder, (_, entry, _) in register.items():
-            await self._link.bounded(self._link.client.hsetnx(self._entries, holder, entry))
+            await self._link.limit_time(self._link.client.hsetnx(self._entries, holder, entry))
 
     @property
     def dead_directories(self) -> int:
         return len({directory for directory, _, lives in self.register.values() if not lives})
 
     async def _look_up(self) -> dict[str, tuple[str, str, bool]]:
-        found = await self._link.bounded(self._read_register(keys=[self._expiries, self._entries]))
+        found = await self._link.limit_time(self._read_register(keys=[self._expiries, self._entries]))
         entries = [(holder.decode(), entry.decode(), bool(lives)) for holder, entry, lives in found]
         self.register = {holder: (entry.split("|", 2)[2], entry, lives) for holder, entry, lives in entries}
         return self.register
@@ -274,12 +274,12 @@ class RedisReplicas:
         """Apply the messages and report the last one. False if messages are gone."""
         if not self._era:
             keys, era = [self._counter, self._era_key], secrets.token_hex(8)
-            number, self._era = await self._link.bounded(self._begin(keys=keys, args=[era]))
+            number, self._era = await self._link.limit_time(self._begin(keys=keys, args=[era]))
             self._read = int(number)
         if self._anew:  # after the number was read: a later message is among the next
             await self.heard("")
             self._anew = False
-        fresh = await self._link.bounded(
+        fresh = await self._link.limit_time(
             self._link.client.zrangebyscore(self._news, f"({self._read}", "+inf", withscores=True)
         )
         # A subject with several messages is heard once: after an outage of Redis there are many of few subjects.
@@ -290,7 +290,7 @@ class RedisReplicas:
         keys = [self._counter, self._leases, self._expiries, self._entries, self._era_key]
         since = _since(self.oldest_waiting)
         args: list[str | bytes | int] = [self._holder, ttl, self._read, self._directory, since, self._era]
-        return bool(await self._link.bounded(self._renew(keys=keys, args=args)))
+        return bool(await self._link.limit_time(self._renew(keys=keys, args=args)))
 
     async def _try_to_renew(self) -> None:
         try:

@@ -377,25 +377,25 @@ class RedisKeyTable:
         self._add = link.client.register_script(_ADD)
 
     async def get(self, place: str) -> bytes | None:
-        found = await self._link.bounded(self._client.hget(self._name, place))
+        found = await self._link.limit_time(self._client.hget(self._name, place))
         return None if found is None else bytes(found)
 
     async def add(self, place: str, wrapped: bytes) -> bytes:
-        return bytes(await self._link.bounded(self._add(keys=[self._name], args=[place, wrapped])))
+        return bytes(await self._link.limit_time(self._add(keys=[self._name], args=[place, wrapped])))
 
     async def swap(self, place: str, old: bytes, new: bytes) -> bool:
-        return bool(await self._link.bounded(self._swap(keys=[self._name], args=[place, old, new])))
+        return bool(await self._link.limit_time(self._swap(keys=[self._name], args=[place, old, new])))
 
     async def holds_any(self) -> bool:
-        return bool(await self._link.bounded(self._client.exists(self._name)))
+        return bool(await self._link.limit_time(self._client.exists(self._name)))
 
     async def remove(self, place: str) -> bool:
-        return bool(await self._link.bounded(self._client.hdel(self._name, place)))
+        return bool(await self._link.limit_time(self._client.hdel(self._name, place)))
 
     async def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
         cursor = -1
         while cursor:
-            cursor, page = await self._link.bounded(
+            cursor, page = await self._link.limit_time(
                 self._client.hscan(self._name, cursor=max(cursor, 0), count=_KEYS_PAGE)
             )
             yield [(place.decode(), bytes(wrapped)) for place, wrapped in page.items()]

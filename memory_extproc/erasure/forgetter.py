@@ -27,7 +27,14 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from memory_extproc.concurrency import contain_faults
-from memory_extproc.erasure.receipts import Signer, Verification, look_again, parse_proof, signature_state, unsigned
+from memory_extproc.erasure.receipts import (
+    Signer,
+    Verification,
+    look_again,
+    parse_proof,
+    signature_state,
+    strip_signature,
+)
 from memory_extproc.erasure.steps import Erasable, Eraser, Waiting, compute_cascade
 from memory_extproc.erasure.tombstones import Job, TombstoneIndex, without_words
 from memory_extproc.errors import MemoryExtprocError, NotConfirmedError, PermanentError, TransientError
@@ -123,7 +130,7 @@ class Forgetter:
         at = self._now().timestamp()
         named = await self._name_found(owner, scope)
         rows = {memory.id: memory async for memory in self._eraser.rows(owner)}
-        rows |= {memory.id: memory for memory in self._holders.partitions.unstored(owner)}
+        rows |= {memory.id: memory for memory in self._holders.partitions.list_unstored(owner)}
         taken = await compute_cascade(rows.values(), named, at, at)
         memories = sorted(taken.memories.values(), key=lambda one: (-one.created_at.timestamp(), one.id))
         return await self._plans.store(owner, scope, memories, taken.named & taken.memories.keys())
@@ -208,7 +215,7 @@ class Forgetter:
 
     def _sign_receipt(self, job: Job) -> ForgetReceipt:
         receipt = job.receipt()
-        return unsigned(receipt) if self._signer is None else self._signer.sign(receipt)
+        return strip_signature(receipt) if self._signer is None else self._signer.sign(receipt)
 
     def _start(self, job: Job) -> _Running:
         """Start a job, or return it if it runs: a resumed job may just have been accepted."""

@@ -77,7 +77,7 @@ def key_id(key: Ed25519PublicKey) -> str:
     return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
 
 
-def unsigned(receipt: ForgetReceipt) -> ForgetReceipt:
+def strip_signature(receipt: ForgetReceipt) -> ForgetReceipt:
     """*receipt* with the bytes that a signature would be over."""
     return replace(receipt, signed=canonical(receipt), signature=b"", key_id="")
 

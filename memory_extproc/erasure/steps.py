@@ -48,7 +48,7 @@ class ExclusivePartition(Protocol):
     """An owner's partition with all other writers excluded."""
 
     @property
-    def unstored(self) -> Callable[[], Sequence[Memory]]: ...
+    def list_unstored(self) -> Callable[[], Sequence[Memory]]: ...
     @property
     def delete(self) -> Callable[[Sequence[str]], Awaitable[None]]: ...
     @property
@@ -60,7 +60,7 @@ class ForgettablePartitions(Protocol):
 
     def alone(self, owner: Owner) -> AbstractAsyncContextManager[ExclusivePartition]: ...
     def drop(self, owner: Owner) -> None: ...
-    def unstored(self, owner: Owner) -> Sequence[Memory]: ...
+    def list_unstored(self, owner: Owner) -> Sequence[Memory]: ...
 
 
 class PendingMemorySource(Protocol):
@@ -139,7 +139,7 @@ class Eraser:
         blind = await self._forgotten.blind()
         asked = {*scope.ids, *scope.listed} - {""} if scope.by_id_alone else set()
         items = {blind.item(Kind.MEMORY, owner, one) for one in asked}
-        unstored = self._holders.partitions.unstored(owner)
+        unstored = self._holders.partitions.list_unstored(owner)
         return items | cascade(unstored, scope, until, self._now().timestamp()).items(blind)
 
     async def find_waiting(self, job: Job) -> Waiting:
@@ -192,13 +192,13 @@ class Eraser:
         if notes:
             return job.pends(WAITING_TURNS, f"turns accepted before it wait to be learned; {'; '.join(notes)}")
         if WAITING_TURNS in job.steps:
-            job = job.done(WAITING_TURNS, self._now())
+            job = job.mark_done(WAITING_TURNS, self._now())
         return msgspec.structs.replace(job, state=ForgetState.CLEAN, clean_at=self._now())
 
     async def _gather(self, job: Job, alone: ExclusivePartition) -> _Known:
         owner, scope, foresees = _owner(job), _scope(job), self._holders.foresees
         rows = {memory.id: memory async for memory in self.rows(owner)}
-        rows |= {memory.id: memory for memory in alone.unstored()}
+        rows |= {memory.id: memory for memory in alone.list_unstored()}
         entries = [entry async for entry in self._holders.journal.of_owner(owner)]
         unlearned = [entry.turn for entry in entries if entry.state in _UNLEARNED]
         coming: dict[str, Memory] = {}
@@ -253,7 +253,7 @@ class Eraser:
             await alone.delete(sorted(ids))
         if scope.everything and not late and self._holders.keys is not None:
             await self._holders.keys.destroy(owner)
-        job = job.add_removed("memories", len(ids)).done("journal", self._now())
+        job = job.add_removed("memories", len(ids)).mark_done("journal", self._now())
         left = frozenset(turn.id for turn in known.turns) - {turn.id for turn in turns}
         return job.pends("files", "deleted rows are being purged from the store's files"), left
 
@@ -267,14 +267,14 @@ class Eraser:
         Positions of conversations are hashes, and are erased only with everything."""
         kinds = None if _scope(job).everything and not job.waits_for_turns else TEXT_KINDS
         await self._holders.coordination.delete_records(_owner(job), kinds)
-        return job.done("records", self._now())
+        return job.mark_done("records", self._now())
 
     async def verify_gone(self, job: Job) -> Job:
         late, turns = await self.erased_again(_owner(job))
         # A turn on its way into the journal may have recorded its words after the first search.
         await self._holders.coordination.delete_records(_owner(job), TEXT_KINDS)
         job = job.add_removed("memories", late).add_removed("journal", turns)
-        job = job.done("memories", self._now(), note=job.steps["memories"].note)
+        job = job.mark_done("memories", self._now(), note=job.steps["memories"].note)
         await self._ledger.write(job.to_ledger())
         return job
 
@@ -307,7 +307,7 @@ class Eraser:
 
     async def purge(self, job: Job) -> Job:
         if await self._holders.purges.purge(_owner(job)):
-            return job.done("files", self._now())
+            return job.mark_done("files", self._now())
         if job.steps["files"].pending_until is None:
             job = job.pends("files", _NOT_PURGED, self._now() + self._server_purge)
             await self._ledger.write(job.to_ledger())
@@ -315,7 +315,7 @@ class Eraser:
 
     async def complete(self, job: Job) -> Job:
         now = self._now()
-        job = msgspec.structs.replace(job.done("files", now), state=ForgetState.COMPLETE, completed_at=now)
+        job = msgspec.structs.replace(job.mark_done("files", now), state=ForgetState.COMPLETE, completed_at=now)
         await self._ledger.write(job.to_ledger())
         log.info("forget.complete", scope=job.name)
         return job

@@ -579,7 +579,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         step = self.steps.get(store, Step())
         return self._with(store, msgspec.structs.replace(step, removed=step.removed + count))
 
-    def done(self, store: str, at: datetime, *, note: str = "") -> Job:
+    def mark_done(self, store: str, at: datetime, *, note: str = "") -> Job:
         step = self.steps.get(store, Step())
         if step.done_at is not None:
             return self

@@ -51,9 +51,9 @@ async def embedder_of(settings: Settings) -> AsyncIterator[EmbeddingModel]:
 
 @asynccontextmanager
 async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = False) -> AsyncIterator[Bench]:
-    """The configured embedder, extractor and recaller, for memories held in process alone: with the deadline, the
-    caches and the bounds of a sidecar. *unbounded*: without a deadline, so that no figure depends on how busy the
-    machine is. *topics*: what was said is summed up, too."""
+    """The configured embedder, extractor and recaller over memories in process, with the deadline, caches and
+    limits of a sidecar. *unbounded*: without a deadline, so that no figure depends on the load of the machine.
+    *topics*: with summaries."""
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         embedder = await open_embedder(settings, metrics, stack)
@@ -96,20 +96,20 @@ async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = F
 
 
 def _at_once(extraction: Extraction) -> FactExtractor | None:
-    """Nobody comes back to an evaluation: what the model cannot do now, the rules do."""
+    """An evaluation never retries: if the model is unavailable, rules extract."""
     if extraction.extractor is None or extraction.fallback is None:
         return extraction.extractor
     return Fallback(extraction.extractor, extraction.fallback, waits=False)
 
 
-UNHURRIED = timedelta(minutes=1)  # for one question
-READ_WITHIN = timedelta(seconds=30)  # of one owner's memories out of the store; nobody waits behind it
+UNHURRIED = timedelta(minutes=1)  # per question
+READ_WITHIN = timedelta(seconds=30)  # to read an owner's memories from the store; nothing waits behind it
 
 
 @asynccontextmanager
 async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Recaller]:
-    """The read path over the configured store. ConfigurationError while a sidecar holds the Lite file: Milvus
-    Lite lets one process in. Beside a sidecar with a Milvus server it only reads."""
+    """The read path over the configured store. ConfigurationError while a sidecar holds the Lite file, which
+    allows a single process. Beside a sidecar with a Milvus server it only reads."""
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
         data = _absolute(settings.data_dir)
@@ -118,7 +118,7 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
         stack.push_async_callback(store.close)
         await store.open()
-        # It reads once, what is there now: versions of other replicas play no part.
+        # It reads once, so versions of other replicas do not matter.
         limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=READ_WITHIN)
         coordination = InMemoryCoordination(now)
         link = await open_link(settings, metrics, stack)
@@ -142,8 +142,8 @@ async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Re
 
 
 def _without_deadline(settings: Settings) -> Settings:
-    """With time enough for every step: a busy machine would else turn answers into those of a lower rung (words
-    alone, no reranking), and the figures would speak of the machine."""
+    """Give every step ample time: on a busy machine, timeouts would switch to fallbacks (words alone, no
+    reranking), and the figures would describe the machine."""
     return settings.model_copy(update={"recall": settings.recall.model_copy(update={"deadline": UNHURRIED})})
 
 

@@ -26,7 +26,7 @@ import msgspec
 
 from memory_extproc.evaluation.datasets import Conversation, DatasetError, Question, check, conversations_of_lines
 from memory_extproc.evaluation.metrics import mean
-from memory_extproc.evaluation.runner import Bench, Bounds, Played, Says, filled
+from memory_extproc.evaluation.runner import Bench, Bounds, Played, Says, wait_filled
 from memory_extproc.model import Caller, RecallRequest, RecallResult
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.safety.neutralize import harmless
@@ -162,8 +162,8 @@ async def ask_by_intent(
     for done, (conversation, questions) in enumerate(intents.people):
         says("learning and asking", done, len(intents.people))
         async with AsyncExitStack() as stack:
-            there = await stack.enter_async_context(bench.played(conversation, bench.partition, bench.topics))
-            await filled(there, bench.embedder)
+            there = await stack.enter_async_context(bench.play(conversation, bench.partition, bench.topics))
+            await wait_filled(there, bench.embedder)
             recaller = bench.recaller(there.partitions, bench.embedder, there.clock)
             for question in questions:
                 if question.query not in embedding:

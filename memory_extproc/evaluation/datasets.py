@@ -1,4 +1,4 @@
-"""What a data set says, whatever its format: conversations, notes, and questions with what answers them."""
+"""A data set in any format: conversations, notes, and questions with the ids of their answers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from memory_extproc.model import Role
 
 
 class DatasetError(PermanentError):
-    """A data set that is not what it says it is; names the place, never the words that stand there."""
+    """A malformed data set; the message names the place, never its words."""
 
 
 class Category(StrEnum):
-    """Kinds of question: LoCoMo's five, and those of our own sets that it has no name for."""
+    """Kinds of question: LoCoMo's five, and further kinds of our own sets."""
 
     MULTI_HOP = "multi-hop"
     TEMPORAL = "temporal"
@@ -33,7 +33,7 @@ class Category(StrEnum):
     UNNAMED = ""
 
 
-# The questions that the figures at the top are about; an adversarial one has no answer to be found.
+# The questions of the headline figures; an adversarial question has no answer.
 ANSWERABLE = frozenset({"multi-hop", "temporal", "open-domain", "single-hop"})
 
 
@@ -50,7 +50,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A memory outside any conversation: put in as it is. *replaces*: the id of the one it takes the place of."""
+    """A memory outside any conversation, stored unchanged. *replaces*: id of the memory that it supersedes."""
 
     id: str
     text: str = field(repr=False)
@@ -60,8 +60,8 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """*relevant*: ids of what answers it; none: nothing does. *unwanted*: of what must not be injected for it.
-    *earlier*: the user's messages just before."""
+    """*relevant*: ids of the answers; empty if there is none. *unwanted*: ids that must not be injected.
+    *earlier*: the user's previous messages."""
 
     id: str
     text: str = field(repr=False)
@@ -90,7 +90,7 @@ class Conversation:
 
     @property
     def ids(self) -> list[str]:
-        """Of all that is to be remembered."""
+        """Ids of all messages and notes."""
         return [*(one.id for one in self.said), *(one.id for one in self.noted)]
 
     @property
@@ -110,7 +110,7 @@ class Dataset:
 
 
 def check(conversations: Sequence[Conversation], where: str) -> None:
-    """DatasetError where there is nothing to measure, or one name stands for two things."""
+    """DatasetError if there is nothing to measure, or a name is used twice."""
     if not conversations:
         raise DatasetError(f"{where}: holds no conversation")
     names: set[str] = set()
@@ -127,14 +127,14 @@ def check(conversations: Sequence[Conversation], where: str) -> None:
         raise DatasetError(f"{where}: asks no question")
 
 
-# A file into a data set: the JSON of LoCoMo or of LongMemEval, our JSON lines, or a directory of cases, told apart
-# by what they hold.
+# Read a file as a data set: LoCoMo's or LongMemEval's JSON, our JSON lines, or a directory of cases; the content
+# decides the format.
 
 LARGEST = 1 << 30  # bytes; LoCoMo whole has 3 MB
 
 
 def read_datasets(paths: Sequence[Path]) -> Dataset:
-    """Several sets as one; where names of conversations meet, the file's stands before them."""
+    """Join several sets; a conversation name in several files is prefixed with its file's name."""
     read = [read_dataset(path) for path in paths]
     taken = Counter(one.name for dataset in read for one in dataset.conversations)
     found = tuple(
@@ -157,7 +157,7 @@ def thin_out(dataset: Dataset, most: int) -> Dataset:
 
 
 def packaged_sets() -> tuple[Path, ...]:
-    """Sets of made-up people that come with the product: nobody's data."""
+    """The packaged data sets, about invented people."""
     return tuple(sorted((Path(__file__).parent / "sets").glob("*.jsonl.xz")))
 
 
@@ -169,7 +169,7 @@ def _unpack(packed: bytes) -> bytes:
 
 
 def read_dataset(path: Path) -> Dataset:
-    """DatasetError for what cannot be read or is of no format; it names the place within the file."""
+    """DatasetError for an unreadable file or unknown format; it names the place within the file."""
     if path.is_dir():
         found = conversations_of_cases(path)
         check(found, path.name)
@@ -299,7 +299,7 @@ def _conversation_of_lines(name: str, gathered: _Gathered) -> Conversation:
         for key, ids in (("relevant", question.relevant), ("unwanted", question.unwanted)):
             if unknown := sorted(ids - known):
                 raise DatasetError(f"{place}: {key}: there is no memory {unknown[0]!r} of {name!r}")
-    ordered = sorted(gathered.said, key=lambda one: one.at)  # stable: lines of one moment keep their order
+    ordered = sorted(gathered.said, key=lambda one: one.at)  # stable: lines with equal times keep their order
     return Conversation(
         name, tuple(ordered), tuple(question for _, question in gathered.questions), noted=tuple(gathered.noted)
     )
@@ -307,20 +307,20 @@ def _conversation_of_lines(name: str, gathered: _Gathered) -> Conversation:
 
 # Data sets as others publish them.
 
-BETWEEN = timedelta(seconds=30)  # the data has a time for each session only: messages follow one another
+BETWEEN = timedelta(seconds=30)  # the data has times for sessions only; messages get this distance
 
 
 def conversations_of_list(parsed: object, where: str) -> list[Conversation]:
-    """Of a JSON list; what its first sample has tells LongMemEval from LoCoMo."""
+    """Conversations of a JSON list; the keys of its first sample tell LongMemEval from LoCoMo."""
     samples = [_mapping(sample, f"{where}[{at}]") for at, sample in enumerate(_list(parsed, where))]
     if samples and "haystack_sessions" in samples[0]:
         return [_conversation_of_haystack(sample, f"{where}[{at}]") for at, sample in enumerate(samples)]
     return [_conversation_of_locomo(sample, f"{where}[{at}]") for at, sample in enumerate(samples)]
 
 
-# Wu et al., ICLR 2025: each question has a history of its own, sessions of a user and an assistant. Evidence is
-# the turns marked `has_answer`; where none is, what the user said in the sessions named. A question whose id ends
-# with "_abs" has no answer.
+# Wu et al., ICLR 2025: each question has its own history, sessions of a user and an assistant. Evidence is the
+# turns marked `has_answer`, or else the user's messages in the named sessions. A question whose id ends with "_abs"
+# has no answer.
 
 _ABSTAINS = "_abs"
 _A_DATE = "2023/05/20 (Sat) 02:21"
@@ -375,7 +375,7 @@ def _turn(turn: Mapping[str, Any], where: str, session: str, number: int, begins
     return Said(f"{session}:{number}", _ROLES[role], text.strip(), session, begins + number * BETWEEN)
 
 
-# One file a case: memories, a query, which of them must be injected for it and which must not.
+# A file per case: memories, a query, and the memories that must or must not be injected for it.
 
 
 class _Case(msgspec.Struct, frozen=True):
@@ -388,7 +388,7 @@ class _Case(msgspec.Struct, frozen=True):
 
 
 def conversations_of_cases(directory: Path) -> list[Conversation]:
-    """One of each `*.json` below *directory*, by name. DatasetError names the file."""
+    """A conversation per `*.json` below *directory*, by name. DatasetError names the file."""
     return [_conversation_of_case(path, directory) for path in sorted(directory.rglob("*.json"))]
 
 
@@ -409,10 +409,9 @@ def _conversation_of_case(path: Path, directory: Path) -> Conversation:
     return Conversation(where, (), (question,), noted=noted)
 
 
-# Reads LoCoMo's format (Maharana et al., ACL 2024), the one of its `locomo10.json`.
-#
-# The two speakers stand in for the caller (`speaker_a`) and the assistant (`speaker_b`). A message is learned as
-# "Name: words", with the caption of a picture it shows behind it.
+# Read LoCoMo's format (Maharana et al., ACL 2024), as in `locomo10.json`. The two speakers act as the caller
+# (`speaker_a`) and the assistant (`speaker_b`). A message is learned as "Name: words", followed by the caption of
+# its picture.
 
 CATEGORIES: Mapping[int, Category] = {
     1: Category.MULTI_HOP,

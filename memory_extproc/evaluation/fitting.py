@@ -1,4 +1,4 @@
-"""From data sets to a file of weights: both rankers, and how they fare beside those of before."""
+"""Fit a file of weights to data sets: both rankers, with held-out figures beside the previous weights."""
 
 from __future__ import annotations
 
@@ -54,15 +54,14 @@ from memory_extproc.recall.weights import (
     worth_of,
 )
 
-# Fits the weights that recall goes by, and says how good they are on conversations they were not fitted on.
-#
-# The ranker learns from questions and their evidence. What tells whether anything helps learns from those
-# questions and from questions that nothing answers, with scores of rankers that had not seen the conversation;
-# its bias is set so that the default threshold is where the wanted share of foreign questions gets nothing.
+# Fit the recall weights and measure them on held-out conversations. The ranker learns from questions and their
+# evidence. The gate learns from these questions and from unanswerable questions, with scores of rankers that had
+# not seen the conversation; its bias is set so that at the default threshold the wanted share of foreign questions
+# gets nothing.
 
 Floats = npt.NDArray[np.float64]
 Says = Callable[[str, int, int], None]
-# A yes or no, or a measure of a memory by itself: what is usual for it does not depend on the question.
+# Flags, or measures of a memory by itself: their scale does not depend on the question.
 OWN_SCALE = frozenset({
     "asks", "ends_asking", "tells_time", "tells_number", "tells_names", "subject", "only_subject", "days_agree",
     "days_same", "days_apart", "time_for_when", "names_for_which", "length", "rarity",
@@ -72,7 +71,7 @@ OWN_SCALE = frozenset({
 _OF_QUESTION = frozenset({"known", "known_near", "asked_terms", FOREIGN})
 _ENOUGH = tuple(at / 4 for at in range(-12, 5))
 _SLOPES = (0.5, 1.0, 2.0, 3.0)
-_OF_MEMORY = ("dense", "covered", "near", CLOSELY, ANOTHER)  # what a memory's own features say of its soundness
+_OF_MEMORY = ("dense", "covered", "near", CLOSELY, ANOTHER)  # a memory's own features that predict its soundness
 _LOOKED_AT = 8  # candidates of a question, in learning which of them are sound
 _LEAST_SPREAD = 1e-3
 _LEAST_SIZES = 0.5  # deviation of the logarithm of the number of memories
@@ -82,17 +81,17 @@ FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Aims:
-    """What is wanted of the weights. Each kind of store counts as a whole, however many questions there are to it:
-    *ranked* in learning the order, *gated* in learning whether anything helps. Within a kind a question to its own
-    memories with its names counts 1, others as said here: names alone would tell if a question never came under
-    neutral names to its own memories (*neutral*), or under theirs to others (*swapped*)."""
+    """Targets of the fit. Each kind of store counts as a whole, regardless of its number of questions: *ranked*
+    for the order, *gated* for the gate. Within a kind, a question with names to its own memories counts 1; the
+    weights here apply to questions under neutral names (*neutral*) and to foreign memories (*swapped*). Without
+    these, names alone would identify foreign questions."""
 
     threshold: float = 0.6
     limit: int = 5
     abstention: float = 0.905
     abstention_chats: float = 0.85
     loss: float = 0.07  # of recall, to the threshold as a whole
-    selection: float = 0.03  # to judging each memory, whatever the gate has lost already
+    selection: float = 0.03  # share lost by judging single memories, in addition to the gate's loss
     selection_notes: float = 0.04  # the same of notes
     ranker_l2: float = 0.1
     worth_l2: float = 1e-3
@@ -109,7 +108,7 @@ class Aims:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutFigures:
-    """Figures on what was held out. *recall_at_threshold* and *loss* at the limit of the aims."""
+    """Held-out figures. *recall_at_threshold* and *loss* at the limit of the aims."""
 
     recall: Validated
     abstention: float | None
@@ -130,7 +129,7 @@ class Tuned:
 def tune(gathered: Sequence[Gathered], aims: Aims, says: Says = lambda _step, _done, _whole: None) -> Tuned:
     """ValueError when there are fewer than two conversations, or nothing to learn from."""
     names = {one.conversation for one in gathered}
-    if len(names) < 2:  # noqa: PLR2004 - one to fit on, one to judge by
+    if len(names) < 2:  # noqa: PLR2004 - one to fit on, another to judge by
         raise ValueError("cross-validation needs two conversations or more")
     held: list[tuple[Gathered, Ranker]] = []
     parts = folds(names)
@@ -182,7 +181,7 @@ def _share_covered(one: Gathered, places: Iterable[int]) -> float:
 
 
 def folds(names: Iterable[str]) -> list[frozenset[str]]:
-    """Conversations parted for cross-validation: each is in one part, at most FOLDS parts, the same every time."""
+    """Split conversations for cross-validation into at most FOLDS parts, deterministically."""
     ordered = sorted(names)
     return [frozenset(ordered[at::FOLDS]) for at in range(min(FOLDS, len(ordered)))]
 
@@ -208,7 +207,7 @@ def _fit_ranker(gathered: Sequence[Gathered], aims: Aims) -> Ranker:
 
 
 def scales_of(gathered: Sequence[Gathered]) -> dict[str, Feature]:
-    """What is usual for each feature, without weights yet."""
+    """The usual scale of each feature, without weights yet."""
     scales = {}
     names = gathered[0].candidates.names
     for at, name in enumerate(names):
@@ -261,8 +260,8 @@ def _scored_held_out(
     whole: Mapping[str, Feature],
     aims: Aims,
 ) -> list[_Scored]:
-    """Scores by rankers that have not seen the memories asked, as they will be in use; with a single
-    conversation to fit on, by the one there is."""
+    """Scores by rankers that have not seen the memories, as in use; with a single conversation, by the ranker
+    fitted on it."""
     parts = folds({one.conversation for one in kept})
     rankers: dict[str, Mapping[str, Feature]] = {}
     for part in parts if len(parts) > 1 else ():
@@ -297,8 +296,8 @@ def _worth(stacked: Sequence[_Scored], aims: Aims) -> Worth:
 
 
 def _balance_kinds(asked: Sequence[Gathered], weight: Floats, aims: Aims) -> Floats:
-    """*weight* so that each kind of store counts as the aims say, and what is answered in it as much as what is
-    not."""
+    """Rescale *weight* so that each kind of store counts as the aims say, half for answerable and half for
+    unanswerable questions."""
     kinds = np.array([f"{one.kind}{bool(one.question.relevant)}" for one in asked])
     shares = np.array([aims.gated[one.kind] for one in asked])
     totals = {kind: weight[kinds == kind].sum() for kind in set(kinds.tolist())}
@@ -308,9 +307,9 @@ def _balance_kinds(asked: Sequence[Gathered], weight: Floats, aims: Aims) -> Flo
 
 
 def _shift(fitted: Logistic, strangers: Sequence[_Scored], aims: Aims) -> tuple[float, dict[str, float]]:
-    """What moves the wanted share of *strangers* below the threshold: for the bias, and for the size of the store
-    and the length of what stands in it, so that it is about that share of them in each kind of store (a quantile
-    regression: Koenker and Bassett 1978). Of stores that are alike there is nothing to learn for others."""
+    """The shift of the bias, and of the weights of store size and length, that moves the wanted share of
+    *strangers* below the threshold in each kind of store (a quantile regression: Koenker and Bassett 1978).
+    Similar stores teach nothing about other kinds."""
     rows = np.array([[one.measured[name] for name in MEASURES] for one in strangers])
     odds = rows @ fitted.weights + fitted.bias
     wanted = np.array([aims.target_abstention(one.one.kind) for one in strangers])
@@ -368,8 +367,8 @@ def _relevance(stacked: Sequence[_Scored], worth: Worth, aims: Aims) -> Relevanc
 
 
 def _soundness(kept: Sequence[_Scored], aims: Aims) -> dict[str, float]:
-    """What a memory's own features are worth, in points of score: their weights beside that of the score itself in
-    the probability that one of the first candidates answers."""
+    """The weights of a memory's own features in points of score, from the probability that one of the first
+    candidates answers."""
     named = [name for name in _OF_MEMORY if name in kept[0].one.candidates.names]
     asked = Counter(one.one.kind for one in kept)
     rows, truth, counts = [], [], []
@@ -422,18 +421,18 @@ class _Chosen:
         return float(covered.mean()), float(passes.sum(axis=1).mean())
 
 
-_FEWEST = 2  # conversations: one to fit on, one to judge by
+_FEWEST = 2  # conversations: one to fit on, another to judge by
 _FEW = "_few"  # ends the names of rankers for stores of few memories
 AMONG_MANY = Aims()
 _SMALL = {Kind.TALK: 0.3, Kind.CHAT: 0.05, Kind.NOTES: 1.0}
-AMONG_FEW = Aims(selection_notes=0.05, ranked=_SMALL, gated=_SMALL)  # notes teach what is for small stores
+AMONG_FEW = Aims(selection_notes=0.05, ranked=_SMALL, gated=_SMALL)  # notes teach the weights of small stores
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """*said*: the figures with their spread over the conversations. "after" is held out. "before" is what the
-    packaged weights do: where they were fitted on the same conversations ("before_fitted_on"), they have seen
-    them, and the two rows do not compare."""
+    """*said*: the figures with their spread over the conversations. "after" is held out. "before" is the
+    packaged weights: if these were fitted on the same conversations ("before_fitted_on"), the two rows do not
+    compare."""
 
     weights: Weights
     said: dict[str, Any]
@@ -447,8 +446,8 @@ async def fitted_weights(
     words: bool = True,
     says: Says = lambda _step, _done, _whole: None,
 ) -> Fitted:
-    """PermanentError when *dataset* has too little to fit on. *features*: also leave each feature out in turn.
-    *words*: fit the rankers of words too; the packaged ones serve beside any model."""
+    """PermanentError if *dataset* is too small. *features*: also leave each feature out in turn. *words*: fit
+    the word rankers too; the packaged ones serve beside any model."""
     before = packaged_weights()
     said: dict[str, Any] = {
         "dataset": dataset.name,
@@ -484,8 +483,8 @@ async def fitted_weights(
 def fit_rankers(
     kind: str, gathered: Sequence[Gathered], before: Weights, says: Says = lambda _step, _done, _whole: None
 ) -> tuple[dict[str, Ranker], dict[str, Any]]:
-    """The rankers of *kind*, for stores of many and of few memories, and how they fare. None where nothing was read
-    closely that could teach one."""
+    """The rankers of *kind*, for large and small stores, with their figures. None if no question was read
+    closely."""
     if kind == "close":
         gathered = [one for one in gathered if CLOSELY in one.candidates.names]
         if len({one.conversation for one in gathered}) < _FEWEST:
@@ -496,7 +495,7 @@ def fit_rankers(
         rankers[name] = tuned.ranker
         now = _of_before(before, name)
         said[name] = _compare(figures_of([(one, now) for one in gathered], aims), tuned.held)
-        # Of sets of unlike kind taken together the figures are a mixture: each kind by itself says more.
+        # For sets of different kinds, figures per kind say more than the mixture.
         said[name]["kinds"] = {
             of.value: _row(figures_of(some, aims))
             for of in Kind
@@ -506,7 +505,7 @@ def fit_rankers(
 
 
 def _of_before(before: Weights, name: str) -> Ranker:
-    """What stood in the place of the ranker *name*."""
+    """The previous ranker for *name*."""
     found: Ranker | None = getattr(before, name) or getattr(before, name.removesuffix(_FEW))
     return found or before.hybrid
 

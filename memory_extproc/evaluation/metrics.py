@@ -1,4 +1,4 @@
-"""From what a system answered to the figures of the table, the sweep and the report. Pure."""
+"""Compute the figures of the table, the sweep and the report from a system's answers. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from memory_extproc.topics.boundaries import ShiftLimits, embed_turns, shifts
 
 DEPTHS = (5, 10, 20)
 THRESHOLDS = tuple(at / 20 for at in range(21))
-NEUTRALISED = frozenset({Names.FIRST_PERSON, Names.NEUTRAL})  # those that abstention is measured by
+NEUTRALISED = frozenset({Names.FIRST_PERSON, Names.NEUTRAL})  # the questions of the abstention figure
 _DIGITS = 4
 _DRAWS, _SEED, _BOUNDS = 1_000, 7, (0.025, 0.975)  # of the bootstrap
 
@@ -56,22 +56,22 @@ def figures(run: Run) -> Figures:
 
 
 def sweep(run: Run) -> list[Figures]:
-    """What each threshold from 0 to 1 would do, at the limit of *run*, out of the same answers."""
+    """The figures at each threshold from 0 to 1, at the limit of *run*, from the same answers."""
     counted = [one for one in run.asked if one.names is None and one.question.counts]
     strangers = [one for one in run.asked if unanswerable(one)]
     return [_swept(counted, strangers, Bounds(threshold, run.bounds.limit)) for threshold in THRESHOLDS]
 
 
 def unanswerable(one: Asked) -> bool:
-    """Whether nothing in memory answers it: a question to others whose names are neutral, or one of a set that
-    says so itself. A question of LoCoMo without evidence has an answer all the same."""
+    """Whether no memory answers: a foreign question under neutral names, or a question marked as unanswerable. A
+    question of LoCoMo without evidence has an answer all the same."""
     if one.names is not None:
         return one.names in NEUTRALISED
     return not one.question.relevant and not one.played.conversation.speakers
 
 
 def passing(answer: Answer, bounds: Bounds) -> list[Memory]:
-    """What would be injected within *bounds*, but for the block's tokens: the best in their order."""
+    """The memories injected within *bounds*, in order, ignoring the block's tokens."""
     relevant = (one.memory for one in answer.ranked if one.relevance >= bounds.threshold)
     return [memory for memory, _ in zip(relevant, range(bounds.limit), strict=False)]
 
@@ -94,7 +94,7 @@ def _retrieval(asked: Sequence[Asked]) -> Figures:
 
 
 def _abstention(asked: Sequence[Asked], bounds: Bounds) -> Figures:
-    """The share of unanswerable questions for which nothing is injected; by what became of the names in them."""
+    """The share of unanswerable questions without injection, by treatment of names."""
     by_names: dict[str, list[float]] = defaultdict(list)
     abstained = []
     for one in asked:
@@ -112,7 +112,7 @@ def _abstention(asked: Sequence[Asked], bounds: Bounds) -> Figures:
 
 
 def _injection(asked: Sequence[Asked], bounds: Bounds) -> Figures:
-    """What would stand in the blocks, as the recaller made them."""
+    """The content of the blocks, as the recaller made them."""
     chosen = [(one, one.answer.injected) for one in asked]
     with_limit = [covered_share(one, passing(one.answer, Bounds(0.0, bounds.limit))) for one in asked]
     at_threshold = [covered_share(one, memories) for one, memories in chosen]
@@ -159,10 +159,10 @@ def _helps(one: Asked, memory: Memory) -> bool:
 
 
 def _count_learned(run: Run) -> Figures:
-    """What the write path made of the data: evidence it left out can be found by no ranking."""
+    """Figures of the write path: no ranking finds evidence that was not stored."""
     evidence = unreachable = 0
     for there in run.played:
-        covered = there.covered()
+        covered = there.list_covered()
         for question in there.conversation.questions:
             if question.counts:
                 evidence += len(question.relevant)
@@ -179,8 +179,8 @@ def _count_learned(run: Run) -> Figures:
 
 
 def _latency(home: Sequence[Asked], *, lexical: bool) -> Figures:
-    """By stage, and what the whole costs as a multiple of embedding the query in the same run; that needs a query
-    that was embedded, so *lexical* has no such figure."""
+    """Seconds by stage, and the total as a multiple of embedding the query in the same run; *lexical* runs have
+    no such multiple."""
     stages: dict[str, list[float]] = defaultdict(list)
     for one in home:
         for stage, seconds in one.answer.seconds.items():
@@ -203,15 +203,13 @@ def _round_values(value: Any) -> Any:
     return [_round_values(inner) for inner in value] if isinstance(value, list) else value
 
 
-# Figures of one ranking. Pure.
-#
-# Positions count what the data set names (LoCoMo: turns), not memories: a memory that stands for n of them takes
-# up n positions, again when an earlier one stood for the same. It counts where its last position is, so a memory
-# that does not fit whole into the first k counts for nothing there.
+# Figures of a ranking. Pure. Positions count the data set's units (LoCoMo: turns), not memories: a memory that
+# covers n of them takes n positions, also if an earlier memory covered them. It counts at its last position, so a
+# memory that does not fit whole into the first k counts for nothing there.
 
 
 def positions(covers: Iterable[Sequence[str]]) -> dict[str, int]:
-    """Id → the position, from 1, by which it was found first. What stands for nothing takes up one position."""
+    """Id → its first position, from 1. A memory that covers nothing takes one position."""
     found: dict[str, int] = {}
     used = 0
     for ids in covers:
@@ -227,8 +225,8 @@ def recall_at(k: int, found: dict[str, int], relevant: frozenset[str]) -> float:
 
 
 def ndcg_at(k: int, found: dict[str, int], relevant: frozenset[str]) -> float:
-    """Normalised discounted cumulative gain with gain 1 for what is relevant (Järvelin and Kekäläinen 2002):
-    sum of 1 / log2(1 + position) over the best possible such sum; 0 to 1."""
+    """Normalised discounted cumulative gain with gain 1 for relevant ids (Järvelin and Kekäläinen 2002): sum of
+    1 / log2(1 + position) over the best possible such sum; 0 to 1."""
     gained = sum(1.0 / math.log2(1 + found[one]) for one in relevant if found.get(one, k + 1) <= k)
     best = sum(1.0 / math.log2(1 + at) for at in range(1, min(k, len(relevant)) + 1))
     return gained / best
@@ -240,7 +238,7 @@ def reciprocal_rank(found: dict[str, int], relevant: frozenset[str]) -> float:
 
 
 def mean(values: Sequence[float]) -> float | None:
-    """None of nothing, so that an empty group is not taken for a bad one."""
+    """None for an empty group, to keep it apart from a bad score."""
     return math.fsum(values) / len(values) if values else None
 
 
@@ -311,7 +309,7 @@ def quantile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-# How well changes of subject are found: sessions with marked shifts, told by the measures alone.
+# Accuracy of topic boundaries on sessions with marked shifts, by the measures alone.
 
 
 class MarkedTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -321,13 +319,13 @@ class MarkedTurn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MarkedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str  # what stands before its number is the group it is counted in: "fit-03", "held-out-11"
+    name: str  # the prefix before its number is its group: "fit-03", "held-out-11"
     turns: tuple[MarkedTurn, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SessionBoundaries:
-    """Of a session: numbers of the turns that are marked, and of those that were found to begin another topic."""
+    """Turn numbers in a session that are marked as boundaries, and that were detected."""
 
     session: MarkedSession
     marked: frozenset[int]
@@ -352,7 +350,7 @@ def read_sessions(path: Path) -> list[MarkedSession]:
     return found
 
 
-async def told(
+async def detect_boundaries(
     sessions: Iterable[MarkedSession], embedder: EmbeddingModel, limits: ShiftLimits
 ) -> list[SessionBoundaries]:
     """By the measures that serve where no model is asked."""

@@ -1,4 +1,4 @@
-"""The figures as one HTML file, plots included, and as JSON beside it."""
+"""Write the figures as one HTML file, plots included, and as JSON beside it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _precision_and_recall(sweep: Sequence[Mapping[str, Any]]) -> str:
     labels: dict[int, str] = {}
     last: tuple[float, float] | None = None
     for at, point in enumerate(points):
-        # A label only where the curve has moved on since the last: the rest would lie on top of one another.
+        # Label a point only at a distance from the previous label, to avoid overlaps.
         if last is None or abs(point[0] - last[0]) + abs(point[1] - last[1]) > 0.08:  # noqa: PLR2004 - of the plot
             labels[at], last = f"{known[at]['threshold']:g}", point
     return lines(
@@ -172,7 +172,7 @@ def _figure(svg: str, caption: str) -> str:
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-# Small plots as SVG, drawn here so that a report is one file that needs nothing else. Pure.
+# Small SVG plots, drawn here so that a report is a self-contained file. Pure.
 
 WIDTH, HEIGHT = 560, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 16, 16, 44
@@ -206,7 +206,7 @@ def lines(found: Sequence[Line], across: str, up: str, *, most: float = 1.0) -> 
 
 
 def bars(groups: Mapping[str, Sequence[float | None]], names: Sequence[str], up: str, *, most: float = 1.0) -> str:
-    """A group of bars for each key, one bar for each of *names*, from 0 to *most*; what is None has no bar."""
+    """A group of bars per key, a bar for each of *names*, from 0 to *most*; None draws no bar."""
     parts = [*_grid(most), _axes("", up)]
     wide = (WIDTH - LEFT - RIGHT) / max(1, len(groups))
     each = 0.8 * wide / max(1, len(names))

@@ -1,4 +1,4 @@
-"""A data set through one system: every conversation learned, every question asked."""
+"""Run a data set through a system: learn every conversation, ask every question."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ NOT_HELD = PartitionLimits(bytes=1)  # every owner is too large for it
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question put to the memories of *played*. *names*: what became of the names in a foreign question;
-    None for one that these memories are about."""
+    """A question to the memories of *played*. *names*: treatment of the names in a foreign question; None for a
+    question to its own memories."""
 
     question: Question
     played: Played
@@ -73,7 +73,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything a system answered, and what it had to go by."""
+    """All answers of a system, and its limits."""
 
     dataset: str
     system: System
@@ -97,11 +97,11 @@ class Bench:
     topics: MakesTopics | None = None  # None: sessions are not summed up
     deadline: timedelta | None = None
 
-    def played(
+    def play(
         self, conversation: Conversation, partition: PartitionLimits, topics: MakesTopics | None = None
     ) -> AbstractAsyncContextManager[Played]:
-        """As the function of that name, with what this bench learns with."""
-        return played(
+        """As the function `played`, with this bench's learner."""
+        return play(
             conversation, self.embedder, self.metrics,
             extractor=self.extractor, judged=self.judged, partition=partition, topics=topics,
         )  # fmt: skip
@@ -116,7 +116,7 @@ async def run(
     limit_questions: int | None = None,
     says: Says = lambda _step, _done, _whole: None,
 ) -> Run:
-    """*limit_questions*: at most so many, spread evenly over the data set; then as many foreign ones."""
+    """*limit_questions*: at most this number, spread evenly over the data set; then as many foreign questions."""
     if not 0.0 <= bounds.threshold <= 1.0:
         raise PermanentError(f"the threshold must be within 0 and 1, not {bounds.threshold}")
     async with AsyncExitStack() as stack:
@@ -124,8 +124,8 @@ async def run(
         stage: dict[str, tuple[Played, MemorySystem]] = {}
         for at, conversation in enumerate(dataset.conversations):
             says("learning", at, len(dataset.conversations))
-            one = await stack.enter_async_context(bench.played(conversation, partition, bench.topics))
-            await filled(one, bench.embedder)
+            one = await stack.enter_async_context(bench.play(conversation, partition, bench.topics))
+            await wait_filled(one, bench.embedder)
             stage[conversation.name] = (one, make_system(system, bench, one, bounds))
         asked = await ask_everything(dataset.conversations, stage, limit_questions, FOREIGN_NAMES, says)
         return Run(
@@ -199,22 +199,22 @@ def make_system(system: System, bench: Bench, there: Played, bounds: Bounds) -> 
     return RecallSystem(recaller, there.owner, bounds, bench.metrics, bench.deadline)
 
 
-async def filled(there: Played, embedder: EmbeddingModel) -> None:
-    """Lets the partition be filled, as it is for an owner who has been talking."""
+async def wait_filled(there: Played, embedder: EmbeddingModel) -> None:
+    """Wait until the partition is filled, as for an owner with recent traffic."""
     wish = RecallRequest(caller=Caller(there.owner), asked="")
     vector = await embedder.embed_query("what is known")
     await there.partitions.nearest(there.owner, vector, 1, wish.scope)
-    while there.partitions.filling:  # noqa: ASYNC110 - a fill tells nobody but those who ask of its owner
+    while there.partitions.filling:  # noqa: ASYNC110 - a fill notifies only callers that ask for its owner
         await asyncio.sleep(0)
 
 
-# One question put to one of the systems that are compared, and what came of it.
+# Ask a question of a compared system, and record its answer.
 
 DEEPEST = 20  # the largest k that is measured
 
 
 class System(StrEnum):
-    """What is measured."""
+    """The systems that are measured."""
 
     HYBRID = "hybrid"  # recall as configured
     DENSE = "dense"  # the plain way: the cosine of the embedding, the threshold held against it
@@ -233,8 +233,8 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """*ranked*: all that was considered, best first, without what only repeats a better one; *injected*: what
-    the bounds let through, as the block would hold it; *seconds* by stage, where they were measured."""
+    """*ranked*: all candidates, best first, without duplicates; *injected*: the candidates within the bounds, as
+    the block would hold them; *seconds* by stage, where measured."""
 
     ranked: tuple[Considered, ...]
     injected: tuple[Memory, ...]
@@ -342,7 +342,7 @@ class Bm25System:
 
 
 class Unreachable:
-    """The embedder as it is while it is down for queries; what was embedded before stays."""
+    """An embedder that is down for queries; stored vectors stay."""
 
     def __init__(self, embedder: EmbeddingModel) -> None:
         self._embedder = embedder
@@ -379,7 +379,7 @@ def _injected_memories(explanation: Explanation) -> tuple[Memory, ...]:
 
 
 def _sums(metrics: Metrics) -> dict[str, float]:
-    """Seconds spent so far by stage. The questions come one at a time, so a difference is one question's."""
+    """Seconds so far by stage. Questions run one at a time, so a difference belongs to a single question."""
     return {
         sample.labels["stage"]: sample.value
         for family in metrics.recall_seconds.collect()
@@ -388,14 +388,13 @@ def _sums(metrics: Metrics) -> dict[str, float]:
     }
 
 
-# A conversation played in through the write path that production uses, over a store in memory.
-#
-# Each message of the caller and the answer behind it become an exchange, handed to the learner with its session
-# and time, as Envoy's stream would. What the write path keeps, cuts, leaves out or extracts is its own decision.
+# Play a conversation through the production write path, over a store in memory. Each message of the caller and its
+# answer become an exchange, handed to the learner with its session and time, as Envoy's stream would. The write
+# path decides on storing, splitting and extraction.
 
 TENANT = "evaluation"
 MakesTopics = Callable[[MemoryWriter, Coordination, Now], Topics]
-Judges = Callable[[Turn, datetime], Sequence[Judged]]  # what of a turn becomes memories
+Judges = Callable[[Turn, datetime], Sequence[Judged]]  # turns a message into memories
 ASKED_AFTER = timedelta(days=1)  # the questions come a day after the last word
 _PATIENT = LearnLimits(
     journal_wait=timedelta(seconds=60), idle=timedelta(days=1), attempts=1, grace=timedelta(minutes=30)
@@ -414,7 +413,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A conversation's memories, and what of the data set each of them stands for."""
+    """A conversation's memories, with the ids of the data set that each covers."""
 
     conversation: Conversation
     owner: Owner
@@ -425,8 +424,8 @@ class Played:
     _notes: dict[str, str]
 
     def covers(self, memory: Memory) -> tuple[str, ...]:
-        """Ids of what *memory* stands for, in order: a message its own, a fact those it was taken from, a summary
-        those of which it has a sentence."""
+        """Ids that *memory* covers, in order: of a message its own, of a fact its sources', of a summary the ids
+        of its sentences."""
         if memory.id in self._notes:
             return (self._notes[memory.id],)
         if "span" in memory.metadata:
@@ -444,14 +443,14 @@ class Played:
             and any(sentence in summary.content for sentence in sentences(memory.content))
         ]
 
-    def covered(self) -> frozenset[str]:
+    def list_covered(self) -> frozenset[str]:
         """All ids that any memory that may be recalled stands for; the rest can never be found."""
         now = self.clock()
         return frozenset(id_ for one in self.memories if one.recallable(now) for id_ in self.covers(one))
 
 
 @asynccontextmanager
-async def played(
+async def play(
     conversation: Conversation,
     embedder: EmbeddingModel,
     metrics: Metrics,
@@ -500,15 +499,15 @@ async def played(
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What the wire would hand over, and where its messages will stand: (session, seq) → ids."""
+    """The exchange that the wire would hand over, with the places of its messages: (session, seq) → ids."""
 
     exchanged: Exchanged
     places: dict[tuple[str, int], tuple[str, ...]]
 
 
 def exchanges(conversation: Conversation, owner: Owner) -> Iterator[Exchange]:
-    """The messages two by two: the caller's and the answer behind it. Where one spoke twice in a row, or the
-    assistant spoke first, the other's side stays empty."""
+    """Pair each message of the caller with the answer behind it. If a speaker has two messages in a row, or the
+    assistant speaks first, the other side stays empty."""
     for session, messages in _by_session(conversation.said):
         history: list[Message] = []
         for at, (asked, answered) in enumerate(_pairs(messages)):

@@ -1,4 +1,4 @@
-"""What speaks for each candidate of every question of a data set: the ground that weights are fitted on."""
+"""Features of each candidate of every question of a data set: the input of the fit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from memory_extproc.evaluation.datasets import Conversation, Dataset, Question
 from memory_extproc.evaluation.foreign import Names, foreign, reword
 from memory_extproc.evaluation.metrics import mean, positions, recall_at
-from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says, filled
+from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says, wait_filled
 from memory_extproc.index.features import CLOSELY
 from memory_extproc.model import Candidates, Scope, SearchQuery
 from memory_extproc.ports import TokenEmbeddingModel
@@ -45,8 +45,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gathered:
-    """One question and its candidates. *covers* says for each of them what it stands for; *names*: what became of
-    the speakers' names in the question; a question to others has no relevant ids."""
+    """A question and its candidates. *covers*: ids that each candidate covers; *names*: treatment of the
+    speakers' names in the question; a foreign question has no relevant ids."""
 
     conversation: str  # whose question it is
     question: Question
@@ -77,8 +77,8 @@ async def learn_all(
         stage: dict[str, Played] = {}
         for at, one in enumerate(dataset.conversations):
             says("learning", at, len(dataset.conversations))
-            there = await stack.enter_async_context(bench.played(one, bench.partition))
-            await filled(there, bench.embedder)
+            there = await stack.enter_async_context(bench.play(one, bench.partition))
+            await wait_filled(there, bench.embedder)
             stage[one.name] = there
         yield stage
 
@@ -91,8 +91,8 @@ async def gather(
     closely: Ranker | None = None,
     says: Says = lambda _step, _done, _whole: None,
 ) -> list[Gathered]:
-    """Of every question that counts, to its own memories and to others'. Without *dense*, as it is while the
-    embedding model is down; *closely*: those that this ranker has first are read word by word."""
+    """Gather every question that counts, to its own and to foreign memories. Without *dense*, as while the
+    embedding model is down; *closely*: the first candidates of this ranker are read word by word."""
     reader = close_reader(bench) if closely else None
     asked = _list_questions([one.conversation for one in stage.values()])
     found = []
@@ -111,7 +111,7 @@ async def gather(
 
 
 def close_reader(bench: Bench) -> LateInteractionScorer | None:
-    """None where the embedding model does not say what single words are."""
+    """None if the embedding model has no vectors of single words."""
     embedder = bench.embedder
     if not isinstance(embedder, TokenEmbeddingModel) or not embedder.reads_words:
         return None
@@ -125,8 +125,8 @@ async def _candidates(there: Played, question: Question, bench: Bench, *, dense:
 
 
 def _list_questions(conversations: Sequence[Conversation]) -> list[tuple[str, str, Question, Names]]:
-    """(whose question, whose memories, the question, what became of its names). Its own memories are asked under
-    neutral names too: else names alone would tell who is asked about what is known."""
+    """(asker, owner of the memories, the question, treatment of its names). Own memories are asked under neutral
+    names too: otherwise names alone would identify foreign questions."""
     asked: list[tuple[str, str, Question, Names]] = []
     for one in conversations:
         for question in one.questions:
@@ -143,7 +143,7 @@ def _list_questions(conversations: Sequence[Conversation]) -> list[tuple[str, st
     return asked
 
 
-# How good a ranker is on conversations that it was not fitted on, and what each feature is worth to it.
+# Measure a ranker on held-out conversations, and the value of each feature.
 
 DEPTHS = (5, 10, 20)
 Floats = npt.NDArray[np.float64]
@@ -166,9 +166,9 @@ def examples_of(gathered: Iterable[Gathered], normalise: Normalises) -> list[Exa
     return [Example(one.conversation, normalise(one), one.answers) for one in gathered]
 
 
-def validated(gathered: Sequence[Gathered], examples: Sequence[Example], l2: float) -> Validated:
-    """Fitted on all conversations but one and judged by that one, for each. *gathered* and *examples* go
-    together and are answerable."""
+def cross_validate(gathered: Sequence[Gathered], examples: Sequence[Example], l2: float) -> Validated:
+    """Fit on all conversations but one and judge by that one, for each. *gathered* and *examples* correspond and
+    are answerable."""
     place = {id(example): one for one, example in zip(gathered, examples, strict=True)}
     judged: list[tuple[Gathered, Floats]] = []
     for _, rest, own in by_group(examples):
@@ -196,16 +196,16 @@ def ablation(
     groups: Mapping[str, Sequence[str]] | None = None,
     says: Callable[[str, int, int], None] = lambda _step, _done, _whole: None,
 ) -> list[dict[str, str | float]]:
-    """What recall loses when a feature, or a group of them, is left out and the rest is fitted anew, judged on
-    conversations held out; the dearest first."""
-    whole = validated(gathered, examples, l2)
+    """The loss of recall when a feature, or a group, is left out and the rest is fitted again, on held-out
+    conversations; the largest first."""
+    whole = cross_validate(gathered, examples, l2)
     left_out = groups or {name: (name,) for name in names}
     rows = []
     for at, (label, out) in enumerate(left_out.items()):
         says("leaving out", at, len(left_out))
         kept = np.array([name not in out for name in names])
         fewer = [replace(one, features=one.features[:, kept]) for one in examples]
-        without = validated(gathered, fewer, l2)
+        without = cross_validate(gathered, fewer, l2)
         rows.append((label, {k: without.recall[k] - whole.recall[k] for k in DEPTHS}))
     says("leaving out", len(left_out), len(left_out))
     rows.sort(key=lambda row: (row[1][DEPTHS[0]], row[0]))
@@ -215,24 +215,23 @@ def ablation(
     ]
 
 
-# Fitting of few weights from few questions: a ranker over candidates, and a probability. Pure numpy.
-#
-# Both losses are convex with an L2 term, so Newton's method with halved steps ends at the one best answer: no
-# start, no seed and no number of rounds shows in the weights.
+# Fit few weights to few questions: a ranker over candidates, and a probability. Pure numpy. Both losses are convex
+# with an L2 term, so Newton's method with halved steps reaches the single optimum: start, seed and number of rounds
+# do not affect the weights.
 
 Bools = npt.NDArray[np.bool_]
 T = TypeVar("T")
 _Loss = Callable[[Floats], tuple[float, Floats, Floats]]  # weights → loss, gradient, Hessian
 
 ROUNDS = 100
-SMALL = 1e-8  # of a Newton step's promise; smaller ones change no figure
+SMALL = 1e-8  # decrease promised by a Newton step; smaller steps change no figure
 _HALVINGS = 40
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """One question: a row of *features* for each candidate, and which of them answer it. *group*: the
-    conversation it belongs to; what is fitted on a group is never judged on it. *weight*: how much it counts."""
+    """A question: a row of *features* per candidate, and the answering candidates. *group*: its conversation; a
+    fit on a group is never judged on it. *weight*: how much it counts."""
 
     group: str
     features: Floats = field(repr=False)  # (candidates, features), already normalised
@@ -241,9 +240,9 @@ class Example:
 
 
 def fit_ranker(examples: Sequence[Example], l2: float) -> Floats:
-    """Weights of a linear score: a softmax over each question's candidates is to spread its probability evenly
-    over those that answer it (ListNet: Cao et al. 2007). Questions of which no candidate answers teach nothing.
-    *l2* is per question and feature. ValueError when nothing is left to learn from."""
+    """Weights of a linear score: a softmax over each question's candidates should spread its probability evenly
+    over the answers (ListNet: Cao et al. 2007). Questions without an answering candidate are ignored. *l2* is
+    per question and feature. ValueError if no question is left."""
     useful = [one for one in examples if one.answers.any()]
     if not useful:
         raise ValueError("no example has a candidate that answers it")
@@ -277,7 +276,7 @@ class Logistic:
     bias: float
 
     def __call__(self, features: Floats) -> Floats:
-        """One in (0, 1) for each row."""
+        """A probability in (0, 1) per row."""
         found: Floats = _logistic(features @ self.weights + self.bias)
         return found
 
@@ -309,7 +308,7 @@ def fit_logistic(features: Floats, truth: Bools, l2: float, weight: Floats | Non
 def by_group(examples: Sequence[Example]) -> Iterator[tuple[str, list[Example], list[Example]]]:
     """Each group once: (its name, all others, itself). ValueError when there are fewer than two."""
     groups = sorted({one.group for one in examples})
-    if len(groups) < 2:  # noqa: PLR2004 - one to fit on, one to judge by
+    if len(groups) < 2:  # noqa: PLR2004 - one to fit on, another to judge by
         raise ValueError("cross-validation needs two conversations or more")
     for group in groups:
         rest = [one for one in examples if one.group != group]

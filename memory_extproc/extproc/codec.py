@@ -24,9 +24,9 @@ from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 from memory_extproc.model.headers import NOTHING, Headers, RequestHeaders
 from memory_extproc.request.admission import METADATA, PASSED
 
-# The key under which Envoy files what `request_attributes` asks for (xds.route_name and its like).
+# Envoy's key for the results of `request_attributes` (xds.route_name and its like).
 ATTRIBUTES = "envoy.filters.http.ext_proc"
-HANDED, TURN = "memory_learning", "turn"  # what a filter tells the one that watches: handover.py
+HANDED, TURN = "memory_learning", "turn"  # metadata from one filter to the observing filter: handover.py
 
 
 class BodyMode(IntEnum):
@@ -82,7 +82,7 @@ _DECODERS: Mapping[str, Callable[[pb.ProcessingRequest], Event]] = {
 
 
 def named_headers(message: pb.ProcessingRequest, names: tuple[str, ...]) -> dict[str, str]:
-    """The first value of each of *names* (lower case) among the request's headers; "" without one."""
+    """The first value of each of *names* (lower case) among the request's headers; "" if absent."""
     headers = _headers(message.request_headers.headers.headers)
     return {name: headers.get(name) for name in names}
 
@@ -99,12 +99,13 @@ _MODE_NAMES = {mode.value: mode.name.lower() for mode in BodyMode}
 
 
 def mode_name(number: int) -> str:
-    """A `BodyMode` in lower case; `other` for one that we do not know."""
+    """A `BodyMode` in lower case; `other` for an unknown mode."""
     return _MODE_NAMES.get(number, "other")
 
 
 def encode(event: Event, reply: Reply) -> pb.ProcessingResponse:
-    """The message that answers *event*, or what *reply* says it is for: Envoy takes any other kind for a fault."""
+    """The message that answers *event*, or the event type that *reply* names: Envoy treats any other kind as a
+    fault."""
     response = _ANSWERS[reply.to or type(event)](reply)
     if reply.told is not None:
         _tell(response, reply.told)
@@ -121,7 +122,7 @@ def serialize(event: Event, reply: Reply) -> bytes:
 
 
 def _tell(response: pb.ProcessingResponse, told: ExchangeMetadata) -> None:
-    """Envoy drops what `metadata_options.receiving_namespaces` does not name."""
+    """Envoy drops namespaces that are not in `metadata_options.receiving_namespaces`."""
     fields = response.dynamic_metadata.fields[METADATA].struct_value.fields
     fields["outcome"].string_value = told.outcome.value
     fields["arm"].string_value = told.arm.value
@@ -167,7 +168,7 @@ PASSES: Mapping[type[Event], bytes] = {kind: make(PASS).SerializeToString() for 
 def _set(common: pb.CommonResponse, name: str, value: str) -> None:
     option = common.header_mutation.set_headers.add()
     option.header.key = name
-    # base.proto, HeaderValue: only one of value and raw_value may be set, and raw_value holds any bytes.
+    # base.proto, HeaderValue: set either value or raw_value; raw_value holds any bytes.
     option.header.raw_value = value.encode()
     option.append_action = pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
@@ -189,7 +190,7 @@ def _fields(struct: Struct) -> dict[str, Any]:
 
 
 def _plain(value: Value) -> Any:
-    """Not as protobuf's own JSON format does it, which raises for NaN and infinities: other filters write those."""
+    """Unlike protobuf's own JSON format, which raises for NaN and infinities: other filters write these."""
     match value.WhichOneof("kind"):
         case "struct_value":
             return _fields(value.struct_value)

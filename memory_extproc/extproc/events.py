@@ -1,4 +1,4 @@
-"""What Envoy tells us and what we answer, as plain values: the exchange knows no protobuf."""
+"""Envoy's events and our replies as plain values: the exchange knows no protobuf."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ Event = RequestHeaders | RequestBody | RequestTrailers | ResponseHeaders | Respo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeMetadata:
-    """What Envoy is told of an exchange, as dynamic metadata: for access logs, rate limits and bills. No caller, no
-    words."""
+    """Dynamic metadata of an exchange for Envoy: for access logs, rate limits and bills. It holds neither caller
+    nor words."""
 
     outcome: Outcome
     count: int = 0  # memories that the upstream sees
     tokens: int = 0  # estimated, of all that was added
-    took: timedelta = timedelta()  # what the request waited for us, once its body was there
+    took: timedelta = timedelta()  # delay of the request by memory, from the end of its body
     arm: Arm = Arm.NONE
     explanation: str = ""  # the ids of these memories, as the response header has them
 
@@ -75,7 +75,7 @@ class Reply:
     remove_headers: tuple[str, ...] = ()
     body: bytes | None = field(default=None, repr=False)
     chunk: Chunk | None = None
-    to: type[Event] | None = None  # what it answers, where that may be another than the event at hand
+    to: type[Event] | None = None  # type of the answered event, where it may differ from the current event
     told: ExchangeMetadata | None = None
     handed: str | None = field(default=None, repr=False)  # for the filter that watches (handover.py)
     passed: bool = False  # tells a second memory filter of the route that the request has been seen to

@@ -69,9 +69,9 @@ class Capture:
         self.dropped = why
 
 
-# The vLLM semantic router's words about its own answers, on the response path. The first name what no model
-# answered, or what was refused: the exchange teaches nothing. The second are answers to other requests, and the
-# third are doubts about an answer: the caller's own words are learned without it.
+# Response headers of the vLLM semantic router about its answers. The first name answers without a model, or
+# refusals: nothing is learned. The second mark answers to other requests, and the third doubtful answers: only the
+# caller's words are learned.
 _PATH, _CACHE_HIT, _WARNINGS = "x-vsr-response-path", "x-vsr-cache-hit", "x-vsr-response-warnings"
 _NO_ANSWER = frozenset({"blocked", "rate_limited", "error"})
 _NOT_OF_THE_MODEL = frozenset({"cache", "fast_response"})
@@ -104,14 +104,14 @@ def capture(dialect: Dialect, headers: Headers, limit: int, held: BodyMemoryBudg
 
 # A budget in bytes for the bodies that open exchanges hold in this process.
 
-# Of the whole, what captures for learning may take together: the rest is kept free for reads, because a
-# request that waits comes before an answer that might teach something.
+# Share of the whole for captures: the rest is reserved for reads, because a waiting request is more urgent than an
+# answer to learn from.
 LEARNING_SHARE = 0.75
 
 
 class BodyMemoryBudget:
-    """Counts bytes taken and given back. Never waits: what does not fit is refused, and the exchange goes on
-    without it."""
+    """Counts reserved and released bytes. Never waits: above the limit a reservation is refused, and the
+    exchange continues without it."""
 
     def __init__(self, limit: int, metrics: Metrics) -> None:
         """*limit*: bytes, above 0."""
@@ -120,7 +120,7 @@ class BodyMemoryBudget:
         metrics.process_bytes.set_function(lambda: self.held)  # asked for when it is scraped, not at every chunk
 
     def reconfigure(self, limit: int) -> None:
-        """A new limit in bytes; what is held beyond it stays until it is given back."""
+        """A new limit in bytes; existing reservations stay until released."""
         self._limit = limit
 
     @property
@@ -146,7 +146,7 @@ class BodyMemoryBudget:
         self._learning -= count
 
 
-# What memory adds and what the provider's cache spares, by tenant and by side of the comparison.
+# Tokens added by memory and tokens read from the provider's cache, by tenant and side of the comparison.
 
 OTHERS = "other"  # the label of every tenant that is not named
 
@@ -167,8 +167,7 @@ class ExchangeAccounts:
         self._metrics.arm_added_tokens.labels(*labels).inc(enriched.tokens)
 
     def count_answer(self, enriched: Enriched, answer: Answer) -> None:
-        """Its answer names the count. Only where the provider tells of its cache: the two are a share
-        of one another."""
+        """Count the usage of an answer, only if the provider reports its cache: the two figures form a ratio."""
         if enriched.arm is Arm.NONE or answer.prompt_tokens is None or answer.cached_tokens is None:
             return
         labels = self._labels(enriched)

@@ -98,7 +98,7 @@ class RedisJournal:
 
     async def check(self) -> None:
         """Raise the error that would prevent a write now."""
-        await self._link.bounded(self._link.client.set(f"{self._prefix}:check", 1))
+        await self._link.limit_time(self._link.client.set(f"{self._prefix}:check", 1))
 
     async def append(self, turn: Turn) -> TurnOutcome:
         part = self._part(turn.owner.key)
@@ -315,7 +315,7 @@ class RedisJournal:
         return int(owner_key[:8], 16) % self._sharing.parts
 
     async def _run(self, script: str, *values: object) -> Any:
-        return await self._link.bounded(self._register_once(script)(keys=[self._prefix], args=values))
+        return await self._link.limit_time(self._register_once(script)(keys=[self._prefix], args=values))
 
     def _register_once(self, script: str) -> Any:
         if script not in self._scripts:

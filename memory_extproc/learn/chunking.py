@@ -1,9 +1,8 @@
-"""A long message cut along its structure, so that each piece fits an embedding model's window. Pure.
+"""Split a long message along its structure into chunks that fit an embedding model's window. Pure.
 
-A vector says what the model has read, and the model reads some 256 tokens: of a longer message the rest could
-not be found. Cuts are made where the writer made them, at headings first, then around code, between paragraphs,
-list items, lines and sentences; between words where there is nothing else, within a word where it alone is longer
-than a piece, and never within what a reader sees as one character."""
+A model reads some 256 tokens, and the rest of a longer text cannot be found. Preferred places to split are
+headings, then code blocks, paragraphs, list items, lines and sentences; between words otherwise, inside a word only
+if the word alone exceeds a chunk, and never inside a grapheme cluster."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ PIECE_TOKENS = 200  # below the 256 of the smallest usual window, and enough for
 
 @dataclass(frozen=True, slots=True)
 class ChunkLimits:
-    tokens: int = PIECE_TOKENS  # of one piece, as `weigh` estimates them
-    bytes: int = CONTENT_BYTES  # of one piece, in UTF-8
-    pieces: int = 40  # of one turn: embedding them takes some 1.5 s of a core; the rest is not kept
+    tokens: int = PIECE_TOKENS  # per chunk, as `weigh` estimates them
+    bytes: int = CONTENT_BYTES  # per chunk, in UTF-8
+    pieces: int = 40  # per turn: embedding 40 takes some 1.5 s of a core; the rest is dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +35,14 @@ class Chunker:
 
 
 class _Break(IntEnum):
-    """What a cut goes between: the better the higher."""
+    """The kinds of boundary, best last."""
 
-    WRAP = 1  # two lines of one sentence
+    WRAP = 1  # between two lines of one sentence
     SENTENCE = 2
     LINE = 3
     ITEM = 4
     PARAGRAPH = 5
-    BLOCK = 6  # code, and what is none
+    BLOCK = 6  # between code and text
     HEADING = 7
 
 
@@ -66,7 +65,7 @@ _TAIL = 0.25  # of a piece: so small a rest is not left alone, the last two piec
 _SHARED = 0.6  # of the two goes into the first
 _CHARACTERS_PER_TOKEN = 12  # looked at for each; where there are fewer tokens than that there are mostly blanks
 _BYTES_PER_CHARACTER = 4  # at most
-# Of the pieces of a text that is too long for all: kept of its end, and of what stands between.
+# Shares of the chunks of an overlong text that are taken from its end and from its middle.
 _AT_END, _BETWEEN = 0.25, 0.125
 _READ_BETWEEN = 1 << 18  # characters
 _LONGEST_LINE = 2_000  # characters
@@ -76,8 +75,8 @@ _OF_ONESELF = re.compile(
     r"\b(?:I|I'm|I've|I'd|I'll|[Mm]y|[Mm]yself|[Ii]ch|[Mm]ein|[Mm]eine[mnrs]?|[Jj]e|[Mm]on|[Mm]es|[Mm]i|[Mm]is|[Yy]o)\s+\w{2}"
     r"|\b[Jj]'[a-z]|\u6211|\u79c1|\u50d5"
 )
-_AHEAD = 200  # characters of a line looked at to tell what it is
-_LONGEST_CLUSTER = 32  # characters that may be seen as one
+_AHEAD = 200  # characters of a line read to classify it
+_LONGEST_CLUSTER = 32  # characters in one grapheme cluster
 
 _LATIN = "A-Za-z\u00c0-\u024f\u1e00-\u1eff"
 # Ideographs, kana and pictures: scripts in which every character may be a word. Hangul has spaces.
@@ -99,16 +98,15 @@ _ITEM = re.compile(r"[ \t]*(?:[-*+\u2022\u2013]|\(?\w{1,3}[.)])[ \t]")
 
 
 def weigh(text: str) -> int:
-    """Estimated tokens of *text* in an embedding model's vocabulary. Errs upwards, for such a vocabulary is
-    small: digits count by pairs, signs and letters outside the Latin script one by one."""
+    """Estimated tokens of *text* in an embedding model's vocabulary. Errs upwards, because such a vocabulary is
+    small: digits count by pairs, signs and non-Latin letters singly."""
     return sum(map(_weight, _TOKEN.finditer(text)))
 
 
 def pieces(text: str, limits: ChunkLimits) -> Chunker:
-    """One piece where *text* fits, else several: together they hold every word in order, each once. Of a text that
-    is too long for all its pieces the first and the last are kept, for people put their own words around what they
-    paste, and a few between in which somebody speaks of themselves. What is read has a bound whatever the
-    length."""
+    """The chunks of *text*, which hold every word once and in order. Of an overlong text, the first and last chunks
+    are kept, because people put their own words around pasted text, and a few of the middle with first-person
+    sentences. The characters read are bounded for any length."""
     found = _cut(text, 0, limits, limits.pieces)
     if not found or _content(text, found[-1].end) == len(text):
         return Chunker(_texts(text, found), whole=True)
@@ -123,9 +121,9 @@ def pieces(text: str, limits: ChunkLimits) -> Chunker:
 
 
 def both_ends(text: str, most: int, mask: Callable[[str], str] | None = None) -> str:
-    """*text*, or of one longer than *most* characters its beginning and its end, for people put their own words
-    around what they paste; no line is begun or ended in its midst where lines are of a usual length. *mask* is
-    applied to both ends, with some of the text between them: no secret is cut before it is masked."""
+    """*text*, or the beginning and end of a text above *most* characters, because people put their own words around
+    pasted text. Cuts fall between lines unless lines are very long. *mask* is applied to both ends with some of the
+    text between them, so no secret is cut before it is masked."""
     if len(text) <= most:
         return text if mask is None else mask(text)
     end = most * 3 // 4
@@ -165,7 +163,7 @@ def _cut(text: str, at: int, limits: ChunkLimits, most: int) -> list[_Span]:
 
 
 def _last(text: str, after: int, limits: ChunkLimits, most: int) -> list[_Span]:
-    """The last *most* pieces of what stands behind *after*, which begin where a line does."""
+    """The last *most* chunks behind *after*, starting at the beginning of a line."""
     if most == 0:
         return []
     back = len(text) - most * limits.tokens * _CHARACTERS_PER_TOKEN // 2
@@ -174,7 +172,7 @@ def _last(text: str, after: int, limits: ChunkLimits, most: int) -> list[_Span]:
     tail = text[max(after, start) :]
     found: list[_Span] = []
     at = 0
-    # Among lines of a log, a sentence of somebody's own would not be found: it gets a piece to itself.
+    # A first-person sentence among lines of a log gets a chunk of its own, or no search would find it.
     for own in (*_own_words(tail, 0, len(tail), limits, most), _Span(len(tail), len(tail))):
         found += [*_cut(tail[: own.start], at, limits, len(tail)), own]
         at = own.end
@@ -183,13 +181,12 @@ def _last(text: str, after: int, limits: ChunkLimits, most: int) -> list[_Span]:
 
 
 def _own_words(text: str, start: int, end: int, limits: ChunkLimits, most: int) -> list[_Span]:
-    """The first *most* pieces between *start* and *end* of lines in which somebody speaks of themselves: such lines
-    that follow one another, and nothing else."""
+    """The first *most* chunks between *start* and *end* that consist of consecutive first-person lines."""
     found: list[_Span] = []
     at, furthest = start, min(end, start + _READ_BETWEEN)
     while len(found) < most and (matched := _OF_ONESELF.search(text, at, furthest)) is not None:
         line = max(at, text.rfind("\n", at, matched.start()) + 1)
-        if matched.start() - line > _LONGEST_LINE:  # a line as long as that is no one's words
+        if matched.start() - line > _LONGEST_LINE:  # nobody writes a line of this length by hand
             at = matched.end()
             continue
         fits = min(end, _end_of_piece(text, line, limits, code=False))
@@ -207,7 +204,7 @@ def _line_end(text: str, at: int, most: int) -> int:
 
 
 def _content(text: str, at: int) -> int:
-    """Where content goes on: behind blank lines, but before what a first line is indented by."""
+    """Position of the next content: after blank lines, before the indentation of its first line."""
     found = _BLANKS.match(text, at)
     begins = found.end() if found else at
     if begins == len(text) or (at and text[at - 1] != "\n" and "\n" not in text[at:begins]):
@@ -240,7 +237,7 @@ def _end_of_piece(text: str, at: int, limits: ChunkLimits, *, code: bool) -> int
 
 
 def _fitting(text: str, at: int, limits: ChunkLimits) -> Sequence[int]:
-    """Where the tokens end that fit into a piece from *at*; one of them always does, cut if it must be."""
+    """The ends of the tokens that fit into a chunk from *at*; at least one, which may be a cut token."""
     furthest = at + max(1, limits.bytes // _BYTES_PER_CHARACTER)
     window = min(len(text), at + limits.tokens * _CHARACTERS_PER_TOKEN)
     most = limits.tokens
@@ -258,12 +255,12 @@ def _fitting(text: str, at: int, limits: ChunkLimits) -> Sequence[int]:
     fitting = ends[: sum(weight <= most for weight in weights)]
     if fitting:
         return fitting
-    longest = min(furthest, window, at + most)  # of one token that does not fit
+    longest = min(furthest, window, at + most)  # part of a token that does not fit
     return (_whole_characters(text, at, max(at + 1, longest)),)
 
 
 def _places(text: str, at: int, fit: int, *, code: bool) -> Iterator[_Place]:
-    """The places from *at* to *fit* where lines begin and sentences end. A heading stays with what follows."""
+    """The line starts and sentence ends from *at* to *fit*. A heading stays with the text under it."""
     after_blank = after_heading = after_code = False
     for line in _LINE.finditer(text, at, fit + _AHEAD):
         start = line.start()
@@ -288,7 +285,7 @@ def _places(text: str, at: int, fit: int, *, code: bool) -> Iterator[_Place]:
 
 
 def _kind(line: str, *, blank: bool, heading: bool, block: bool, code: bool) -> _Break:
-    """What it would be to cut before *line*; *blank*: it or the one before is."""
+    """The kind of the boundary before *line*; *blank*: that line or the previous is blank."""
     if heading:
         return _Break.HEADING
     if block:
@@ -303,7 +300,7 @@ def _kind(line: str, *, blank: bool, heading: bool, block: bool, code: bool) -> 
 
 
 def _between_words(text: str, at: int, ends: Sequence[int]) -> int:
-    """The last of *ends* that is no part of a word; the last of all where one word is longer than a piece."""
+    """The last of *ends* between two words, or the last of all if one word exceeds a chunk."""
     for end in reversed(ends):
         spaced = text[end - 1].isspace() or text[end].isspace()
         unspaced = _IS_UNSPACED.match(text, end) or _IS_UNSPACED.match(text, end - 1)
@@ -313,7 +310,7 @@ def _between_words(text: str, at: int, ends: Sequence[int]) -> int:
 
 
 def _whole_characters(text: str, at: int, cut: int) -> int:
-    """*cut*, moved back towards *at* where it would part what is seen as one character."""
+    """*cut*, moved back towards *at* out of a grapheme cluster."""
     for moved in range(cut, max(at, cut - _LONGEST_CLUSTER), -1):
         if not _are_joined(text, moved):
             return moved
@@ -321,14 +318,14 @@ def _whole_characters(text: str, at: int, cut: int) -> int:
 
 
 def _are_joined(text: str, at: int) -> bool:
-    """Whether the characters before and after *at* are one to the eye. By and large the extended grapheme
-    clusters of Unicode Standard Annex 29."""
+    """Whether the characters before and after *at* form one grapheme cluster; approximates Unicode Standard Annex
+    29."""
     if not 0 < at < len(text):
         return False
     before, after = text[at - 1], text[at]
     if after in _JOINERS or before == "\u200d" or (before, after) == ("\r", "\n"):
         return True
-    if _FLAG.match(after):  # two regional indicators are one flag
+    if _FLAG.match(after):  # two regional indicators form a flag
         start = at
         while start and at - start < _LONGEST_CLUSTER and _FLAG.match(text, start - 1):
             start -= 1

@@ -1,4 +1,4 @@
-"""What a fact is beside the facts that are there: new, the same again, newer or older than one of them. Pure."""
+"""Relate a new fact to existing facts: new, repeated, newer or older. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from memory_extproc.model import Hit, Memory, Owner, Scope, Source
 from memory_extproc.ports import CompletionModel
 from memory_extproc.text.words import ENGLISH, fold, negates, number_key, stem, tokens
 
-# Cosines of the default embedding model, all-MiniLM-L6-v2: of facts about different things 3 pairs in 1,000 are
-# above the first and none above the second. Values of one thing are as often below as above it, so subject and
-# attribute decide before it does (docs/memory-model.md has the figures).
+# Cosines of the default embedding model, all-MiniLM-L6-v2: of facts about different things, 3 pairs in 1,000 are
+# above the first and none above the second. Values of the same thing are as often below as above it, so subject and
+# attribute are compared first (docs/memory-model.md has the figures).
 FAR = 0.7
 ALIKE = 0.9
-MOST_UNCLEAR = 8  # memories a model is asked about for one fact
+MOST_UNCLEAR = 8  # memories that a model compares with one fact
 FACTS = Scope(sources=frozenset({Source.RULES, Source.LLM, Source.API}))
 
 
@@ -42,7 +42,7 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """It is the newer value of what *ids* say: they are kept, and no longer recalled."""
+    """The newer value of the facts *ids*, which stay stored and are no longer recalled."""
 
     ids: tuple[str, ...]
 
@@ -59,7 +59,7 @@ Change = Add | Confirm | Replace | Outdate
 
 
 class FactRelation(StrEnum):
-    """How an existing fact stands to the one in hand."""
+    """Relation of an existing fact to the new fact."""
 
     OTHER = "other"  # it speaks of something else
     SAME = "same"  # it says the same
@@ -68,7 +68,7 @@ class FactRelation(StrEnum):
     NARROWER = "narrower"  # it says the same with less detail
 
 
-# (does the newest of those that speak of the same say the same?, is the fact in hand the newer?)
+# (relation to the newest fact on the same topic, whether the new fact was said later)
 VERDICTS: Mapping[tuple[FactRelation, bool], type[Add | Confirm | Replace | Outdate]] = {
     (FactRelation.OTHER, True): Add,
     (FactRelation.OTHER, False): Add,
@@ -78,24 +78,24 @@ VERDICTS: Mapping[tuple[FactRelation, bool], type[Add | Confirm | Replace | Outd
     (FactRelation.CHANGED, False): Outdate,
     (FactRelation.WIDER, True): Confirm,
     (FactRelation.WIDER, False): Confirm,
-    # Detail that nothing contradicts holds, whenever it was told: said before, it stands in for the newer too.
+    # Uncontradicted detail holds, whenever it was said: an earlier narrower fact replaces a later broader fact too.
     (FactRelation.NARROWER, True): Replace,
     (FactRelation.NARROWER, False): Replace,
 }
 
 
 class Verdict(StrEnum):
-    """What a model may say of a memory that was shown to it beside a fact."""
+    """A model's verdict on an existing memory beside a new fact."""
 
-    ADD = "ADD"  # they have nothing to do with one another
+    ADD = "ADD"  # they are unrelated
     UPDATE = "UPDATE"  # the fact is the newer value of it
     DELETE = "DELETE"  # the fact says that it no longer holds
-    NONE = "NONE"  # it says what the fact says
+    NONE = "NONE"  # it repeats the fact
 
 
 def likeness(fact: Fact, found: Hit) -> FactRelation:
-    """A high cosine alone makes nothing the same: a flight on May 3 and one on May 8 are 0.96 alike. Below
-    it, only facts of which one can hold at a time, and those that say the very same, are the same."""
+    """The relation by rules. A high cosine proves nothing: a flight on May 3 and a flight on May 8 are 0.96 alike.
+    Below it, only exclusive facts and literal repetitions are related."""
     there = found.memory
     named = there.metadata
     if saying(fact.content) == saying(there.content) and _currencies_agree(fact.content, there.content):
@@ -178,8 +178,8 @@ def _currencies_agree(one: str, other: str) -> bool:
 
 
 def _same_said(fact: Fact, there: Memory) -> bool:
-    """Whether both come from one turn with one telling value: an extractor that reads a turn twice may name the
-    attribute differently. "likes" alone tells nothing."""
+    """Whether both come from one turn with one distinctive value: an extractor that reads a turn twice may name the
+    attribute differently. "likes" alone is not distinctive."""
     telling = any(char.isdigit() for char in fact.value) or len(saying(fact.value)) > 1
     return (
         telling and there.metadata.get("turn") == fact.turn_id and agree(fact.value, str(there.metadata["value"]))
@@ -187,8 +187,8 @@ def _same_said(fact: Fact, there: Memory) -> bool:
 
 
 def _likeness_of_endings(fact: Fact, there: Memory) -> FactRelation:
-    """An ending changes what it ends, and what begins again changes the ending; nothing else of the same is
-    touched: who no longer lives in Paris may live in Tokyo."""
+    """An ending changes the fact that it ends, and a new beginning changes the ending; related facts stay: a person
+    who no longer lives in Paris may live in Tokyo."""
     named = there.metadata
     attribute, value = str(named["attribute"]), str(named["value"])
     rest = attribute.removeprefix(fact.attribute)  # "play tennis on sundays" ends with "play tennis"
@@ -210,13 +210,11 @@ def _having(attribute: str) -> frozenset[str]:
 
 
 def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: Sequence[str] = ()) -> Change:
-    """What *fact*, which would be stored as *row*, is beside *existing*, in whichever order they come.
-
-    Messages, other projects and *row* itself are passed over. What only repeats a memory we *injected* is
-    never new."""
+    """The change for *fact*, stored as *row*, given *existing* hits in any order. Messages, other projects and
+    *row* itself are ignored. A repetition of an *injected* memory is never new."""
     others = [one for one in existing if _comparable(one.memory, row)]
     alike = {one.memory.id: likeness(fact, one) for one in others}
-    if (moved := _moved(fact, others)) is not None and alike[moved.id] is FactRelation.OTHER:
+    if (moved := _find_moved(fact, others)) is not None and alike[moved.id] is FactRelation.OTHER:
         alike[moved.id] = FactRelation.CHANGED
     same_thing = [one.memory for one in others if alike[one.memory.id] is not FactRelation.OTHER]
     newest = max(same_thing, key=_age, default=None)
@@ -235,8 +233,8 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
     return Replace(tuple(sorted(memory.id for memory in same_thing if alike[memory.id] is not kept)))
 
 
-def _moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
-    """The one appointment of several that *fact* says was moved; None where it could be more than one."""
+def _find_moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
+    """The appointment that *fact* moves; None if there are several candidates."""
     if not fact.moved:
         return None
     wanted = about(fact.attribute) - set(saying(fact.value))
@@ -257,16 +255,15 @@ def _moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
 
 
 def unclear(row: Memory, existing: Iterable[Hit]) -> list[Memory]:
-    """Those of *existing* that are too near to *row* for a rule to say they have nothing to do with it, the
-    nearest first."""
+    """*existing* memories close to *row* that rules cannot call unrelated, nearest first."""
     near = [one for one in existing if one.cosine >= FAR and _comparable(one.memory, row)]
     near.sort(key=lambda one: (-one.cosine, one.memory.id))
     return [one.memory for one in near[:MOST_UNCLEAR] if _age(row) >= _age(one.memory)]
 
 
-def judged(fact: Fact, shown: Sequence[Memory], verdicts: Sequence[Verdict]) -> Change:
-    """What *fact* is by a model's *verdicts* on the memories *shown*. Whatever they are, it is stored or a memory
-    says the same: a NONE counts only for one that does, and nobody's memory goes for a fact about another."""
+def apply_verdicts(fact: Fact, shown: Sequence[Memory], verdicts: Sequence[Verdict]) -> Change:
+    """The change by a model's *verdicts* on *shown*. In any case, the fact is stored or a memory already says it:
+    NONE counts only for such a memory, and REPLACE only for a memory about the same subject."""
     pairs = list(zip(shown, verdicts, strict=True))
     same = [memory for memory, verdict in pairs if verdict is Verdict.NONE and says(memory, fact)]
     if same:
@@ -280,8 +277,7 @@ def judged(fact: Fact, shown: Sequence[Memory], verdicts: Sequence[Verdict]) -> 
 
 
 def says(memory: Memory, fact: Fact) -> bool:
-    """Whether every word of *fact* stands in *memory*, neither denies what the other says, and sums are in one
-    currency."""
+    """Whether *memory* holds every word of *fact*, with equal negation and currency."""
     return (
         set(saying(fact.content)) <= set(saying(memory.content))
         and negates(fact.content) == negates(memory.content)
@@ -306,13 +302,13 @@ def _comparable(there: Memory, row: Memory) -> bool:
 
 
 def _of_speakers(*memories: Memory) -> bool:
-    """Whether one of them is about its speaker. In what several share, everyone's "my editor" is their own."""
+    """Whether a memory is about its speaker. In shared memories, "my editor" differs between speakers."""
     return any(str(memory.metadata.get("subject", "")).casefold().startswith("user") for memory in memories)
 
 
 def _age(memory: Memory) -> tuple[float, int, int, str]:
-    """Sorts by when it was said: the moment, the place in the session, the place in the message. Rows keep
-    whole seconds, in which two chats can contradict one another, so the moment stands in the metadata."""
+    """Sort key: time said, place in the session, place in the message. Rows keep whole seconds, in which two chats
+    can contradict one another, so the exact time is in the metadata."""
     ordinal = memory.metadata.get("ordinal", 0)
     whole = (memory.valid_from or memory.created_at).timestamp()
     moment = memory.metadata.get("said", whole)
@@ -368,7 +364,7 @@ _VERBS = about("has") | about("does")  # in an attribute they name no thing
 def saying(text: str) -> tuple[str, ...]:
     """The key of a value: "$10,000", "10k" and "10,000 dollars" agree; the order of words counts, for
     "tea over coffee" is not "coffee over tea", and so does every "not"."""
-    keys = [stem(token) if token.isalpha() else number_key(_joined(token)) for token in tokens(text)]
+    keys = [stem(token) if token.isalpha() else number_key(_join_number(token)) for token in tokens(text)]
     found = tuple(_SYNONYMS.get(key, key) for key in keys)
     return tuple(key for key in found if key not in _BARE or key in _NEGATIONS) or found
 
@@ -383,7 +379,7 @@ def agree(one: str, other: str) -> bool:
 
 
 def currencies(text: str) -> frozenset[str]:
-    """Those that *text* names, by word or by sign."""
+    """The currencies in *text*, by word or sign."""
     found = (_CURRENCIES.get(word) for word in _SIGNS.findall(fold(text)))
     return frozenset(one for one in found if one is not None)
 
@@ -400,12 +396,12 @@ def repeats(text: str, other: str) -> bool:
     return bool(said) and all(word in rest for word in said)
 
 
-def _joined(token: str) -> str:
+def _join_number(token: str) -> str:
     # "10 k" is "10k"
     return fold(token).replace(" ", "")
 
 
-# A language model's word on whether a fact changes what is known. Its answer is checked, number by number.
+# A language model judges whether a fact changes existing memories. Its answer is checked number by number.
 
 PROMPT: Final = "reconcile-1"
 
@@ -431,8 +427,8 @@ class LlmJudge:
         self._asks = LlmPrompt(completes, PROMPT, strict_schema(Verdicts), budget)
 
     async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:
-        """As Judges.judge. PermanentError when two answers did not judge every note once, OverBudgetError when the
-        owner's tokens are spent; what the model's port raises passes."""
+        """As Judges.judge. PermanentError if two answers did not judge every note once, OverBudgetError if the
+        owner's tokens are spent; errors of the model's port pass."""
         lines: list[dict[str, object]] = [{"fact": fact.content}]
         lines += [
             {"note": at, "date": f"{memory.created_at:%Y-%m-%d}", "says": memory.content}
@@ -443,11 +439,11 @@ class LlmJudge:
 
 
 def _parser(notes: int) -> Callable[[bytes], Sequence[Verdict]]:
-    def parsed(answer: bytes) -> Sequence[Verdict]:
+    def parse(answer: bytes) -> Sequence[Verdict]:
         found = _DECODER.decode(answer).verdicts
         by_note = {one.note: one.verdict for one in found}
         if len(found) != notes or set(by_note) != set(range(1, notes + 1)):
             raise msgspec.ValidationError(f"each of the notes 1 to {notes} needs one verdict - at `$.verdicts`")
         return [by_note[note] for note in range(1, notes + 1)]
 
-    return parsed
+    return parse

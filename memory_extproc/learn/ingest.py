@@ -28,14 +28,13 @@ log = logger(__name__)
 _GONE_WRONG = {TurnOutcome.JOURNAL_FULL, TurnOutcome.JOURNAL_FAILED, TurnOutcome.PROCESS_LIMIT}
 _WAITS = {TurnOutcome.UNDECIDED, TurnOutcome.JOURNAL_LATE}
 _TAKEN = {TurnOutcome.JOURNALLED, TurnOutcome.DUPLICATE}
-_LARGE = 200_000  # characters; what is more is sealed off the event loop
+_LARGE = 200_000  # characters; a longer exchange is encrypted off the event loop
 _OWNERS_AT_ONCE = 8  # whose waiting exchanges are decided at a time
 
 
 @dataclass(eq=False, slots=True)
 class _Logged:
-    """An exchange that is in the intake log. *waited*: it was put off, and is among those that wait until it is
-    decided."""
+    """An exchange in the intake log. *waited*: it was deferred and waits for a decision."""
 
     record: Record
     waited: bool = False
@@ -43,10 +42,10 @@ class _Logged:
 
 
 class Intake:
-    """Screens an exchange, finds its place in a session and appends it to the journal. Who hands it in waits for
-    that for `journal_wait` at most; the exchange is kept all the same, also where who handed it in is cancelled or
-    the process is killed: it is in the intake log from before the first await until it is in the journal or is
-    rejected. Exchanges that cannot be decided or journalled now wait there, of each owner in their order."""
+    """Screens an exchange, places it in a session and appends it to the journal. The caller waits for
+    `journal_wait` at most. The exchange is in the intake log from before the first await until it is journalled or
+    rejected, so it survives a cancelled caller and a killed process. Exchanges that cannot be decided or journalled
+    now wait there, in order per owner."""
 
     def __init__(
         self,
@@ -64,8 +63,8 @@ class Intake:
         intake_log: IntakeLog | None,  # None: nothing outlives the process before it is in the journal
         receipts: TurnReceipts | None = None,
     ) -> None:
-        """*journalled* is told each turn that the journal has taken as new; *ends* that a session has ended with an
-        exchange of which no such turn came."""
+        """*journalled* is called with each newly journalled turn; *ends* when a session ends with an exchange that
+        produced no turn."""
         self._journal = journal
         self._sessions = sessions
         self._coordination = coordination
@@ -105,7 +104,7 @@ class Intake:
             return self._tell(TurnOutcome.JOURNAL_FAILED)
         if crowded:
             return self._tell(TurnOutcome.PROCESS_LIMIT)
-        # A task of our own: whoever called may be cancelled by Envoy, the turn is kept all the same.
+        # A separate task: Envoy may cancel the caller, and the turn is kept all the same.
         task = asyncio.create_task(self._attempt(exchanged, logged), name="journal append")
         self._under_way[task] = exchanged
         self._unsettled.add(owner, task)
@@ -117,22 +116,21 @@ class Intake:
         return TurnOutcome.JOURNAL_LATE
 
     def oldest_waiting(self, owner: Owner | None = None) -> datetime | None:
-        """When the oldest exchange was asked that was accepted and is not in the journal yet: *owner*'s, or
-        anybody's."""
+        """Time of the oldest accepted exchange that is not in the journal yet, for *owner* or for all."""
         mine = (one for one in self._under_way.values() if owner is None or one.caller.owner == owner)
         logged = None if self._log is None else self._log.oldest(owner)
         return min((*(one.at for one in mine), *(() if logged is None else (logged,))), default=None)
 
     def erase(self, owner: Owner, until: datetime) -> int:
-        """Discards what waits of *owner* and was asked by *until*; says how many. What is being taken in at this
-        moment is sifted by the ledger."""
+        """Discard the waiting exchanges of *owner* that were asked by *until*. Returns their number. The tombstones
+        filter an exchange that is in progress."""
         gone = [] if self._log is None else [one for one in self._log.of_owner(owner) if one.at <= until]
         for record in gone:
             self._discard(record)
         return len(gone)
 
     def close(self) -> None:
-        """Stop deciding: what is handed in waits for the next start."""
+        """Stop deciding: new exchanges wait for the next start."""
         self._closed = True
 
     async def finish(self) -> None:
@@ -141,7 +139,7 @@ class Intake:
             await asyncio.wait(self._under_way)
 
     async def stop(self) -> None:
-        """Ends what is under way where it stands."""
+        """Cancel work in progress."""
         tasks = list(self._under_way)
         for task in tasks:
             task.cancel()
@@ -155,7 +153,7 @@ class Intake:
             await contain_faults(self._log.tend)
 
     async def catch_up(self, closing: asyncio.Event) -> None:
-        """Decides what waits as soon as it can be decided, for the last time once *closing* is set."""
+        """Decide waiting exchanges once that is possible, and a last time when *closing* is set."""
         ended = False
         while self._log is not None:
             for record in self._log.take_left(Kind.TURN):
@@ -192,14 +190,15 @@ class Intake:
                 return
 
     async def _decide(self, owner: Owner) -> bool:
-        """In the order in which they were accepted, up to one that cannot be decided now; whether any was."""
+        """Decide in the order of acceptance, up to the first exchange that stays undecided. Returns whether any was
+        decided."""
         decided = False
         while owner in self._waiting:
             logged = self._waiting[owner][0]
             try:
                 exchanged = self._read(logged.record)
             except PermanentError as error:
-                log.error("journal.failed", error=type(error).__name__)  # noqa: TRY400 - it quotes no one
+                log.error("journal.failed", error=type(error).__name__)  # noqa: TRY400 - the text may quote a user
                 stored = TurnOutcome.JOURNAL_FAILED
                 self._discard(logged.record)
             else:
@@ -225,7 +224,7 @@ class Intake:
         return None if record is None else _Logged(record)
 
     def _put_off(self, logged: _Logged, why: TurnOutcome) -> None:
-        """*why* UNDECIDED: what has to be asked did not answer."""
+        """*why* UNDECIDED: consent or incognito could not be read."""
         if not logged.record.is_live:
             return  # erased meanwhile
         if not self._waiting:
@@ -266,7 +265,7 @@ class Intake:
             stored = await self._take_in(exchanged, logged)
         except TransientError as error:
             stored = self._end_failure(error, logged)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one exchange, it must not end the others
+        except Exception as error:  # noqa: BLE001 - a fault of one exchange must not end the others
             if logged is not None:
                 logged.failures += 1
             stored = self._end_failure(error, logged)
@@ -291,7 +290,7 @@ class Intake:
 
     async def _take_in(self, exchanged: Exchanged, logged: _Logged | None) -> TurnOutcome:
         waited = logged is not None and logged.waited
-        screened = await self._screens.screened(exchanged, waited=waited)
+        screened = await self._screens.screen(exchanged, waited=waited)
         if screened is TurnOutcome.UNDECIDED:
             return screened
         if isinstance(screened, TurnOutcome):
@@ -302,14 +301,14 @@ class Intake:
             place = await self._sessions.place(screened.whole, screened.kept, apart=logged is None)
         except TransientError:
             return TurnOutcome.UNDECIDED
-        placed = await self._sifting.placed(place)
+        placed = await self._sifting.filter_placed(place)
         if placed is None:
             return TurnOutcome.FORGOTTEN
         turn = replace(placed.turn, last=exchanged.ends_session)
         stored = await self._append(turn, placed)
         if self._receipts is not None:
             self._receipts.note(exchanged.caller, exchanged.request_id, stored, turn.id)
-        # An attempt that failed after the append has told nobody of the turn.
+        # An attempt that failed after the append has not announced the turn.
         if stored is TurnOutcome.JOURNALLED or (stored is TurnOutcome.DUPLICATE and waited):
             self._journalled(turn)
         elif exchanged.ends_session and stored is not TurnOutcome.FORGOTTEN:
@@ -337,7 +336,7 @@ class Intake:
         self._unsettled.remove(owner, [task])
 
     def _came_late(self, task: asyncio.Task[TurnOutcome]) -> None:
-        """The caller was given JOURNAL_LATE: what went wrong after that is told here."""
+        """Log a failure after the caller was given JOURNAL_LATE."""
         stored = self._outcome(task)
         if stored in _GONE_WRONG:
             self._metrics.turns.labels(stored.value).inc()
@@ -368,11 +367,11 @@ def _encode(exchanged: Exchanged) -> bytes:
         return json.dumps(msgspec.to_builtins(exchanged)).encode()
 
 
-# Who has said something that cannot be found yet, and who waits until it can.
+# Callers that wait until their earlier messages can be found.
 
 
 class PendingWrites:
-    """One event loop owns it."""
+    """Writes that are not visible yet. One event loop owns it."""
 
     def __init__(self) -> None:
         self._things: dict[Owner, set[object]] = {}
@@ -382,7 +381,7 @@ class PendingWrites:
         self._things.setdefault(owner, set()).add(thing)
 
     def remove(self, owner: Owner, things: Iterable[object]) -> None:
-        """With the last of *owner*'s everybody who waits for them goes on."""
+        """Remove *things*; with the last write of *owner*, its waiting callers continue."""
         left = self._things.get(owner)
         if left is None:
             return
@@ -390,7 +389,7 @@ class PendingWrites:
         if not left:
             self._release(owner)
 
-    async def gone(self, owner: Owner) -> None:
+    async def wait_visible(self, owner: Owner) -> None:
         """Returns once there is nothing of *owner*'s; at once where there is nothing now."""
         if owner not in self._things:
             return
@@ -399,7 +398,7 @@ class PendingWrites:
         await waiter
 
     def release_all(self) -> None:
-        """Let all callers go on, whatever is left."""
+        """Release all callers, with writes pending or not."""
         for owner in list(self._waiting):
             self._release(owner)
 
@@ -410,7 +409,7 @@ class PendingWrites:
                 waiter.set_result(None)
 
 
-# What of the exchanges and turns is not learned because its owner had it forgotten.
+# Drops exchanges and turns that their owner has forgotten.
 
 
 class TombstoneFilter:
@@ -421,9 +420,9 @@ class TombstoneFilter:
         self._forgotten = forgotten
         self._journal = journal
 
-    async def placed(self, placed: Placed) -> Placed | None:
-        """As it may be kept; None where it may not. While that cannot be told it is kept: in the journal nobody
-        recalls it, and it is sifted again before it is learned."""
+    async def filter_placed(self, placed: Placed) -> Placed | None:
+        """The storable part of *placed*, or None. While the tombstones are unreadable it is kept: the journal is
+        not recalled, and turns are filtered again before they are learned."""
         if self._forgotten is None:
             return placed
         try:
@@ -446,7 +445,7 @@ class TombstoneFilter:
         return gone
 
     async def entries(self, owner: Owner, entries: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
-        """Those of *entries* that may be learned; the others leave the journal."""
+        """*entries* that may be learned; the others leave the journal."""
         if self._forgotten is None or not entries:
             return entries
         left = {turn.id for turn in await self._forgotten.filter_turns([entry.turn for entry in entries])}
@@ -471,9 +470,9 @@ class LearnLimits:
     gathered: int = 256  # turns that wait for such a write
     remembering: int = 8  # owners whose messages are stored at a time
     extracting: int = 4  # owners from whose turns facts are extracted at a time
-    together: int = 32  # turns of one owner remembered together
-    rows: int = 256  # memories handed to the store in one call: a turn can have more than a hundred
-    overlaid: int = 10_000  # turns shown by the partitions while the store is down; later ones are not
+    together: int = 32  # turns of one owner stored together
+    rows: int = 256  # memories in one call of the store: a turn can have more than a hundred
+    overlaid: int = 10_000  # turns that the partitions show while the store is down; later turns are not shown
     patience: timedelta = timedelta(hours=24)  # with a model that is away, before the stand-in's word holds
     stood_in_for: int = (
         20_000  # turns that may wait for the model at a time; beyond it the stand-in has the last word
@@ -481,6 +480,6 @@ class LearnLimits:
     attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
     backoff: Backoff = field(default_factory=Backoff)
     retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
-    look: timedelta = timedelta(seconds=1)  # between two looks for what arrived in the journal by other ways
+    look: timedelta = timedelta(seconds=1)  # interval of the poll for entries of other processes
     sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
-    grace: timedelta = timedelta(seconds=20)  # to work off what was accepted when we leave
+    grace: timedelta = timedelta(seconds=20)  # time to finish accepted turns at shutdown

@@ -1,13 +1,13 @@
 """The intake log: a write-ahead log of accepted exchanges that are not in the journal yet.
 
-An exchange is written here with one write() before its answer's last piece goes on, so that a process killed from
-then on loses no exchange; the journal, in SQLite or Redis, is filled behind it. An exchange whose consent
-or incognito state cannot be known waits here until it can, and so do incognito marks that are not shared yet.
+An exchange is written here with one write() before the last chunk of its answer goes on, so a process killed after
+that loses no exchange; the journal, in SQLite or Redis, follows. Exchanges whose consent or incognito state is
+unknown wait here, and so do incognito marks that are not shared yet.
 
-Records are sealed, because an exchange is logged before it is screened: its owner may not allow it, and it may hold
+Records are encrypted, because an exchange is logged before it is screened: consent may be missing, and it may hold
 secrets. A discarded record becomes unreadable when its segment and its key are deleted, some
-`IntakeLogLimits.linger` later; records that still wait in that segment are copied to the newest one before. A
-process never appends to a segment that another process began."""
+`IntakeLogLimits.linger` later; live records of that segment are copied to the newest segment first. A process never
+appends to a segment of another process."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class IntakeLogLimits:
 
 
 class IntakeLog:
-    """Use within `async with`. One event loop owns it; appending, reading and discarding are a few microseconds of
-    system calls on it. A directory that cannot be written makes `append` give None, and is tried again."""
+    """Use within `async with`. One event loop owns it; each call takes a few microseconds of system calls on it.
+    While the directory is not writable, `append` returns None, and the next call tries again."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class IntakeLog:
         *,
         wraps: KeyWrapper | None = None,  # None: keys of segments rest as they are
         fsync: bool = False,
-        tells: Callable[[str], None] = lambda _why: None,  # told why something was moved aside
+        tells: Callable[[str], None] = lambda _why: None,  # called with the reason when a file was moved aside
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory, self._limits, self._wraps = directory, limits, wraps
@@ -97,14 +97,14 @@ class IntakeLog:
         segment = self._active
         if segment is None or self.is_full:
             return None
-        return self._write(segment, kind, owner, at, *segment.seal(kind, packed(owner, at, body)))
+        return self._write(segment, kind, owner, at, *segment.seal(kind, pack_payload(owner, at, body)))
 
     async def append_large(
         self, kind: Kind, owner: Owner, at: datetime, encode: Callable[[], bytes]
     ) -> Record | None:
         """As append, with all but the write() in a thread."""
         while (segment := self._active) is not None and not self.is_full:
-            sealed = await asyncio.to_thread(lambda: segment.seal(kind, packed(owner, at, encode())))
+            sealed = await asyncio.to_thread(lambda: segment.seal(kind, pack_payload(owner, at, encode())))
             if segment is self._active:
                 return self._write(segment, kind, owner, at, *sealed)
         return None
@@ -114,7 +114,7 @@ class IntakeLog:
         return record.plain.partition(b"\n")[2]
 
     def discard(self, record: Record) -> None:
-        """Idempotent. The record is not there after a restart, and soon nobody can read it."""
+        """Discard *record*, idempotently. It is gone after a restart, and soon unreadable."""
         segment = record.segment
         if segment.live.pop(record.id, None) is None:
             return
@@ -141,12 +141,12 @@ class IntakeLog:
         return list(self._turns.get(owner, {}).values())
 
     def oldest(self, owner: Owner | None = None) -> datetime | None:
-        """When the oldest turn that waits was asked: *owner*'s, or anybody's."""
+        """Time of the oldest waiting turn, of *owner* or of all."""
         waiting = [self._turns.get(owner, {})] if owner is not None else self._turns.values()
         return min((record.at for records in waiting for record in records.values()), default=None)
 
     async def sync(self) -> None:
-        """With fsync: what was appended survives power loss when it returns."""
+        """Call fsync: appended records survive power loss afterwards."""
         if self._fsync and self._active is not None:
             await asyncio.to_thread(os.fdatasync, self._active.handle)
 
@@ -174,8 +174,8 @@ class IntakeLog:
             log.error("intake.not_written")
 
     async def tend(self) -> None:
-        """To be called every second or so: takes up segments that were put into the directory, and replaces those
-        that hold discarded records, are long, or are no longer at their path."""
+        """Maintain the directory; call it about every second. Adopts segments that were put there, and replaces
+        segments that hold discarded records, are long, or are no longer at their path."""
         await self._take_up()
         active = self._active
         if active is None or self._is_due(active) or active.size >= self._limits.segment:
@@ -218,7 +218,7 @@ class IntakeLog:
             place = target.write(frame)
             if place is None:
                 return
-            # The waiting task holds this object. After a crash there are two of one id: the first counts.
+            # The waiting task holds this object. After a crash there may be two records of an id: the first counts.
             del segment.live[record.id]
             record.segment, (record.offset, record.size) = target, place
             target.live[record.id] = record
@@ -292,11 +292,10 @@ def _context(path: Path) -> bytes:
     return b"memory-extproc intake log\0" + path.stem.encode()
 
 
-# One segment of the intake log: a file of sealed records, `NAME.log`, beside its key, `NAME.key`.
-#
-# A segment begins with a magic number and its version. Each record has its length, a CRC-32, its kind and its id,
-# which is also the nonce that its payload is sealed with (AES-256-GCM), and the payload: tenant, user and time in
-# a line of JSON, then the body. A record of kind DONE says that another was discarded.
+# A segment of the intake log: a file of encrypted records, `NAME.log`, beside its key, `NAME.key`. A segment begins
+# with a magic number and its version. Each record has its length, a CRC-32, its kind and its id, which is also the
+# nonce of its payload (AES-256-GCM), and the payload: tenant, user and time in a line of JSON, then the body. A
+# record of kind DONE discards another.
 
 _MAGIC, _VERSION = b"mexi", 1
 _HEAD = len(_MAGIC) + 1
@@ -332,7 +331,7 @@ class UnreadableError(Exception):
 
 @dataclass(eq=False, slots=True)
 class Record:
-    """Where one record lies. *number* orders the records of a process: older ones first."""
+    """Location of a record. *number* orders the records of a process, oldest first."""
 
     id: bytes
     kind: Kind
@@ -375,7 +374,7 @@ class Segment:
             return False
 
     def seal(self, kind: Kind, plain: bytes, id_: bytes = b"") -> tuple[bytes, bytes]:
-        """The id, a new one unless it is given, and the whole frame."""
+        """Id (a new id by default) and encrypted frame of a record."""
         id_ = id_ or os.urandom(_ID_BYTES)
         payload = self.cipher.encrypt(id_, plain, bytes([kind]) + id_) if kind is not Kind.DONE else b""
         checked = struct.pack(">B12s", kind, id_) + payload
@@ -385,7 +384,7 @@ class Segment:
         return self.cipher.decrypt(id_, payload, bytes([kind]) + id_)
 
     def write(self, frame: bytes) -> tuple[int, int] | None:
-        """Offset and size of the payload; None: it could not be written, and the next one is written over it."""
+        """Offset and size of the payload; None if the write failed: the next frame overwrites it."""
         try:
             if os.pwrite(self.handle, frame, self.size) < len(frame):
                 return None
@@ -415,7 +414,7 @@ def begin_segment(path: Path, secret: bytes) -> Segment:
     return Segment(path, handle, AESGCM(secret))
 
 
-def packed(owner: Owner, at: datetime, body: bytes) -> bytes:
+def pack_payload(owner: Owner, at: datetime, body: bytes) -> bytes:
     """A payload before it is sealed."""
     return json.dumps([owner.tenant, owner.user, at.timestamp()]).encode() + b"\n" + body
 

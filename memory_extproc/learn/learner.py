@@ -1,10 +1,9 @@
 """The write path: a completed exchange is journalled at once and learned in the background.
 
-Step 1, at once: the messages of a turn are embedded and put into the owner's partition. Step 2, per session
-and later: facts are extracted from its turns and reconciled with what is known. What is to be done is held in
-process as turn ids only; the words are read from the journal when their turn has come, so an owner who was
-forgotten in the meantime has nothing there to be learned. For that, forgetting first has everybody know what
-goes, advances the epoch, erases the journal, and then deletes what is stored."""
+Step 1, at once: embed the messages of a turn and put them into the owner's partition. Step 2, later and per
+session: extract facts and reconcile them with the stored memories. Queues hold turn ids only; the words are read
+from the journal when a turn is due, so a forget that erases the journal also cancels queued work. For that, a
+forget first writes its tombstones, advances the epoch, erases the journal, and then deletes stored rows."""
 
 from __future__ import annotations
 
@@ -51,15 +50,15 @@ log = logger(__name__)
 
 
 class FactReconciler(Protocol):
-    """Brings facts together with what is known of the owner."""
+    """Reconciles facts with the owner's stored memories."""
 
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> object:
         """Repeating it changes nothing more."""
 
 
 class Learner:
-    """Implements ports.TurnLearner. Entering takes up what the journal holds from before; leaving works off what
-    was accepted, extraction included, for *grace* at most; the rest stays in the journal."""
+    """Implements ports.TurnLearner. Entering resumes the work left in the journal. Leaving finishes accepted turns,
+    with extraction, within *grace*; the rest stays in the journal."""
 
     def __init__(
         self,
@@ -77,13 +76,13 @@ class Learner:
         now: Now,
         rng: Chance,
         judged: Judges = judge,
-        screens: TurnScreener | None = None,  # None: everything of everybody is kept
+        screens: TurnScreener | None = None,  # None: every message is kept
         forgotten: TombstoneReader | None = None,
-        commands: CommandApplier | None = None,  # None: nobody tells us anything
+        commands: CommandApplier | None = None,  # None: chat commands are ignored
         traces: Traces = NO_TRACES,
         topics: TopicFollower | None = None,
         store_works: Callable[[], bool] = lambda: True,  # whether writes to the store succeed now
-        intake_log: IntakeLog | None = None,  # None: what is accepted may be lost until it is in the journal
+        intake_log: IntakeLog | None = None,  # None: an accepted exchange can be lost until it is in the journal
         receipts: TurnReceipts | None = None,  # None: no receipts
     ) -> None:
         self._journal = journal
@@ -114,8 +113,8 @@ class Learner:
         self._take_up = JournalPoller(
             journal, self._take_arrivals, _take_up_limits(limits), metrics, revive=revival.revive, now=now, rng=rng
         )
-        self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, of what step 1 has still to do
-        self._last_words: set[str] = set()  # those of them that end their session
+        self._ahead: dict[Owner, dict[str, str]] = {}  # turn id → session, for turns that wait for step 1
+        self._last_words: set[str] = set()  # ids of these turns that end their session
         self._background: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
 
@@ -187,8 +186,7 @@ class Learner:
         return await self._intake.accept(exchanged)
 
     def oldest_waiting(self, owner: Owner | None = None) -> datetime | None:
-        """When the oldest exchange was asked that was accepted and is not in the journal yet: *owner*'s, or
-        anybody's."""
+        """Time of the oldest accepted exchange that is not in the journal yet, for *owner* or for all."""
         return self._intake.oldest_waiting(owner)
 
     def erase_waiting(self, owner: Owner, until: datetime) -> int:
@@ -196,12 +194,12 @@ class Learner:
         return self._intake.erase(owner, until)
 
     async def wait_visible(self, caller: Caller) -> None:
-        await self._unsettled.gone(caller.owner)
+        await self._unsettled.wait_visible(caller.owner)
 
     async def end_session(self, caller: Caller) -> None:
         """Facts of this session, or of all the caller's when none is named, are extracted as soon as the
         messages accepted so far are stored."""
-        try:  # for whoever extracts from them, another replica or a later process
+        try:  # another replica or a later process may extract from them
             await self._journal.end(caller.owner, caller.session)
         except MemoryExtprocError as error:
             log.warning("session.end_not_noted", error=type(error).__name__)
@@ -241,11 +239,11 @@ class Learner:
         self._write_behind.add(owner, turn_ids, at_once=not shown)
 
     async def _is_shown(self, owner: Owner, turn_ids: Sequence[str]) -> bool:
-        """False for turns that take other memories away: those are stored at once."""
+        """False for turns that forget memories: these are stored at once."""
         epoch = await self._coordination.epoch(owner)
         entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
         fresh = [entry for entry in entries if not entry.stored]
-        if any(entry.replaced or self._obeying.doubted(entry.turn) for entry in fresh):
+        if any(entry.replaced or self._obeying.is_doubtful(entry.turn) for entry in fresh):
             return False
         if self._obeying.commanding(fresh):
             return False
@@ -258,8 +256,8 @@ class Learner:
         return True
 
     async def _remember(self, owner: Owner, turn_ids: Sequence[str]) -> None:
-        # Whatever comes of it, nobody waits longer than for the first attempt; and no longer than until the
-        # partition shows the rows, which it does before the store has them.
+        # Callers wait for the first attempt at most, and only until the partition shows the rows, which is before
+        # the store has them.
         try:
             epoch = await self._coordination.epoch(owner)
             entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
@@ -269,7 +267,7 @@ class Learner:
                 owner,
                 fresh,
                 still_in=partial(self._still_in, epoch, owner),
-                # Who tells us to forget is asked nothing before that is done.
+                # A turn with a forget stays pending until the forget is done.
                 shown=partial(self._unsettled.remove, owner, () if commanding else turn_ids),
             )
             await self._obeying.apply(commanding)
@@ -286,11 +284,12 @@ class Learner:
         self._drop_ahead(owner, turn_ids)
 
     async def _hand_on(self, entries: Sequence[JournalEntry]) -> None:
-        """Facts are extracted by who holds the owner: from what is handed on to nobody here, another does."""
+        """The lease holder of the owner extracts facts; a turn handed on without a local holder is taken by another
+        replica."""
         ours = [entry for entry in entries if self._journal.holds(entry.turn.owner)]
         await self._note_topics([entry.turn for entry in ours])
         last_words = frozenset(self._last_words)
-        # From here on who ends the session need not wait for them.
+        # From here on, the end of the session need not wait for these turns.
         for entry in entries:
             self._drop_ahead(entry.turn.owner, [entry.turn.id])
         if self._finding is None:
@@ -299,11 +298,11 @@ class Learner:
         for turn in (entry.turn for entry in ours):
             last = turn.last or turn.id in last_words
             self._gatherings.add(turn.owner, turn.session, turn.id, last=last)
-            if self._obeying.doubted(turn):
+            if self._obeying.is_doubtful(turn):
                 self._gatherings.flush(turn.owner, turn.session, Trigger.COMMAND)
 
     async def _note_topics(self, turns: Sequence[Turn]) -> None:
-        """By who follows topics, with the end of their sessions, also one that came while they were noted."""
+        """Pass turns to the topic follower, with the ends of their sessions, also an end that arrived meanwhile."""
         told = frozenset(self._last_words)
         await self._following.note(turns, told)
         while late := [turn for turn in turns if turn.id in self._last_words - told]:
@@ -312,7 +311,7 @@ class Learner:
                 await self._following.end(turn.owner, turn.session, but=())
 
     async def _take_arrivals(self, arrived: Sequence[JournalEntry]) -> None:
-        """What came by other ways than our own append: each goes where it left off."""
+        """Resume entries that this process did not append, each at its stage."""
         await self._hand_on([entry for entry in arrived if entry.stored])
         for entry in arrived:
             if not entry.stored:
@@ -344,7 +343,7 @@ class Learner:
             entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
             if not entries or self._finding is None or not self._journal.holds(owner):
                 if self._finding is not None:
-                    self._finding.gone(turn_ids)
+                    self._finding.stop_waiting(turn_ids)
                 self._extract_evidence.succeed(turn_ids, proves=False)
                 continue
             turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
@@ -360,20 +359,20 @@ class Learner:
             self._extract_evidence.succeed(turn_ids, proves=bool(facts))
             if forgetting:
                 self._finding.forget(owner)
-            self._finding.done(owner, turns, epoch, unshown=forgetting)
+            self._finding.mark_learned(owner, turns, epoch, unshown=forgetting)
 
     def _count_trigger(self, trigger: Trigger) -> None:
         self._metrics.extraction_triggers.labels(trigger.value).inc()
 
     async def _not_extracted(self, owner: Owner, turn_ids: tuple[str, ...], error: Exception) -> bool:
-        if len(turn_ids) > 1:  # one of them is at fault: each is tried by itself
+        if len(turn_ids) > 1:  # one turn is at fault: try each alone
             for turn_id in turn_ids:
                 self._extracting.add(owner, (turn_id,))
             return True
         return await self._count_failure(self._extract_evidence, turn_ids, error)
 
     async def _still_in(self, epoch: int, owner: Owner) -> None:
-        """TransientError when *owner* was forgotten since: what is then left in the journal came after it."""
+        """TransientError if *owner* was forgotten since; turns still in the journal are newer than the forget."""
         if await self._coordination.epoch(owner) != epoch:
             raise TransientError("the owner was forgotten while we worked")
 
@@ -390,19 +389,19 @@ def _take_up_limits(limits: LearnLimits) -> JournalPollerLimits:
     return JournalPollerLimits(limits.look, limits.sweep, limits.retention, limits.backoff)
 
 
-# What the learner tells whoever gathers turns into topics, and what it is told in turn.
+# Interface between the learner and the topic tracker.
 
 
 class TopicFollower(Protocol):
-    """Gathers turns into topics; what comes of that comes later."""
+    """Groups turns into topics, in the background."""
 
-    shifted: Callable[[Owner, str], object]  # told the session whose topic has changed
+    shifted: Callable[[Owner, str], object]  # called with the session whose topic has changed
 
     async def note(self, owner: Owner, turns: Sequence[Turn], last: frozenset[str]) -> None:
         """Durable when it returns; *last* are the turns that end their session."""
 
     async def end(self, owner: Owner, session: str, *, but: frozenset[str]) -> None:
-        """*session*, or with an empty name all of *owner*'s, has ended, *but* those of which more is to come."""
+        """End *session*, or with an empty name all sessions of *owner*, except *but*, which have turns pending."""
 
 
 class TopicShifts:
@@ -440,34 +439,34 @@ class TopicShifts:
         self._gatherings.flush(owner, session, Trigger.TOPIC)
 
 
-# The learner's part in what people tell the assistant to keep or to forget.
+# The learner's side of chat commands.
 
 
 class CommandApplier(Protocol):
-    """Does what people tell the assistant to keep or to forget."""
+    """Applies remember and forget commands of a chat."""
 
     def of(self, turn: Turn) -> Sequence[object]:
-        """What *turn* tells us to do; cheap."""
+        """Commands in *turn*; cheap."""
 
     async def apply(self, turns: Sequence[Turn]) -> None:
         """Repeating it changes nothing more."""
 
-    def doubted(self, turn: Turn) -> bool:
+    def is_doubtful(self, turn: Turn) -> bool:
         """Whether *turn* may tell us more, which is found out by `decide`; cheap."""
 
     async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
-        """Does what turns in doubt turn out to tell us. Ids of those that asked for something to be forgotten.
-        TransientError while that cannot be found out; repeating it changes nothing more."""
+        """Apply the commands of ambiguous turns. Returns the ids of turns that ask for a forget. TransientError
+        while the classifier is unavailable; a repetition changes nothing more."""
 
 
 class CommandStep:
-    """Without *commands* nobody tells us anything."""
+    """Without *commands*, every method is a no-op."""
 
     def __init__(self, commands: CommandApplier | None, journal: Journal) -> None:
         self._commands, self._journal = commands, journal
 
     def commanding(self, entries: Iterable[JournalEntry]) -> list[Turn]:
-        """Those of *entries* that tell us to do something."""
+        """Turns of *entries* that hold a command."""
         commands = self._commands
         return [entry.turn for entry in entries if commands and commands.of(entry.turn)]
 
@@ -475,17 +474,17 @@ class CommandStep:
         if self._commands and turns:
             await self._commands.apply(turns)
 
-    def doubted(self, turn: Turn) -> bool:
-        """Whether its session is not to be waited for: what is to be forgotten is not recalled for long."""
-        return self._commands is not None and self._commands.doubted(turn)
+    def is_doubtful(self, turn: Turn) -> bool:
+        """Whether *turn* must not wait for the end of its session, because it may ask for a forget."""
+        return self._commands is not None and self._commands.is_doubtful(turn)
 
     async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
         """As Obeys.decide."""
-        doubted = [turn for turn in turns if self.doubted(turn)]
+        doubted = [turn for turn in turns if self.is_doubtful(turn)]
         return await self._commands.decide(doubted) if self._commands and doubted else frozenset()
 
     async def filter_facts(self, facts: Sequence[Fact], turn_ids: Sequence[str]) -> Sequence[Fact]:
-        """Those of *facts* whose turns were not forgotten in a chat while they were extracted."""
+        """*facts* without facts of turns that were forgotten during extraction."""
         if self._commands is None or not facts:
             return facts
         there = {entry.turn.id for entry in await self._journal.get(turn_ids)}

@@ -1,4 +1,4 @@
-"""What was said, stored: messages judged, embedded and put, and what an earlier answer left taken out."""
+"""Store the messages of turns: judge, embed and put them, and delete the rows of a replaced answer."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _MESSAGES = (Role.USER, Role.ASSISTANT)  # of a turn; the place is the message's
 
 
 class Decision(StrEnum):
-    """What became of a message or a piece of one: also the label of remembered_total, so never renamed."""
+    """The decision on a message or chunk: also the label of remembered_total, so never renamed."""
 
     KEPT = "kept"
-    QUESTION = "question"  # kept as the context of what answers it, never recalled itself
+    QUESTION = "question"  # kept as the context of its answer, never recalled itself
     EMPTY = "empty"  # or nothing but masks
     POLITE = "polite"  # a greeting, thanks, goodbye or acknowledgement
     REFUSAL = "refusal"
-    ECHO = "echo"  # says nothing beyond what we injected or the caller had just said
+    ECHO = "echo"  # repeats an injected memory or the caller's last message
     SURPLUS = "surplus"  # the rest of a message longer than all the pieces it may have
 
 
@@ -56,7 +56,7 @@ _OF_ANSWER = 0.375  # of a turn's pieces, where both messages are long
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A message of a turn, or a piece of one; *memory* is there for KEPT and QUESTION alone."""
+    """A message of a turn, or a chunk; *memory* is set for KEPT and QUESTION alone."""
 
     role: Role
     decision: Decision
@@ -64,9 +64,8 @@ class Judged:
 
 
 def judge(turn: Turn, now: datetime, limits: ChunkLimits = _USUAL) -> tuple[Judged, ...]:
-    """The caller's message and the answer, in this order, long ones in pieces. The same turn gives the same
-    ids, so that remembering it once more changes nothing. *now* is when it is written; times lose their
-    fractions."""
+    """The caller's message and the answer, in this order, split into chunks if long. The same turn gives the same
+    ids, so a repetition changes nothing. *now* is the time of writing; times are in whole seconds."""
     messages = ((turn.asked, _of_caller(turn)), (turn.answered, _of_answer(turn)))
     found = [pieces(text, limits) if decision in _STORED else _NOTHING for text, decision in messages]
     needed = [len(one.texts) for one in found]
@@ -87,7 +86,7 @@ def _of_caller(turn: Turn) -> Decision:
         return Decision.POLITE
     if only_asks(turn.asked):
         return Decision.QUESTION
-    # Within one memory: words of several could be put together to say something new.
+    # Compare with single memories: words of several could be combined into a new statement.
     if any(echoes(turn.asked, (one,), "") for one in turn.injected):
         return Decision.ECHO
     return Decision.KEPT
@@ -106,7 +105,7 @@ def _of_answer(turn: Turn) -> Decision:
 
 
 def _at_a_glance(text: str) -> Decision | None:
-    """What needs no reading; None for what does."""
+    """The decision for a text that needs no reading, else None."""
     if not text.strip() or not says_more_than_masks(text):
         return Decision.EMPTY
     return Decision.KEPT if len(text) > _LONGEST_JUDGED else None
@@ -123,7 +122,7 @@ def _judge_chunks(
     for number, text in enumerate(found.texts):
         if not says_more_than_masks(text):
             continue
-        # What stands alone needs no number; a piece does, for all of a message share its place in the session.
+        # A whole message needs no number; chunks do, because they share their place in the session.
         numbered = {"piece": number, "whole": whole} if len(found.texts) > 1 else {}
         memory = _memory(turn, ordinal, number, cut(text, limits.bytes), now, numbered)
         if decision is Decision.QUESTION:
@@ -155,14 +154,14 @@ def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, 
 
 
 def _moment_fields(turn: Turn, ordinal: int) -> dict[str, Any]:
-    """By what a forget knows the message and its moment again; rows keep whole seconds."""
+    """Fields that identify the message and its exact time for a forget; rows keep whole seconds."""
     exact: dict[str, Any] = {"said": turn.at.timestamp()} if turn.at.microsecond else {}
     return {**exact, "heard": turn.heard} if turn.heard and ordinal == 0 else exact
 
 
 def message_id(turn: Turn, ordinal: int, number: int = 0) -> str:
-    """The id of the memory of *turn*'s first (0, the caller's) or second message (1, the answer), or of one of
-    its pieces. The first piece has the id of a message in one, so that the one takes the other's place."""
+    """Memory id of *turn*'s first (0, the caller's) or second message (1, the answer), or of a chunk. The first
+    chunk has the id of the unsplit message, so a new version replaces it."""
     return message_id_of(turn.owner, turn.id, ordinal, number)
 
 
@@ -174,9 +173,8 @@ def cut(text: str, most_bytes: int) -> str:
 
 
 def provenance(origin: Origin) -> str:
-    """*origin* as one line for the store's field, empty parts left out: "app=chat model=qwen3".
-    A client may have named app and model: white space in them is no way to name more, and whatever else is in
-    them, the line is one that every store takes."""
+    """*origin* as a line for the store's field, without empty parts: "app=chat model=qwen3". White space in
+    client-supplied names cannot add parts, and the line is always valid in the store."""
     named = (("app", origin.app), ("dialect", origin.dialect), ("model", origin.model), ("route", origin.route))
     whole = _line(named, _ORIGIN_BYTES)
     if len(whole.encode()) <= _ORIGIN_BYTES:
@@ -190,13 +188,13 @@ def _line(named: Iterable[tuple[str, str]], most_bytes: int) -> str:
     return " ".join(f"{name}={cut(value, most_bytes)}" for name, value in written if value)
 
 
-_AT_ONCE = 4_000  # characters judged on the event loop, some milliseconds; what is more goes to a thread
+_AT_ONCE = 4_000  # characters judged on the event loop (a few milliseconds); longer texts use a thread
 
 Judges = Callable[[Turn, datetime], Sequence[Judged]]  # pure
 
 
 class Messages:
-    """Storing the same turns again changes nothing more. *rows*: handed to the store in one call at most."""
+    """Stores messages, idempotently. *rows*: most rows in one call of the store."""
 
     def __init__(
         self, keeps: MemoryWriter, embedder: EmbeddingModel, judges: Judges, *, rows: int, now: Now
@@ -214,11 +212,11 @@ class Messages:
         still_in: Callable[[], Awaitable[None]],
         shown: Callable[[], None],
     ) -> list[Judged]:
-        """What became of each message of *entries*, which are *owner*'s. *still_in* raises where nothing may be
-        written any more; *shown* is called once all rows can be found, which is before the store has them."""
+        """The decisions on *entries* of *owner*. *still_in* raises if nothing may be written any more; *shown* is
+        called once all rows can be found, which is before the store has them."""
         settled, entries = await self._store_shown(owner, entries, still_in)
         judged = await self._judge_entries(entries)
-        theirs = await corrected(self._keeps, owner, entries)
+        theirs = await find_corrected(self._keeps, owner, entries)
         everything = [one for _, all_of_it in judged for one in all_of_it]
         rows = await self._embed(everything, theirs)
         await still_in()
@@ -287,7 +285,7 @@ class Messages:
 
 
 def _unsaid(entry: JournalEntry, judged: Sequence[Judged]) -> list[str]:
-    """Ids of messages and pieces that an earlier answer of this turn left and that this one does not renew."""
+    """Ids of messages and chunks of an earlier answer of this turn that the new answer does not replace."""
     if not entry.replaced:
         return []
     kept = {one.memory.id for one in judged if one.memory is not None}
@@ -298,14 +296,14 @@ def _not_yet() -> None:
     """Not all of it is visible yet."""
 
 
-# What a person has corrected is theirs: learning a turn anew, because its answer was, does not undo it.
+# Corrected memories belong to the person: a repeated turn with a new answer does not overwrite them.
 
 REVISION = "revision"  # in a memory's metadata, from its first correction on
 
 
-async def corrected(keeps: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry]) -> frozenset[str]:
-    """The ids of messages and pieces of *entries* that were corrected. Asks the store for turns that were replaced
-    alone: of a new one nothing can have been."""
+async def find_corrected(keeps: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry]) -> frozenset[str]:
+    """The ids of messages and chunks of *entries* that a person corrected. Reads the store for replaced turns only,
+    because a new turn has no rows."""
     ids = [memory_id for entry in entries if entry.replaced for memory_id in message_ids(entry.turn)]
     if not ids:
         return frozenset()

@@ -28,7 +28,7 @@ class Backoff:
     """Waits that double from *first* to *most*, each cut by up to a half so that lanes do not retry in step."""
 
     first: timedelta = timedelta(milliseconds=500)
-    most: timedelta = timedelta(seconds=15)  # after an outage nobody waits longer
+    most: timedelta = timedelta(seconds=15)  # longest pause, so recovery after an outage is quick
 
     def seconds(self, failures: int, jitter: float) -> float:
         """How long to wait after the *failures*-th failure in a row; *jitter* in [0, 1)."""
@@ -44,12 +44,12 @@ class _OwnerQueue(Generic[Job]):
 
 
 class OwnerQueues(Generic[Job]):
-    """One lane for each owner with work: its jobs run in order, up to *together* in one call, and at most
-    *at_once* calls run at a time, those of different tenants in turn. A call that raises TransientError is
-    made again after a pause, while other lanes go on; jobs that come in the meantime get their first try at
-    once, as long as no more than *in_vain* jobs of all lanes wait for their next. Whatever else a call
-    raises, UnknownFaultError included, is tried job by job and then given to *failed*, which says whether the job
-    is done with; if it is not, it is tried again after a pause and behind the others that wait."""
+    """One queue per owner. Jobs of an owner run in order, up to *together* in one call; at most *at_once* calls run
+    at a time, and tenants take turns. A call that raises TransientError is repeated after a pause while other
+    queues go on. New jobs get their first try at once while at most *in_vain* jobs of all queues wait for a retry.
+    After any other error, UnknownFaultError included, the jobs are tried separately and a failing job is passed to
+    *failed*, which returns whether the job is finished; otherwise it is retried after a pause, behind the other
+    waiting jobs."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class OwnerQueues(Generic[Job]):
         return self._waiting < self._in_vain
 
     async def finish(self) -> None:
-        """Returns when nothing is left but what has to wait for better times; that is tried once more."""
+        """Return when only jobs that need a retry are left; each gets one last try."""
         self._finishing = True
         for lane in self._lanes.values():
             lane.news.set()
@@ -121,7 +121,7 @@ class OwnerQueues(Generic[Job]):
     async def _work_off(self, owner: Owner, lane: _OwnerQueue[Job]) -> None:
         clock = asyncio.get_running_loop().time
         failures = singly = 0
-        again = 0.0  # when what was tried in vain is tried again
+        again = 0.0  # time of the next retry
         last_try = False
         while lane.jobs:
             lane.news.clear()
@@ -143,7 +143,7 @@ class OwnerQueues(Generic[Job]):
                 failures, again = 0, 0.0
                 self._count_tried(lane, 0)
             elif len(batch) > 1 and not _passes(error):
-                singly = len(batch)  # one of them is at fault: the others must not suffer for it
+                singly = len(batch)  # one job is at fault: try each alone
             else:
                 self._count_tried(lane, max(lane.tried, start + len(batch)))
                 if not _passes(error):
@@ -159,12 +159,12 @@ class OwnerQueues(Generic[Job]):
         lane.tried = tried
 
     async def _attempt(self, owner: Owner, batch: Sequence[Job]) -> Exception | None:
-        """None when the batch is done with; else what it failed of."""
-        async with self._slots.taken(owner.tenant):
+        """None if the batch is done, else its error."""
+        async with self._slots.acquire(owner.tenant):
             try:
                 await self._work(owner, batch)
-            # The learner's one catch-all: a turn that meets a bug of ours, or bad data, must not stop the
-            # turns behind it. It is counted, tried again and in the end a dead letter.
+            # The learner's only catch-all: a turn that meets a bug or bad data must not stop the turns behind it.
+            # It is counted, retried and in the end a dead letter.
             except Exception as error:  # noqa: BLE001
                 if len(batch) > 1 or _passes(error):
                     return error
@@ -201,8 +201,8 @@ async def _either(news: asyncio.Event, seconds: float) -> None:
 
 
 class FairSemaphore:
-    """Like a semaphore, but whoever frees a place gives it to the tenant that has waited longest since its last
-    turn: one with a thousand waiting callers delays another's by one place and not by a thousand."""
+    """A semaphore that gives a free slot to the tenant whose last turn is longest ago: a tenant with a thousand
+    waiting callers delays another tenant by one slot, not by a thousand."""
 
     def __init__(self, count: int) -> None:
         """*count*: places, above 0."""
@@ -211,13 +211,13 @@ class FairSemaphore:
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # next in turn first
 
     def reconfigure(self, count: int) -> None:
-        """Another number of places, above 0. Who holds one keeps it."""
+        """Change the number of slots, above 0. Holders keep theirs."""
         self._free += count - self._count
         self._count = count
         self._hand_out()
 
     @asynccontextmanager
-    async def taken(self, tenant: str) -> AsyncIterator[None]:
+    async def acquire(self, tenant: str) -> AsyncIterator[None]:
         await self._take(tenant)
         try:
             yield
@@ -261,7 +261,7 @@ class Trigger(StrEnum):
     BATCH = "batch"  # enough of them have come together
     IDLE = "idle"  # the session fell silent
     ENDED = "ended"  # the client ended it
-    TOPIC = "topic"  # its topic has changed: who watches topics says so
+    TOPIC = "topic"  # the topic tracker reports a change of topic
     COMMAND = "command"  # it may tell us to keep or to forget something, and a model is to say
     DRAIN = "drain"  # we leave
 
@@ -273,8 +273,8 @@ class _SessionBatch:
 
 
 class SessionBatcher:
-    """Gives each session's turn ids to *due* when *batch* of them have come together, when the session was
-    *idle* for so long, or when it is told to."""
+    """Passes the turn ids of a session to *due* when *batch* of them are waiting, when the session was *idle* for
+    so long, or on `flush`."""
 
     def __init__(
         self,
@@ -284,7 +284,7 @@ class SessionBatcher:
         idle: timedelta,
         told: Callable[[Trigger], object] = lambda _: None,
     ) -> None:
-        """*told*: why, each time something is due."""
+        """*told* is called with the trigger."""
         self._due = due
         self._told = told
         self._batch = batch
@@ -292,7 +292,7 @@ class SessionBatcher:
         self._open: dict[Owner, dict[str, _SessionBatch]] = {}
 
     def reconfigure(self, *, batch: int, idle: timedelta) -> None:
-        """For what is added from now on: a clock that runs is not set anew."""
+        """Change the limits for later turns. Running timers keep their time."""
         self._batch, self._idle = batch, idle.total_seconds()
 
     def add(self, owner: Owner, session: str, turn_id: str, *, last: bool = False) -> None:
@@ -309,11 +309,11 @@ class SessionBatcher:
         )
 
     def sessions(self, owner: Owner) -> list[str]:
-        """Those of which something is gathered."""
+        """Sessions with waiting turns."""
         return list(self._open.get(owner, ()))
 
     def flush(self, owner: Owner, session: str, trigger: Trigger = Trigger.ENDED) -> None:
-        """What is gathered of *session* is due now."""
+        """Pass the waiting turns of *session* to `due` now."""
         sessions = self._open.get(owner, {})
         gathering = sessions.pop(session, None)
         if not sessions:
@@ -331,7 +331,7 @@ class SessionBatcher:
                 self.flush(owner, session, Trigger.DRAIN)
 
     def close(self) -> None:
-        """Stops all timers; what is gathered is not given to anybody."""
+        """Stop all timers. Waiting turns are dropped here and stay in the journal."""
         for sessions in self._open.values():
             for gathering in sessions.values():
                 if gathering.timer is not None:
@@ -382,22 +382,21 @@ class WriteBehind:
             self._hand_on(owner, turn_id)
 
 
-# What the journal holds for us beyond our own appends, taken up as it comes; its depth, and its sweep.
+# Polls the journal for entries that this process did not append, measures its depth and sweeps it.
 
 _PAGE = 500  # entries taken up at once
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPollerLimits:
-    look: timedelta = timedelta(seconds=1)  # between two looks for what came by other ways than our own append
+    look: timedelta = timedelta(seconds=1)  # interval of the poll for entries of other processes
     sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
     retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
     backoff: Backoff = field(default_factory=Backoff)
 
 
 class JournalPoller:
-    """Gives what arrives to *taken*, a page at a time. Both loops end with *closing*, and what had arrived by then
-    is given first."""
+    """Passes new entries to *taken*, a page at a time. Both loops end with *closing*, after a last poll."""
 
     def __init__(
         self,
@@ -444,7 +443,7 @@ class JournalPoller:
                 return
 
     async def measure(self) -> None:
-        """Sweeps what was learned long enough ago, and says how much there is to do."""
+        """Sweep learned entries past their retention, and measure the backlog."""
         now = self._now()
         try:
             await self._revive()
@@ -471,7 +470,7 @@ async def _within(closing: asyncio.Event, seconds: float) -> bool:
 
 # Whether a turn that fails is at fault itself, or meets an outage; and dead letters that an outage left.
 
-_REVIVALS = 3  # of one dead letter by one process
+_REVIVALS = 3  # per dead letter and process
 # Reasons of dead letters with which a store may have failed. The last two are how 0.1.0 wrote the first two.
 _REASONS = frozenset(
     {"PermanentError", "TransientError", "UnknownFaultError", "NotReadyError", "GiveUpError", "TryLaterError"}
@@ -479,14 +478,14 @@ _REASONS = frozenset(
 
 
 class Evidence:
-    """Of one step of learning: which turns fail at it, and whether others succeed meanwhile."""
+    """Tracks which turns fail at one step of learning while other turns succeed."""
 
     def __init__(self, store_works: Callable[[], bool]) -> None:
         self._store_works = store_works
         self._successes = 0
         self._failing: dict[str, int] = {}  # turn id → successes at its last failure
         self._doubted = False  # a failure was not the turn's own, and nothing has succeeded since
-        self.recovered = False  # something succeeded after that; who acts on it resets it
+        self.recovered = False  # a later success; the reader resets it
 
     def succeed(self, turn_ids: Sequence[str], *, proves: bool) -> None:
         """These fail no longer, or are gone. *proves*: the step was really taken for them."""
@@ -498,8 +497,8 @@ class Evidence:
             self._doubted = False
 
     def fail(self, turn_id: str, error: Exception) -> bool:
-        """Whether this failure counts against the turn: others have succeeded since its last one, or, for an error
-        that is known to be permanent, no other turn fails and the store works."""
+        """Whether this failure counts against the turn: other turns have succeeded since its last failure, or, for
+        a permanent error, no other turn fails and the store works."""
         before = self._failing.get(turn_id)
         self._failing[turn_id] = self._successes
         if before is not None and self._successes > before:

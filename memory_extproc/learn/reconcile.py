@@ -1,4 +1,4 @@
-"""Facts brought together with what is known of their owner: stored, confirmed, or taking the place of others."""
+"""Reconcile facts with the owner's stored memories: store, confirm or replace."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from memory_extproc.learn.conflicts import (
     Replace,
     Verdict,
     about,
-    judged,
+    apply_verdicts,
     reconcile_fact,
     saying,
     unclear,
@@ -55,9 +55,9 @@ from memory_extproc.text.sentences import sentence_ends
 from memory_extproc.text.words import content_words, stem, stems, words_hash
 
 log = logger(__name__)
-_NEIGHBOURS = 32  # facts asked of the store for one fact
+_NEIGHBOURS = 32  # facts requested from the store for one fact
 _ANSWERS = Scope(sources=frozenset({Source.VERBATIM}))
-_MOST_BESIDE = 32  # facts of one message that are told of one another
+_MOST_BESIDE = 32  # facts of one message that list each other
 _MOST_CORRECTED = 16  # turns that a fact names whose words it takes the place of
 
 
@@ -66,10 +66,10 @@ class ConflictJudge(Protocol):
 
     @property
     def version(self) -> str:
-        """Of the prompt, kept with the facts that were judged by it."""
+        """Version of the prompt, kept with the facts that it judged."""
 
     async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:
-        """One verdict for each of *memories*, in their order."""
+        """The verdicts on *memories*, in their order."""
 
 
 class Decision(StrEnum):
@@ -115,7 +115,7 @@ def row_of(fact: Fact, turn: Turn, ordinal: int, embed_model: str) -> Memory:
         content=fact.content,
         source=fact.source,
         created_at=said,
-        # not the time of writing: a confirmation by a later turn must be newer than it, and be told from it
+        # not the time of writing: a confirmation by a later turn must be newer
         updated_at=said,
         valid_from=said,
         project=turn.project,
@@ -148,8 +148,8 @@ def _where_given(**fields: Any) -> dict[str, Any]:
 
 
 class Reconciler:
-    """Applies facts to an owner's memories, one after the other. Repeating it after a crash at any point
-    comes to the same memories as having done it once: what a fact replaces stands in its row."""
+    """Applies facts to an owner's memories in order. A repetition after a crash at any point gives the same
+    memories, because a fact's row lists the memories that it replaces."""
 
     def __init__(
         self,
@@ -165,8 +165,8 @@ class Reconciler:
         self._judges = judges
 
     async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> Counter[Decision]:
-        """How many facts became what. *facts* are *owner*'s, of *turns*, oldest first. PermanentError for a
-        fact of none of them; what store and embedder raise passes, and the whole may be tried again."""
+        """Apply *facts* of *owner*'s *turns*, oldest first, and count the changes. PermanentError for a fact of
+        another turn. Errors of store and embedder pass; the whole call can be repeated."""
         return Counter([decision for decision, _ in await self.apply_each(owner, facts, turns)])
 
     async def apply_each(
@@ -174,13 +174,13 @@ class Reconciler:
     ) -> list[tuple[Decision, str]]:
         """As `apply`, fact by fact: with the id of the memory that says it."""
         applied: list[tuple[Decision, str]] = []
-        for proposed in await self._proposed(owner, facts, turns):
+        for proposed in await self._propose_rows(owner, facts, turns):
             decision, memory_id = await self._apply(proposed)
             applied.append((decision, memory_id))
             self._metrics.reconcile.labels(decision).inc()
         return applied
 
-    async def _proposed(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> list[_Proposed]:
+    async def _propose_rows(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> list[_Proposed]:
         if not facts:
             return []
         by_id = {turn.id: turn for turn in turns if turn.owner == owner}
@@ -212,7 +212,7 @@ class Reconciler:
                 await self._retire_words(there, there.superseded_by, there.valid_to or row.created_at, proposed)
             return Decision.KNOWN, row.id  # superseded, deleted or put aside since: never brought back
         if row.state is MemoryState.QUARANTINED:
-            # It changes nothing that is there: whoever releases it says what holds.
+            # A quarantined fact changes nothing: its release is a person's decision.
             await self._keeps.put(owner, [Embedded(row, proposed.vector)])
             return Decision.QUARANTINED, row.id
         found = (await self._keeps.nearest(owner, proposed.vector, _NEIGHBOURS, FACTS)).found
@@ -228,9 +228,9 @@ class Reconciler:
         return Decision.KNOWN if again else _DECISIONS[type(change)], row.id
 
     async def _change(self, proposed: _Proposed, found: Sequence[Hit], *, known: bool) -> tuple[Change, str]:
-        """With the version of who judged it; empty: a rule did."""
+        """The change, with the version of the judge; empty for a rule."""
         change = reconcile_fact(proposed.fact, proposed.row, found, proposed.injected)
-        # Of a row that is there the verdict stands in it: a model might say something else this time.
+        # A stored row holds its verdict; the model might give another verdict this time.
         near = unclear(proposed.row, found) if isinstance(change, Add) and not known else []
         if self._judges is None or not near:
             return change, ""
@@ -240,7 +240,7 @@ class Reconciler:
             # The rule's word holds: both stay, which loses nothing.
             log.warning("reconcile.by_rule", error=type(error).__name__)
             return change, ""
-        return judged(proposed.fact, near, verdicts), self._judges.version
+        return apply_verdicts(proposed.fact, near, verdicts), self._judges.version
 
     async def _settle(self, proposed: _Proposed, change: Add | Replace, there: Memory | None, judge: str) -> None:
         row, owner = proposed.row, proposed.row.owner
@@ -319,7 +319,7 @@ class Reconciler:
             message_id = message_id_of(owner, turn, 0)
             rows = {memory.id: memory for memory in await self._keeps.get(owner, [message_id, *beside])}
             message = rows.pop(message_id, None)
-            # A fact that is not there only confirmed another one, which may hold yet.
+            # A fact without a row only confirmed another, which may still hold.
             all_gone = len(rows) == len(beside) and all(
                 memory.state is not MemoryState.ACTIVE for memory in rows.values()
             )
@@ -352,7 +352,7 @@ def _may_mention(answer: Memory, old: Memory, until: datetime) -> bool:
     )
 
 
-# An answer that goes by a value speaks to the caller, or of what it is going to do.
+# An answer that relies on a value addresses the caller or announces an action.
 _GOES_BY = re.compile(
     r"\b(?:you|your|you're|yours|i'll|i\s+will|i'd|i've|let's|let\s+us|we|we'll|our|noted|based\s+on|given|since|remember\w*|plan\w*"
     r"|du|dein\w*|ihr\w*|sie|ich|tu|vous|votre|ton|ta|je|tus?|su|tienes|voy)\b",
@@ -390,9 +390,9 @@ _UNTOLD_WORDS = 3  # by which a message may go beyond its facts: "last month", "
 
 
 def _says_no_more(message: Memory, told: Sequence[Memory], facts: int) -> bool:
-    """Whether *message* is whole and says nothing but its *facts*, the first of *told* among them. A model leaves
-    out trifles; rules leave out whatever they do not understand, so there every clause must have made a fact, and
-    no name, number or more than three words may be left over."""
+    """Whether *message* is complete and says nothing beyond its *facts*, the first of *told*. A model omits
+    trifles; rules omit everything they do not understand, so for rules each clause must have produced a fact, with
+    no name, no number and at most three words left over."""
     whole = message.source is Source.VERBATIM and "piece" not in message.metadata
     if message.state is not MemoryState.ACTIVE or not whole:
         return False
@@ -421,7 +421,7 @@ def _is_known_number(word: str, told: Sequence[Memory]) -> bool:
 
 
 def _turns_of(facts: Iterable[Memory]) -> list[str]:
-    """The turns that said *facts*, and those that said what these replaced: their words hold no longer."""
+    """The turns behind *facts*, and behind the facts that these replaced: their words are outdated."""
     turns: dict[str, None] = {}
     for fact in facts:
         also = fact.metadata.get("also")
@@ -434,29 +434,29 @@ def _ids(value: object) -> tuple[str, ...]:
     return tuple(str(one) for one in value) if isinstance(value, list | tuple) else ()
 
 
-# What turns that wait to be learned will become, so that a forget reaches it before any store has it.
+# Predict the memories of waiting turns, so that a forget reaches them before they are stored.
 
-_AT_ONCE = 4_000  # characters read on the event loop, some milliseconds; what is more goes to a thread
+_AT_ONCE = 4_000  # characters read on the event loop (a few milliseconds); longer texts use a thread
 
 
 class ComingMemories:
-    """Implements erasure.eraser.ForeseesMemories. Their ids are those that they will have."""
+    """Implements erasure.eraser.ForeseesMemories, with the ids that the memories will have."""
 
     def __init__(self, judged: MessagesJudges, rules: FactExtractor, *, by_rules_alone: bool, now: Now) -> None:
-        """*by_rules_alone*: nobody but *rules* finds facts here; what a model will find nobody can foresee."""
+        """*by_rules_alone*: no model extracts facts; facts of a model cannot be predicted."""
         self._judged, self._rules, self._now = judged, rules, now
         self.complete = by_rules_alone
 
     async def foresee_messages(self, turns: Sequence[Turn]) -> Sequence[Memory]:
         now = self._now()
 
-        def judged() -> list[Memory]:
+        def judge_all() -> list[Memory]:
             found = [one.memory for turn in turns for one in self._judged(turn, now)]
             return [memory for memory in found if memory is not None]
 
         if sum(len(turn.asked) + len(turn.answered) for turn in turns) > _AT_ONCE:
-            return await asyncio.to_thread(judged)
-        return judged()
+            return await asyncio.to_thread(judge_all)
+        return judge_all()
 
     async def foresee_facts(self, turns: Sequence[Turn]) -> Sequence[Memory]:
         by_id = {turn.id: turn for turn in turns}

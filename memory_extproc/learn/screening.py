@@ -1,4 +1,4 @@
-"""The door of the write path: whether anything of an exchange may be kept, and what. Before anything is written."""
+"""Decide whether an exchange may be kept, and which parts of it, before anything is written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from memory_extproc.text.words import normal, tokens
 
 log = logger(__name__)
 _OF_HISTORY = 4_000  # characters of an earlier message that are kept at most, see sessions.py
-_AT_ONCE = 4_000  # characters read on the event loop, some milliseconds; what is more goes to a thread
+_AT_ONCE = 4_000  # characters screened on the event loop (a few milliseconds); longer texts use a thread
 
 
 class LearningConsent(Protocol):
@@ -57,8 +57,8 @@ class LearningConsent(Protocol):
         """Whether it is known in this process that *owner* allows no learning."""
 
     async def allows_learning(self, owner: Owner, since: datetime | None = None) -> bool | None:
-        """Whether what *owner* says may be learned; with *since*, whether they allowed it at that time and ever
-        since. None: it cannot be found out. An earlier yes counts no longer than `ConsentLimits.fresh`."""
+        """Whether the words of *owner* may be learned; with *since*, whether consent has held at that time and ever
+        since. None: unknown. An earlier yes is valid for `ConsentLimits.fresh`."""
 
     async def answers(self) -> bool:
         """Whether choices can be asked for."""
@@ -67,24 +67,24 @@ class LearningConsent(Protocol):
 class TurnScreener(Protocol):
     """The learner asks it before any write."""
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
-        """What may be kept of *exchanged*, or why nothing may; UNDECIDED: that cannot be known now. *waited*:
-        it was undecided or interrupted before."""
+    async def screen(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
+        """The storable part of *exchanged*, or the reason for skipping it; UNDECIDED if that is unknown now.
+        *waited*: an earlier attempt was undecided or interrupted."""
 
     def refuses(self, exchanged: Exchanged) -> bool:
         """Whether it is known already, in this process, that nothing of *exchanged* may be kept."""
 
     def has_room(self, owner: Owner) -> bool:
-        """Whether *owner*'s quota has room for one exchange more; if so it is counted."""
+        """Count an exchange against *owner*'s quota. False if the quota is spent."""
 
     async def can_tell(self) -> bool:
         """Whether an undecided exchange could be decided now."""
 
 
 class Unscreened:
-    """Keeps everything of everybody: for data sets that are played through the write path."""
+    """Keep every exchange: for data sets that are played through the write path."""
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:  # noqa: ARG002
+    async def screen(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:  # noqa: ARG002
         return Screened(exchanged, exchanged)
 
     def refuses(self, exchanged: Exchanged) -> bool:  # noqa: ARG002
@@ -110,8 +110,7 @@ class Screening:
         *,
         most: int,
     ) -> None:
-        """*policy*: what of an exchange may be kept. *most*: characters of a message that are written at all, from
-        both its ends."""
+        """*most*: characters of a message that are stored, taken from both its ends."""
         self._consent, self._incognito, self._quota = consent, incognito, quota
         self._policy, self._metrics, self._most = policy, metrics, most
 
@@ -128,7 +127,7 @@ class Screening:
     async def can_tell(self) -> bool:
         return await self._incognito.is_shared() and await self._consent.answers()
 
-    async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
+    async def screen(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
         refused = await self._find_refusal(exchanged, waited=waited)
         if refused is not None:
             return refused
@@ -142,14 +141,14 @@ class Screening:
         return Screened(masked.exchanged, kept.exchanged)
 
     async def _find_refusal(self, exchanged: Exchanged, *, waited: bool) -> TurnOutcome | None:
-        # Asked anew, though the wire asked too: an answer can take minutes, and a person change their mind in them.
-        # What was undecided may be kept only if they allowed it when they asked, not if they did so since.
+        # The wire has asked already, but an answer can take minutes and consent can change meanwhile. An undecided
+        # exchange is kept only if consent held at the time of the request.
         undecided = False
         try:
             if await self._incognito.holds(exchanged, waited=waited):
                 return TurnOutcome.INCOGNITO
         except MemoryExtprocError as error:
-            # In doubt for the person: what may be incognito is not kept before that is known.
+            # A message that may be incognito is not kept before that is known.
             log.warning("incognito.unknown", error=type(error).__name__)
             undecided = True
         person = _person(exchanged)
@@ -163,10 +162,10 @@ class Screening:
     def _read(self, exchanged: Exchanged) -> tuple[Found, Found]:
         policy = self._policy
         masked = without_secrets(exchanged, policy.rules)
-        return masked, policy.kept(self._written(masked))
+        return masked, policy.filter_exchange(self._truncate(masked))
 
-    def _written(self, masked: Found) -> Exchanged:
-        """Without what is left out in any case: a pasted book would be read for seconds, and for nothing."""
+    def _truncate(self, masked: Found) -> Exchanged:
+        """Shorten overlong messages: screening a pasted book takes seconds."""
         exchanged, mask = masked.exchanged, None if masked.behind is None else masked.behind.mask
         users = [message for message in exchanged.history if message.role is Role.USER][-WRITTEN:]
         history = tuple(replace(one, text=both_ends(one.text, _OF_HISTORY, mask)) for one in users)
@@ -175,20 +174,18 @@ class Screening:
 
 
 def _person(exchanged: Exchanged) -> Owner | None:
-    """Whose consent counts: of what a member says in a project's name, the member's. None: nobody's is known."""
+    """The person whose consent counts: the member, where the owner is a project. None if unknown."""
     caller = exchanged.caller
     if not caller.speaker:
         return caller.owner
     return None if caller.spoken_by is None else caller.spoken_by.owner
 
 
-# Conversations of which nothing is kept: once one request of them asked for that, the later ones need not.
-#
-# A conversation is known again by the session its client names, by the response it continues from, and by what
-# its user said: hashes of the user's words up to a turn, so that a client that sends the history again is
-# recognised whatever it makes of the answers. It stays one when a later request names a project, or another one.
-# Marks are kept for all replicas, and in the intake log until they are. Like other choices of a person's they
-# outlive the forgetting of everything: what goes on in such a conversation afterwards is not to be kept either.
+# Incognito conversations: after one incognito request, nothing of the conversation is kept. A conversation is
+# recognized by the client's session id, by the response that it continues, and by hashes of the user's messages up
+# to a turn, so a resent history is recognized although clients change the answers. It stays the same conversation
+# when a later request names another project. Marks are shared with all replicas, and stay in the intake log until
+# then. Like other choices of a person, they outlive the forgetting of everything.
 
 _KIND = "incognito"
 _LOOKBACK = 10  # turns looked back over for a mark: each that was recognised is marked itself, if maybe later
@@ -203,8 +200,9 @@ _EPOCH = datetime.fromtimestamp(0, UTC)  # a mark has no time of its own
 class IncognitoLimits:
     keep: timedelta = timedelta(days=30)  # as long as a conversation is known again at all
     opening: timedelta = timedelta(minutes=30)  # of a mark by a first message alone: other chats begin like it
-    patience: timedelta = timedelta(milliseconds=50)  # of a request that waits; what takes longer goes on behind it
-    give_up: timedelta = timedelta(seconds=30)  # of one attempt at sharing a mark
+    # a request waits this long for sharing; a slower attempt continues in the background
+    patience: timedelta = timedelta(milliseconds=50)
+    give_up: timedelta = timedelta(seconds=30)  # timeout of one attempt to share a mark
     retry: timedelta = timedelta(seconds=1)  # between two attempts
     in_process: int = 10_000  # marks held here; the oldest go first
 
@@ -213,7 +211,7 @@ class Incognito:
     """Implements ports.IncognitoMarker. One event loop owns it."""
 
     def __init__(self, records: Coordination, limits: IncognitoLimits, intake_log: IntakeLog | None = None) -> None:
-        """*intake_log*: where marks are kept until they are shared; None: what cannot be shared is given up."""
+        """*intake_log* keeps marks until they are shared; None: a mark that cannot be shared is dropped."""
         self._records, self._limits, self._log = records, limits, intake_log
         self._here: OrderedDict[tuple[Owner, str], timedelta] = OrderedDict()
         self._marked = Counter[Owner]()  # how many of them each has
@@ -228,7 +226,7 @@ class Incognito:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Waits for what is still being written down."""
+        """Wait for pending writes."""
         await asyncio.gather(*self._writing)
         if self._sharing is not None:
             self._sharing.cancel()
@@ -240,14 +238,14 @@ class Incognito:
         said = [message.text for message in history if message.role is Role.USER]
         keys = {_spoken([*said, asked]): self._limits.keep if said else self._limits.opening}
         if caller.session:
-            keys[_named(caller)] = self._limits.keep
+            keys[_session_key(caller)] = self._limits.keep
         if continues:
-            keys[_continued(continues)] = self._limits.keep
+            keys[_response_key(continues)] = self._limits.keep
         await self._mark(caller.owner, keys)
 
     async def mark_response(self, owner: Owner, response_id: str) -> None:
-        """What continues from that response is incognito too. Never raises."""
-        await self._mark(owner, {_continued(response_id): self._limits.keep})
+        """Make the continuations of that response incognito too. Never raises."""
+        await self._mark(owner, {_response_key(response_id): self._limits.keep})
 
     async def holds(self, exchanged: Exchanged, *, waited: bool = False) -> bool:
         """Whether *exchanged* belongs to such a conversation; its own turn is then marked too. Raises where that
@@ -266,7 +264,7 @@ class Incognito:
         return owner in self._marked and any((owner, key) in self._here for key in _keys_of(exchanged))
 
     async def is_shared(self) -> bool:
-        """Whether every mark of ours is shared by now, and those of others can be asked for."""
+        """Whether all local marks are shared and the marks of other replicas can be read."""
         try:
             await self._records.get_record(_KIND, _NOBODY, _KIND)
         except MemoryExtprocError:
@@ -355,7 +353,7 @@ class Incognito:
 
 
 def _apart(owner: Owner) -> Owner:
-    """Nobody, for each somebody: their records, and the key that seals those, go with no forget."""
+    """A pseudonymous owner per person: no forget erases its records or its key."""
     return Owner(owner.tenant, f"{SHARED}incognito{SHARED}{owner.key}")
 
 
@@ -375,11 +373,11 @@ def _spoken_up_to(said: Sequence[str]) -> list[str]:
     return keys
 
 
-def _named(caller: Caller) -> str:
+def _session_key(caller: Caller) -> str:
     return digest("named", caller.session)
 
 
-def _continued(response_id: str) -> str:
+def _response_key(response_id: str) -> str:
     return digest("continued", response_id)
 
 
@@ -389,9 +387,9 @@ def _keys_of(exchanged: Exchanged, lookback: int = _LOOKBACK) -> list[str]:
     said = [message.text for message in exchanged.history if message.role is Role.USER]
     keys = _spoken_up_to([*said, exchanged.asked])[-lookback - 1 :] if said else []
     if caller.session:
-        keys.append(_named(caller))
+        keys.append(_session_key(caller))
     if exchanged.continues:
-        keys.append(_continued(exchanged.continues))
+        keys.append(_response_key(exchanged.continues))
     return keys
 
 
@@ -404,7 +402,7 @@ _HOUR = timedelta(hours=1)
 class QuotaLimits:
     turns_per_hour: float  # in the long run; 0: without bound
     burst: int  # at once, after a rest
-    owners: int = 100_000  # whose buckets are held; who is dropped starts with a full one
+    owners: int = 100_000  # most buckets in memory; a dropped owner starts again with a full bucket
 
 
 @dataclass(slots=True)
@@ -421,11 +419,11 @@ class Quota:
         self._buckets: OrderedDict[Owner, _Bucket] = OrderedDict()
 
     def reconfigure(self, limits: QuotaLimits) -> None:
-        """What is left of a caller's turns stays, up to the new burst."""
+        """Change the limits. Callers keep their remaining turns, up to the new burst."""
         self._limits = limits
 
     def take(self, owner: Owner) -> bool:
-        """Whether one more turn of *owner* may be kept; if so it is counted."""
+        """Count a turn of *owner*. False if the quota is spent."""
         if not self._limits.turns_per_hour:
             return True
         now = self._now()
@@ -444,22 +442,20 @@ class Quota:
         return True
 
 
-# Poison is stored inert: what instructs an assistant, or was put into a caller's mouth, is kept aside for review.
-#
-# A turn whose words are suspicious becomes memories in the state quarantined, its answer with it; no fact is
-# taken from it. Neither is recalled by anyone. An operator lists them, and releases what was innocent or drops
-# the rest.
+# Suspicious turns are stored inert, for review. A turn that instructs the assistant, or puts words into the
+# caller's mouth, becomes memories in the state quarantined, with its answer; no fact is extracted from it and no
+# request recalls it. An operator lists such turns, and releases or drops them.
 
 FOREIGN = "foreign"  # a fact in words that the caller did not say
 _PAGE = 200  # rows read at once
-_CONFIRMS = 6  # words; who says no more may well confirm what the assistant said
+_CONFIRMS = 6  # words; a shorter reply may confirm a statement of the assistant
 _TELLING = 4  # characters a word has at least that tells whose words they were; or a digit
 
 Judging = Callable[[Turn, datetime], Sequence[Judged]]
 
 
 class PutAside:
-    """A judge of messages around another: marks what is suspicious, and what belongs to a special category."""
+    """Message filter that quarantines suspicious messages and marks special categories."""
 
     def __init__(self, judges: Judging, *, aside: Callable[[], bool] = lambda: True) -> None:
         """*aside*: asked for each turn; False keeps the suspicious like everything else."""
@@ -491,9 +487,8 @@ def _mark_suspicion(judged: Judged, why: Suspicion | None) -> Judged:
 
 
 class Trusting:
-    """An extractor around another, which reads turns without suspicion only. What it finds is looked at once more:
-    a fact that instructs, or that is not in the caller's words, is put aside, and one that may not be stored is
-    left out."""
+    """Extractor that hides suspicious turns from another. Facts found are checked again: a fact that instructs, or
+    that is not in the caller's words, is quarantined, and a forbidden fact is dropped."""
 
     def __init__(
         self,
@@ -519,9 +514,9 @@ class Trusting:
             return list(await self._extractor.extract(turns, earlier=earlier))
         everything = [*earlier, *turns]
         if sum(len(turn.asked) + len(turn.answered) for turn in everything) > _AT_ONCE:
-            read = await asyncio.to_thread(_trusted, everything)
+            read = await asyncio.to_thread(_trusted_turns, everything)
         else:
-            read = _trusted(everything)
+            read = _trusted_turns(everything)
         said = {turn.id: turn for turn in turns if turn.id in read}
         if not said:
             return []
@@ -530,8 +525,8 @@ class Trusting:
         return [_looked_at(fact, said.get(fact.turn_id), before) for fact in facts]
 
 
-def _trusted(turns: Iterable[Turn]) -> dict[str, Turn]:
-    """By id, those whose asker does not instruct; an answer that does is not shown to who extracts."""
+def _trusted_turns(turns: Iterable[Turn]) -> dict[str, Turn]:
+    """Turns by id whose question does not instruct, without answers that do."""
     trusted = (turn for turn in turns if suspicion(turn.asked) is None)
     return {turn.id: replace(turn, answered="") if _of_answer(turn) else turn for turn in trusted}
 
@@ -552,8 +547,8 @@ def _looked_at(fact: Fact, turn: Turn | None, earlier: Iterable[Turn]) -> Fact:
 
 
 def _foreign(fact: Fact, turn: Turn, earlier: Iterable[Turn]) -> bool:
-    """Whether what *fact* says is in the assistant's words alone, which a short reply may confirm. A fact in yet
-    other words is the model's own wording."""
+    """Whether *fact* is in the assistant's words alone, without a short reply that may confirm it. A fact in other
+    words is the model's own wording."""
     words = _telling(fact.value)
     own = _telling(turn.asked).union(*(_telling(before.asked) for before in earlier))
     return bool(words & _telling(turn.answered)) and not words & own
@@ -567,12 +562,12 @@ def _telling(text: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """What was put aside of one owner, and what becomes of it."""
+    """The quarantined memories of one owner."""
 
     store: MemoryStore
     keeps: MemoryWriter
 
-    async def held(self, owner: Owner) -> AsyncIterator[Memory]:
+    async def list_quarantined(self, owner: Owner) -> AsyncIterator[Memory]:
         """Every memory of *owner* in quarantine, each once; its suspicion stands in its metadata."""
         async for page in self.store.pages(owner, _PAGE, fresh=True):
             for row in page:
@@ -580,7 +575,7 @@ class Quarantine:
                     yield row.memory
 
     async def release(self, owner: Owner, ids: Sequence[str], now: datetime) -> int:
-        """Makes those of *ids* that are in quarantine memories as any other; says how many."""
+        """Make *ids* ordinary memories, if they are in quarantine. Returns their number."""
         rows = await self._of(owner, ids)
         released = [
             Embedded(
@@ -599,7 +594,7 @@ class Quarantine:
         return len(released)
 
     async def drop(self, owner: Owner, ids: Sequence[str]) -> int:
-        """Deletes those of *ids* that are in quarantine; says how many."""
+        """Delete *ids*, if they are in quarantine. Returns their number."""
         rows = await self._of(owner, ids)
         if rows:
             await self.keeps.delete(owner, [row.memory.id for row in rows])

@@ -1,16 +1,17 @@
-"""Which session a completed exchange belongs to, and which of its turns it is.
+"""Assign a completed exchange to a session and number its turn.
 
-With a session header, or in a conversation that the provider keeps: that session, its turns counted by a *tail*
-record. With a previous_response_id: the session of that response. Else the conversation itself is the clue. Records
-of three kinds carry it:
+With a session header, or in a conversation that the provider keeps: that session, with turns counted by a *tail*
+record. With a previous_response_id: the session of that response. Otherwise the conversation itself identifies the
+session, by records of three kinds:
 
-- *head*: conversation so far → the places (session, seq) where the next turn may go. One conversation can have
-  several: two chats that both began with "hi" and got the same answer.
-- *slot*: a place → the hash of the message that took it, by compare-and-swap, so one message only.
-- *opening*: a first message, or the first of a branch → the session it began.
+- *head*: conversation so far → the places (session, seq) for its next turn. A conversation can have several: two
+  chats that both began with "hi" and got the same answer.
+- *slot*: a place → the hash of its message, set by compare-and-swap, so a slot has a single message.
+- *opening*: a first message, or the first of a branch → the session that it began.
 
-A slot that our message already took is the same turn again (a retry, a regeneration): same id, and the journal
-replaces the answer. A slot that another message took is a branch (an earlier turn was edited): a new session."""
+A slot that holds our message means the same turn again (a retry, a regeneration): same id, and the journal
+replaces the answer. A slot that holds another message means a branch (an earlier turn was edited): a new session.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ from memory_extproc.text.words import normal
 log = logger(__name__)
 R = TypeVar("R", bound=msgspec.Struct)
 
-RESPONSE: Final = "response"  # the one kind of our records that holds words; the others hold hashes
-_SPOTS = 8  # places kept for one conversation, newest first
+RESPONSE: Final = "response"  # the only kind of record that holds words; the others hold hashes
+_SPOTS = 8  # places kept per conversation, newest first
 _RECENT = 16  # turns of a named session kept in its tail
 _NAME_CHARACTERS = 512  # of a model, route or application; the store's own field holds as many bytes
 _EARLIER = 3  # user's texts kept with a response id
@@ -93,7 +94,7 @@ class SessionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A turn in its place, and what to note about it once it is accepted."""
+    """A turn with its place, and the records to write once it is accepted."""
 
     turn: Turn
     exchanged: Exchanged = field(repr=False)
@@ -139,7 +140,7 @@ class Sessions:
         notes = []
         if not exchanged.caller.session and not exchanged.continues:
             if not known.starts:
-                # As the client sent it back: what it made of our last answer may differ from what we saw.
+                # The history as the client resends it: the answer in it may differ from the recorded answer.
                 notes.append(self._add_spot(owner, known.before, _Spot(turn.session, turn.seq)))
             if exchanged.answered:
                 notes += [self._add_spot(owner, key, after) for key in (known.whole, *known.tails_after)]
@@ -210,7 +211,7 @@ class Sessions:
         return slot is not None and slot.asked == asked
 
     async def _begin(self, exchanged: Exchanged, conversation: Conversation) -> _Spot:
-        """A new session, or the one that these very words began."""
+        """A new session, or the session that the same words began."""
         owner, at = exchanged.caller.owner, exchanged.at.timestamp()
         for _ in range(_SWAPS):
             raw = await self._records.get_record("opening", owner, conversation.opening)
@@ -219,7 +220,7 @@ class Sessions:
                 session = known.session
             else:
                 session = self._new_session()
-            # Written for a known one too: the steps of a tool loop keep its opening fresh.
+            # Written for a known session too: the steps of a tool loop keep its opening fresh.
             new = msgspec.json.encode(_Opening(session, at))
             if await self._records.replace_record(
                 "opening", owner, conversation.opening, raw, new, self._limits.keep
@@ -247,7 +248,7 @@ class Sessions:
         for _ in range(_SWAPS):
             raw = await self._records.get_record("tail", owner, tail_key)
             tail = _decode_record(raw, _Tail) or _Tail(0, ())
-            if known := self._counted(tail, opening, exchanged.at, tells=tells):
+            if known := self._count_turn(tail, opening, exchanged.at, tells=tells):
                 return _Spot(session, known.seq)
             if tells and (older := await self._get("turn", owner, turn_key, _Spot)):
                 return older
@@ -259,9 +260,9 @@ class Sessions:
                 return _Spot(session, mine.seq)
         raise TransientError("a session's tail that others keep changing")
 
-    def _counted(self, tail: _Tail, opening: str, at: datetime, *, tells: bool) -> _Counted | None:
-        """The same turn among the recent ones. Without history the words alone do not *tell* a retry from
-        the same words said again: only the last turn, shortly after, counts as one."""
+    def _count_turn(self, tail: _Tail, opening: str, at: datetime, *, tells: bool) -> _Counted | None:
+        """The same turn among the recent turns. Without history, words do not *tell* a retry from a repeated
+        message: only the last turn counts, for a short time."""
         for turn in reversed(tail.recent):
             again = turn is tail.recent[-1] and _within(turn.at, at, self._limits.regenerate)
             # The very exchange, that a crash interrupted, has the same time.
@@ -281,7 +282,7 @@ class Sessions:
             answered=_storable(both_ends(exchanged.answered, most)),
             at=exchanged.at,
             injected=tuple(_storable(one) for one in exchanged.injected),
-            origin=_kept(exchanged.origin),
+            origin=_storable_origin(exchanged.origin),
             heard=conversation.opening,
             resumes=bool(exchanged.history) or bool(exchanged.previous_response_id),
             speaker=exchanged.caller.speaker,
@@ -334,7 +335,7 @@ def _within(then: float, at: datetime, window: timedelta) -> bool:
     return abs(at.timestamp() - then) <= window.total_seconds()
 
 
-def _kept(origin: Origin) -> Origin:
+def _storable_origin(origin: Origin) -> Origin:
     """*origin* as the journal can hold it. Its names are a client's, or Envoy's, of any length and any bytes."""
     return Origin(
         dialect=origin.dialect,
@@ -349,10 +350,9 @@ def _storable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-# A conversation as keys: hashes by which it is known again when the client sends it once more. Pure.
-#
-# Text is compared with its whitespace collapsed and in one Unicode form, because clients trim and re-wrap what
-# they send back. A key holds owner and project, so no two owners' conversations share one.
+# Hash a conversation into keys that recognize it when the client resends it. Pure. Text is compared with its
+# whitespace collapsed and in one Unicode form, because clients trim and re-wrap it. A key includes owner and
+# project, so owners never share a conversation.
 
 _BACK = 8  # how many of the user's messages before the last are looked back over
 _SUFFIXES = (4, 2)  # messages at the end by which a conversation is known whose beginning was cut off
@@ -360,20 +360,20 @@ _SUFFIXES = (4, 2)  # messages at the end by which a conversation is known whose
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A place in the history just before one of the user's messages, or just before what is asked."""
+    """A place in the history just before a user message, or before the current question."""
 
     key: str  # of all that stands before it; at the start, of the opening: the user's first message included
-    then: tuple[str, ...]  # hashes of the user's messages from here on, what is asked left out
+    then: tuple[str, ...]  # hashes of the user's messages from here on, without the current question
     is_start: bool = False  # the user said nothing before it
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What an exchange tells about where it belongs."""
+    """The keys of an exchange."""
 
-    asked: str  # hash of what is asked
-    opening: str  # key of the history and what is asked
-    whole: str  # key of history, what is asked and the answer
+    asked: str  # hash of the question
+    opening: str  # key of history and question
+    whole: str  # key of history, question and answer
     starts: bool  # the user said nothing before
     before: str  # key of the history
     boundaries: tuple[Boundary, ...]  # where a known turn may have stood, latest first
@@ -388,7 +388,7 @@ def read(exchanged: Exchanged) -> Conversation:
     of_whom = (caller.owner.key, caller.project, exchanged.continues)
     running = hashlib.sha256(digest(*of_whom, *([caller.speaker] if caller.speaker else [])).encode())
     users = [at for at, message in enumerate(history) if message.role is Role.USER]
-    hashes = {at: _said(history[at]) for at in users[-_BACK:]}
+    hashes = {at: _hash_message(history[at]) for at in users[-_BACK:]}
     keys: dict[int, str] = {}
     for at, message in enumerate(history):
         if at in hashes and at != users[0]:
@@ -444,7 +444,7 @@ def _parts(messages: Iterable[Message]) -> Iterable[str]:
         yield normal(message.text)
 
 
-def _said(message: Message) -> str:
+def _hash_message(message: Message) -> str:
     return digest("said", normal(message.text))
 
 

@@ -286,7 +286,7 @@ class Import:
 
     async def _without_consent(self) -> bool:
         consent = self._parts.consent
-        return consent is not None and await consent.allowed(self._owner) is not Consent.ON
+        return consent is not None and await consent.read_consent(self._owner) is not Consent.ON
 
     def _refuse(self, index: int, sent: str, reason: Reason, message: str) -> None:
         if reason is Reason.CONFLICT:

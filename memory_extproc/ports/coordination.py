@@ -107,7 +107,7 @@ class ConsentRecords(Protocol):
 class ConsentRegistry(Protocol):
     """The effective consent of callers, with tenant defaults applied."""
 
-    async def allowed(self, owner: Owner) -> Consent | None:
+    async def read_consent(self, owner: Owner) -> Consent | None:
         """The consent of *owner* now; None: unknown, which allows nothing.
 
         Never raises, and answers within its own timeout."""

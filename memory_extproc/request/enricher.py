@@ -229,7 +229,7 @@ class Enricher:
         return Arm.CONTROL if gradual and in_control_group(owner, self._options.percent) else Arm.MEMORY
 
     async def _check_consent(self, owner: Owner) -> Consent | None:
-        return Consent.ON if self._consent is None else await self._consent.allowed(owner)
+        return Consent.ON if self._consent is None else await self._consent.read_consent(owner)
 
     def _caller(self, admitted: Admitted, request: ChatRequest) -> Caller | None:
         caller = admitted.caller

@@ -1,4 +1,4 @@
-"""What may be kept of an exchange's words: the rules of this package as one policy. Pure."""
+"""The storage policy for an exchange's words, from the rules of this package. Pure."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from memory_extproc.text.sentences import sentence_ends
 from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash
 
 # --- identifiers -------------------------------------------------------------------------------------
-# What names or reaches a person: mail addresses, phones, national ids, street addresses. Pure.
-#
-# Phones are found by Google's libphonenumber, national ids by python-stdnum's checksums. Both are imported when
-# they are first needed, which is where a policy other than `keep` is configured.
+# Personal identifiers: mail addresses, phones, national ids, street addresses. Pure. Phones are found by Google's
+# libphonenumber, national ids by python-stdnum's checksums. Both are imported on first use, that is, with a policy
+# other than `keep`.
 
 MAIL, PHONE, NATIONAL_ID, ADDRESS = "mail address", "phone number", "national id", "street address"
 
 
 class Identifiers(StrEnum):
-    """What becomes of them in what is stored."""
+    """The treatment of identifiers in stored text."""
 
     KEEP = "keep"
     MASK = "mask"  # a word for the kind stands in their place
-    DROP = "drop"  # the sentence that has one is not stored
+    DROP = "drop"  # a sentence with an identifier is not stored
 
 
 _MAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,6}(?![\w-])")
@@ -127,16 +126,13 @@ def _sentences_with(text: str, found: list[Span]) -> Iterator[Span]:
 
 
 # --- sensitive ---------------------------------------------------------------------------------------
-# What people say of themselves that belongs to a special category: health, religion, politics and their like.
-#
-# Such a sentence is not kept unless the configuration keeps its category, or the person asked for it to be
-# remembered: a request to keep something is consent to keeping it.
-#
-# Pure. The lists are of words, so what is said without them is missed.
+# Statements of people about themselves in special categories: health, religion, politics and the like. Such a
+# sentence is stored only if the configuration keeps its category, or the person asked to remember it, which is
+# consent. Pure. The lists hold words, so statements without these words are missed.
 
 
 class Category(StrEnum):
-    """Also what `privacy.sensitive` lists and a memory's sensitivity says, so a value is never renamed."""
+    """Also in `privacy.sensitive` and a memory's sensitivity, so a value is never renamed."""
 
     HEALTH = "health"
     RELIGION = "religion"
@@ -146,7 +142,7 @@ class Category(StrEnum):
     UNION = "union"  # membership in a trade union
     CRIME = "crime"  # convictions and offences
     BIOMETRY = "biometry"  # and genetics
-    DIET = "diet"  # what somebody does not tolerate: intolerances, and allergies other than to medicines
+    DIET = "diet"  # intolerances, and allergies other than to medicines
 
 
 def _compile_pattern(text: str) -> re.Pattern[str]:
@@ -166,7 +162,7 @@ _GOES_ON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """A text without its sentences of special categories, and which those were."""
+    """A text without its sentences of special categories, and the categories found."""
 
     text: str
     dropped: tuple[Category, ...] = ()
@@ -174,12 +170,12 @@ class Trimmed:
 
 # A search of a regular expression holds up every other thread, and with them every stream: some 5 ms for so much.
 _AT_ONCE = 4_000  # characters
-_LONGEST = 400  # of a match with what it looks ahead to, but for words that go on for ever
+_LONGEST = 400  # of a match with its lookahead, except for endless words
 
 
 def _stands(words: re.Pattern[str], text: str) -> bool:
-    """Whether *words* match anywhere in *text*, looked for in parts. What begins near the end of one, where a word
-    may be cut and look like another, is left to the next, which begins before it."""
+    """Whether *words* match anywhere in *text*, searched in parts. A match near the end of a part, where a word
+    may be cut, is left to the next part, which overlaps."""
     start = 0
     while start + _AT_ONCE < len(text):
         end = start + _AT_ONCE
@@ -192,7 +188,7 @@ def _stands(words: re.Pattern[str], text: str) -> bool:
 
 @memoize_by_hash(MOST_REMEMBERED)
 def sensitivity(text: str) -> Category | None:
-    """The first category that *text* has words of, whoever it speaks of."""
+    """The first category with words in *text*, whoever it is about."""
     if not _may_be_sensitive(text):
         return None
     return next(category for category, words in _CATEGORIES.items() if words.search(_straight(text)))
@@ -211,16 +207,16 @@ def asks_to_keep(text: str) -> bool:
 
 
 def of_caller(text: str, kept: frozenset[Category]) -> Trimmed:
-    """A person's words without what they say of themselves in categories that are not *kept*. Everything stays
-    where they ask for it to be remembered, and a text with none of that stays as it is."""
+    """A person's words without statements about themselves in categories that are not *kept*. Text is unchanged
+    if they ask to remember it, or if there are no such statements."""
     if not _may_be_sensitive(text) or asks_to_keep(text):
         return Trimmed(text)
     return _trim_text(text, _PERSON, kept)
 
 
 def of_assistant(text: str, kept: frozenset[Category], dropped: frozenset[Category]) -> Trimmed:
-    """An answer without what it says of whom it addresses; of categories that were *dropped* from the question it
-    answers, without any sentence."""
+    """An answer without statements about the addressee; of categories that were *dropped* from the question,
+    without any sentence."""
     if not _may_be_sensitive(text):
         return Trimmed(text)
     return _trim_text(text, _ADDRESSED, kept, dropped)
@@ -262,12 +258,12 @@ def _straight(text: str) -> str:
 # --- policy ------------------------------------------------------------------------------------------
 
 WRITTEN = 3  # of the user's messages before, at most, go into a record (learn/sessions.py)
-_SHORTEST_REPEATED = 5  # characters; a shorter secret said again without its word is not told from any other text
+_SHORTEST_REPEATED = 5  # characters; a shorter secret repeated without its keyword looks like other text
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An exchange without what must not be written, and what that was."""
+    """An exchange without forbidden text, and the kinds of text removed."""
 
     exchanged: Exchanged
     kinds: tuple[str, ...] = ()
@@ -276,15 +272,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What is kept of an exchange that holds no secrets any more."""
+    """Filters an exchange whose secrets are masked already."""
 
     identifiers: Identifiers = Identifiers.KEEP
     sensitive: frozenset[Category] = frozenset({Category.DIET})  # categories that are kept unasked
     rules: StorageRules = MASK_SECRETS
 
-    def kept(self, exchanged: Exchanged) -> Found:
-        """*exchanged* with the words that may be written. Of its history only the last of the user's are, and the
-        others are left out."""
+    def filter_exchange(self, exchanged: Exchanged) -> Found:
+        """*exchanged* with storable words only. Of its history, only the last user messages are kept."""
         kinds: list[str] = []
 
         def screen(text: str) -> str:
@@ -296,21 +291,21 @@ class Policy:
             kinds.extend(left.kinds)
             return left.text
 
-        def said(text: str) -> str:
+        def screen_caller(text: str) -> str:
             trimmed = of_caller(screen(text), self.sensitive)
             named = without_identifiers(trimmed.text, self.identifiers)
             kinds.extend((*trimmed.dropped, *named.kinds))
             return named.text
 
-        asked = said(exchanged.asked)
+        asked = screen_caller(exchanged.asked)
         dropped = frozenset(kind for kind in Category if kind in kinds)
-        # Who asked for something to be kept agrees to an answer that repeats it.
+        # A person who asks to store something agrees to an answer that repeats it.
         told = screen(exchanged.answered)
         answered = Trimmed(told) if asks_to_keep(exchanged.asked) else of_assistant(told, self.sensitive, dropped)
         named = without_identifiers(answered.text, self.identifiers)
         kinds.extend((*answered.dropped, *named.kinds))
         users = [message for message in exchanged.history if message.role is Role.USER][-WRITTEN:]
-        history = tuple(replace(message, text=said(message.text)) for message in users)
+        history = tuple(replace(message, text=screen_caller(message.text)) for message in users)
         return Found(replace(exchanged, history=history, asked=asked, answered=named.text), tuple(kinds))
 
 

@@ -1,9 +1,8 @@
-"""Words that instruct an assistant instead of telling about a person: not for memory to repeat. Pure.
+"""Detect text that instructs an assistant instead of describing a person. Pure.
 
-A memory is read by a model in a later conversation. What tells it whom to recommend, what to ignore or what
-somebody may do is therefore put aside, in whatever disguise it comes. What people ask for themselves (a language,
-a tone, how they want to be called) is no such thing.
-"""
+A model reads memories in later conversations. A text that tells it which product to recommend, which rule to
+ignore or which rights somebody has is therefore quarantined, in any disguise. Requests about the conversation
+itself (a language, a tone, a form of address) are allowed."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ from enum import StrEnum
 from functools import cache
 from importlib.resources import files
 from itertools import chain
+from typing import Any
 from urllib.parse import unquote
 
 from memory_extproc.safety.neutralize import drop_invisible
-from memory_extproc.safety.orders import ORDERS
 from memory_extproc.text.sentences import collapse_whitespace, sentences
 from memory_extproc.text.words import memoize_by_hash, normalize
 
@@ -32,11 +31,11 @@ class Suspicion(StrEnum):
     """Why a text is put aside: kept with it and counted, so a value is never renamed."""
 
     OVERRIDE = "override"  # against the assistant's own rules
-    INSTRUCTION = "instruction"  # a standing order that serves others than who spoke
+    INSTRUCTION = "instruction"  # a standing order in the interest of somebody other than its author
     AUTHORITY = "authority"  # claims rights, consent or trust
     MARKER = "marker"  # pretends to be another's turn
     TOOL = "tool"  # makes the assistant act or send
-    ENCODED = "encoded"  # one of these in disguise
+    ENCODED = "encoded"  # one of the above in disguise
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def _rules() -> tuple[_Rule, ...]:
     parsed = tomllib.loads((files(__package__) / "poison.toml").read_text(encoding="utf-8"))
     terms: dict[str, str] = parsed["terms"]
 
-    def compiled(text: str | None) -> re.Pattern[str] | None:
+    def compile_pattern(text: str | None) -> re.Pattern[str] | None:
         if text is None:
             return None
         for name, term in terms.items():
@@ -68,7 +67,7 @@ def _rules() -> tuple[_Rule, ...]:
 
     made = []
     for entry in parsed["rule"]:
-        pattern = compiled(entry["pattern"])
+        pattern = compile_pattern(entry["pattern"])
         if pattern is None:
             raise ValueError("a rule without a pattern")
         made.append(
@@ -76,15 +75,15 @@ def _rules() -> tuple[_Rule, ...]:
                 Suspicion(entry["kind"]),
                 entry.get("whole", False),
                 pattern,
-                compiled(entry.get("needs")),
-                compiled(entry.get("unless")),
+                compile_pattern(entry.get("needs")),
+                compile_pattern(entry.get("unless")),
             )
         )
     return tuple(made)
 
 
 _RULES = _rules()
-_LONGEST = 2000  # characters of a sentence read at once; a longer one is read in overlapping parts
+_LONGEST = 2000  # characters of a sentence read at once; a longer sentence is read in overlapping parts
 _OVERLAP = 300
 _REMEMBERED = 1_024  # answers: a turn's words are read when they are stored and when facts are taken from them
 _LEAST_UNMASKED = 16_000  # characters in disguise that any text may have
@@ -92,7 +91,7 @@ _LONGEST_LIGATURE = 3
 
 _TAGS = re.compile("[\U000e0020-\U000e007e]+")
 _FLAG = "\U0001f3f4"
-# Letters of other scripts that look like Latin ones, for words that mix scripts.
+# Letters of other scripts that look like Latin letters, for words that mix scripts.
 _LOOKALIKES = str.maketrans(
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u04bb"
     "\u0412\u0415\u041d\u041a\u041c\u041e\u0420\u0421\u0422\u0425\u0406\u0410"
@@ -103,7 +102,7 @@ _LOOKALIKES = str.maketrans(
 _MIXED = re.compile(r"(?<!\w)(?=\w*[A-Za-z])(?=\w*[\u0370-\u03ff\u0400-\u052f])\w+")
 _LEET = (str.maketrans("013457@$!", "oieastasi"), str.maketrans("013457@$!", "oleastasi"))  # 1: i or l
 _LEET_WORD = re.compile(r"(?<![\w.])(?=\w*[a-z])(?=\w*[013457])[a-z013457@$!]{3,20}(?![\w])", re.IGNORECASE)
-_LEAST_LEET = 2  # such words in a text, before it is read as one of them
+_LEAST_LEET = 2  # leetspeak words in a text, before it is read as leetspeak
 # A letter is none of the signs between letters: a run that can be read in many ways is read in all of them.
 _SPACED = re.compile(r"(?<!\w)(?:[^\W_][ .\-_*]{1,2}){6,}[^\W_](?!\w)")
 _BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{20,8000}={0,2}")
@@ -126,8 +125,7 @@ def suspicion(text: str) -> Suspicion | None:
 
 @memoize_by_hash(_REMEMBERED)
 def foreign_suspicion(text: str) -> Suspicion | None:
-    """As `suspicion`, for words that come from a tool or a document, which have no business with an assistant: an
-    order to one is suspicious there, whomever it serves."""
+    """As `suspicion`, for words of a tool or a document, where any order to an assistant is suspicious."""
     return _suspicion(text, foreign=True)
 
 
@@ -186,13 +184,13 @@ _QUOTED = re.compile(r"[\"\u201c\u00ab\u2018].{3,300}[\"\u201d\u00bb\u2019]")
 
 
 def _asks_about(sentence: str) -> bool:
-    """Whether it asks what such words mean, or hands them over to be worked on: they stand in quotes there."""
+    """Whether it asks about such words, or passes them on as material: they are in quotes there."""
     return _ABOUT.match(sentence) is not None and _QUOTED.search(sentence) is not None
 
 
 # --- disguises ---------------------------------------------------------------------------------------
 def _unmask_readings(text: str, plain: str) -> Iterator[str]:
-    """What *text* may say to who knows how to read it. Only readings that differ from *plain*."""
+    """Decoded readings of *text* that differ from *plain*."""
     yield from _read_tag_characters(text)
     if _MIXED.search(plain):
         yield _MIXED.sub(lambda word: word[0].translate(_LOOKALIKES), plain)
@@ -211,7 +209,7 @@ def _unmask_readings(text: str, plain: str) -> Iterator[str]:
 
 
 def _read_tag_characters(text: str) -> Iterator[str]:
-    """What stands in tag characters, which no one sees and a model reads; flags are written with them too."""
+    """Text in tag characters, which are invisible to people and read by models; flags use them too."""
     for run in _TAGS.finditer(text):
         if text[run.start() - 1 : run.start()] != _FLAG:
             yield "".join(chr(ord(sign) - 0xE0000) for sign in run[0])
@@ -232,3 +230,172 @@ def _readable(decoded: bytes) -> Iterator[str]:
     text = decoded.decode("utf-8", "ignore")
     if text and sum(sign.isprintable() or sign.isspace() for sign in text) >= _LEAST_READABLE * len(decoded):
         yield text
+
+
+# --- orders ----------------------------------------------------------------------------------------------
+# Orders to an assistant, found by structure: each word of a sentence gets the roles that it may have in an order
+# (the addressee, a deontic verb, a condition, a standing time, a third party), and sequences of roles are searched.
+# The words of a new attack change; the roles hardly do. Pure; linear in the text.
+
+_ROLES = tomllib.loads((files(__package__) / "roles.toml").read_text(encoding="utf-8"))
+_ROLE_WORD = re.compile(
+    r"""(?x)(?P<address>https?://\S{1,300}|[\w.+-]{1,64}@[\w.-]{1,64}|\b[\w-]{1,40}\.(?:[\w-]{1,20}\.){0,3}
+      (?:com|net|org|io|example|me|xyz|shop|app|dev|co|info)\b(?:/\S{0,200})?)
+    |(?P<quoted>["\u201c\u00ab][^"\u201d\u00bb\n]{1,80}["\u201d\u00bb]|\#\#\w{1,20})
+    |(?P<word>[^\W\d_][\w'-]{0,30})
+    |(?P<joint>[=+])
+    |(?P<mark>[,;:.!?()\u2013\u2014])"""
+)
+_SUBJECTS = frozenset("SUuA")
+_OBJECTS = frozenset(_ROLES["words"]["objects"].split())
+_NO_VERB = re.compile(r"(?:s|ing|ed|ly|tion|ness|ity)\Z")
+_NO_VERBS = frozenset(_ROLES["words"]["no_verbs"].split())
+_LEADS = frozenset(_ROLES["words"]["leads"].split())
+_MOST_WORDS = 400  # words of a sentence that are read
+_MOST_OF_PHRASE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    kind: str
+    foreign: bool  # only in words that came from a tool or a document
+    own: bool  # also if the speaker takes part: otherwise that is a wish, not an order
+    named: bool  # only with a name or an address in it
+    shapes: tuple[_Shape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A sequence of roles. A match needs all of *all* and a role from each of *some*."""
+
+    all: frozenset[str]
+    some: tuple[frozenset[str], ...]
+    sequence: re.Pattern[str]
+
+    def is_in(self, line: str, roles: frozenset[str]) -> bool:
+        return (
+            self.all <= roles
+            and not any(map(roles.isdisjoint, self.some))
+            and self.sequence.search(line) is not None
+        )
+
+
+class OrderGrammar:
+    """The roles of words, and the sequences of roles that make an order."""
+
+    def __init__(self, parsed: Mapping[str, Any]) -> None:
+        self._roles: dict[str, str] = {}
+        self._endings: dict[str, str] = {}
+        for role, words in parsed["roles"].items():
+            for word in words.split():
+                known = self._endings if word.endswith("*") else self._roles
+                plain = word.rstrip("*").replace("_", " ")
+                known[plain] = known.get(plain, "") + role
+        self._beginnings = tuple(self._endings)
+        self._starts = frozenset(phrase.partition(" ")[0] for phrase in self._roles if " " in phrase)
+        self._orders = [
+            _Order(
+                order["kind"],
+                order.get("of", "anybody") == "foreign",
+                order.get("own", False),
+                order.get("named", False),
+                tuple(map(_shape, order["shapes"])),
+            )
+            for order in parsed["order"]
+        ]
+
+    def kind_of(self, sentence: str, *, foreign: bool) -> str | None:
+        """The kind of order that *sentence* gives; None: none."""
+        if not foreign and sentence.rstrip().endswith("?"):
+            return None
+        roles = self._read(sentence)
+        line = "".join(f"{one} " for one in roles)
+        there = frozenset(line)
+        own, named = "S" in there, not there.isdisjoint("WL")
+        for order in self._orders:
+            if (order.foreign and not foreign) or (own and not order.own and not foreign):
+                continue
+            if (named or not order.named) and any(shape.is_in(line, there) for shape in order.shapes):
+                return order.kind
+        return None
+
+    def _read(self, sentence: str) -> list[str]:
+        """The roles of each word, in order; "o" for a word that has none."""
+        found = [(match.lastgroup or "", match[0]) for match in _words(sentence)]
+        roles: list[str] = []
+        starts = True  # an order may begin here
+        at = 0
+        while at < len(found):
+            kind, text = found[at]
+            size = 1
+            if kind == "address":
+                roles.append("L")
+            elif kind == "quoted":
+                roles.append("Q")
+            elif kind == "joint":
+                roles.append("J")
+            elif kind == "mark":
+                roles.append(",")
+                starts = True
+            else:
+                word = text.lower()
+                size, has = self._roles_of(word, found, at)
+                if text[0].isupper() and at and found[at - 1][1] not in ".!?" and not has:
+                    has = "W"
+                verb = not _SUBJECTS & set(has) and set(has) & set("PXEVKZp")
+                following = found[at + size][1].lower() if at + size < len(found) else ""
+                unknown = starts and not has and following in _OBJECTS and _is_base(word)
+                roles.append(has + ("I" if starts and verb else "") + ("v" if unknown else "") or "o")
+                # The subject of the deontic verb is the addressee, or it is no order to them.
+                to_them = len(roles) > 1 and bool(set(roles[-2]) & set("YA"))
+                starts = word in _LEADS or "T" in has or ("M" in has and to_them)
+            at += size
+        return roles
+
+    def _roles_of(self, word: str, found: list[tuple[str, str]], at: int) -> tuple[int, str]:
+        """How many words it takes, and their roles."""
+        has = self._roles.get(word, "")
+        if not has and word.startswith(self._beginnings):
+            has = next(roles for start, roles in self._endings.items() if word.startswith(start))
+        if word in self._starts:
+            for size in range(_MOST_OF_PHRASE, 1, -1):
+                phrase = " ".join(text.lower() for _, text in found[at : at + size])
+                if phrase in self._roles:
+                    return size, self._roles[phrase]
+        return 1, has
+
+
+def _is_base(word: str) -> bool:
+    return word not in _NO_VERBS and (_NO_VERB.search(word) is None or word.endswith("ss"))
+
+
+def _words(sentence: str) -> Iterator[re.Match[str]]:
+    for number, match in enumerate(_ROLE_WORD.finditer(sentence)):
+        if number >= _MOST_WORDS:
+            return
+        yield match
+
+
+_PART = re.compile(r"\{(?P<all>\w+)\}|\[(?P<any>[\w,]+)\]|~(?P<gap>\d+)|(?P<start>\^)|(?P<one>[A-Za-z,])")
+
+
+def _shape(shape: str) -> _Shape:
+    made, every, some = [], set[str](), list[frozenset[str]]()
+    for part in _PART.finditer(shape):
+        if part["all"]:
+            every.update(part["all"])
+            made.append("".join(rf"(?=\S{{0,16}}{role})" for role in part["all"]) + r"\S{1,16} ")
+        elif part["any"]:
+            some.append(frozenset(part["any"]))
+            made.append(rf"\S{{0,16}}[{part['any']}]\S{{0,16}} ")
+        elif part["gap"]:
+            made.append(rf"(?:\S{{1,16}} ){{0,{part['gap']}}}")
+        elif part["start"]:
+            made.append("^")
+        else:
+            every.add(part["one"])
+            made.append(rf"\S{{0,16}}{part['one']}\S{{0,16}} ")
+    return _Shape(frozenset(every), tuple(some), re.compile(r"(?<!\S)" + "".join(made)))
+
+
+ORDERS = OrderGrammar(_ROLES)

@@ -1,10 +1,9 @@
-"""Secrets in people's words: keys, tokens, passwords, card and account numbers. Pure.
+"""Detect secrets in text: keys, tokens, passwords, card and account numbers. Pure.
 
-Three kinds of evidence: a shape that only a secret has (a provider's prefix, a PEM block, a valid check digit), a
-word that says what follows ("my password is ..."), and both weak ones together (a word such as "key" and a value
-that nobody would write but to be exact). Ordinary numbers, UUIDs and hashes have none of them. Every pattern is
-bounded, so that the time is linear in the text whatever it holds.
-"""
+There are three kinds of evidence: a shape that only secrets have (a provider's prefix, a PEM block, a valid
+check digit), words that announce a secret ("my password is ..."), and both in weak form together (a word such as
+"key" and a random-looking value). Ordinary numbers, UUIDs and hashes have none of them. Every pattern is
+bounded, so the time is linear in the text."""
 
 from __future__ import annotations
 
@@ -31,11 +30,11 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """A text with its finds replaced, and what they were."""
+    """A text with its secrets replaced, and the secrets."""
 
     text: str = field(repr=False)
     kinds: tuple[str, ...] = ()
-    found: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # (what stood there, its kind)
+    found: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # (original text, its kind)
 
 
 def mark(kind: str) -> str:
@@ -43,7 +42,7 @@ def mark(kind: str) -> str:
 
 
 def disjoint(spans: Iterable[Span]) -> list[Span]:
-    """In order of place. Of two that overlap the earlier stays; of two that begin together, the longer."""
+    """In order of place. Of two overlapping spans the earlier stays; of two with the same start, the longer."""
     kept: list[Span] = []
     for span in sorted(spans, key=lambda one: (one.start, -one.end)):
         if not kept or span.start >= kept[-1].end:
@@ -79,7 +78,7 @@ WORDS: Mapping[str, Any] = tomllib.loads((files(__package__) / "words.toml").rea
 
 KEY, TOKEN, PASSWORD, PRIVATE_KEY, CODE = "api key", "token", "password", "private key", "code"
 
-# Keys as their providers write them. A trailing (?![\w-]) is left out: a longer one is a secret all the same.
+# Keys in their providers' formats. There is no trailing (?![\w-]): a longer key is a secret all the same.
 _PREFIXED = re.compile(
     r"""(?x)(?<![A-Za-z0-9])(?:
         (?P<key>sk-(?:[A-Za-z0-9]{1,12}-){0,3}[A-Za-z0-9_-]{16,300}
@@ -140,7 +139,7 @@ _KEYS = re.compile(
     + _IS
     + r"""["'`*<(\[]{0,3}(?P<value>[A-Za-z0-9+/=_.~!@\#$%^&*-]{8,4000})"""
 )
-# What stands where a password would and is none: "the password is wrong", "password: required".
+# Words in the place of a password that are none: "the password is wrong", "password: required".
 _NO_PASSWORD = frozenset(WORDS["passwords"]["none"].split())
 _QUOTES = dict(zip("\"'`\u201c\u201e\u00ab\u2018", "\"'`\u201d\u201c\u00bb\u2019", strict=True))
 _WORD = re.compile(r"[^\s\"`\u201c\u201d\u201e\u00ab\u00bb\u3002\uff0c,;]{1,200}")
@@ -155,7 +154,7 @@ _HEX = re.compile(r"(?i)(?:0x|sha\d{0,3}:|md5:)?[0-9a-f]+$")
 _LEAST_OF_KEY, _LEAST_BITS = 12, 2.8  # characters; Shannon bits for each of them
 _LEAST_OF_WEAK, _LEAST_BITS_OF_WEAK = 16, 3.4
 _MARK = "[masked:"
-# A pattern is tried where one of these stands in the text; looking for them costs a hundredth of trying it.
+# A pattern is tried only if one of its prefixes is in the text; the search costs a hundredth of the pattern.
 _PREFIXES = tuple(WORDS["keys"]["prefixes"].split())
 _OF_PASSWORDS = tuple(WORDS["passwords"]["signs"])
 _OF_KEYS = tuple(WORDS["keys"]["signs"])
@@ -163,7 +162,7 @@ _OF_CODES = tuple(WORDS["codes"]["signs"])
 
 
 def mask_secrets(text: str) -> Masked:
-    """*text* with every secret replaced by its kind in words. Masking what is masked changes nothing."""
+    """*text* with every secret replaced by the name of its kind. Idempotent."""
     return mask_spans(text, find_secrets(text))
 
 
@@ -293,9 +292,9 @@ def _entropy(value: str) -> float:
 
 CARD, IBAN = "card number", "bank account"
 
-# One sign may part digits: blanks (no-break ones too), dots, hyphens, dashes.
+# A single sign may separate digits: blanks (no-break too), dots, hyphens, dashes.
 _PART = r"[ \u00a0\u202f.\u2010-\u2015-]"
-# As printed on cards, or in one piece: a row of short numbers is no card.
+# As printed on cards, or without separators: a row of short numbers is no card.
 _CARD = re.compile(
     rf"(?<![\w.,+#-])(?:\d{{4}}(?:{_PART}{{1,3}}\d{{4}}){{2,3}}{_PART}{{1,3}}\d{{1,4}}"
     rf"|\d{{4}}(?:{_PART}{{1,3}}\d{{4}}){{3}}"
@@ -305,7 +304,7 @@ _PAYS = re.compile(
     r"(?i)\b(?:card|visa|master\s?card|amex|american express|discover|diners|maestro|credit|debit|cc|cvv|cvc"
     r"|kredit\w*|kartennummer|karte|carte|tarjeta|carta|cart\u00e3o)\b|\u5361\u53f7|\u4fe1\u7528\u5361"
 )
-_NEAR = 60  # characters before a number in which a word about cards says what it is
+_NEAR = 60  # characters before a number in which a word about cards identifies it
 
 # ISO/IEC 7812: first digits as a range of equally long prefixes, and the lengths in use. *sure*: common enough for
 # the number alone to tell; of the others a word nearby must.

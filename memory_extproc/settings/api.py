@@ -1,4 +1,4 @@
-"""The memory API: who may call it, how it is proved, and what is written down about it."""
+"""Settings of the memory API: authorization, authentication and the audit log."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def jwt_of(api: Api, identity: IdentitySection) -> ApiJwt:
 
 
 def api_is_shut(listen: Listen, tls: Tls, api: Api, identity: IdentitySection) -> Iterator[str]:
-    """What would let in whom nobody meant to."""
+    """Faults that would expose the API to unauthenticated callers."""
     ways = ways_of(api, identity)
     for key, address in (("api", listen.api), ("console", listen.console)):
         if on_loopback(address) or api.insecure:
@@ -201,7 +201,7 @@ def api_is_shut(listen: Listen, tls: Tls, api: Api, identity: IdentitySection) -
 
 
 def api_ways_are_whole(api: Api, identity: IdentitySection) -> Iterator[str]:
-    """Each way that is asked for can work, and nothing is given for one that is not."""
+    """Each configured authentication method is complete, and an unused method has no settings."""
     ways = ways_of(api, identity)
     for twice in sorted({way for way in api.auth if api.auth.count(way) > 1}):
         yield f"api.auth: {twice} is there twice"
@@ -241,7 +241,7 @@ def api_names_are_sound(api: Api) -> Iterator[str]:
 
 
 def api_notices(listen: Listen, tls: Tls, api: Api, identity: IdentitySection, replicas: str) -> Iterator[str]:
-    """What an operator should know; *replicas*: coordination.url."""
+    """Warnings for the operator; *replicas*: coordination.url."""
     if "none" in ways_of(api, identity):
         yield (
             f"api.auth: none: WHOEVER REACHES {listen.api} READS, CHANGES AND FORGETS EVERYBODY'S MEMORIES; "

@@ -175,7 +175,7 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-# The configuration written out: config.yaml with every key, its meaning and its default; and what is in effect.
+# Write the configuration: config.yaml with every key, its meaning and its default; and the effective settings.
 
 _WIDTH = 116
 _EXAMPLE = """\
@@ -195,7 +195,7 @@ def example() -> str:
 
 
 def dump_effective(settings: Settings) -> dict[str, Any]:
-    """What is in effect, as plain values; secrets are stars."""
+    """The effective settings as plain values; secrets are masked by stars."""
     effective: dict[str, Any] = settings.model_dump(mode="json", by_alias=True)
     return effective
 
@@ -223,7 +223,7 @@ def _field(key: str, field: FieldInfo, value: Any, indent: str) -> Iterator[str]
 
 
 def _entry(field: FieldInfo) -> type[BaseModel] | None:
-    """The section that an entry of this list is, if it is one."""
+    """The section class of this list's entries, if any."""
     for each in alternatives(field.annotation):
         if get_origin(each) is tuple and is_section(get_args(each)[0]):
             kind: type[BaseModel] = get_args(each)[0]
@@ -255,7 +255,7 @@ def _plain(value: Any) -> Any:
 
 
 def _meaning(field: FieldInfo) -> str:
-    """What the key means, then the words it may hold and its bounds."""
+    """The description of a key, its allowed words and its bounds."""
     words = [str(word) for each in alternatives(field.annotation) for word in _words(each)]
     bounds = [f"{sign} {bound}" for sign, bound in _bounds(field)]
     offered = " | ".join(words) if len(words) > 1 else ""
@@ -272,7 +272,7 @@ def _words(kind: Any) -> tuple[Any, ...]:
 
 
 def range_of(field: FieldInfo) -> str:
-    """The bounds of what a number may be; empty where there are none."""
+    """The bounds of a number; empty if there are none."""
     return ", ".join(f"{sign} {bound}" for sign, bound in _bounds(field))
 
 
@@ -304,7 +304,7 @@ def _comment(text: str, indent: str) -> Iterator[str]:
 
 
 def to_yaml(value: Any) -> str:
-    """*value* on one line of YAML."""
+    """*value* as a line of YAML."""
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False)
     if value is None:

@@ -1,4 +1,4 @@
-"""Who a caller is, and with whom they share memories."""
+"""Settings of caller identity, and of shared memories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256
 
 
 class Signed(Section):
-    """What makes a token one to believe. As it stands nothing does: `given` is false."""
+    """Verification of a token. By default none is trusted: `given` is false."""
 
     jwks_file: str = Field("", description="file with the public keys (JWKS); reloaded when it changes")
     jwks_url: OptionalUrl = Field(
@@ -179,7 +179,7 @@ class Scopes(Section):
         )
 
 
-# What may be kept of people's words, with whose consent, and how it rests.
+# Settings of privacy: storable text, consent, and encryption at rest.
 
 ConsentDefault = Literal["opt_out", "opt_in"]
 
@@ -282,5 +282,5 @@ class Privacy(Section):
 
     @property
     def key(self) -> bytes | None:
-        """What `IdentitySection.options` takes; None unless user ids are hashed."""
+        """The key for `IdentitySection.options`; None unless user ids are hashed."""
         return self.hash_key.get_secret_value().encode() if self.hash_user_ids else None

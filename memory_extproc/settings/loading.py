@@ -55,12 +55,12 @@ def _usual_data_dir(environ: Mapping[str, str]) -> str:
     if (former / DATA_DIR_LOCK).is_file():
         return f"./{former}"
     named = environ.get("XDG_DATA_HOME", "")
-    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises for a user without one
+    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111 - Path.home() may raise
     return str((Path(named) if Path(named).is_absolute() else Path(home, ".local", "share")) / "memory-extproc")
 
 
 def _sections(tree: Mapping[str, Any], sources: Mapping[Place, str]) -> tuple[dict[str, Any], list[str]]:
-    """What is sound by itself, and the faults of the rest."""
+    """The valid sections, and the faults of the others."""
     sound: dict[str, Any] = {}
     faults: list[str] = []
     for name, field in Settings.model_fields.items():
@@ -167,7 +167,7 @@ def _kind_at(place: Place) -> Any:
 
 
 def _value(kind: Any, text: str) -> Any:
-    """A string for pydantic to parse, or the JSON of what has parts. Raises ValueError."""
+    """A string for pydantic to parse, or parsed JSON for a composite type. Raises ValueError."""
     if kind is None:
         return text
     if allows_none(kind) and text == "null":
@@ -194,7 +194,7 @@ def _put_value(tree: dict[str, Any], place: Place, value: Any) -> None:
 
 
 def _enter_key(node: Any, key: str | int, empty: Any) -> Any:
-    """What stands at *key*, made if it is not there. Raises ValueError where it cannot be."""
+    """The value at *key*, created if missing. Raises ValueError if that is impossible."""
     if isinstance(node, list):
         if not isinstance(key, int) or key > len(node):
             raise ValueError(f"the list has {len(node)} entries, so {key} cannot be the next")
@@ -209,11 +209,11 @@ def _enter_key(node: Any, key: str | int, empty: Any) -> Any:
     return held
 
 
-# What is wrong with a configuration, in words: the path, the fault, and where it came from.
+# Describe faults of a configuration: the path, the fault, and its source.
 
 Place = tuple[str | int, ...]
 
-# Kinds of fault whose value helps to see what is meant and is a number or one of a few words.
+# Kinds of fault whose value is a number or a fixed word, and therefore safe to print.
 _SHOWN = ("greater_than", "less_than", "literal_error", "enum", "int_", "float_", "bool_", "finite_number")
 _LONGEST_SHOWN = 40
 
@@ -224,7 +224,7 @@ def path(place: Place) -> str:
 
 
 def faults_of(error: ValidationError, under: Place, root: Any, sources: Mapping[Place, str]) -> list[str]:
-    """One line for each place that is at fault, in the order of the configuration."""
+    """A line for each faulty place, in the order of the configuration."""
     found: dict[Place, list[str]] = {}
     for each in error.errors(include_url=False):
         place, kind = _locate_fault((*under, *each["loc"]), root)
@@ -246,8 +246,8 @@ def unknown_key(place: Place, root: Any, sources: Mapping[Place, str]) -> str:
 
 
 def _locate_fault(location: Place, root: Any) -> tuple[Place, Any]:
-    """The part of pydantic's location that stands in the file, and the type there: what follows names the
-    member of a union that was tried."""
+    """The part of pydantic's location that exists in the file, and its type; the rest names the tried member of
+    a union."""
     kind: Any = root
     place: Place = ()
     for key in location:
@@ -283,7 +283,7 @@ def _describe_fault(error: ErrorDetails, kind: Any) -> str:
 
 
 def _source(place: Place, sources: Mapping[Place, str]) -> str:
-    """Names the variable when the environment set this place or what holds it."""
+    """Name the variable if the environment set this place or its parent."""
     for end in range(len(place), 0, -1):
         if place[:end] in sources:
             return f" (from {sources[place[:end]]})"

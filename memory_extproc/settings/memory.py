@@ -249,7 +249,7 @@ class TimeToLive(Section):
     episodic: Positive | None = Field(None, description="lifetime of messages and their summaries; null: unlimited")
     reflective: Positive | None = Field(None, description="lifetime of conclusions; null: unlimited")
 
-    def given(self) -> dict[MemoryType, timedelta]:
+    def set_lifetimes(self) -> dict[MemoryType, timedelta]:
         found = {kind: getattr(self, kind.value) for kind in MemoryType}
         return {kind: ttl for kind, ttl in found.items() if ttl is not None}
 

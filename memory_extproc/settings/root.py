@@ -128,7 +128,7 @@ class Settings(Section):
         return message_timeout_of(self.envoy, self.recall)
 
     def model_for(self, role: ModelRole) -> ExternalModel | None:
-        """The model of *role*; without one of its own, the extraction model."""
+        """The model of *role*, or else the extraction model."""
         wanted = (role, ModelRole.MEMORY_EXTRACTION)
         return next((model for each in wanted for model in self.external_models if model.model_role is each), None)
 
@@ -138,7 +138,7 @@ class Settings(Section):
         return _extracts_by_model(self.learn, {model.model_role for model in self.external_models})
 
     def notices(self) -> tuple[str, ...]:
-        """What an operator should know of this configuration though nothing in it is wrong."""
+        """Warnings about a valid configuration."""
         return (*self._router_notices, *_notices(self))
 
     def with_router_notices(self, notices: tuple[str, ...]) -> Self:
@@ -180,7 +180,7 @@ def _notices(settings: Settings) -> Iterator[str]:
     yield from telemetry_notices(settings.telemetry)
 
 
-# The rules between sections of the configuration, each with the words for who broke it.
+# Rules between sections, each with its error message.
 
 Faults = Iterator[str]
 
@@ -300,7 +300,7 @@ def _tokens_can_be_verified(identity: IdentitySection) -> Faults:
 
 
 def _api_tokens_can_be_verified(api: Api) -> Faults:
-    # Without keys of its own it takes those of identity, and may still say where the roles stand.
+    # Without its own keys it uses identity's keys, and may still name the roles claim.
     if api.jwt.given or api.jwt != ApiJwt(roles_claim=api.jwt.roles_claim):
         yield from _sound_tokens("api.jwt", api.jwt)
 
@@ -397,7 +397,7 @@ def _a_lease_outlives_calls(coordination: CoordinationSection) -> Faults:
 
 
 def _retention_agrees(retention: Retention) -> Faults:
-    for kind, ttl in retention.ttl.given().items():
+    for kind, ttl in retention.ttl.set_lifetimes().items():
         if ttl < retention.protect:
             yield f"retention.ttl.{kind}: is shorter than retention.protect, which would keep them longer"
 
@@ -408,8 +408,8 @@ def _reflecting_has_a_model(retention: Retention, external_models: tuple[Externa
         yield "retention.reflect.enabled: needs a model of role memory_extraction in external_models"
 
 
-# Which sections a rule needs, and the rule. A rule is asked as soon as its sections are sound by themselves, so
-# that one run shows every fault there is.
+# The sections that a rule needs, and the rule. A rule runs once its sections are valid, so that a run reports every
+# fault.
 RULES: tuple[tuple[tuple[str, ...], Callable[..., Faults]], ...] = (
     (("memory",), _dimensions_agree),
     (("memory",), _milvus_is_whole),

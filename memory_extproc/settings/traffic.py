@@ -1,4 +1,4 @@
-"""Where we listen and how Envoy reaches us: addresses, TLS, bounds, what Envoy is told, how we leave."""
+"""Settings of traffic: addresses, TLS, limits, metadata for Envoy, shutdown."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Shutdown(Section):
     flush: Duration = Field(timedelta(seconds=10), description="time for accepted turns to be learned")
 
 
-# What becomes of a prompt: the blocks that are put into it, and long chats made shorter.
+# Settings of the prompt: inserted blocks, and compression of long chats.
 
 InjectAs = Literal["auto", "system_message", "user_suffix"]
 
@@ -214,7 +214,7 @@ class Compress(Section):
     keep: Positive = Field(timedelta(days=7), description="time for which a condensed state is kept")
 
 
-# What a router in front says of a request, and rules about requests.
+# Signals of a router in front, and rules about requests.
 
 
 class ClassifierSection(Section):
@@ -347,12 +347,12 @@ class RuleSection(Section):
 
     def rule(self) -> Rule:
         """As wire/rules.py takes it."""
-        # Field by field under the same names: one that only one side has is an error at the first rule, not lost.
+        # Field by field under the same names: a field of a single side is an error at the first rule.
         signals = Signals(**dict(self.then.signals))
         return Rule(When(**dict(self.when)), Then(**{**dict(self.then), "signals": signals}))
 
 
-# What operators see of the sidecar: logs, metrics by tenant, the canary, traces.
+# Settings of observability: logs, metrics by tenant, the canary, traces.
 
 CANARY_AT_MOST_EVERY = timedelta(seconds=60)
 OTHERS = "other"

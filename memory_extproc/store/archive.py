@@ -1,6 +1,6 @@
-"""All rows of a store in one file: gzipped JSON, one row a line, as they rest and in the order in which they came.
+"""All rows of a store in a file: gzipped JSON lines, as stored, in order of arrival.
 
-The first line says what the file is, the last how many rows there are; a file without it broke off."""
+The first line describes the file, the last holds the number of rows; without it the file is incomplete."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Row = Mapping[str, Any]
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What is needed of a store that takes the rows in."""
+    """Properties that a store needs to import the rows."""
 
     format: str = FORMAT
     version: int = VERSION
-    model: str  # fingerprint of the one that made the vectors
+    model: str  # fingerprint of the model of the vectors
     dimension: int
 
 
@@ -91,7 +91,7 @@ def read_head(path: Path) -> tuple[Head, int]:
 
 
 def read_rows(path: Path) -> Iterator[Row]:
-    """Of a file that read_head has found to be whole."""
+    """Rows of a file that read_head found complete."""
     lines = iter(_lines(path))
     next(lines)
     for line in lines:

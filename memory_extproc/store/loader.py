@@ -25,7 +25,7 @@ _WAITING = 16  # times as many as run
 
 @dataclass(frozen=True, slots=True)
 class FillLimits:
-    bytes: int  # of one owner's rows; larger owners are not resident
+    bytes: int  # per owner; larger owners are not resident
     page: int  # rows per read of the store
     at_once: int  # concurrent fills; up to 16 times as many wait
     retry: timedelta  # after a failed fill
@@ -152,12 +152,12 @@ class PartitionLoader:
         self._metrics.partition_fills.labels(outcome).inc()
 
 
-# Reading many memories without holding up what else runs.
+# Read many memories without blocking the event loop for long.
 
 # Characters read at a time: about 5 ms, for which other streams wait.
 _READ_AT_A_TIME = 10_000
-_LEAST_READ = 500  # what reading a memory costs beside its characters, in characters
-_SHOWN_AT_A_TIME = 500  # memories of what is held in process
+_LEAST_READ = 500  # fixed cost of reading a memory, in characters
+_SHOWN_AT_A_TIME = 500  # memories taken from the partition per step
 
 
 def few_at_a_time(rows: Sequence[Embedded]) -> Iterator[Sequence[Embedded]]:
@@ -196,7 +196,7 @@ async def stored_rows(
 ) -> AsyncIterator[Sequence[Memory]]:
     """Yield the rows of *owner* in the store, each once, overlaid by our own writes."""
     generation, given = owned.generation, set[str]()
-    # Taken now: once the store has settled, what is laid over it may go while we read.
+    # Copied now: the overlay may drop rows that the store has confirmed while we read.
     laid = {row.memory.id: row.memory for row in owned.live_writes()}
     if not owned.hides_store(now, settle):
         async with aclosing(_pages(store, owner, page)) as pages:
@@ -218,14 +218,14 @@ async def _pages(store: MemoryStore, owner: Owner, size: int) -> AsyncGenerator[
         yield rows
 
 
-# Finding by words the memories of an owner who is not held in process, where the store has an index of words.
+# Full-text search for owners who are not resident, where the store has a full-text index.
 
 _MOST = 50  # candidates by words; each is read anew, which takes about 0.1 ms
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The search for words of one owner, with our own writes laid over what the store shows."""
+    """Full-text search for an owner, with our own writes laid over the store's rows."""
 
     store: MemoryStore
     owner: Owner
@@ -238,9 +238,9 @@ class Words:
     async def beside(
         self, sought: SearchQuery, nearest: Callable[[Vector], Awaitable[SearchResult]]
     ) -> Sequence[Hit]:
-        """What *nearest* finds for the question's vector and, each once, what shares words with it. Without a
-        vector the words alone; TransientError where the store has no index of them. Beside a vector their failure
-        is an empty list."""
+        """Hits of *nearest* for the question's vector, and hits by words, without duplicates. Without a vector,
+        hits by words alone; TransientError if the store has no full-text index. With a vector, a failed
+        full-text search gives an empty list."""
         if sought.vector is None:
             if not self.store.finds_words:
                 raise TransientError("without a vector only what is held in process can be searched")
@@ -265,8 +265,8 @@ class Words:
             return ()
 
     def _ours(self, found: Sequence[Embedded], written: Sequence[Embedded]) -> list[Embedded]:
-        """What stands of *found* by now, with *written*: what was written, deleted or forgotten while the store
-        searched counts too."""
+        """The current versions of *found* with *written*: writes, deletions and forgets during the store's
+        search count too."""
         overlay = self.owned.overlay
         shown = [] if self._hides_store() else [row for row in found if row.memory.id not in overlay]
         now = self.now()

@@ -42,7 +42,7 @@ from memory_extproc.store.loader import FillLimits, PartitionLoader, Words, held
 from memory_extproc.store.overlay import OwnerOverlay, PartitionCache
 from memory_extproc.store.resident import LexicalScan, candidates_among, nearest_of, newest, order, select_stored
 
-# How many more than wanted we ask of the store when some of what it finds will be covered by the overlay.
+# Extra rows requested from the store, since the overlay may hide some of its hits.
 _MOST_COVERED = 200
 _MOST_READ_ANEW = 100  # candidates of the store's own search; about 0.1 ms each
 _LISTS_WAIT = 250  # times as long as recall for a fill: a second read of the store beside it slows both
@@ -50,11 +50,11 @@ _LISTS_WAIT = 250  # times as long as recall for a fill: a second read of the st
 
 @dataclass(frozen=True, slots=True)
 class PartitionLimits:
-    bytes: int = 256 * 1024 * 1024  # of all partitions together; what is not stored yet may exceed it
+    bytes: int = 256 * 1024 * 1024  # of all partitions together; unstored rows may exceed it
     page: int = 500  # rows asked of the store at once
     fills: int = 4  # running at the same time; up to 16 times as many wait
     patience: timedelta = timedelta(milliseconds=40)  # a cold owner's request waits this long for its fill
-    settle: timedelta = timedelta(seconds=10)  # after it, a store's read shows what was acknowledged before
+    settle: timedelta = timedelta(seconds=10)  # then a store's read shows all writes acknowledged before
     retry: timedelta = timedelta(seconds=1)  # after a failed fill
 
 
@@ -73,9 +73,9 @@ class Partitions:
         forgotten: TombstoneReader | None = None,
         written: Callable[[Owner], None] = lambda _: None,
     ) -> None:
-        """*monotonic_now*: by what it is told how long ago something was; *now* unless it is given. *forgotten*:
-        nothing it covers is taken, and nothing of an owner is given while it says to wait. *written* is called
-        with the owner after each write to the store."""
+        """*monotonic_now* measures intervals, by default with *now*. Rows covered by *forgotten* are not taken,
+        and reads of an owner fail while it requires waiting. *written* is called with the owner after each write
+        to the store."""
         self._store = store
         self._coordination = coordination
         self._limits = limits
@@ -213,8 +213,8 @@ class Partitions:
         try:
             return await self._coordination.version(owner)
         except TransientError:
-            # Without word from the other replicas what we hold is the best anybody can say, and recall is
-            # no place to fail for it. Writes ask for their version too, and are told.
+            # Without an answer of the other replicas, recall uses the rows at hand rather than fail. Writes also
+            # request the version, and raise.
             return owned.seen
 
     async def _let_fill(self, owner: Owner, owned: OwnerOverlay, times: int = 1) -> None:
@@ -239,7 +239,7 @@ class Partitions:
             except TransientError:
                 if not owned.live_writes():
                     raise
-        # From here on without a pause: what was written or deleted while the store searched counts too.
+        # No await from here on: writes and deletions during the store's search count too.
         now = self._now()
         if owned.hides_store(self._monotonic_now(), self._settle):
             found = ()
@@ -315,7 +315,7 @@ class Partitions:
                     partial(self._delete_all, owner, owned),
                 )
 
-    def unstored(self, owner: Owner) -> Sequence[Memory]:
+    def list_unstored(self, owner: Owner) -> Sequence[Memory]:
         """Our own writes that may not be in the store yet."""
         owned = self._roster.of(owner)
         return [] if owned is None else [row.memory for row in owned.live_writes()]
@@ -416,7 +416,7 @@ class Partitions:
     ) -> tuple[int, Sequence[Embedded]]:
         """Under `owned.writes`. The mark of the write, and the rows that may be kept."""
         if self._forgotten is not None:
-            # A forget takes the same lock to look at what is there: what passes here it will find.
+            # A forget reads the rows under the same lock, so it finds every row that passes here.
             rows = await self._forgotten.filter_rows(owner, rows)
         mark = owned.put(rows)
         self._roster.account(owned)
@@ -431,20 +431,20 @@ def _of_fills(limits: PartitionLimits) -> FillLimits:
     return FillLimits(bytes=limits.bytes, page=limits.page, at_once=limits.fills, retry=limits.retry)
 
 
-# An owner's partition in the hands of one caller.
+# An owner's partition as the object of a single caller.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExclusiveAccess:
     """Good as long as the owner's other writes are held off."""
 
-    unstored: Callable[[], Sequence[Memory]]  # written by us, and perhaps not in the store yet
+    list_unstored: Callable[[], Sequence[Memory]]  # written by us, and perhaps not in the store yet
     withdraw: Callable[[Sequence[str]], None]  # of them, as if they had never been written
     delete: Callable[[Sequence[str]], Awaitable[None]]
     delete_all: Callable[[], Awaitable[None]]
 
 
-# What the write path changes in a memory that is there. Pure.
+# Changes of existing memories by the write path. Pure.
 
 # That said a fact again, kept with it, each with the facts beside it; metadata has its bounds.
 _MOST_TURNS = 16

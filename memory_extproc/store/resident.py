@@ -1,4 +1,4 @@
-"""One owner's memories in process: a growing matrix of vectors, searched exactly, and an index of their words."""
+"""An owner's memories in process: a growing matrix of vectors, searched exactly, and a full-text index."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from memory_extproc.model import (
 )
 
 _FIRST_CAPACITY = 16
-# What a Memory with its times, ids and index entry takes in CPython beyond its content and metadata.
+# Bytes in CPython of a Memory with its times, ids and index entry, beyond content and metadata.
 _ROW_OVERHEAD = 1_200
-# Two float32 dot products of unit vectors that differ by less than this may be one number summed in
-# another order, since BLAS sums a row differently at the end of a block.
+# Two float32 dot products of unit vectors that differ by less than this may be equal, since BLAS sums a row
+# differently at the end of a block.
 _ROUNDING = 1e-5
 _SOURCE_CODES = {source: code for code, source in enumerate(Source)}
 _TYPE_CODES = {kind: code for code, kind in enumerate(MemoryType)}
@@ -45,32 +45,32 @@ def order(found: Iterable[Hit]) -> list[Hit]:
 
 
 def cosines(vectors: npt.NDArray[np.float32], to: Vector) -> npt.NDArray[np.float64]:
-    """One per row, in [-1, 1]; the same for the same row wherever it stands."""
+    """Cosine per row, in [-1, 1]; a row's value does not depend on its position."""
     products = vectors.astype(np.float64) * to.astype(np.float64)
     summed: npt.NDArray[np.float64] = np.clip(products.sum(axis=1), -1.0, 1.0)
     return summed
 
 
 def memory_bytes(memory: Memory) -> int:
-    """About what holding *memory* takes, without its vector."""
+    """Approximate bytes of *memory* in process, without its vector."""
     words = len(memory.content) + sum(len(str(value)) + 64 for value in memory.metadata.values())
     return words + _ROW_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LexicalScan:
-    """What the words of a question say, while its vector is on its way."""
+    """Matches of a question's words, computed while its vector is on its way."""
 
     worded: Worded
-    allowed: npt.NDArray[np.bool_]  # by place: those in scope
+    allowed: npt.NDArray[np.bool_]  # by place: rows in scope
     within: npt.NDArray[np.int64]  # positions of messages in scope
     table: Table
 
 
 class ResidentRows:
-    """Every row of one owner, in any state. Not safe across threads; one event loop owns it.
+    """Every row of an owner, in any state. Not safe across threads; one event loop owns it.
 
-    A row keeps its place until it is taken out or replaced; places left empty go when there are many."""
+    A row keeps its place until it is removed or replaced; empty places are compacted when there are many."""
 
     def __init__(self) -> None:
         self._memories: list[Memory | None] = []
@@ -110,7 +110,7 @@ class ResidentRows:
         return None if memory is None else Embedded(memory, self._vectors[at].copy())
 
     def put(self, row: Embedded) -> None:
-        """Adds *row*, or takes it in place of the one with its id. Costs about 0.2 ms for a message of a chat."""
+        """Add *row*, or replace the row with its id. Costs about 0.2 ms for a message of a chat."""
         self.remove(row.memory.id)
         at = len(self._memories)
         if at == len(self._vectors):
@@ -122,7 +122,7 @@ class ResidentRows:
         self._facets.add(at, memory)
         self._words += memory_bytes(memory)
         self._vectors[at] = row.vector
-        # What the mask of a search is made of. A row that may never be recalled has expired for ever.
+        # Inputs of a search's mask. A row that may never be recalled counts as expired.
         may_be_recalled = memory.state is MemoryState.ACTIVE and memory.source is not Source.QUESTION
         ends = np.inf if memory.expires_at is None else memory.expires_at.timestamp()
         self._expires[at] = ends if may_be_recalled else _NEVER
@@ -146,11 +146,11 @@ class ResidentRows:
             self._close_ranks()
 
     def nearest(self, to: Vector, limit: int, scope: Scope, now: datetime) -> list[Hit]:
-        """At most *limit* recallable ones within *scope*, best first; time linear in the rows."""
+        """At most *limit* recallable rows within *scope*, best first; time linear in the rows."""
         count = len(self._memories)
         if not count or limit <= 0:
             return []
-        allowed = self._allowed(count, scope, now)
+        allowed = self._mask_scope(count, scope, now)
         scores = self._vectors[:count] @ to
         scores[~allowed] = -np.inf
         wanted = min(limit, int(np.count_nonzero(allowed)))
@@ -168,7 +168,7 @@ class ResidentRows:
         if wanted.reads is not None:
             self._facets.read_vectors(wanted.reads, self._vectors[:count])
         chosen = self._facets.select(wanted, count) if count else np.zeros(0, dtype=np.bool_)
-        holding = self._select_places(chosen & self._allowed(count, scope, now), wanted)
+        holding = self._select_places(chosen & self._mask_scope(count, scope, now), wanted)
         if scope.as_of is not None:
             holding = as_it_was(holding, self._select_places(chosen, wanted), scope, now)
         return newest(holding, wanted.most)
@@ -179,17 +179,17 @@ class ResidentRows:
         return [Selected(memory, tells(at), alike(at)) for memory, at in found if memory is not None]
 
     def glance(self, text: str, scope: Scope, now: datetime) -> LexicalScan:
-        """What words say of the recallable ones within *scope*; the larger part of looking for candidates."""
+        """Match words against recallable rows within *scope*; the larger part of a candidate search."""
         worded = self._index.scan_words(text, now.date())
-        allowed = self._allowed(len(self._memories), scope, now)
+        allowed = self._mask_scope(len(self._memories), scope, now)
         within = worded.among(allowed)
         return LexicalScan(worded, allowed, within, Table.of(worded.by_name, within))
 
     def candidates(
         self, sought: SearchQuery, limit: int, scope: Scope, now: datetime, glance: LexicalScan | None = None
     ) -> Candidates:
-        """At most *limit* recallable ones within *scope*, with what speaks for them; time linear in the rows.
-        *glance*: at the same words, scope and time. It counts unless something was written or deleted since."""
+        """At most *limit* recallable rows within *scope*, with features; time linear in the rows. *glance*: an
+        earlier scan with the same words, scope and time. It is used unless rows changed since."""
         if glance is None or not self._index.stands(glance.worded):
             glance = self.glance(sought.text, scope, now)
         count = len(self._memories)
@@ -204,9 +204,9 @@ class ResidentRows:
     def _with_the_past(
         self, now_holding: Candidates, sought: SearchQuery, limit: int, scope: Scope, now: datetime
     ) -> Candidates:
-        """*now_holding* with what held in the period that *scope* asks about and was replaced since, given as if it
-        held, with the end of its time; without what took its place only later. Linear in the rows, for the few
-        questions that ask."""
+        """*now_holding* with the memories that held in the period of *scope* and were replaced later, shown as
+        valid with their end time, and without their later successors. Linear in the rows, and needed for few
+        questions."""
         period = scope.as_of
         past = [
             (at, memory)
@@ -240,7 +240,7 @@ class ResidentRows:
             raise LookupError("a place that was left")
         return memory
 
-    def _allowed(self, count: int, scope: Scope, now: datetime) -> npt.NDArray[np.bool_]:
+    def _mask_scope(self, count: int, scope: Scope, now: datetime) -> npt.NDArray[np.bool_]:
         allowed: npt.NDArray[np.bool_] = self._expires[:count] > now.timestamp()
         if len(scope.types) < len(MemoryType):
             allowed &= np.isin(self._types[:count], [_TYPE_CODES[kind] for kind in scope.types])
@@ -254,7 +254,7 @@ class ResidentRows:
         return allowed
 
     def _close_ranks(self) -> None:
-        """Gives every row a new place, without those left empty between them."""
+        """Move all rows to consecutive places."""
         kept = list(self._at.values())
         self._memories = [self._memories[at] for at in kept]
         self._at = {id_: at for at, id_ in enumerate(self._at)}
@@ -263,7 +263,7 @@ class ResidentRows:
         self._allocate(max(_FIRST_CAPACITY, len(kept)), self._vectors.shape[1], kept)
 
     def _allocate(self, capacity: int, dimension: int, kept: Sequence[int] | None = None) -> None:
-        """Makes room for *capacity* rows, and takes over those at *kept*, all of them by default."""
+        """Allocate *capacity* rows and copy the rows at *kept*, by default all."""
         old = np.arange(len(self._vectors)) if kept is None else np.asarray(kept, dtype=np.int64)
         count = len(old)
         vectors = np.zeros((capacity, dimension), dtype=np.float32)
@@ -299,8 +299,7 @@ def candidates_of(
 
 
 def candidates_among(found: Sequence[Hit], sought: SearchQuery, limit: int, now: datetime) -> Candidates:
-    """As Held.candidates over what a store's own search found. What stands around a memory is only what was
-    found with it."""
+    """As Held.candidates over the hits of a store's search. The context of a memory is limited to these hits."""
     index = OwnerIndex()
     for one in found:
         index.add(one.memory)

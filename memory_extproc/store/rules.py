@@ -1,4 +1,4 @@
-"""What every memory store refuses, so that the fake refuses what Milvus would."""
+"""Checks that all memory stores share, so that the fake rejects the same rows as Milvus."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def check_vector(vector: Vector, dimension: int) -> None:
         raise PermanentError(f"a vector of shape {vector.shape} where the collection holds {dimension} numbers")
     with np.errstate(all="ignore"):
         length = float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
-    # A NaN or infinity anywhere makes the length one too, and no comparison with it is true.
+    # A NaN or infinity makes the length NaN or infinite, and the comparison false.
     if not abs(length - 1.0) <= _UNIT_TOLERANCE:
         raise PermanentError("a vector that is not of unit length")
 
 
 def check_rows(owner: Owner, rows: Sequence[Embedded], dimension: int) -> None:
-    """PermanentError unless all of *rows* are *owner*'s, and what names and finds them can be stored."""
+    """PermanentError unless all of *rows* are *owner*'s, with storable ids and vectors."""
     check_owner(owner)
     for row in rows:
         if row.memory.owner != owner:
@@ -72,8 +72,8 @@ def fit(row: Embedded, content_bytes: int) -> Embedded:
 
 
 def searchable(text: str) -> str:
-    """The words of *text* as full text is asked for them, each once; empty where it has none. A question of any
-    length: what stands behind its first words says little more."""
+    """The distinct words of *text* for a full-text query; empty if there are none. Only the first words of a long
+    question count."""
     words = _WORD.findall(text[:_MOST_ASKED].casefold())
     return " ".join(dict.fromkeys(words))
 

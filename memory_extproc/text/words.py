@@ -396,7 +396,7 @@ def memoize_by_hash(most: int) -> Callable[[Callable[[str], R]], Callable[[str],
         known: dict[tuple[int, int], R] = {}
 
         @wraps(function)
-        def asked(text: str) -> R:
+        def look_up(text: str) -> R:
             key = hash(text), len(text)
             try:
                 return known[key]
@@ -407,7 +407,7 @@ def memoize_by_hash(most: int) -> Callable[[Callable[[str], R]], Callable[[str],
             known[key] = answer
             return answer
 
-        return asked
+        return look_up
 
     return around
 

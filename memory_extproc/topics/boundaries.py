@@ -15,7 +15,7 @@ from memory_extproc.ports import EmbeddingModel
 from memory_extproc.text.words import content_words
 
 _MOST_WORDS = 8  # content words of a question beyond which more say nothing more
-_READ = 400  # characters of what was asked
+_READ = 400  # characters of the question
 # How people say that they change the subject.
 _CUE = re.compile(
     r"\W*(?:(?:thanks|thank you|okay|ok|great|cool|alright|danke|gut|merci|gracias)\W+(?:you\W+)?)*"
@@ -34,18 +34,18 @@ def announces_other_subject(text: str) -> bool:
 
 
 class Stage(StrEnum):
-    """Who decided: a label of topic_checks_total, so never renamed."""
+    """The measure that decided: a label of topic_checks_total, so never renamed."""
 
     FEW = "few"  # the open topic has too few messages to be left
     NEAR = "near"  # near enough to the open topic
     MEASURE = "measure"  # the second, stricter measure
     MODEL = "model"
-    FULL = "full"  # the open topic is as large as one may be
+    FULL = "full"  # the open topic has reached its largest size
 
 
 @dataclass(frozen=True, slots=True)
 class ShiftLimits:
-    """*same* is a cosine in [-1, 1]; the others are probabilities in [0, 1] of what the second measure says."""
+    """*same* is a cosine in [-1, 1]; the other limits are probabilities in [0, 1] from the second measure."""
 
     same: float = 0.45  # to the open topic: from here on a turn belongs to it
     apart: float = 0.5  # from here on a turn begins another topic, where no model is asked
@@ -108,9 +108,9 @@ _BIAS = -0.7
 
 
 def apartness(topic: OpenTopic, heard: EmbeddedTurn) -> float:
-    """The probability in [0, 1] that *heard* begins another topic: how far it is from the topic as a whole, from
-    its nearest turn and the last one, how much it says by itself, and whether it says that the subject changes.
-    A question of few words leans on what was said before."""
+    """The probability in [0, 1] that *heard* begins another topic, from its distance to the whole topic, to the
+    nearest turn and to the last turn, from its own content, and from phrases that change the subject. A short
+    question depends on its context."""
     vectors = np.asarray(topic.vectors)
     asked = heard.asked[:_READ]
     features = (

@@ -1,7 +1,7 @@
-"""What is known of an owner's sessions while they go on: which turns belong together, what waits to be summed up.
+"""The state of an owner's open sessions: their topics, and the topics that need a summary. Pure.
 
-Pure. A record holds ids, places and times, never words: these are read from the store when they are needed, so what
-was forgotten or put aside in between is in no summary."""
+A record holds ids, places and times, never words. The words are read from the store when needed, so forgotten or
+quarantined messages reach no summary."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import msgspec
 from memory_extproc.model import Memory, MemoryState, Owner, Role
 from memory_extproc.ports import MemoryWriter
 
-KIND: Final = "topics"  # of the record, one for each owner
+KIND: Final = "topics"  # of the record, which exists once per owner
 _DONE = 64  # finished sessions that are known, so that a turn that comes once more opens none of them again
 
 
@@ -31,8 +31,8 @@ Group = tuple[SaidTurn, ...]
 
 
 class Thread(msgspec.Struct, frozen=True, array_like=True):
-    """One session. A turn wanders from *fresh* (not looked at yet) to *open* (the topic that goes on), then with
-    its topic to *closing* (to be summed up) and to *closed*."""
+    """A session. Its turns move from *fresh* (unread) to *open* (the current topic), then with the topic to
+    *closing* (needs a summary) and to *closed*."""
 
     session: str
     project: str
@@ -51,7 +51,7 @@ class Thread(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, array_like=True):
-    """*summary*: id of the memory that sums the session up so far; empty without one."""
+    """*summary*: id of the memory with the summary so far; empty without one."""
 
     session: str
     upto: int
@@ -68,7 +68,7 @@ class Threads(msgspec.Struct, frozen=True, array_like=True):
         return next((thread for thread in self.sessions if thread.session == session), None)
 
     def beside(self, thread: Thread) -> Threads:
-        """*thread* in place of the one of its session."""
+        """Replace the thread of *thread*'s session."""
         known = self.of(thread.session) is not None
         if not known:
             return msgspec.structs.replace(self, sessions=(*self.sessions, thread))
@@ -95,7 +95,7 @@ def encode_threads(threads: Threads) -> bytes:
 
 
 def read(raw: bytes | None) -> Threads:
-    """No sessions where there is no record, or one of another version."""
+    """Empty if the record is missing or has another version."""
     if raw is None:
         return Threads()
     try:
@@ -114,7 +114,7 @@ def add_turns(threads: Threads, turns: Sequence[Noted], now: float, most: int) -
         thread = thread or Thread(one.session, one.project, one.origin, now)
         known = one.turn.seq <= finished or any(turn.id == one.turn.id for turn in thread.turns())
         fresh = thread.fresh if known else (*thread.fresh, one.turn)
-        # Who goes on in a session that was ended has not ended it.
+        # A new turn reopens an ended session.
         ended = one.last or (thread.ended and known)
         threads = threads.beside(msgspec.structs.replace(thread, fresh=fresh, seen_at=now, ended=ended))
     surplus = sorted(threads.sessions, key=lambda thread: thread.seen_at)[: max(0, len(threads.sessions) - most)]
@@ -137,7 +137,7 @@ def end_session(threads: Threads, session: str, but: frozenset[str] = frozenset(
 
 
 def gather_turn(thread: Thread, turn: SaidTurn, size: int, *, shift: bool) -> Thread:
-    """*turn*, the first of the fresh ones, joins the open topic, or with *shift* begins the next one."""
+    """Move *turn*, the first fresh turn, to the open topic, or with *shift* to a new topic."""
     fresh = tuple(one for one in thread.fresh if one.id != turn.id)
     if shift:
         thread = closed_topic(thread)
@@ -145,7 +145,7 @@ def gather_turn(thread: Thread, turn: SaidTurn, size: int, *, shift: bool) -> Th
 
 
 def closed_topic(thread: Thread) -> Thread:
-    """The open topic, if there is one, is to be summed up."""
+    """Move the open topic, if any, to closing."""
     if not thread.open:
         return thread
     return msgspec.structs.replace(thread, open=(), size=0, closing=(*thread.closing, thread.open))
@@ -158,8 +158,8 @@ def summed_up(thread: Thread, group: Group) -> Thread:
 
 
 def drop_summed(threads: Threads, session: str, summed: int, summary: str) -> Threads:
-    """Without the first *summed* closed topics of *session*, which *summary* sums up (empty: no better one than
-    before); without the session itself when nothing is left of it."""
+    """Remove the first *summed* closed topics of *session*, which *summary* covers (empty: keep the previous
+    summary), and the session itself if nothing is left."""
     thread = threads.of(session)
     if thread is None:
         return threads
@@ -176,7 +176,7 @@ def drop_summed(threads: Threads, session: str, summed: int, summary: str) -> Th
     )
 
 
-# What was said in a turn, as the store holds it: without what was forgotten, put aside or replaced since.
+# The stored messages of a turn, without forgotten, quarantined and replaced messages.
 
 # (owner, turn id, 0 for the caller's message or 1 for the answer, piece) to the id of its memory
 NamesMessages = Callable[[Owner, str, int, int], str]
@@ -225,7 +225,7 @@ class Sayings:
         self._keeps, self._names = keeps, names
 
     async def of(self, owner: Owner, turns: Sequence[SaidTurn]) -> list[Said]:
-        """One for each of *turns*, in order."""
+        """The stored messages of each of *turns*, in order."""
         ids = {turn.id: [self._names(owner, turn.id.hex(), side, 0) for side in (0, 1)] for turn in turns}
         rows = await self._rows(owner, [one for pair in ids.values() for one in pair])
         # The first piece of a message tells that there are more.

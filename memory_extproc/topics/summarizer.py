@@ -29,7 +29,7 @@ SESSION: Final = "session-1"
 SHIFT: Final = "shift-1"
 EXTRACTIVE: Final = "extractive-2"
 
-_SHOWN = 3_000  # characters of one message that a model is shown
+_SHOWN = 3_000  # characters per message in the prompt
 TOPIC_SENTENCES = 3
 
 
@@ -47,10 +47,10 @@ class Same(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PromptAnswerer(Protocol):
-    """One prompt to one model."""
+    """Sends a prompt to a model."""
 
     async def answer(self, owner: Owner, shown: str, parsed: Callable[[bytes], T]) -> T:
-        """What *parsed* makes of the answer to *shown*; asked once more where it raises msgspec.DecodeError."""
+        """The result of *parsed* for the answer to *shown*; asks again if it raises msgspec.DecodeError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Summary:
 
 
 def prompt(name: str) -> str:
-    """The words of the prompt *name*, which is also its version: a file is never changed, the next one is added."""
+    """The prompt *name*, which is also its version: a file never changes, a new version is a new file."""
     return (files(__package__) / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
@@ -86,7 +86,7 @@ class Summaries:
         return self._prompts is not None
 
     async def same(self, owner: Owner, before: Sequence[Said], turn: Said) -> bool | None:
-        """Whether *turn* goes on with what was said *before*, by the model; None where it has no word on that."""
+        """Whether *turn* continues the topic of *before*, by the model; None if the model gives no verdict."""
         if self._prompts is None:
             return None
         lines = [*(_line(said) for said in before), {**_line(turn), "new": True}]
@@ -114,7 +114,8 @@ class Summaries:
         )
 
     async def of_parts(self, owner: Owner, parts: Sequence[Part], count: int, earlier: str = "") -> Summary:
-        """*parts* in *count* sentences or so, with what still matters of an *earlier* summary; empty as a topic."""
+        """Summarize *parts* in about *count* sentences, with still relevant content of an *earlier* summary; empty
+        as a topic."""
         if self._prompts is not None:
             lines: list[dict[str, object]] = [{"sentences": count}]
             lines += [{"earlier": earlier}] if earlier else []
@@ -139,7 +140,7 @@ class Summaries:
         known = _numbers(words)
 
         def decode_checked(raw: bytes) -> S:
-            """Raises msgspec.DecodeError for no answer, a number that nobody said, or what cannot be trusted."""
+            """Raises msgspec.DecodeError for an empty answer, a number not in the messages, or unsafe text."""
             found = decode(raw)
             text = " ".join(str(value) for value in msgspec.structs.astuple(found))
             if not _numbers(text) <= known:
@@ -172,7 +173,7 @@ def _lines(lines: Sequence[dict[str, object]]) -> str:
 # A session in as many words as its size deserves, level by level.
 
 CHUNK = 2_000  # tokens that are summed up together, about
-FANOUT = 5  # summaries of one level that are summed up together
+FANOUT = 5  # summaries of one level per summary of the next level
 SENTENCE, PARAGRAPH = 1, 5  # sentences
 
 
@@ -209,7 +210,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Condensed:
-    """A summary of *parts*. *level* 1 is nearest to what was said; *ratio*: its tokens to theirs."""
+    """A summary of *parts*. *level* 1 is nearest to the messages; *ratio*: its tokens divided by theirs."""
 
     text: str = field(repr=False)
     by: str
@@ -223,12 +224,12 @@ def is_topic(said: Sequence[Said], least: int) -> bool:
     return sum(one.messages for one in said) >= least or sum(estimate_tokens(one.text) for one in said) >= CHUNK
 
 
-async def condensed(
+async def condense_parts(
     summaries: Summaries, owner: Owner, parts: Sequence[Part], earlier: str = ""
 ) -> list[list[Condensed]]:
-    """The levels of summaries of *parts*, the nearest to what was said first; the last has one summary, of all.
-    None for a session too small to need one, or with nothing to tell. *earlier*: a summary of what was before,
-    carried along into it."""
+    """The levels of summaries of *parts*, nearest to the messages first; the last level has one summary of
+    everything. None for a session that is too small or has no content. *earlier*: summary of the session before
+    *parts*, carried along."""
     size = sum(part.tokens for part in parts)
     match Band.of(size):
         case Band.NOTHING:
@@ -263,8 +264,8 @@ async def _levels(
 
 
 def _with_text(made: Sequence[Condensed]) -> list[Condensed]:
-    """Those of *made* that tell something; each stands also for the ones without a text behind it, the first for
-    those before it."""
+    """*made* without empty summaries; each also covers the empty summaries behind it, and the first also those
+    before it."""
     told = [one for one in made if one.text]
     starts = [0, *(one.parts[0] for one in told[1:])]
     ends = [*starts[1:], made[-1].parts[1]]
@@ -272,7 +273,7 @@ def _with_text(made: Sequence[Condensed]) -> list[Condensed]:
 
 
 def chunks(parts: Sequence[Part]) -> list[tuple[int, int]]:
-    """Neighbouring *parts* of about CHUNK tokens together, as ranges; each part is in one."""
+    """Group neighbouring *parts* into ranges of about CHUNK tokens."""
     ranges: list[tuple[int, int]] = []
     start = size = 0
     for at, part in enumerate(parts):

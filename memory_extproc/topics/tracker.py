@@ -1,8 +1,8 @@
-"""Follows what callers talk about: turns into topics, topics and sessions into memories, in the background.
+"""Group callers' turns into topics, and store summaries of topics and sessions, in the background.
 
-What is to be done stands in a record of each owner, so another process goes on where one ended: a session that
-nobody came back to is finished when its owner says something again. Ids are made from turns, so doing it twice
-changes nothing. One process works for an owner at a time: it holds their lease."""
+Pending work is in one record per owner, so another process can continue it; an abandoned session is finished when
+its owner returns. Ids derive from turns, so a repetition changes nothing. A lease lets one process at a time work
+for an owner."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ _RENEWALS = 3  # of a lease while it lasts
 class TopicLimits:
     shift: ShiftLimits = field(default_factory=ShiftLimits)
     idle: timedelta = timedelta(minutes=10)  # a session silent for so long has ended
-    sessions: int = 16  # of one owner that go on at a time; beyond it the one heard of longest ago ends
-    topics: int = 40  # of one session that are summed up together
+    sessions: int = 16  # open sessions per owner; beyond it the least recently used session ends
+    topics: int = 40  # topics in one summary of a session
     owners: int = 10_000  # with work to be done, in this process
     at_once: int = 2  # of them worked for at a time
     topics_held: int = 1_000  # open topics whose vectors are held in process
     keep: timedelta = timedelta(days=30)  # how long a session is known
     lease: timedelta = timedelta(minutes=3)
-    pause: timedelta = timedelta(seconds=1)  # before the second attempt at one owner's work; it doubles
+    pause: timedelta = timedelta(seconds=1)  # pause before the second attempt at an owner's work; it doubles
     longest: timedelta = timedelta(seconds=15)
     look: timedelta = timedelta(seconds=1)  # between two looks for sessions that fell silent
-    grace: timedelta = timedelta(seconds=10)  # to finish what goes on when we leave
+    grace: timedelta = timedelta(seconds=10)  # time to finish running work at shutdown
 
 
 class Topics:
@@ -78,7 +78,7 @@ class Topics:
         self._sayings, self._closing, self._summaries, self._embedder = sayings, closing, summaries, embedder
         self._coordination, self._limits, self._metrics = coordination, limits, metrics
         self._now, self._rng, self._holder, self._provenance = now, rng, holder, provenance
-        self.shifted: Callable[[Owner, str], object] = _nobody  # told the session whose topic has changed
+        self.shifted: Callable[[Owner, str], object] = _nobody  # called with the session whose topic has changed
         self._monotonic_now = monotonic_now or now
         self._silences = Silences(now, self._monotonic_now)
         self._held: OrderedDict[tuple[Owner, str], tuple[bytes, OpenTopic]] = OrderedDict()
@@ -112,8 +112,8 @@ class Topics:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def note(self, owner: Owner, turns: Sequence[Turn], last: frozenset[str] = frozenset()) -> None:
-        """Written down when it returns; whatever comes of it comes later. *last*: ids of turns that end their
-        session. Noting a turn again changes nothing."""
+        """Record *turns*; they are durable on return and processed later. *last*: ids of turns that end their
+        session. A repetition changes nothing."""
         now = self._now()
         handed = [
             Noted(
@@ -135,8 +135,7 @@ class Topics:
         self._nudge(owner)
 
     async def end(self, owner: Owner, session: str, *, but: frozenset[str] = frozenset()) -> None:
-        """The session, or with an empty name every session of *owner*, has ended, *but* those of which more is to
-        come."""
+        """End *session*, or with an empty name all of *owner*'s, except *but*, which has turns pending."""
         await self._change(owner, lambda known: state.end_session(known, session, but))
         self._nudge(owner)
 
@@ -178,7 +177,7 @@ class Topics:
         if task.cancelled():
             return
         if (error := task.exception()) is not None:
-            # A fault of ours: what it met waits until the owner says something again.
+            # A bug: the work waits until the owner's next turn.
             log.error("topics.failed", error=type(error).__name__)
             self._wanted.discard(owner)
             self._silences.drop(owner)
@@ -289,7 +288,7 @@ class Topics:
             return thread
         fresh = sorted(thread.fresh, key=lambda turn: (turn.seq, turn.at))
         said = await self._sayings.of(owner, fresh)
-        heard = await self._heard(said)
+        heard = await self._embed_turns(said)
         topic = await self._open_topic(owner, thread)
         for one, vectors in zip(said, heard, strict=True):
             decided = await self._decide(owner, thread, topic, one, vectors)
@@ -321,20 +320,20 @@ class Topics:
         self._metrics.topic_checks.labels(decided.stage.value, "shift" if decided.shift else "same").inc()
         return decided
 
-    async def _heard(self, said: Sequence[Said]) -> list[EmbeddedTurn | None]:
+    async def _embed_turns(self, said: Sequence[Said]) -> list[EmbeddedTurn | None]:
         there = [one for one in said if one.asked]
         embedded = await embed_turns(self._embedder, [(one.beginnings[0], one.beginnings[-1]) for one in there])
         found = {one.turn.id: turn for one, turn in zip(there, embedded, strict=True)}
         return [found.get(one.turn.id) for one in said]
 
     async def _open_topic(self, owner: Owner, thread: Thread) -> OpenTopic:
-        """As it was left; made again from what was said where another process, or we long ago, left it."""
+        """The open topic from memory, or rebuilt from stored messages after an eviction or a change of process."""
         held = self._held.get((owner, thread.session))
         if held is not None and thread.open and held[0] == thread.open[-1].id:
             return held[1]
         topic = OpenTopic()
         said = await self._sayings.of(owner, thread.open)
-        for one, heard in zip(said, await self._heard(said), strict=True):
+        for one, heard in zip(said, await self._embed_turns(said), strict=True):
             topic.add(heard, one.messages)
         return topic
 
@@ -382,16 +381,16 @@ def _nobody(_owner: Owner, _session: str) -> None:
     """Without a listener."""
 
 
-# How long sessions have been silent, whatever becomes of the wall clock meanwhile.
+# Measure the silence of sessions independently of changes of the wall clock.
 
 
 class Silences:
-    """Of the sessions that go on here. Records tell by the wall clock when a session was heard of last: that is
-    believed once, when it is first seen, and what passes from then on is counted here."""
+    """Silence of the open sessions here. Records hold wall-clock times: such a time is used once, when the session
+    is first seen, and later silence is measured by the monotonic clock."""
 
     def __init__(self, now: Now, monotonic_now: Steady) -> None:
         self._now, self._monotonic_now = now, monotonic_now
-        # By session: what its record says, and when that was by the steady time.
+        # By session: the recorded time, and the monotonic time of reading it.
         self._heard: dict[Owner, dict[str, tuple[float, datetime]]] = {}
 
     @property
@@ -400,7 +399,7 @@ class Silences:
         return list(self._heard)
 
     def note_seen(self, owner: Owner, session: str, at: float) -> None:
-        """*at*, in seconds since 1970, is what its record says."""
+        """*at*, in seconds since 1970, is the recorded time."""
         sessions = self._heard.setdefault(owner, {})
         if session not in sessions or sessions[session][0] != at:
             ago = timedelta(seconds=max(0.0, self._now().timestamp() - at))
@@ -420,7 +419,7 @@ class Silences:
         return self._monotonic_now() - self._heard[owner][thread.session][1]
 
     def longer_than(self, idle: timedelta) -> Sequence[Owner]:
-        """Whose sessions, one of them at least, have been silent for *idle*."""
+        """Owners with a session that has been silent for *idle*."""
         before = self._monotonic_now() - idle
         return [
             owner for owner, sessions in self._heard.items() if any(at <= before for _, at in sessions.values())

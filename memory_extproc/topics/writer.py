@@ -40,11 +40,11 @@ from memory_extproc.topics.summarizer import (
     Part,
     Summaries,
     Summary,
-    condensed,
+    condense_parts,
     is_topic,
 )
 
-Checks = Callable[[], Awaitable[None]]  # raises TransientError when what was read may not be written any more
+Checks = Callable[[], Awaitable[None]]  # raises TransientError if the messages read may not be written any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class Closing:
         self._now, self._least, self._bytes = now, least, content_bytes
 
     async def topic(self, owner: Owner, thread: Thread, group: Group, checks: Checks) -> bool:
-        """Whether *group* became a memory: with fewer messages left than a topic has at least, and short ones, they
-        speak for themselves; questions without an answer tell nothing."""
+        """Store a summary of *group*. False if too few or too short messages are left, or only unanswered
+        questions."""
         read = self._now().timestamp()
         said = _bound_messages([one for one in await self._sayings.of(owner, group) if one.messages])
         if not is_topic(said, self._least):
@@ -95,8 +95,8 @@ class Closing:
         return True
 
     async def session(self, owner: Owner, thread: Thread, before: state.Finished, checks: Checks) -> str:
-        """The id of the memory that sums up *thread*, all of whose topics are closed, and what was *before* in the
-        session; empty if it is too small for one."""
+        """Store a summary of *thread*, whose topics are all closed, and of the *before* part of the session.
+        Returns its id; empty if the session is too small."""
         read = self._now().timestamp()
         groups = [await self._part(owner, thread, group) for group in thread.closed]
         kept = _within_bounds([one for one in groups if one is not None])
@@ -104,7 +104,7 @@ class Closing:
         moments = [moment for one in kept for moment in (one.first, one.last)]
         known = await self._keeps.get(owner, [before.summary]) if before.summary else ()
         earlier = next((row for row in known if row.state is MemoryState.ACTIVE), None)
-        levels = await condensed(self._summaries, owner, parts, earlier.content if earlier else "")
+        levels = await condense_parts(self._summaries, owner, parts, earlier.content if earlier else "")
         if not levels:
             return ""
         written = self._key_of(owner, max([read, *(one.made for one in kept)]))
@@ -141,7 +141,7 @@ class Closing:
         return latest.id
 
     async def _part(self, owner: Owner, thread: Thread, group: Group) -> _Closed | None:
-        """What is left of *group* in full, standing on the memory of its topic if there is one."""
+        """The remaining messages of *group*, linked to the memory of its topic, if any."""
         said = _bound_messages([one for one in await self._sayings.of(owner, group) if one.messages])
         if not said:
             return None
@@ -154,8 +154,8 @@ class Closing:
         return _Closed(part, min(moments), max(moments), max([*moments, *map(made_at, there)]), read)
 
     async def _check_unchanged(self, owner: Owner, read: Sequence[Memory]) -> None:
-        """TransientError where something that was *read* was forgotten in a chat, corrected, put aside or replaced
-        while a model worked on it: no epoch tells of that, and nobody looks again for it."""
+        """TransientError if a memory in *read* was forgotten in a chat, corrected, quarantined or replaced while a
+        model worked on it: such changes advance no epoch."""
         there = {row.id: row for row in await self._keeps.get(owner, [row.id for row in read])}
         for row in read:
             now = there.get(row.id)
@@ -163,7 +163,7 @@ class Closing:
                 raise TransientError("what was summed up changed while we worked")
 
     async def _middle(self, texts: Sequence[str]) -> Vector:
-        """Of what was said, whatever words sum it up."""
+        """Mean vector of the messages, independent of the summary's words."""
         vectors = await self._embedder.embed(texts)
         middle = unit(np.sum(vectors, axis=0))
         # Opposite vectors have no middle; a store takes no vector of nothing.
@@ -178,7 +178,7 @@ def _level(one: Condensed, levels: int) -> dict[str, object]:
 
 
 def _bound_messages(said: Sequence[Said]) -> list[Said]:
-    """All of *said*, as far as one memory can name it: of messages in dozens of pieces the first of these."""
+    """The messages that a memory can name as sources: of a message in dozens of chunks, the first chunks."""
     room, waiting = MOST_SOURCES, len(said)
     allowed: dict[bytes, int] = {}
     for one in sorted(said, key=lambda one: len(one.sources)):
@@ -190,7 +190,7 @@ def _bound_messages(said: Sequence[Said]) -> list[Said]:
 
 def _within_bounds(groups: Sequence[_Closed]) -> list[_Closed]:
     kept: list[_Closed] = []
-    left = MOST_SOURCES - 1  # and the summary of what was before
+    left = MOST_SOURCES - 1  # the summary of the earlier part is a source too
     for one in groups:
         if len(one.part.sources) <= left:
             kept.append(one)
@@ -201,23 +201,23 @@ def _within_bounds(groups: Sequence[_Closed]) -> list[_Closed]:
 # Topics and summaries of sessions as memories. Pure; the same turns give the same ids.
 
 MADE = "made"  # in metadata: when its sources were read, in seconds since 1970
-MOST_SOURCES = 100  # ids in one memory's metadata, which the memory API takes 8 KiB of
+MOST_SOURCES = 100  # ids in one memory's metadata, of which the memory API accepts 8 KiB
 
 
 class Kind(StrEnum):
-    """What a summary is of; in its metadata, so never renamed."""
+    """The subject of a summary; in its metadata, so never renamed."""
 
     TOPIC = "topic"
-    PART = "part"  # of a session too long for one summary
+    PART = "part"  # of a session too long for a single summary
     SESSION = "session"
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is the same for all memories of one writing."""
+    """Fields shared by all memories of one write."""
 
     owner: Owner
-    read: float  # when what is summed up was read, or before; in seconds since 1970
+    read: float  # time of reading the sources, or earlier; in seconds since 1970
     embed_model: str
     bytes: int  # of a memory's content at most
 
@@ -231,7 +231,7 @@ def summary_id(owner: Owner, session: str, first: Group, level: int, place: int)
 
 
 def topic_row(written: Written, thread: Thread, group: Group, said: Sequence[Said], summary: Summary) -> Memory:
-    """*said* is what is left of *group*; at least one turn of it."""
+    """*said*: the remaining messages of *group*, at least one."""
     text = f"{summary.name}: {summary.text}" if summary.name else summary.text
     return _row(
         written,
@@ -264,7 +264,7 @@ def _row(
     text: str,
     **metadata: Any,
 ) -> Memory:
-    # The moment of its first words: whatever takes in these when something is forgotten takes in the summary.
+    # Time of its first message, so that a forget by period that covers this message covers the summary.
     first, last = min(moments), max(moments)
     at = datetime.fromtimestamp(int(first), UTC)
     return Memory(
@@ -293,12 +293,12 @@ def _row(
 
 
 def made_at(memory: Memory) -> float:
-    """When what it was made of was read, in seconds since 1970; 0 for what was made of nothing."""
+    """Time of reading the sources, in seconds since 1970; 0 without sources."""
     return seconds_said(memory.metadata.get(MADE)) or 0.0
 
 
 def sources_of(memory: Memory) -> list[str]:
-    """Ids of what *memory* was made of; what came from a file may say anything of itself."""
+    """Ids of *memory*'s sources; an imported memory may hold invalid values."""
     named = memory.metadata.get("sources")
     return [one for one in named if isinstance(one, str)] if isinstance(named, list | tuple) else []
 
@@ -318,15 +318,15 @@ def truncate_utf8(text: str, most: int) -> str:
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
 
-# Summaries made anew of what is left of what they were made of, under the ids they have.
+# Rebuild summaries from their remaining sources, under their old ids.
 
 _MESSAGES = frozenset({Source.VERBATIM, Source.QUESTION})
 
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What is left of a summary's sources: *parts* to sum up, *said* the turns among them, and *earlier*, a summary
-    of what was before. *sources*: the memories that they stand in."""
+    """The remaining sources of a summary: *parts* to sum up, the turns *said* among them, and *earlier*, the
+    summary of the part before. *sources*: the memories that hold them."""
 
     parts: list[Part] = field(repr=False)
     sources: list[Memory]
@@ -335,7 +335,7 @@ class _Left:
 
 
 class Rebuilding:
-    """Implements what retention asks for: it knows what holds, this knows how things are summed up."""
+    """Implements retention's port: retention decides which memories hold, this class sums them up."""
 
     def __init__(
         self, summaries: Summaries, embedder: EmbeddingModel, *, now: Now, least: int, content_bytes: int
@@ -401,7 +401,7 @@ class Rebuilding:
 
 
 def _left_of(memory: Memory, known: Mapping[str, Memory]) -> _Left:
-    """Of a topic, its turns; of what sums topics up, the words of each; of what sums such summaries up, these."""
+    """The turns of a topic, or the texts of the summaries below."""
     level = memory.metadata.get("level")
     sums_up_summaries = isinstance(level, int) and level > 1
     loose: list[Memory] = []
@@ -449,7 +449,7 @@ def _whole(memory: Memory, known: Mapping[str, Memory]) -> bool:
 
 
 def _messages(memory: Memory, known: Mapping[str, Memory], seen: frozenset[str] = frozenset()) -> list[Memory]:
-    """*memory* if it is a message that holds, and else those it was made of in the end."""
+    """*memory* if it is a valid message, else the messages it derives from."""
     if memory.id in seen:
         return []
     if memory.source in _MESSAGES:
@@ -475,5 +475,5 @@ def _turn(turn: str, rows: Iterable[Memory]) -> SaidTurn:
     at = first.metadata.get("said")
     moment = float(at) if isinstance(at, int | float) else first.created_at.timestamp()
     seq = first.seq - (first.role is Role.ASSISTANT)
-    # Not as it stands in a session: whatever a file brought it by, one turn is one here.
+    # The turn's place in its session does not matter here, so files need not give it.
     return SaidTurn(turn.encode("utf-8", "surrogatepass"), seq, moment)

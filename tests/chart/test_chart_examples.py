@@ -287,7 +287,7 @@ async def test_the_redis_of_the_examples_keeps_what_it_is_given(tmp_path: Path) 
 
 async def answers(link: RedisLink) -> bool:
     with suppress(MemoryExtprocError):
-        return bool(await link.bounded(link.client.ping()))
+        return bool(await link.limit_time(link.client.ping()))
     return False
 
 

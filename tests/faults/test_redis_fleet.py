@@ -68,7 +68,7 @@ async def test_a_node_of_a_cluster_is_no_server(redis_cluster: RedisFleet) -> No
     """The error says which URL it needs."""
     async with RedisLink(redis_cluster.servers[0].url, LIMITS) as link:
         with pytest.raises(TransientError, match=r"redis\+cluster://"):
-            await asyncio.gather(*(link.bounded(link.client.get(str(number))) for number in range(20)))
+            await asyncio.gather(*(link.limit_time(link.client.get(str(number))) for number in range(20)))
 
 
 @pytest.mark.redis
@@ -76,7 +76,7 @@ async def test_a_link_leaves_no_connection_to_a_cluster_that_failed_meanwhile(re
     """After an error the client closes itself; calls under way on other nodes connect again behind it."""
     before = [connections(server) for server in redis_cluster.servers]
     async with RedisLink(redis_cluster.url, LIMITS) as link:
-        await link.bounded(link.client.set("a key", "a value"))
+        await link.limit_time(link.client.set("a key", "a value"))
         node = link.client.get_node_from_key("a key")
         await link.client.aclose()
         await node.execute_command("PING")

@@ -1,8 +1,8 @@
-"""What people tell the assistant to keep or to forget, and what the assistant notes in a syntax of its own. Pure.
+"""Parse remember and forget commands in messages, and the markers of an assistant. Pure.
 
-Rules of whole sentences, in the languages of the extractor: a sentence that only has such words within it tells
-nobody to do anything. What is quoted, pasted, supposed or played is nobody's command. Where a sentence may be meant
-so and no rule says what for, nothing is done by rules: it is doubtful, and a model may know."""
+Rules match whole sentences in the extractor's languages: command words inside a longer sentence are no command.
+Quoted, pasted, hypothetical and role-played text is ignored. A sentence that may be a command but matches no rule
+is doubtful: rules do nothing, and a model may decide."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from memory_extproc.errors import PermanentError
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
-from memory_extproc.learn.extract.statements import meant
+from memory_extproc.learn.extract.statements import keep_meant_text
 from memory_extproc.model import Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -29,9 +29,9 @@ from memory_extproc.ports import CompletionModel
 from memory_extproc.text.sentences import sentences
 from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, terms
 
-_MOST = 8  # commands taken from one message
-_LONGEST = 400  # characters of a sentence; a longer one is a text
-_LONGEST_OBJECT = 300  # characters of what is to be kept or forgotten
+_MOST = 8  # commands per message
+_LONGEST = 400  # characters; a longer sentence is pasted text
+_LONGEST_OBJECT = 300  # characters of the text to keep or forget
 
 
 class Act(StrEnum):
@@ -39,11 +39,11 @@ class Act(StrEnum):
 
     REMEMBER = "remember"
     FORGET = "forget"
-    RETRACT = "retract"  # what holds no longer
+    RETRACT = "retract"  # a statement that is no longer true
 
 
 class CommandMode(StrEnum):
-    """What `chat_commands` may be set to."""
+    """The values of `chat_commands`."""
 
     OFF = "off"
     REMEMBER = "remember"
@@ -63,7 +63,7 @@ _ACTS = {
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """*what* is to be kept or forgotten, or holds no longer; empty for RETRACT: what was spoken of before."""
+    """*what* is the text to keep, forget or retract; empty for RETRACT: the previous statement."""
 
     act: Act
     what: str = field(default="", repr=False)
@@ -101,8 +101,8 @@ _ASKED = (
     *("peux-tu", "pourrais-tu", "puedes", "podr\u00edas", "\u00bfpuedes", "\u00bfpodr\u00edas"),
 )
 _MARKS = re.compile(r"^(?:[-*\u2022]\s+|\u00bf|\u00a1)?")
-# A clause of its own behind what is to be forgotten tells of something else: "my budget, just show me hotels". A
-# name may stand there: "my ex, Sarah".
+# A further clause after the text to forget is about something else: "my budget, just show me hotels". A name may
+# follow: "my ex, Sarah".
 _CLAUSE = re.compile(r"[,;\uff0c\uff1b](?!\s*[A-Z\u00c4\u00d6\u00dc]\w*(?:\s[A-Z]\w*)?$)")
 _OPENING, _CLOSING = "\u201c\u201e\u00ab\u300c", "\u201d\u00bb\u300d"
 # Sets of ours that say "this" about nothing that could be found by it.
@@ -110,7 +110,7 @@ _POINTS = frozenset({"it", "that", "this", "them", "him", "her", "me", "das", "e
 
 
 def commands_of(text: str) -> tuple[Command, ...]:
-    """What *text*, a person's message, tells us to do, in its order."""
+    """The commands in *text*, a user's message, in order."""
     return () if _is_plain(text) else _read(text)[0]
 
 
@@ -133,7 +133,7 @@ def _is_plain(text: str) -> bool:
 def _read(text: str) -> tuple[tuple[Command, ...], bool]:
     found: list[Command] = []
     doubt = False
-    for sentence in _strip_quotes(meant(text)):
+    for sentence in _strip_quotes(keep_meant_text(text)):
         bare = _bare(sentence)
         command = _command(sentence, bare)
         if command is not None:
@@ -144,7 +144,7 @@ def _read(text: str) -> tuple[tuple[Command, ...], bool]:
 
 
 def _strip_quotes(text: str) -> Iterator[str]:
-    """The sentences of *text* but those that stand, or begin or end, within a quotation of several."""
+    """The sentences of *text* that neither touch nor stand in a quotation of several sentences."""
     quoting = False
     for sentence in sentences(text):
         opened = sum(sentence.count(mark) for mark in _OPENING) - sum(sentence.count(mark) for mark in _CLOSING)
@@ -169,7 +169,7 @@ def _command(sentence: str, bare: str) -> Command | None:
             continue
         groups = matched.groupdict()
         if "still" in groups and groups["still"] is None and " not " in f" {bare.lower()} ":
-            continue  # "that's not true" denies what was said and ends nothing
+            continue  # "that's not true" denies a statement and ends nothing
         what = (groups.get("what") or "").strip(f"{_ENDS},:;\"'")[:_LONGEST_OBJECT]
         if act is not Act.RETRACT and (not what or what.casefold() in _POINTS or _is_ambiguous(act, what)):
             continue
@@ -184,8 +184,7 @@ def _is_ambiguous(act: Act, what: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """What the assistant may write to have something remembered or forgotten: texts with `{text}` for what; empty:
-    nothing. Pure."""
+    """Markers with which an assistant stores or forgets: texts with a placeholder `{text}`; empty: none. Pure."""
 
     create: str = ""
     delete: str = ""
@@ -205,8 +204,7 @@ class Markers:
         return tuple(command for _, command in sorted(found, key=lambda pair: pair[0]))[:_MOST]
 
 
-# A language model's word on messages of which rules cannot tell whether they are commands. Its answer is checked
-# against what was said: it names nothing that the message does not.
+# A language model classifies doubtful messages. Its answer may only name text of the message.
 
 log = logger(__name__)
 PROMPT: Final = "commands-1"
@@ -243,8 +241,8 @@ class LlmCommands:
         self._nothing: OrderedDict[str, None] = OrderedDict()  # ids of turns known to tell us nothing
 
     async def commands(self, turn: Turn) -> Sequence[Command]:
-        """What *turn* tells us; nothing where the model has no usable word on it, or no tokens are left for one.
-        TransientError while it is away."""
+        """The commands in *turn*; none if the answer is unusable or the token budget is spent. TransientError while
+        the model is unavailable."""
         if turn.id in self._nothing:
             return ()
         shown = json.dumps({"user": turn.asked[:_SHOWN]}, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""Doing what people tell the assistant to keep or to forget, at once and not when their session is extracted from.
+"""Apply the remember and forget commands of a chat at once, without waiting for the session's extraction.
 
-A forget in chat is soft: what it matches is in the state deleted, so that nothing recalls it, and can be brought
-back over the memory API until it is erased for good. What a person wants erased for certain they forget there."""
+A forget in chat is soft: the matching memories get the state deleted. Recall ignores them, and the memory API can
+restore them until they are erased for good."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ VERSION = "said-1"  # kept with facts that were asked to be kept
 RETIRED, RETIRED_AT = "retired", "retired_at"  # in metadata: why it was deleted softly, and when (since 1970)
 RETIRED_FROM = "retired_from"  # the state it was in before
 BY_CHAT = "chat"
-MADE_OF = "sources"  # what it was made of was forgotten: what becomes of it retention decides
+MADE_OF = "sources"  # retention decides about memories whose sources were forgotten
 _ACTIVE = frozenset({MemoryState.ACTIVE})
-# History too: who asks for the past recalls it.
+# Superseded memories too: a question about the past recalls them.
 _RETIRABLE = frozenset({MemoryState.ACTIVE, MemoryState.SUPERSEDED})
-_IMPORTANCE = 0.9  # of what somebody asked to be remembered
+_IMPORTANCE = 0.9  # of a memory that the user asked to keep
 _NEIGHBOURS = 64
-# Cosine of the default model from which a memory speaks of what is to be forgotten though it has other words: of
-# facts about different things 3 pairs in 1,000 are above it.
+# Cosine of the default model above which a memory counts as a paraphrase of the text to forget. Of facts about
+# different things, 3 pairs in 1,000 are above it.
 _SPEAKS_OF = 0.7
 _WHO = "User"
 NO_MARKERS = Markers()
 
 
 class CommandedMemories(Protocol):
-    """What is asked of the owner's partition."""
+    """Reads and changes of the owner's partition that commands need."""
 
     def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
         """As ports.MemoryLister has it."""
@@ -81,10 +81,10 @@ class FactApplier(Protocol):
 
 
 class CommandClassifier(Protocol):
-    """Knows what people mean where no rule does."""
+    """Classifies turns that no rule understands."""
 
     async def commands(self, turn: Turn) -> Sequence[Command]:
-        """What *turn* tells us. TransientError while that cannot be found out."""
+        """Commands in *turn*. TransientError while the classifier is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,8 @@ class Commands:
         now: Now,
         doubts: CommandClassifier | None = None,
     ) -> None:
-        """*extractor* turns what is to be kept into facts, where it understands it. Without *doubts* nothing is
-        done in doubt."""
+        """*extractor* turns the text to remember into facts where it can. Without *doubts*, ambiguous turns are
+        ignored."""
         self._doubts = doubts
         self._options = options
         self._holds, self._embedder = holds, embedder
@@ -124,12 +124,11 @@ class Commands:
         self._options = options
 
     def of(self, turn: Turn) -> Sequence[Command]:
-        """What *turn* tells us to do and may. Of several people's shared memories nothing is forgotten by what one
-        of them says."""
+        """Permitted commands of *turn*. A member of a project cannot forget shared memories through the chat."""
         if self._options.obeyed is CommandMode.OFF:
             return ()
         found = (*commands_of(turn.asked), *self._options.markers.commands_of(turn.answered))
-        # Hardly a turn commands anything, and only of one that does it matters whether it may.
+        # Few turns hold a command, so the permissions are read only for these.
         acts = self._acts(turn) if found else frozenset[Act]()
         return [command for command in found if command.act in acts]
 
@@ -139,13 +138,14 @@ class Commands:
         acts = self._options.obeyed.acts
         return acts if turn.owner.kind is OwnerKind.OWN else acts & {Act.REMEMBER}
 
-    def doubted(self, turn: Turn) -> bool:
-        """Whether *turn* may tell us more than `of` says, and somebody is there who would know."""
+    def is_doubtful(self, turn: Turn) -> bool:
+        """Whether *turn* may hold a command that the rules miss, and a classifier is configured."""
         return self._doubts is not None and doubtful(turn.asked) and bool(self._acts(turn))
 
     async def decide(self, turns: Sequence[Turn]) -> frozenset[str]:
-        """Has what is in doubt decided and done, behind everything else that was learned of *turns*. Ids of those
-        that turned out to ask for a forget: what was kept of them goes too. TransientError while nobody can say."""
+        """Classify and apply ambiguous turns after everything else was learned from *turns*. Returns the ids of the
+        turns that ask for a forget: facts learned from them are removed too. TransientError while the classifier is
+        unavailable."""
         forgetting: set[str] = set()
         for turn in turns:
             known = set(commands_of(turn.asked))
@@ -198,14 +198,14 @@ class Commands:
         await self._reconciler.apply(turn.owner, wanted, [turn])
 
     async def _stress(self, turn: Turn, command: Command) -> None:
-        """What was learned of *turn* counts for more; what was not is kept as it was told."""
+        """Raise the importance of the facts learned from *turn*; without such facts, store the user's words."""
         theirs = [
             memory
             async for memory in self._recallable(turn, itself=True)
             if memory.metadata.get("turn") == turn.id and memory.source in FACTS.sources
         ]
         for memory in theirs:
-            await self._holds.change(turn.owner, memory.id, _stressed)
+            await self._holds.change(turn.owner, memory.id, _raise_importance)
         if not theirs:
             await self._keep(turn, command)
 
@@ -213,20 +213,20 @@ class Commands:
         rows = [memory async for memory in self._recallable(turn, _RETIRABLE, itself=itself)]
         matched = speaking_of(command.what, rows, await self._near(turn, command.what))
         matched |= {memory.id for memory in rows if memory.metadata.get("turn") == turn.id}
-        # What was only made of these may be made anew of the rest.
+        # Retention may derive a memory again from its remaining sources.
         made = made_of(matched, rows) - matched
         for memory_id in sorted((matched | made) & {memory.id for memory in rows}):
             why = MADE_OF if memory_id in made else BY_CHAT
             await self._holds.change(turn.owner, memory_id, _retiring(turn.at, self._now(), why))
         await self._withdraw(turn, command.what)
-        # What requests under way were given, here and at other replicas, is not yet among the records.
+        # Requests in progress, here and at other replicas, have recalled blocks that no record names yet.
         await self._coordination.advance_epoch(turn.owner)
         await self._coordination.delete_records(turn.owner, TEXT_KINDS)
 
     async def _recallable(
         self, turn: Turn, states: frozenset[MemoryState] = _ACTIVE, *, itself: bool = False
     ) -> AsyncIterator[Memory]:
-        """What was said before *turn*, and with *itself* in it, and may be forgotten by it."""
+        """Memories from before *turn*, and with *itself* from it, that it may forget."""
         async for page in self._holds.rows(turn.owner):
             for memory in page:
                 narrow_enough = not turn.project or memory.project == turn.project
@@ -259,7 +259,7 @@ class Commands:
         rows = [memory async for memory in self._recallable(turn)]
         facts = [memory for memory in rows if memory.source in FACTS.sources and not memory.metadata.get("ends")]
         if command.what:
-            meant = [memory for memory in facts if holds_words(command.what, told(memory))]
+            meant = [memory for memory in facts if holds_words(command.what, describe_memory(memory))]
         else:
             meant = _spoken_of(turn, rows, facts)
         if len(meant) != 1:
@@ -269,7 +269,7 @@ class Commands:
 
 
 def _as_told(turn: Turn, command: Command) -> Fact:
-    """What no rule understands, in the words it was told in."""
+    """A fact in the user's own words, for text that no rule understands."""
     category, poison = sensitivity(command.what), suspicion(command.what)
     teller = "The assistant noted" if command.noted else "The user asked to remember"
     return Fact(
@@ -302,7 +302,7 @@ def _end_fact(turn: Turn, memory: Memory) -> Fact:
     )
 
 
-def _stressed(row: Embedded) -> Sequence[Embedded]:
+def _raise_importance(row: Embedded) -> Sequence[Embedded]:
     memory = row.memory
     if memory.state is not MemoryState.ACTIVE or memory.importance >= _IMPORTANCE:
         return ()
@@ -365,33 +365,36 @@ class Unextracted:
         return await self._extractor.extract(left, earlier=before) if left else []
 
 
-# Which memories speak of what somebody wants forgotten, or holds for over. Pure.
-#
-# A person names a thing in few words, in any language; what was learned of it may have others. So with what has
-# these words goes what has the name that it gives the thing, and the fact that was taken from the very sentence.
+# Select the memories that a forget means. Pure. People name a thing in few words, in any language, and the stored
+# facts may use others. A memory is selected if it holds the words, holds the name that the words give to the thing,
+# or was extracted from the same sentence.
 
-# Facts begin with whom they are about, so that the word says nothing: "User's budget ...".
+# Facts begin with their subject, which identifies nothing: "User's budget ...".
 _CALLER = re.compile(r"^(?:the\s+)?user(?:'s|\u2019s)?\s+", re.IGNORECASE)
 _SELF = "user"
 
 
 def holds_words(what: str, text: str) -> bool:
-    """Whether *text* has all words of *what* that mean something, in whatever form."""
+    """Whether *text* holds all content words of *what*, in any inflection."""
     found, language = terms(text)
     present = set(found)
     return any(wanted and wanted <= present for wanted in (set(terms(what)[0]), set(terms_in(what, language))))
 
 
 def speaking_of(what: str, rows: Sequence[Memory], near: AbstractSet[str] = frozenset()) -> set[str]:
-    """Ids of those of *rows* that speak of *what*; *near* are those that do so in other words."""
-    found = {memory.id: memory for memory in rows if memory.id in near or holds_words(what, told(memory))}
+    """Ids of those of *rows* that mention *what*. The ids in *near* are paraphrases of it."""
+    found = {
+        memory.id: memory for memory in rows if memory.id in near or holds_words(what, describe_memory(memory))
+    }
     names = [
         _text(memory, "value")
         for memory in found.values()
         if memory.source in FACTS.sources and "name" in _text(memory, "attribute").split()
     ]
     found |= {
-        memory.id: memory for memory in rows if any(name and holds_words(name, told(memory)) for name in names)
+        memory.id: memory
+        for memory in rows
+        if any(name and holds_words(name, describe_memory(memory)) for name in names)
     }
     said = _sentences_about(what, found.values())
     found |= {
@@ -403,8 +406,8 @@ def speaking_of(what: str, rows: Sequence[Memory], near: AbstractSet[str] = froz
 
 
 def _beneath(spoken: AbstractSet[str], near: AbstractSet[str], rows: Iterable[Memory]) -> set[str]:
-    """Ids of what was merged into memories that go: it would speak for itself again. Where some of what such a one
-    was made of is meant by its own words, the rest is not."""
+    """Ids of the memories merged into memories that are forgotten, because they would become visible again. If some
+    sources match by their own words, the other sources are kept."""
     whole = {
         memory.id for memory in rows if memory.id in near or (memory.id in spoken and not spoken & _sources(memory))
     }
@@ -416,7 +419,7 @@ def _beneath(spoken: AbstractSet[str], near: AbstractSet[str], rows: Iterable[Me
 
 
 def made_of(ids: Iterable[str], rows: Sequence[Memory]) -> set[str]:
-    """*ids* and those of *rows* that were made of any of them, however many steps lie between."""
+    """*ids*, and the ids of all *rows* derived from any of them, directly or not."""
     gone = set(ids)
     made = {memory.id: sources for memory in rows if (sources := _sources(memory))}
     while more := {one for one, sources in made.items() if one not in gone and not gone.isdisjoint(sources)}:
@@ -424,8 +427,8 @@ def made_of(ids: Iterable[str], rows: Sequence[Memory]) -> set[str]:
     return gone
 
 
-def told(memory: Memory) -> str:
-    """What *memory* says, and whom it is about, but for the caller, whom all facts are about."""
+def describe_memory(memory: Memory) -> str:
+    """The text of *memory* with its subject, unless the subject is the caller."""
     if memory.source not in FACTS.sources:
         return memory.content
     subject = _text(memory, "subject")
@@ -433,7 +436,7 @@ def told(memory: Memory) -> str:
 
 
 def _sentences_about(what: str, found: Iterable[Memory]) -> Mapping[str, Sequence[str]]:
-    """By turn, the sentences that speak of *what*; of a message that does so in other words, all of them."""
+    """For each turn, the sentences that mention *what*; for a paraphrase, all sentences of the message."""
     said: dict[str, list[str]] = {}
     for memory in found:
         if memory.source is Source.VERBATIM:

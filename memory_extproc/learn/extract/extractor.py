@@ -1,4 +1,4 @@
-"""What an extractor gives: facts out of turns."""
+"""Extractors, which turn turns into facts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.safety.operator_rules import OUR_MASK, has_placeholder
 
-LONGEST_FACT = 400  # characters; a longer one is a text, not a fact
+LONGEST_FACT = 400  # characters; a longer text is no fact
 SHORTEST_FACT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One thing to remember about the caller, in the third person: "User's budget is $10,000".
+    """A fact about the caller, in the third person: "User's budget is $10,000".
 
-    *subject* and *attribute* say what it is about, *value* what it says of it: two facts with the first two
-    alike speak of the same, and the newer holds. All four are a person's words and never printed.
-    """
+    *subject* and *attribute* name its topic, *value* the content: of two facts with equal subject and attribute,
+    the newer holds. All four are a person's words and never printed."""
 
     content: str = field(repr=False)
     type: MemoryType  # semantic, procedural, or episodic: something that happened or will
@@ -38,11 +37,11 @@ class Fact:
     turn_id: str
     source: Source  # rules or llm
     version: str  # of the rules or the prompt that made it, kept with the memory
-    exclusive: bool = False  # only one value can hold at a time: a home, an employer, one trip's budget
-    ends: bool = False  # what *value* names has stopped being so: "User no longer lives in Paris"
-    moved: bool = False  # one of several of its kind changed its date or place: "the meeting moved to Friday"
-    formerly: str = field(default="", repr=False)  # of one that moved: from what, where it was said
-    context: str = field(default="", repr=False)  # what one must know to understand it, where *content* lacks it
+    exclusive: bool = False  # only one value holds at a time: a home, an employer, one trip's budget
+    ends: bool = False  # *value* has stopped being true: "User no longer lives in Paris"
+    moved: bool = False  # an appointment changed its date or place: "the meeting moved to Friday"
+    formerly: str = field(default="", repr=False)  # the former value of a moved appointment, if said
+    context: str = field(default="", repr=False)  # context that *content* alone lacks
     happens: str = ""  # the day, month or year it is about: YYYY-MM-DD, YYYY-MM or YYYY; empty: none, or not known
     importance: float = 0.5  # 0 to 1
     confidence: float = 1.0  # 0 to 1
@@ -50,7 +49,7 @@ class Fact:
     suspicion: str = ""  # why it is put aside for review and never recalled; empty: it is not
     trust: Trust = Trust.CALLER  # whose words it is made of
     drawn_from: tuple[str, ...] = ()  # ids of the turns that it was drawn from together; empty: *turn_id* alone
-    began: datetime | None = None  # when the first of those was asked
+    began: datetime | None = None  # time of the oldest waiting turn
 
 
 _TAG = re.compile(r"<[A-Z]{2,20}(?:_[A-Z]{1,20}){0,4}>")  # a placeholder without a number
@@ -79,7 +78,7 @@ def is_well_formed(fact: Fact) -> bool:
 
 
 class FactExtractor(Protocol):
-    """Turns turns of one owner into facts."""
+    """Turns a batch of an owner's turns into facts."""
 
     @property
     def name(self) -> str:
@@ -92,7 +91,7 @@ class FactExtractor(Protocol):
 
 
 # --- extractors --------------------------------------------------------------------------------------
-# Extractors around extractors: measuring one, and letting another do what it cannot.
+# Extractors that wrap others: metrics and fallback.
 
 log = logger(__name__)
 
@@ -132,9 +131,8 @@ class Measured:
 
 
 class Fallback:
-    """*first*, and *second* for the batches that *first* will never do: it answers them malformed, or they would
-    cost more than is left. One that cannot be reached may do them later, and passes as TransientError unless
-    *waits* is false."""
+    """Uses *second* for batches that *first* cannot do: a malformed answer, or a spent budget. If *waits*, an
+    unreachable *first* raises TransientError, since it may do the batch later."""
 
     def __init__(self, first: FactExtractor, second: FactExtractor, *, waits: bool = True) -> None:
         self._first = first
@@ -161,8 +159,8 @@ class Fallback:
 
 
 class Finding:
-    """While *extractor* cannot be reached, *fallback* gives facts at once and the turns wait: for *patience* after
-    they were said, and *most* of them at a time. What waits longer is the stand-in's for good."""
+    """While *extractor* is unreachable, *fallback* gives facts at once and the turns wait for it: for *patience*
+    after they were said, and at most *most* turns. After that the fallback's facts are final."""
 
     def __init__(
         self, extractor: FactExtractor, fallback: FactExtractor | None, *, patience: timedelta, most: int, now: Now
@@ -179,8 +177,8 @@ class Finding:
         self._patience = patience
 
     async def facts(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:
-        """The facts of *turns*, which are of one session, oldest first; whether that is for good. TransientError
-        when there is nothing new to say of them yet."""
+        """The facts of *turns* of one session, oldest first, and whether they are final. TransientError if there is
+        nothing new yet."""
         earlier = self._earlier.of(owner, turns[0].session, epoch)
         try:
             facts = await self._extractor.extract(turns, earlier=earlier)
@@ -200,23 +198,23 @@ class Finding:
         self._served.update(turn.id for turn in turns)
 
     def forget(self, owner: Owner) -> None:
-        """Nothing that *owner* said so far is shown with what they say next."""
+        """Drop the earlier turns of *owner* that are shown as context."""
         self._earlier.forget(owner)
 
-    def done(
+    def mark_learned(
         self, owner: Owner, turns: Sequence[Turn], epoch: int, *, unshown: AbstractSet[str] = frozenset()
     ) -> None:
-        """*turns* are learned. Those of which an id is *unshown* are not shown with the session's next ones."""
-        self.gone([turn.id for turn in turns])
+        """Mark *turns* as learned. Turns with an id in *unshown* are not shown as context later."""
+        self.stop_waiting([turn.id for turn in turns])
         self._earlier.note(owner, turns[-1].session, epoch, [turn for turn in turns if turn.id not in unshown])
 
-    def gone(self, turn_ids: Iterable[str]) -> None:
-        """These turns wait no longer, for whatever reason."""
+    def stop_waiting(self, turn_ids: Iterable[str]) -> None:
+        """Stop waiting for these turns."""
         self._served.difference_update(turn_ids)
 
 
 # --- earlier -----------------------------------------------------------------------------------------
-# The last turns of a session that were learned from, shown with its next ones so that these can be understood.
+# The last learned turns of a session, shown as context for its next turns.
 
 _TURNS = 3
 _CHARACTERS = 800  # of each side of a turn

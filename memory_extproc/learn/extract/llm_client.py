@@ -23,12 +23,12 @@ _FENCE = re.compile(r"\A\s*```(?:json)?\s*\n(.*?)\n?\s*```\s*\Z", re.DOTALL)
 
 
 def prompt(name: str) -> str:
-    """The words of the prompt *name*, which is also its version: a file is never changed, the next one is added."""
+    """The prompt *name*, which is also its version: a file never changes, a new version is a new file."""
     return (files(__package__) / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
 class LlmPrompt:
-    """One prompt to one model."""
+    """A prompt for a model."""
 
     def __init__(
         self, completes: CompletionModel, name: str, schema: Mapping[str, Any], budget: Budget, *, words: str = ""
@@ -41,9 +41,9 @@ class LlmPrompt:
         self._name = name
 
     async def answer(self, owner: Owner, shown: str, parsed: Callable[[bytes], T]) -> T:
-        """What *parsed* makes of the answer to *shown*; it raises msgspec.DecodeError on what it cannot use, and
-        the model is then asked once more with the fault named. PermanentError when that was in vain too,
-        OverBudgetError when *owner* has no tokens left; what the port raises passes."""
+        """The result of *parsed* for the answer to *shown*. If it raises msgspec.DecodeError, the model is asked
+        again with the fault named. PermanentError after a second failure, OverBudgetError when *owner*'s tokens are
+        spent; errors of the port pass."""
         answer = await self._complete(owner, shown)
         try:
             return parsed(_bare(answer))
@@ -53,12 +53,12 @@ class LlmPrompt:
         try:
             return parsed(_bare(answer))
         except msgspec.DecodeError:
-            # without the cause: its text may hold what the person said
+            # without the cause: its text may quote the user
             raise PermanentError(f"the model answered malformed JSON twice to {self._name}") from None
 
     async def _complete(self, owner: Owner, shown: str) -> str:
         self._budget.admit(owner)
-        # Before the call: one that fails has cost its prompt all the same.
+        # Before the call: a failed call also costs its prompt.
         self._budget.spend(owner, estimate_tokens(self._system) + estimate_tokens(shown))
         try:
             answer = await self._completes.complete(self._system, shown, schema=self._schema)
@@ -80,7 +80,7 @@ def _bare(answer: str) -> bytes:
 
 
 class OverBudgetError(PermanentError):
-    """The call would cost more than is left. Whoever wanted it does without."""
+    """The call would exceed the token budget."""
 
 
 class Payer(StrEnum):
@@ -118,9 +118,8 @@ class _Window:
 
 
 class Budget:
-    """Counts in whole hours and days of UTC. What was spent is known to this process only, and forgotten when it
-    ends. A call is let through while anything is left for it, so a window is overdrawn by one call at most for
-    every call under way."""
+    """Token budget in whole hours and days of UTC, kept in this process only. A call is allowed while any tokens
+    are left, so concurrent calls can overdraw a window by one call each."""
 
     def __init__(self, limits: BudgetLimits, *, now: Now) -> None:
         self._limits = limits
@@ -129,7 +128,7 @@ class Budget:
         self._day = _Window(timedelta(days=1))
 
     def reconfigure(self, limits: BudgetLimits) -> None:
-        """Counting for a payer without a bound begins when it gets one."""
+        """Change the limits. Counting for an unlimited payer begins with its first limit."""
         self._limits = limits
 
     def admit(self, owner: Owner) -> None:
@@ -139,7 +138,7 @@ class Budget:
                 raise OverBudgetError(f"the tokens of this {payer[0].value} are spent for now")
 
     def spend(self, owner: Owner, tokens: int) -> None:
-        """Counts *tokens* against everybody who pays for *owner*."""
+        """Count *tokens* against all payers of *owner*."""
         for window, payer, allowed in self._bounds(owner):
             if allowed is not None:
                 window.spent[payer] += tokens
@@ -160,7 +159,7 @@ class Budget:
 # --- strict schema -----------------------------------------------------------------------------------
 # JSON Schemas in the form that structured output takes. Pure.
 
-# What several endpoints refuse in a strict schema; our own parser holds answers to it all the same.
+# Keywords that several endpoints refuse in a strict schema; our own parser enforces them anyway.
 _BOUNDS = frozenset({"default", "minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "title"})
 
 

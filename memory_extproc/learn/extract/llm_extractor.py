@@ -1,4 +1,5 @@
-"""Facts by a language model. What it answers is input: parsed strictly, held against the caller's words."""
+"""Extract facts with a language model. Its answer is untrusted: parsed strictly and checked against the caller's
+words."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from msgspec import Meta
 from memory_extproc.errors import TruncatedAnswerError
 from memory_extproc.learn.extract.extractor import SHORTEST_FACT, Fact
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
-from memory_extproc.learn.extract.statements import confirms, resolved, without_quotes
+from memory_extproc.learn.extract.statements import confirms, resolve_event_time, without_quotes
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import CompletionModel
@@ -35,7 +36,7 @@ log = logger(__name__)
 
 
 class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fact the model proposes to remember."""
+    """A fact proposed by the model."""
 
     fact: Annotated[str, Meta(min_length=SHORTEST_FACT, max_length=300)]
     type: Literal["semantic", "procedural", "episodic"]
@@ -61,8 +62,7 @@ _BARE_DECODER = msgspec.json.Decoder(tuple[Candidate, ...])
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What the caller's own words hold, those of the assistant that they confirmed among them, and what
-    others' do."""
+    """Words of the caller, including confirmed words of the assistant, and words of others."""
 
     numbers: frozenset[str]
     own: frozenset[str]
@@ -79,13 +79,13 @@ class LlmExtractor:
         self._asks = LlmPrompt(completes, PROMPT, strict_schema(Reply), budget)
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
-        """As Extracts.extract. PermanentError when both answers were malformed; what the port raises passes."""
+        """As Extracts.extract. PermanentError after two malformed answers; errors of the port pass."""
         before = [*earlier[-1:], *turns][: len(turns)] if earlier else [None, *turns[:-1]]
         telling = [turn for turn, last in zip(turns, before, strict=True) if tells(turn, last)]
         if not telling:
             return []
         try:
-            candidates = await self._asks.answer(turns[0].owner, _shown(turns, earlier), _parser(len(turns)))
+            candidates = await self._asks.answer(turns[0].owner, _render_turns(turns, earlier), _parser(len(turns)))
         except TruncatedAnswerError:
             half = len(turns) // 2
             if not half:
@@ -103,7 +103,7 @@ def tells(turn: Turn, before: Turn | None) -> bool:
     return not polite(turn.asked) and not only_asks(turn.asked) and bool(without_quotes(turn.asked).strip())
 
 
-def _shown(turns: Sequence[Turn], earlier: Sequence[Turn]) -> str:
+def _render_turns(turns: Sequence[Turn], earlier: Sequence[Turn]) -> str:
     """The turns as JSON lines: no text in them can look like the end of its own field."""
     lines = [{"earlier": True, **_line(turn)} for turn in earlier]
     lines += [{"turn": at, **_line(turn)} for at, turn in enumerate(turns, start=1)]
@@ -119,7 +119,7 @@ def _line(turn: Turn) -> dict[str, object]:
 
 
 def _parser(turns: int) -> Callable[[bytes], tuple[Candidate, ...]]:
-    def parsed(answer: bytes) -> tuple[Candidate, ...]:
+    def parse(answer: bytes) -> tuple[Candidate, ...]:
         """The candidates; a bare list is tolerated, nothing else. Raises msgspec.DecodeError."""
         candidates = _BARE_DECODER.decode(answer) if answer.startswith(b"[") else _DECODER.decode(answer).facts
         if any(candidate.turn > turns for candidate in candidates):
@@ -128,7 +128,7 @@ def _parser(turns: int) -> Callable[[bytes], tuple[Candidate, ...]]:
             raise msgspec.ValidationError("fact, subject, attribute and value are words - at `$.facts[...]`")
         return candidates
 
-    return parsed
+    return parse
 
 
 def _says_something(candidate: Candidate) -> bool:
@@ -140,7 +140,7 @@ def _says_something(candidate: Candidate) -> bool:
 
 
 def _facts(candidates: Sequence[Candidate], turns: Sequence[Turn], earlier: Sequence[Turn]) -> list[Fact]:
-    said = _said(turns, earlier)
+    said = _collect_said(turns, earlier)
     facts = [
         _fact(candidate, turns[candidate.turn - 1])
         for candidate in sorted(candidates, key=lambda candidate: candidate.turn)
@@ -151,7 +151,7 @@ def _facts(candidates: Sequence[Candidate], turns: Sequence[Turn], earlier: Sequ
     return kept
 
 
-def _said(turns: Sequence[Turn], earlier: Sequence[Turn]) -> _Said:
+def _collect_said(turns: Sequence[Turn], earlier: Sequence[Turn]) -> _Said:
     everything = [*earlier, *turns]
     own = [turn.asked for turn in everything]
     own += [before.answered for before, turn in pairwise(everything) if confirms(turn.asked)]
@@ -196,5 +196,5 @@ def _fact(candidate: Candidate, turn: Turn) -> Fact:
         importance=candidate.importance / 10,
         confidence=candidate.confidence,
         context=candidate.context.strip(),
-        happens=resolved(turn.asked[:_ASKED_CHARACTERS], turn.at.date(), candidate.event_date),
+        happens=resolve_event_time(turn.asked[:_ASKED_CHARACTERS], turn.at.date(), candidate.event_date),
     )

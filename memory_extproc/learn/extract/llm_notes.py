@@ -1,4 +1,4 @@
-"""Notes on what helps a caller, taken by a model when their session is extracted from."""
+"""Notes on helping a caller better, written by a model when their session is extracted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from memory_extproc.text.words import estimate_tokens, negates, number_key, term
 log = logger(__name__)
 NOTES_PROMPT: Final = "notes-1"
 _MOST = 3
-_SHOWN = 2_000  # characters of one message
+_SHOWN = 2_000  # characters per message
 _IMPORTANCE = 0.7
 
 
@@ -36,8 +36,7 @@ _NOTES_DECODER = msgspec.json.Decoder(Notes)
 
 
 class Noting:
-    """An extractor around another, which adds notes as reflective facts. Where no note comes of it the facts are
-    what they are: a note is never worth a turn."""
+    """Extractor that adds notes of a model as reflective facts. A failed note never costs the facts of a turn."""
 
     def __init__(self, extractor: FactExtractor, completes: CompletionModel, budget: Budget) -> None:
         self._extractor = extractor
@@ -68,7 +67,7 @@ class Noting:
 
 
 def _fact(note: str, shown: Sequence[Turn]) -> Fact:
-    """Of all that was *shown*: who has any of it forgotten means the note, too."""
+    """The note as a fact of all *shown* turns, so that forgetting any of them forgets the note."""
     found = suspicion(note)
     return Fact(
         content=note,
@@ -87,10 +86,10 @@ def _fact(note: str, shown: Sequence[Turn]) -> Fact:
 
 
 # --- llm reflector -----------------------------------------------------------------------------------
-# What several memories show together, by a language model. Its answer is checked against what it was shown.
+# Conclusions of a model from several memories, checked against these memories.
 
 REFLECT_PROMPT: Final = "reflect-1"
-_MOST_TOKENS = 4_000  # of what is shown
+_MOST_TOKENS = 4_000  # in the prompt
 _LEAST_NOTES = 2
 
 
@@ -113,8 +112,8 @@ class LlmReflector:
         self._asks = LlmPrompt(completes, REFLECT_PROMPT, strict_schema(Insights), budget)
 
     async def reflect(self, owner: Owner, memories: Sequence[Memory]) -> list[tuple[str, tuple[str, ...]]]:
-        """Sentences, each with the ids of the *memories* it is drawn from. What cannot be shown beside them, or
-        says what may not be kept, is left out. Raises as Asks.answer does."""
+        """Conclusions, each with the ids of its source *memories*. Conclusions with unknown sources or forbidden
+        content are dropped. Raises as Asks.answer does."""
         shown: list[Memory] = []
         lines: list[str] = []
         room = _MOST_TOKENS
@@ -131,17 +130,17 @@ class LlmReflector:
 
 
 def _parser(notes: int) -> Callable[[bytes], Sequence[Insight]]:
-    def parsed(answer: bytes) -> Sequence[Insight]:
+    def parse(answer: bytes) -> Sequence[Insight]:
         found = _INSIGHTS_DECODER.decode(answer).insights
         if any(max(one.notes) > notes or len(set(one.notes)) < _LEAST_NOTES for one in found):
             raise msgspec.ValidationError(f"each insight names two or more of the notes 1 to {notes}")
         return found
 
-    return parsed
+    return parse
 
 
 def _may_be_kept(says: str, of: Sequence[Memory]) -> bool:
-    """Whether its figures are those of its notes, and it neither instructs nor tells what is nobody's business."""
+    """Whether all figures come from its notes, and it neither instructs nor reveals sensitive data."""
     known = {key for memory in of for key in _figures(memory.content)}
     sound = suspicion(says) is None and sensitivity(says) is None and mask_secrets(says).text == says
     return sound and _figures(says) <= known
@@ -152,7 +151,7 @@ def _figures(text: str) -> set[str]:
 
 
 # --- llm consolidator --------------------------------------------------------------------------------
-# What is known of one subject in one text, by a language model. A text that loses or adds anything is refused.
+# Merge the memories about a subject into one text with a model. A text that loses or adds anything is refused.
 
 CONSOLIDATE_PROMPT: Final = "consolidate-1"
 _OWN_WORDS = 0.4  # share of its terms that may be the model's own
@@ -172,8 +171,8 @@ class LlmConsolidator:
         self._asks = LlmPrompt(completes, CONSOLIDATE_PROMPT, strict_schema(Told), budget)
 
     async def consolidate(self, owner: Owner, memories: Sequence[Memory]) -> str:
-        """All that *memories* say. Raises as Asks.answer does: a text that does not keep every value, says what
-        none of them says or may not be kept is asked for once more, and then refused."""
+        """One text with the content of all *memories*. Raises as Asks.answer does: a text that loses a value, adds
+        a statement or holds forbidden content is requested once more, and then refused."""
         lines = [
             json.dumps({"note": number, "says": memory.content}, ensure_ascii=False)
             for number, memory in enumerate(memories, start=1)
@@ -182,18 +181,18 @@ class LlmConsolidator:
 
 
 def _consolidated_parser(memories: Sequence[Memory]) -> Callable[[bytes], str]:
-    def parsed(answer: bytes) -> str:
+    def parse(answer: bytes) -> str:
         says = _TOLD_DECODER.decode(answer).says.strip()
         if fault := _fault(says, memories):
             raise msgspec.ValidationError(f"{fault} - at `$.says`")
         return says
 
-    return parsed
+    return parse
 
 
 def _fault(says: str, memories: Sequence[Memory]) -> str:
-    """What is wrong with it, in no word of anybody's; empty: nothing."""
-    lost = [number for number, memory in enumerate(memories, start=1) if not _kept(memory, says)]
+    """The fault of the text, without quoting it; empty if there is none."""
+    lost = [number for number, memory in enumerate(memories, start=1) if not _is_kept_whole(memory, says)]
     if lost:
         return f"the values of notes {lost} do not stand in it word for word"
     told = " ".join(memory.content for memory in memories)
@@ -210,6 +209,6 @@ def _fault(says: str, memories: Sequence[Memory]) -> str:
     return "what may not be kept" if unfit or new else ""
 
 
-def _kept(memory: Memory, says: str) -> bool:
+def _is_kept_whole(memory: Memory, says: str) -> bool:
     value = str(memory.metadata.get("value") or memory.content)
     return repeats(value, says) and currencies(value) <= currencies(says)

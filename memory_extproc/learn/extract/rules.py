@@ -12,13 +12,13 @@ from memory_extproc.learn.extract.clauses import BY_NAME, LISTS, Begins, People,
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
     drop_any_more,
-    ended,
     ends,
+    find_endings,
     first_person_statements,
-    meant,
+    keep_meant_text,
     no_longer,
     procedures,
-    resolved,
+    resolve_event_time,
     stated_in_answer,
 )
 from memory_extproc.model import MemoryType, Source, Turn
@@ -104,7 +104,7 @@ class RulesExtractor:
         return facts
 
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
-        found = [self._made(turn, *made) for made in procedures(turn.asked)]
+        found = [self._make_procedure(turn, *made) for made in procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
         people, stated = _people(known, before), stated_in_answer(before.answered if before else "", turn.asked)
         people.note_each(stated)
@@ -112,7 +112,7 @@ class RulesExtractor:
         for clause in stated:
             if taken and fold(clause) in taken:
                 continue
-            if (fact := self._stated(turn, clause, [*known, *found])) is not None:
+            if (fact := self._match_statement(turn, clause, [*known, *found])) is not None:
                 found.append(fact)
         unique = {
             (fact.subject, fact.attribute, fact.value): fact
@@ -121,13 +121,13 @@ class RulesExtractor:
         }
         return list({fact.content.casefold(): fact for fact in unique.values()}.values())
 
-    def _stated(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
+    def _match_statement(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
         text = _BLANKS.sub(" ", clause).strip()
         if (matched := self._match(text, known)) is not None and (matched[0].ends or not ends(text)):
             return self._fact(turn, matched, known, text)
-        for as_it_was in ended(text):
+        for as_it_was in find_endings(text):
             if (matched := self._match(as_it_was, known)) is not None and not matched[0].update:
-                return _ended(self._fact(turn, matched, known, text), matched[1])
+                return _end_fact(self._fact(turn, matched, known, text), matched[1])
         if (now := drop_any_more(text)) and (matched := self._match(now, known)) is not None:
             return self._fact(turn, matched, known, now)
         return None
@@ -139,7 +139,7 @@ class RulesExtractor:
             matched = rule.pattern.fullmatch(clause)
             if matched is None:
                 continue
-            caught = _captured(rule, matched)
+            caught = _capture(rule, matched)
             if rule.spoken_of:
                 caught.groups["thing"] = _last_spoken_of(caught.value, known)
             if "{does_value}" in rule.content and (_NO_VERB.match(caught.value) or caught.value[:1].isupper()):
@@ -174,10 +174,10 @@ class RulesExtractor:
             formerly=groups.get("formerly", "") if rule.update else "",
             importance=rule.importance,
             confidence=0.8,
-            happens=resolved(caught.value if rule.update else clause, turn.at.date()),
+            happens=resolve_event_time(caught.value if rule.update else clause, turn.at.date()),
         )
 
-    def _made(self, turn: Turn, aim: str, steps: str) -> Fact:
+    def _make_procedure(self, turn: Turn, aim: str, steps: str) -> Fact:
         return Fact(
             content=f"To {aim}: {steps}",
             type=MemoryType.PROCEDURAL,
@@ -193,7 +193,7 @@ class RulesExtractor:
         )
 
 
-def _ended(fact: Fact, caught: Captured) -> Fact:
+def _end_fact(fact: Fact, caught: Captured) -> Fact:
     """*fact*, which no longer holds."""
     who = _who(caught.groups.get("rel", "").strip())
     return replace(
@@ -255,7 +255,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
     )
 
 
-def _captured(rule: Rule, matched: re.Match[str]) -> Captured:
+def _capture(rule: Rule, matched: re.Match[str]) -> Captured:
     groups = {name: text or "" for name, text in matched.groupdict().items()}
     whole = groups.get("value", "")
     bare = whole if _DANGLES.search(cut := _TRAILING.sub("", whole)) else cut
@@ -416,7 +416,7 @@ def _people(known: Sequence[Fact], before: Turn | None) -> People:
             if relation["name"]:
                 named[relation["name"]] = relation["relation"]
     found = People(named)
-    found.note_each([*(sentences(meant(before.asked)) if before is not None else ()), *people])
+    found.note_each([*(sentences(keep_meant_text(before.asked)) if before is not None else ()), *people])
     return found
 
 
@@ -542,12 +542,12 @@ class Checks:
             "not idle": lambda caught: not _IDLE.match(caught.folded),
             "not technical": self._not_technical,
             "name": self._name,
-            "titled": self._titled,
+            "titled": self._has_title,
             "titled all": self._titled_all,
             "titled place": self._titled_place,
             "trait": lambda caught: self._trait.fullmatch(_FIRST_OF_SEVERAL.split(caught.folded)[0]) is not None,
             "trade": self._trade,
-            "state": lambda caught: not caught.value or self._titled(caught),
+            "state": lambda caught: not caught.value or self._has_title(caught),
             "age": lambda caught: _AGE.match(caught.folded) is not None,
             "counted sum": lambda caught: self.plain(caught) and _hard(caught.value),
             "dated": lambda caught: self.plain(caught) and _DATE.search(caught.folded) is not None,
@@ -615,7 +615,7 @@ class Checks:
         titled = all(word[0].isupper() for word in words)
         return not folded & _NOT_NAMES and (titled or not folded & small) and self.plain(caught)
 
-    def _titled(self, caught: Captured) -> bool:
+    def _has_title(self, caught: Captured) -> bool:
         words = caught.value.split()
         written = all(
             word[:1].isupper() and (word[1:].islower() or (len(word) > 1 and "'" in word) or word.endswith("."))
@@ -627,7 +627,7 @@ class Checks:
     def _titled_all(self, caught: Captured) -> bool:
         """Several names: "Ida and Max"."""
         names = _AND.split(caught.value)
-        return all(self._titled(Captured(name, {})) for name in names)
+        return all(self._has_title(Captured(name, {})) for name in names)
 
     def _titled_place(self, caught: Captured) -> bool:
         named = any(word[:1].isupper() for word in caught.value.split())

@@ -35,7 +35,7 @@ LONGEST_MESSAGE = 4000  # characters; a longer text was pasted
 _LONGEST_SENTENCE = 400
 
 _FENCED = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-# quoted lines, rows of tables, and what each said in a transcript
+# quoted lines, table rows and lines of a transcript
 _QUOTED_LINE = re.compile(
     r"(?im)^[ \t]*(?:>|\||(?:q|a|user|human|assistant|ai|bot|customer|agent|system|interviewer|me|you)\s*:\s).*$"
 )
@@ -52,7 +52,7 @@ _HANDS_OVER = re.compile(
 _MAIL = re.compile(
     r"(?im)^\s*(?:subject|from|to|cc|date|sent)\s*:\s|^\s*dear\s+[\w .]{2,40},\s*$|^\s*-{3,}|^\s*#{1,6}\s"
 )
-# Told in play or in jest: nothing in the message can be trusted to be meant.
+# Role play or a joke: the message states no facts.
 _PLAYS = re.compile(
     r"""(?x)\b(?:pretend|role-?\s?play\w*|act\s+(?:as|like)|imagine|suppose|supposing|hypothetical\w*
           |let'?s\s+(?:say|pretend|imagine|assume)
@@ -122,14 +122,14 @@ _FICTION = re.compile(
 
 
 def without_quotes(text: str) -> str:
-    """*text*, of any length, without code and quoted lines, and without what was handed over with it."""
+    """*text*, of any length, without code, quoted lines and attached documents."""
     bare = _QUOTED_LINE.sub("", _FENCED.sub("\n", collapse_whitespace(text)))
     handed = _HANDS_OVER.match(bare.lstrip())
     return "" if handed is not None else bare
 
 
-def meant(text: str) -> str:
-    """*text* without code, quoted lines and what was handed over or pasted; empty if none of it is meant."""
+def keep_meant_text(text: str) -> str:
+    """*text* without code, quoted lines and pasted or attached text; empty for jokes and role play."""
     text = collapse_whitespace(text)
     if len(text) > LONGEST_MESSAGE or _PLAYS.search(fold(text)):
         return ""
@@ -146,7 +146,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     ("By the way, ...") and typographic apostrophes; each can be understood by itself, with the *people* spoken
     of before."""
     people = people if people is not None else People()
-    bare = _QUOTED.sub(_unquote, meant(text))
+    bare = _QUOTED.sub(_unquote, keep_meant_text(text))
     people.by_name = len(bare) <= _LONGEST_SENTENCE
     found: list[str] = []
     of_others = False
@@ -156,7 +156,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
         found.extend(asides(sentence))
         if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."
             written = read_participle(read_profile(sentence))
-            found.extend(_stated(people.name_relations(join_enclosed(written)), people))
+            found.extend(_split_statements(people.name_relations(join_enclosed(written)), people))
         of_others = is_of_others(sentence)
         people.note(sentence)
     return list(dict.fromkeys(found))
@@ -169,7 +169,7 @@ def _unquote(quote: re.Match[str]) -> str:
     )
 
 
-def _stated(sentence: str, people: People) -> list[str]:
+def _split_statements(sentence: str, people: People) -> list[str]:
     """The clauses of *sentence* that state something beyond doubt; of a question the clauses before it, and the
     reasons given for it."""
     stated, rest = sentence, ""
@@ -256,7 +256,7 @@ _LONGEST_STEPS = 300  # characters
 
 def procedures(text: str) -> Iterator[tuple[str, str]]:
     """Yield aims with their steps, from "To deploy X: run ..." and "The steps to ... are: ..."."""
-    for matched in _PROCEDURE.finditer(meant(text)):
+    for matched in _PROCEDURE.finditer(keep_meant_text(text)):
         aim = matched["goal"] or f"{matched['verb']} {matched['object']}"
         steps = _BLANKS.sub(" ", matched["list"] or matched["steps"]).strip(" .")
         verb = fold(matched["verb"] or "")
@@ -265,7 +265,7 @@ def procedures(text: str) -> Iterator[tuple[str, str]]:
 
 
 # --- endings -----------------------------------------------------------------------------------------
-# What stopped being so: "I no longer live in Paris" as the ending of "I live in Paris". Pure.
+# Endings: "I  no longer live in Paris" as the ending of "I live in Paris". Pure.
 
 _WHO = r"(?P<who>i|we|(?:my|our)\s+[\w' -]{2,40}?)"
 _NO_LONGER = re.compile(
@@ -288,7 +288,7 @@ _COPULA = re.compile(r"\b(is|are)\b")
 
 
 def ends(clause: str) -> bool:
-    """Whether *clause* may say that something stopped; what it says is then never taken as being so."""
+    """Whether *clause* may say that something stopped; then it states no present fact."""
     return _MARKS.search(clause) is not None
 
 
@@ -301,7 +301,7 @@ _DENIES_ABILITY = re.compile(r"\b(?:can't|cannot|can\s+not|not\s+allowed|don't|d
 _ANY_MORE = re.compile(r",? any(?: ?more| longer)\b", re.IGNORECASE)
 
 
-def ended(clause: str) -> Iterator[str]:
+def find_endings(clause: str) -> Iterator[str]:
     """*clause* as it was said while it held, in the ways it may have been; none if it does not end anything."""
     for pattern in (_NO_LONGER, _NOT_ANY_MORE):
         if (found := pattern.fullmatch(clause)) is not None:
@@ -319,7 +319,7 @@ def ended(clause: str) -> Iterator[str]:
 
 
 def no_longer(content: str, who: str) -> str:
-    """The fact *content* about *who*, as it is once it has ended: "User no longer lives in Paris"."""
+    """The fact *content* about *who* after its ending: "User no longer lives in Paris"."""
     own = f"{who} "
     if content.startswith(f"{own}is "):
         return f"{own}is no longer {content.removeprefix(f'{own}is ')}"
@@ -337,7 +337,7 @@ _PAST = re.compile(
     rf"\b(?:was|were|did|met|saw|born|ago|last|yesterday|past|since|{'|'.join(LISTS['past_forms'].split())}|[a-z]{{3,}}ed)\b",
     re.IGNORECASE,
 )
-# "is getting married", "will be moved": a participle of what is ahead
+# "is getting married", "will be moved": participles about the future
 _AHEAD = re.compile(
     r"(?:'m|'re|'s|\bam|\bis|\bare)\s+(?:\w+ly\s+)?(?!(?:being|having)\b)[a-z]+ing\b|\b(?:will|'ll|going\s+to|due|scheduled|booked|planned|is|are)\b",
     re.IGNORECASE,
@@ -346,9 +346,9 @@ _SLACK = 1  # days by which a model may miscount; time zones differ by as much
 _FAR = 2 * 366  # days; further away a date must stand in the words
 
 
-def resolved(text: str, said: date, proposed: str = "") -> str:
-    """What *text*, said on the day *said*, is about: YYYY-MM-DD, YYYY-MM, YYYY, or empty where it names no one
-    time. *proposed* by a model is taken where the words do not speak against it."""
+def resolve_event_time(text: str, said: date, proposed: str = "") -> str:
+    """The time that *text*, said on the day *said*, is about: YYYY-MM-DD, YYYY-MM, YYYY, or empty if ambiguous. A
+    model's *proposed* time is taken unless the words contradict it."""
     spans = [_ahead(span, text, said) for span in days_named(text, said)]
     wanted = span_of(proposed)
     if wanted is not None:
@@ -374,7 +374,7 @@ def span_of(form: str) -> Span | None:
 
 
 def _ahead(span: Span, text: str, said: date) -> Span:
-    """A day without its year is read as the one that was; of what is not told as past it is the next."""
+    """A date without a year is in the past if the text is, else the next occurrence."""
     if span[1] >= said.toordinal() or _HAS_YEAR.search(text) or (_PAST.search(text) and not _AHEAD.search(text)):
         return span
     try:

@@ -15,8 +15,8 @@ from memory_extproc.store.milvus.options import MilvusOptions
 
 @contextmanager
 def _without_dotenv() -> Iterator[None]:
-    """What pymilvus does when it is imported is load_dotenv(), which would put the variables of whatever `.env`
-    it finds into our environment; python-dotenv leaves them alone while this variable is set."""
+    """Importing pymilvus calls load_dotenv(), which would load any `.env` it finds into our environment;
+    python-dotenv skips that while this variable is set."""
     name = "PYTHON_DOTENV_DISABLED"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -63,9 +63,9 @@ def connect(options: MilvusOptions, uri: str) -> AsyncMilvusClient:
 
 
 def channel_options(uri: str) -> Mapping[str, int]:
-    """What is said to gRPC beyond pymilvus' own. It pings idle channels every ten seconds, which a Milvus server
-    allows; the one of a Lite file, in this process, would hang up over it ("too_many_pings"), with every call
-    that is under way."""
+    """Options of gRPC beyond pymilvus' own. It pings idle channels every ten seconds, which a Milvus server allows;
+    the in-process server of a Lite file would close the connection ("too_many_pings"), with all calls in progress.
+    """
     if not uri.startswith("unix:"):
         return {}
     return {"grpc.keepalive_time_ms": _NEVER, "grpc.keepalive_permit_without_calls": 0}

@@ -1,7 +1,7 @@
-"""Opening the store: what is on the other side, and the collections made or checked.
+"""Open the store: detect the server's capabilities, and create or check the collections.
 
-A collection's alias is made last, so that one without it was never in use: what is half made is finished, or made
-anew where it does not fit. Every step can be taken again, and by two replicas at once."""
+A collection's alias is created last, so a collection without an alias was never in use: it is completed, or
+recreated if it does not fit. Every step can be repeated, also by two replicas at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from memory_extproc.store.milvus.rows import VECTOR, WORDS, quote
 
 log = logger(__name__)
 T = TypeVar("T")
-_LOOKS, _BETWEEN_LOOKS = 40, 0.05  # seconds; for what another replica seems to be making
+_LOOKS, _BETWEEN_LOOKS = 40, 0.05  # number and seconds; waiting for a collection that another replica creates
 _CANARY = "canary \u017e \U0001f424"  # beyond ASCII, so that its encoding is part of the hash
 
 
@@ -44,7 +44,7 @@ class Opening:
         return Capabilities.of(version)
 
     async def place(self, capabilities: Capabilities) -> Placement:
-        """Where rows go, every collection ready. PermanentError names both sides of what does not fit."""
+        """The placement of rows, with every collection ready. PermanentError names both sides of a mismatch."""
         options = self._options
         alias, physical = options.collection, schema.physical_name(options)
         layout = options.chosen_layout
@@ -70,7 +70,7 @@ class Opening:
     async def _prepare(
         self, alias: str, physical: str, shards: int, capabilities: Capabilities
     ) -> Mapping[str, Any]:
-        """What is behind *alias* by then, ready for use; *physical* where there is nothing yet."""
+        """The collection behind *alias*, created as *physical* if missing."""
         described = await self.describe(alias)
         if described is not None and described["collection_name"] == alias:
             raise PermanentError(f"{alias!r} is a collection that was not made by memory-extproc")
@@ -79,7 +79,7 @@ class Opening:
                 raise PermanentError(f"there is no collection {alias!r}")
             await self.index(await self.make(physical, shards, capabilities), capabilities)
             await self._create(alias, lambda limit: self._client.create_alias(physical, alias, timeout=limit))
-            # Of another replica's making, where that was quicker; an older version makes another one.
+            # Another replica may have created it meanwhile, perhaps with an older version.
             described = await self.describe(alias)
         if described is None:
             raise PermanentError(f"the alias {alias!r} is not there after it was made")
@@ -105,7 +105,7 @@ class Opening:
         await self._create(
             physical, lambda limit: self._client.create_collection(physical, schema=made, timeout=limit, **more)
         )
-        # A server drops silently what it does not know.
+        # A server silently drops unknown properties.
         described = await self.describe(physical)
         if described is None:
             raise PermanentError(f"the collection {physical!r} is not there after it was made")
@@ -121,7 +121,7 @@ class Opening:
                 raise
 
     async def _appears(self, name: str) -> bool:
-        """What is being made is refused to others a moment before it is shown to them."""
+        """A collection in creation is refused to others a moment before it is listed."""
         for _ in range(_LOOKS):
             if await self.describe(name) is not None:
                 return True
@@ -199,8 +199,8 @@ class Opening:
         return await self._calls.run("open", self._options.open_timeout, call)
 
 
-# What the other side can do, read from its version. Never found out by trial: Milvus accepts what it does not
-# know and drops it silently, or dies of it.
+# Capabilities of the server, by its version. Trying is no option: Milvus accepts unknown features and drops them
+# silently, or crashes.
 
 _LITE = re.compile(r"milvus_lite-(\d+)\.(\d+)\.(\d+)")
 _SERVER = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -215,8 +215,8 @@ class Capabilities:
 
     @classmethod
     def of(cls, version: str) -> Self:
-        """From what get_server_version returns. A server from PyPI calls itself v2.3.5-lite, so the word alone
-        says nothing. PermanentError for versions that are too old or no version."""
+        """Parse the result of get_server_version. A server from PyPI calls itself v2.3.5-lite, so the word alone
+        proves nothing. PermanentError for versions that are too old or unreadable."""
         for lite, pattern, oldest in ((True, _LITE, _OLDEST_LITE), (False, _SERVER, _OLDEST_SERVER)):
             match = pattern.match(version)
             if match is not None:

@@ -1,7 +1,7 @@
 """Milvus Lite in this process, behind a Unix socket that only our own user can open.
 
-pymilvus would start it on a TCP port of the loopback, where it would give everybody's memories to any local user
-who asks: it knows no passwords."""
+pymilvus would start it on a TCP port of the loopback, where any local user could read all memories, because it has
+no passwords."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ log = logger(__name__)
 # Rows that are not flushed are turned into Python lists by every search. Read when milvus_lite is imported.
 _MEMTABLE_VARIABLE = "MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES"
 _MEMTABLE_BYTES = 2 * 1024 * 1024
-# Arrow's own allocator keeps what it was given: 55 MiB after 10,000 rows. Read when pyarrow is imported.
+# Arrow's own allocator does not return memory: 55 MiB after 10,000 rows. Read when pyarrow is imported.
 _ARROW_POOL_VARIABLE, _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL", "system"
 _MOST_MESSAGE_BYTES = 256 * 1024 * 1024
-_SCHEMA_FILE = "schema.json"  # of a collection; written last but for its data, in one step
+_SCHEMA_FILE = "schema.json"  # of a collection; written in one step, after everything but the data
 _THREADS = 8
 _GRACE_SECONDS = 2.0
-_FROM_THE_SYSTEM = "[Errno "  # begins what an OSError says of itself
+_FROM_THE_SYSTEM = "[Errno "  # prefix of an OSError's message
 _UNEXPECTED = 1  # the code that Lite gives it
 
 
@@ -69,7 +69,7 @@ class EmbeddedLite:
             ) from error
         from pymilvus.grpc_gen import milvus_pb2_grpc  # noqa: PLC0415
 
-        # Logs what fails with the filter, and with it the caller.
+        # It logs failed calls with their filter, which names the caller.
         logging.getLogger("milvus_lite.adapter").setLevel(logging.CRITICAL + 1)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -104,7 +104,7 @@ class EmbeddedLite:
         """Rows of *place* from Lite's own tables; None where the server has to be asked, which knows why."""
         try:
             return LiteReader(self._database).read(place.collection, filter_, fields, place.partitions, most)
-        except Exception as error:  # noqa: BLE001 - of whatever kind: the server refuses the same, with its code
+        except Exception as error:  # noqa: BLE001 - of any kind: the server refuses with the same code
             log.warning("store.direct_read_failed", error=type(error).__name__)
             return None
 
@@ -125,8 +125,8 @@ class EmbeddedLite:
 
 
 def _clear_unfinished(path: Path) -> None:
-    """Removes directories of collections that a crash left without a schema, half made or half dropped: Lite does
-    not know them, and for ever refuses to make one of that name. The file must be ours alone."""
+    """Remove directories of collections that a crash left without a schema, during creation or removal: Lite
+    ignores them, but refuses to create a collection of that name. Needs exclusive use of the file."""
     for collections in (path / "collections", *path.glob("databases/*/collections")):
         for directory in collections.glob("*/"):
             if not (directory / _SCHEMA_FILE).exists():
@@ -134,8 +134,8 @@ def _clear_unfinished(path: Path) -> None:
 
 
 def _one_writer(database: Any, upkeep: futures.Executor) -> Any:
-    """Lite's servicer with one writer at a time in a collection, which Lite needs and does not see to: with two,
-    acknowledged rows get lost. Held here too, because a write whose caller stopped waiting goes on."""
+    """Lite's servicer with one writer at a time per collection: with two, Lite loses acknowledged rows. The lock is
+    here as well, because a write continues after its caller stopped waiting."""
     from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415
     from pymilvus.grpc_gen import milvus_pb2  # noqa: PLC0415
 
@@ -148,7 +148,7 @@ def _one_writer(database: Any, upkeep: futures.Executor) -> Any:
             self._writing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
         def _lock(self, name: str) -> threading.Lock:
-            # An alias and its collection are one.
+            # An alias and its collection share a lock.
             with self._making:
                 return self._writing[database.get_collection(name).name if database.has_collection(name) else name]
 
@@ -157,7 +157,7 @@ def _one_writer(database: Any, upkeep: futures.Executor) -> Any:
                 with self._lock(name):
                     share_upkeep(database, name, upkeep)
                     return _write_checked(database, files, name, write) or answers(status=_refusal(errno.ENOENT))
-            except OSError as error:  # out of what is looked up before it writes; of the rest Lite says so itself
+            except OSError as error:  # from lookups before the write; Lite reports errors of the write itself
                 return answers(status=_refusal(error.errno))
 
         def Insert(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -183,7 +183,7 @@ def _refusal(number: int | None) -> Any:
 
 
 def _write_checked(database: Any, files: LiteFiles, name: str, write: Callable[[], Any]) -> Any:
-    """Lite's answer; None where what it wrote is in no file that the next start finds."""
+    """Lite's answer; None if the written rows are in no file that the next start reads."""
     if files.harm(name) is not None:  # a flush would lose the rows that are in no file any more
         return None
     before = database.get_collection(name)._wal if database.has_collection(name) else None  # noqa: SLF001
@@ -194,52 +194,51 @@ def _write_checked(database: Any, files: LiteFiles, name: str, write: Callable[[
 
 
 def _take_up_again(database: Any, name: str, before: Any) -> None:
-    """Has Lite read a collection anew from its files, after one of them took nothing (a full disk, mostly).
-    *before*: the log that it wrote to when it was asked.
+    """Reload a collection from its files after a failed write (usually a full disk). *before*: its log at the time
+    of the call.
 
-    Lite itself goes on without the rows of a flush that failed, and the next flush deletes the log that still has
-    them; and what it writes behind half a record is not read any more after a crash. The logs as they stand hold
-    every acknowledged row, and a new one is begun."""
+    Lite would continue without the rows of a failed flush, and the next flush would delete the log that still holds
+    them; rows written after half a record are unreadable after a crash. The existing logs hold every acknowledged
+    row, and a new log is begun."""
     if not database.has_collection(name):
         return  # the files are gone: there is nothing to read
     left = database.get_collection(name)
     database._collections = {key: one for key, one in database._collections.items() if one is not left}  # noqa: SLF001
-    left._bg_closed = True  # noqa: SLF001  it merges no segments any more, beside who comes after it
+    left._bg_closed = True  # noqa: SLF001  stop its merges, which would run beside its successor's
     left._bg_executor.shutdown(wait=True)  # noqa: SLF001
     for log in {before, left._wal} - {None}:  # noqa: SLF001
         for sink in (log._data_sink, log._delta_sink):  # noqa: SLF001
             if sink is not None:
                 _let_go(sink)
-    with suppress(OSError):  # without room for an index it is not loaded, and who asks for it is told so
+    with suppress(OSError):  # without room for an index the collection stays unloaded, and callers get an error
         database.get_collection(name).load()
 
 
 def _let_go(log: IO[bytes]) -> None:
-    with suppress(OSError):  # it tries once more to write what it could not
+    with suppress(OSError):  # retries the failed write
         log.close()
     path = Path(log.name)
-    # One would be left by each attempt, for as long as the disk is full.
+    # Each attempt on a full disk would leave an empty log.
     if path.exists() and not path.stat().st_size:
         path.unlink()
 
 
-# Whether the files of Milvus Lite's collections still stand where they were opened.
-#
-# Lite has every row in its memory and goes on answering without its files: what it acknowledges then is gone at
-# the next start.
+# Check that the files of Milvus Lite's collections are still in place. Lite holds all rows in memory and keeps
+# answering without its files, but rows acknowledged then are lost at the next start.
 
 
 class LiteFiles:
-    """Of *database*, a MilvusLite that was opened by this process alone. Some ten microseconds for each
-    question."""
+    """Checks the files of *database*, a MilvusLite that only this process has open. A check takes some ten
+    microseconds."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
-        # By collection, not by name: one that is dropped and made again stands in another directory.
+        # By collection, not by name: a recreated collection has another directory.
         self._stood: WeakKeyDictionary[Any, FileId] = WeakKeyDictionary()
 
     def harm(self, name: str) -> Harm | None:
-        """Of the collection that *name*, an alias perhaps, leads to; None while all is well, or nothing is held."""
+        """The damage to the collection behind *name*, which may be an alias; None if there is none, or no file is
+        open."""
         collection = self._find_collection(name)
         if collection is None:
             return None
@@ -250,7 +249,7 @@ class LiteFiles:
             return Harm.REPLACED
         log = collection._wal  # noqa: SLF001
         for sink in (log._data_sink, log._delta_sink):  # noqa: SLF001
-            # One that is closed just now was written to its end: its rows are in other files.
+            # A log closed just now is complete: its rows are in other files.
             with suppress(ValueError):
                 if sink is not None and file_id(sink.name) != file_id(sink.fileno()):
                     return Harm.LOG_GONE

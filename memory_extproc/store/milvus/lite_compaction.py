@@ -1,8 +1,8 @@
-"""Has the bytes of deleted rows leave Milvus Lite's files: it marks them deleted and keeps them for ever.
+"""Remove the bytes of deleted rows from Milvus Lite's files, which otherwise keep them for ever.
 
-A collection is copied, without them, to its twin; the alias, which everybody uses, moves to the twin in one step,
-and the old one is dropped with its files. A twin without an alias is what a crash left behind, before or after that
-step, and goes when the store is opened."""
+A collection is copied, without them, to its twin; the alias, which all callers use, moves to the twin in one step,
+and the old collection is dropped with its files. A twin without an alias comes from a crash before or after that
+step, and is removed when the store is opened."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Rewriting:
         log.info("store.rewritten", rows=copied)
 
     async def tidy(self, aliases: Sequence[str]) -> None:
-        """Drops what rewrites that a crash cut short left behind. The file must be ours alone."""
+        """Remove the remains of interrupted rewrites. Needs exclusive use of the file."""
         for alias in aliases:
             await self._drop(twin((await self._describe(alias))["collection_name"]))
 

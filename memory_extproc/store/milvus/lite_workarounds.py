@@ -1,7 +1,7 @@
-"""What Milvus Lite in this process needs around it.
+"""Workarounds for Milvus Lite in this process.
 
-Its own reads make a Python object of every number of the vector of every row that matches, also to count them or to
-list their ids: 15 kB and 0.2 ms each, all of them at once for a count. Rows are read from its tables instead."""
+Its own reads make a Python object of every number of the vector of every matching row, also to count or list ids:
+15 kB and 0.2 ms per row, all at once for a count. Rows are read from its tables instead."""
 
 from __future__ import annotations
 
@@ -126,10 +126,8 @@ def share_upkeep(database: Any, name: str, executor: futures.Executor) -> None:
         collection._bg_executor = _SharedUpkeep(executor)  # noqa: SLF001
 
 
-# pandas for who imports it and hardly ever needs it: loaded when it is first used.
-#
-# pymilvus imports it for data frames, and pyarrow for its conversions; nobody here makes any. It takes a quarter
-# of a second and 40 MiB.
+# Load pandas on first use. pymilvus imports it for data frames, and pyarrow for its conversions; we use neither.
+# The import takes a quarter of a second and 40 MiB.
 
 _TYPES = "pandas.api.types"
 _QUESTIONS = ("infer_dtype", "is_array_like", "is_float", "is_list_like", "is_scalar")
@@ -144,7 +142,7 @@ class _KindOfFrame(type):
 
 
 class _DataFrame(metaclass=_KindOfFrame):
-    """Stands for pandas.DataFrame in annotations and where it is asked whether something is one."""
+    """Stands for pandas.DataFrame in annotations and isinstance checks."""
 
 
 def _asked_later(question: str) -> Callable[..., Any]:
@@ -156,8 +154,8 @@ def _asked_later(question: str) -> Callable[..., Any]:
 
 @contextmanager
 def pandas_later() -> Iterator[None]:
-    """What imports pandas inside gets something that stands for it; what does so afterwards, pandas itself. Where
-    it is loaded already nothing changes."""
+    """Imports of pandas inside get a stand-in; later imports get pandas itself. No effect if pandas is loaded
+    already."""
     if "pandas" in sys.modules:
         yield
         return
@@ -179,8 +177,7 @@ class _Absent(MetaPathFinder):
 
 
 def arrow_without_pandas() -> None:
-    """Pyarrow looks once whether there is pandas, with the first array that it makes, and loads it then. What it is
-    asked to convert to pandas later it converts all the same."""
+    """Pyarrow looks for pandas once, with the first array that it makes. Later conversions to pandas still work."""
     if "pandas" in sys.modules:
         return
     absent = _Absent()

@@ -1,4 +1,4 @@
-"""What the adapter to Milvus is told. Plain values; the defaults of the configuration stand in settings."""
+"""Options of the Milvus adapter. Plain values; settings hold the defaults of the configuration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MilvusOptions:
     address: str = ""  # host:port or a URI; empty: a Lite file at *path*
     path: Path = Path("data/milvus.db")  # a directory that milvus-lite makes
     layout: Layout = Layout.AUTO
-    shards: int = 16  # of a new Lite file; one that is there keeps the number it was made with
+    shards: int = 16  # of a new Lite file; an existing file keeps its number
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
@@ -38,14 +38,14 @@ class MilvusOptions:
     tls_key: str = ""
     tls_server_name: str = ""
     full_text: bool = True  # an index of words in new collections, where the other side has it
-    timeout: timedelta = timedelta(seconds=1)  # of one call
-    open_timeout: timedelta = timedelta(seconds=30)  # of one step of opening: creating, indexing, loading
-    content_bytes: int = CONTENT_BYTES  # of one text in UTF-8; the rest is cut off
-    as_it_is: bool = False  # whatever model made it: to be read, and never to be made
+    timeout: timedelta = timedelta(seconds=1)  # per call
+    open_timeout: timedelta = timedelta(seconds=30)  # per step of opening: creating, indexing, loading
+    content_bytes: int = CONTENT_BYTES  # per text in UTF-8; the rest is cut off
+    as_it_is: bool = False  # read-only, with vectors of any model; never created
     flush_rows: int = 200  # Lite reads rows that are not flushed about a hundred times slower
-    flush_idle: timedelta = timedelta(seconds=30)  # without a write, before what waits is flushed
+    flush_idle: timedelta = timedelta(seconds=30)  # without a write, before a flush
     breaker_failures: int = 3  # in a row, before calls are refused
-    breaker_pause: timedelta = timedelta(seconds=1)  # then one call is let through to see
+    breaker_pause: timedelta = timedelta(seconds=1)  # then a single call tests the store
     probe_every: timedelta = timedelta(seconds=2)  # while the store is open and not up
 
     @property
@@ -69,7 +69,7 @@ class MilvusOptions:
 
 # Which collection an owner's rows are in, and how to narrow a read to them.
 
-_BUCKETS = 16  # partitions that Lite makes for a partition key, whatever number it is asked for
+_BUCKETS = 16  # partitions that Lite makes for a partition key, regardless of the option
 
 
 def bucket(user: str) -> str:

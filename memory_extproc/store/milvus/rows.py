@@ -44,8 +44,8 @@ SCALARS = (
 
 
 def to_row(row: Embedded) -> dict[str, Any]:
-    """Of a memory that passed rules.check_rows. Every field is written, because an old server has no nullable
-    ones; 0 stands for no time."""
+    """The row of a memory that passed rules.check_rows. Every field is set, because an old server has no nullable
+    fields; 0 means no time."""
     memory = row.memory
     return {
         "id": memory.id,
@@ -118,8 +118,8 @@ def to_embedded(row: Mapping[str, Any]) -> Embedded:
 def readable(
     found: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], T], tells: Callable[[str], object]
 ) -> list[T]:
-    """What *read* makes of each row; a row it cannot read (of a newer version, or damaged) is left out, logged and
-    told to *tells* (as Metrics.unreadable has it), because one such row must not hide all the others."""
+    """The rows decoded by *read*. An unreadable row (of a newer version, or damaged) is skipped, logged and
+    reported to *tells* (as Metrics.unreadable has it), because it must not hide the others."""
     made: list[T] = []
     for row in found:
         try:
@@ -147,8 +147,8 @@ _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\
 
 
 def quote(text: str) -> str:
-    """*text* as a string literal that servers and Lite read alike: Lite knows no escapes by number, so all but
-    what would end the literal stands as it is."""
+    """*text* as a string literal for servers and Lite alike: Lite knows no numeric escapes, so only the characters
+    that would end the literal are escaped."""
     return f'"{text.translate(_ESCAPES)}"'
 
 
@@ -163,7 +163,7 @@ def with_ids(ids: Iterable[str]) -> str:
 
 
 def recallable(owner: Owner, scope: Scope, now: datetime) -> str:
-    """What Memory.recallable and Scope.holds say, in Milvus' words; but for the origins, whose globs it lacks."""
+    """Memory.recallable and Scope.holds as a Milvus filter, except for the globs of origins, which Milvus lacks."""
     parts = [
         of_owner(owner),
         f"state == {quote(MemoryState.ACTIVE.value)}",
@@ -200,12 +200,12 @@ def matching(owner: Owner, chosen: Conditions) -> str:
 
 
 # --- listing -----------------------------------------------------------------------------------------
-# Everything of a store in parts that one answer holds.
+# List a whole store in parts that fit into one answer.
 
 Row = Mapping[str, Any]
 
 _BEHIND = "~"  # stands behind all that ids are made of (rules.is_id), as a store compares them
-_MOST = 2_000  # rows of one answer: some 20 ms for Lite, of which this process has the half to itself
+_MOST = 2_000  # rows per answer: Lite needs some 20 ms for them, half of it in this process
 _PARTS = 8  # that rows are taken apart into when an answer does not hold them
 _NAMES = ("tenant_id", "user_id")
 
@@ -248,8 +248,8 @@ async def shares(
 
 
 def _parts(least: str, below: str, some: set[str]) -> list[tuple[str, str]]:
-    """The ids from *least* up to *below* in parts that begin with some of *some*: two or more that were found
-    between them. Each part leaves one of those out, so each step comes nearer to the end, whatever was found."""
+    """Split the id range from *least* to *below* by the prefixes *some*, two or more of which were found in it.
+    Each part excludes a prefix, so the recursion ends in any case."""
     found = sorted(some)
     step = max(1, len(found) // _PARTS)
     starts = [least, *found[step::step]]

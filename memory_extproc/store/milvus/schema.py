@@ -1,4 +1,4 @@
-"""The collection: its fields, what is written about it, and whether one that is there is ours."""
+"""The collection's schema and properties, and the check of an existing collection."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def physical_name(options: MilvusOptions) -> str:
 
 
 def schema(options: MilvusOptions, *, words: bool) -> CollectionSchema:
-    """Nothing nullable, no dynamic field, no time type: servers drop the first two silently and an old one dies
-    of the third. *words*: with an index of the content's words, which cannot be added later."""
+    """The schema: no nullable or dynamic field and no time type, because servers drop the first two silently and an
+    old server crashes on the third. *words*: with a full-text index, which cannot be added later."""
     made = AsyncMilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
     for name in SCALARS:
         if name in _INTEGERS:
@@ -66,7 +66,7 @@ def _length(name: str, options: MilvusOptions) -> int:
 
 
 def properties(options: MilvusOptions, shards: int) -> dict[str, str]:
-    """What a collection says about itself. Lite drops descriptions and keeps properties."""
+    """The properties of a collection. Lite drops descriptions and keeps properties."""
     return {
         f"{_PREFIX}schema": str(VERSION),
         f"{_PREFIX}readable_from": str(READABLE_FROM),
@@ -77,12 +77,12 @@ def properties(options: MilvusOptions, shards: int) -> dict[str, str]:
 
 
 def properties_of(described: Mapping[str, Any]) -> dict[str, str]:
-    """What a collection says about itself, for a copy of the same rows."""
+    """The properties of a collection, for a copy of its rows."""
     return {name: value for name, value in described["properties"].items() if name.startswith(_PREFIX)}
 
 
 def _number(described: Mapping[str, Any], name: str) -> int:
-    """1 where the collection does not say: the first ones did not."""
+    """1 by default: the first collections have no number."""
     written = described.get("properties", {}).get(f"{_PREFIX}{name}", "")
     return int(written) if written.isdecimal() else 1
 
@@ -96,14 +96,14 @@ def shards_of(described: Mapping[str, Any]) -> int:
 
 
 def has_words(described: Mapping[str, Any]) -> bool:
-    """Whether the collection fills and has an index of words. One of an older server or version has none, and one
-    whose function a server dropped would never find any."""
+    """Whether the collection has a full-text index and fills it. A collection of an older server or version has
+    none, and without its function the index stays empty."""
     fields = {one["name"] for one in described["fields"]}
     return WORDS in fields and any(WORDS in one["output_field_names"] for one in described.get("functions") or ())
 
 
 def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
-    """PermanentError naming both sides unless the collection is one that *options* would make."""
+    """PermanentError, naming both sides, unless the collection matches *options*."""
     name = described.get("collection_name", "")
     shards_of(described)
     version, readable_from = _number(described, "schema"), _number(described, "readable_from")
@@ -132,6 +132,6 @@ def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
 
 
 def _seen(fields: Mapping[str, Any], version: int) -> set[str]:
-    """What a newer version has beside ours, it fills by itself: it says that we can read and write it."""
+    """Fields of a newer version have defaults: its version stamp says that we can read and write it."""
     ours = {*SCALARS, VECTOR}
     return fields.keys() & ours if version > VERSION else fields.keys() - {WORDS}

@@ -1,4 +1,4 @@
-"""An open Milvus: what there is only then, and the one way in which it is asked."""
+"""An open Milvus connection, and the single way to call it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from memory_extproc.store.milvus.lite import EmbeddedLite
 from memory_extproc.store.milvus.options import MilvusOptions, Place, Placement
 
 T = TypeVar("T")
-STRONG, BOUNDED = "Strong", "Bounded"  # how fresh what is read must be, in Milvus' words
+STRONG, BOUNDED = "Strong", "Bounded"  # Milvus' consistency levels for reads
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Calls are bounded in time, counted, and let in one by one where the other side needs that."""
+    """Calls have a time limit, are counted, and are serialized where the server needs that."""
 
     client: AsyncMilvusClient
     capabilities: Capabilities
@@ -71,7 +71,7 @@ class Opened:
         return found
 
     async def search(self, operation: str, place: Place, **asked: Any) -> Sequence[Mapping[str, Any]]:
-        """Hits of one search, best first. *asked* goes to the client."""
+        """Hits of a search, best first. *asked* goes to the client."""
 
         async def search(limit: float) -> Any:
             return await self.client.search(
@@ -88,7 +88,7 @@ class Opened:
 
     @asynccontextmanager
     async def writing(self, place: Place) -> AsyncIterator[None]:
-        """One writer at a time where the other side needs that."""
+        """Serialize writers where the server needs that."""
         if self.capabilities.one_writer:
             async with self.gates[place.collection].writing():
                 yield
@@ -187,7 +187,7 @@ class Flusher:
         self._wrote.set()
 
     async def flush(self, collections: Sequence[str]) -> None:
-        """What cannot be flushed now is tried again after the next write: it is on disk in any case."""
+        """A failed flush is retried after the next write: the rows are on disk in any case."""
         for one in collections:
             self._waiting.pop(one, None)
             try:
@@ -210,9 +210,8 @@ class Flusher:
             await self.flush([one for one, rows in self._waiting.items() if rows >= self._options.flush_rows])
 
 
-# Many readers or one writer of a collection, for Milvus Lite.
-#
-# With two writers Lite loses acknowledged rows, and a read while it flushes shows deleted rows again.
+# Many readers or one writer of a collection, for Milvus Lite. With two writers Lite loses acknowledged rows, and a
+# read during a flush shows deleted rows again.
 
 
 class Gate:

@@ -1,4 +1,4 @@
-"""Memories in Milvus: a server, or a Lite file in this process. One adapter; placement.py has the two layouts."""
+"""The MemoryStore over Milvus, a server or a Lite file in this process; placement.py has the two layouts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from memory_extproc.store.milvus.rows import owners_in
 from memory_extproc.store.milvus.session import BOUNDED, STRONG, Flusher, Gate, Loading, Opened
 from memory_extproc.store.rules import check_owner, check_rows, check_vector, fit, is_id, searchable
 
-_BATCH = 500  # rows in one message: below 64 MiB with every field full, and quick enough for one time limit
+_BATCH = 500  # rows per message: below 64 MiB with every field full, and quick enough for the time limit
 _LITE_BATCH = 100  # readers of a Lite collection wait for its writer
 _MOST_HITS = 16_384  # a server finds at most
 _LEAST_EF = 64
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 class MilvusStore:
-    """A MemoryStore. Open it before use, as often as it takes; close it at the end. One event loop owns it."""
+    """A MemoryStore. `open` may be called repeatedly; close it at the end. An event loop owns it."""
 
     def __init__(
         self, options: MilvusOptions, metrics: Metrics, *, now: Now, clock: Clock = time.monotonic
@@ -114,7 +114,7 @@ class MilvusStore:
                 loading = Loading(client, self._options, self._calls, placement.aliases)
                 undo.push_async_callback(loading.end)
                 if not capabilities.exact_only:
-                    # Not until it is done: a server that loads may answer queries of what it has loaded.
+                    # A loading server may answer queries from its loaded part, so wait until it is done.
                     loading.begin()
                     await loading.wait(self._options.timeout)
                 self._opened = Opened(
@@ -138,7 +138,7 @@ class MilvusStore:
         return lite
 
     async def _probe(self) -> None:
-        """While the store is not up: nobody may be left to write, and a replica may wait for it."""
+        """While the store is down: there may be no traffic that would notice its return."""
         while True:
             await asyncio.sleep(self._options.probe_every.total_seconds())
             if not self._calls.up:
@@ -149,7 +149,7 @@ class MilvusStore:
             await self.probe()
 
     async def probe(self) -> None:
-        """Reads, writes a row and deletes it: raises what anybody's read or write would raise now."""
+        """Read, write and delete a row, raising the errors that traffic would meet now."""
         row = _probe_row(self._options, self._now())
         await self.get(_PROBE, [row.memory.id])
         await self.put(_PROBE, [row])
@@ -158,7 +158,7 @@ class MilvusStore:
 
     async def put(self, owner: Owner, rows_: Sequence[Embedded]) -> None:
         check_rows(owner, rows_, self._options.dimension)
-        # Upserting one id twice in one message is undefined; the last one counts.
+        # Upserting an id twice in a message is undefined; the last row counts.
         latest = {row.memory.id: rows.to_row(fit(row, self._options.content_bytes)) for row in rows_}
         ready = list(latest.values())
         opened = self._ready()
@@ -222,13 +222,13 @@ class MilvusStore:
         return await self._let_go(opened, place.collection)
 
     async def compact(self) -> bool:
-        """As purge, of every collection: for everybody."""
+        """As purge, for every collection."""
         opened = self._ready()
         done = [await self._let_go(opened, alias) for alias in opened.placement.aliases]
         return all(done)
 
     def meta(self) -> MetaCollection | None:
-        """Where copies of what replicas share are kept; None in a Lite file of this process."""
+        """The collection for copies of shared state; None in a Lite file of this process."""
         return MetaCollection(self._ready, f"{self._options.collection}_meta") if self._options.uri else None
 
     async def _let_go(self, opened: Opened, alias: str) -> bool:
@@ -304,7 +304,7 @@ class MilvusStore:
         return self._readable(found, rows.to_head)
 
     def as_they_rest(self, owner: Owner, size: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
-        """Every row of *owner* as Milvus has it, also one that this version cannot read."""
+        """Every row of *owner* in Milvus, unreadable rows included."""
         return self._pages(owner, size, STRONG)
 
     def _readable(self, found: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], T]) -> list[T]:
@@ -341,7 +341,7 @@ class MilvusStore:
     async def _by_ids(
         self, operation: str, owner: Owner, ids: Sequence[str], fields: Sequence[str], level: str
     ) -> list[Mapping[str, Any]]:
-        """Those of *ids* that are *owner*'s; *fields* include the owner's two."""
+        """Rows of *owner* among *ids*; *fields* include the owner's two."""
         check_owner(owner)
         opened = self._ready()
         place = opened.placement.of(owner)
@@ -366,7 +366,7 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 def _probe_row(options: MilvusOptions, now: datetime) -> Embedded:
-    """The same one each time, so that no more than one is left behind."""
+    """The same row each time, so a crash leaves at most a single row."""
     memory = Memory(
         id=digest("store probe"),
         owner=_PROBE,

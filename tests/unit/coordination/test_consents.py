@@ -60,8 +60,8 @@ def consents(
 async def test_who_never_chose_has_the_tenants_default() -> None:
     terms = ConsentTerms(default=Consent.ON, tenants={"acme": Consent.OFF})
     known = consents(Records(), Clock(), terms)
-    assert await known.allowed(ANN) is Consent.OFF
-    assert await known.allowed(Owner("", "ann")) is Consent.ON
+    assert await known.read_consent(ANN) is Consent.OFF
+    assert await known.read_consent(Owner("", "ann")) is Consent.ON
 
 
 @pytest.mark.parametrize("chosen", list(Consent))
@@ -69,28 +69,28 @@ async def test_a_choice_counts_more_than_the_default_and_is_told_with_its_histor
     clock = Clock()
     known = consents(Records(), clock, ConsentTerms(default=Consent.OFF))
     change = await known.set(ANN, chosen, by="ann")
-    assert await known.allowed(ANN) is chosen
+    assert await known.read_consent(ANN) is chosen
     assert await known.get(ANN) is chosen
     assert await known.history(ANN) == (change,)
     assert change == ConsentChange(chosen, clock(), "ann")
-    assert await known.allowed(BOB) is Consent.OFF
+    assert await known.read_consent(BOB) is Consent.OFF
 
 
 async def test_a_change_holds_here_at_once_and_elsewhere_soon() -> None:
     records, clock = Records(), Clock()
     here, there = consents(records, clock), consents(records, clock)
-    assert await there.allowed(ANN) is Consent.ON
+    assert await there.read_consent(ANN) is Consent.ON
     await here.set(ANN, Consent.OFF, by="ann")
-    assert await here.allowed(ANN) is Consent.OFF
+    assert await here.read_consent(ANN) is Consent.OFF
     clock.passes(LIMITS.fresh)
-    assert await there.allowed(ANN) is Consent.OFF
+    assert await there.read_consent(ANN) is Consent.OFF
 
 
 async def test_the_records_are_asked_once_in_a_while_only() -> None:
     records, clock = Records(), Clock()
     known = consents(records, clock)
     for _ in range(10):
-        await known.allowed(ANN)
+        await known.read_consent(ANN)
     assert records.asked == 1
 
 
@@ -98,42 +98,42 @@ async def test_a_yes_counts_for_a_grace_while_the_records_are_away_and_a_no_for_
     records, clock = Records(), Clock()
     known = consents(records, clock)
     await known.set(ANN, Consent.OFF, by="ann")
-    assert await known.allowed(BOB) is Consent.ON
+    assert await known.read_consent(BOB) is Consent.ON
     records.away = True
     clock.passes(LIMITS.fresh)
-    assert await known.allowed(BOB) is Consent.ON
+    assert await known.read_consent(BOB) is Consent.ON
     clock.passes(LIMITS.grace)
-    assert await known.allowed(BOB) is None
-    assert await known.allowed(ANN) is Consent.OFF
+    assert await known.read_consent(BOB) is None
+    assert await known.read_consent(ANN) is Consent.OFF
     records.away = False
     clock.passes(LIMITS.pause)
-    assert await known.allowed(BOB) is Consent.ON
+    assert await known.read_consent(BOB) is Consent.ON
 
 
 async def test_without_records_nothing_is_known_of_a_stranger_and_so_nothing_allowed() -> None:
     records = Records()
     records.away = True
-    assert await consents(records, Clock()).allowed(ANN) is None
+    assert await consents(records, Clock()).read_consent(ANN) is None
 
 
 async def test_records_that_hang_cost_a_request_its_patience_once_and_the_next_nothing() -> None:
     records = Records()
     records.hangs = True
     known = consents(records, Clock(), patience=timedelta(milliseconds=1))
-    assert await known.allowed(ANN) is None
-    assert await known.allowed(BOB) is None
+    assert await known.read_consent(ANN) is None
+    assert await known.read_consent(BOB) is None
     assert records.asked == 1
 
 
 async def test_a_no_that_could_not_be_written_holds_here_all_the_same() -> None:
     records, clock = Records(), Clock()
     known = consents(records, clock)
-    await known.allowed(ANN)
+    await known.read_consent(ANN)
     records.away = True
     with pytest.raises(TransientError):
         await known.set(ANN, Consent.OFF, by="ann")
     clock.passes(LIMITS.fresh)
-    assert await known.allowed(ANN) is Consent.OFF
+    assert await known.read_consent(ANN) is Consent.OFF
 
 
 async def test_a_yes_that_could_not_be_written_changes_nothing() -> None:
@@ -143,7 +143,7 @@ async def test_a_yes_that_could_not_be_written_changes_nothing() -> None:
     records.away = True
     with pytest.raises(TransientError):
         await known.set(ANN, Consent.ON, by="ann")
-    assert await known.allowed(ANN) is Consent.OFF
+    assert await known.read_consent(ANN) is Consent.OFF
 
 
 async def test_an_answer_from_before_a_change_does_not_outlive_it() -> None:
@@ -160,12 +160,12 @@ async def test_an_answer_from_before_a_change_does_not_outlive_it() -> None:
 
     records, clock = Slow(), Clock()
     known = consents(records, clock, patience=timedelta(seconds=10))
-    asking = asyncio.create_task(known.allowed(ANN))
+    asking = asyncio.create_task(known.read_consent(ANN))
     await records.reading.wait()
     await known.set(ANN, Consent.OFF, by="ann")
     records.go_on.set()
     assert await asking is Consent.OFF
-    assert await known.allowed(ANN) is Consent.OFF
+    assert await known.read_consent(ANN) is Consent.OFF
 
 
 async def test_only_so_many_owners_are_held() -> None:
@@ -173,21 +173,21 @@ async def test_only_so_many_owners_are_held() -> None:
     known = Consents(records, ConsentTerms(), ConsentLimits(owners=2), now=clock)
     owners: Sequence[Owner] = [Owner("acme", str(n)) for n in range(3)]
     for owner in owners:
-        await known.allowed(owner)
-    await known.allowed(owners[0])
+        await known.read_consent(owner)
+    await known.read_consent(owners[0])
     assert records.asked == 4
 
 
 async def test_other_terms_hold_at_once_for_who_never_chose_and_change_no_choice() -> None:
     records, clock = Records(), Clock()
     known = consents(records, clock)
-    assert await known.allowed(ANN) is Consent.ON
+    assert await known.read_consent(ANN) is Consent.ON
     await known.set(BOB, Consent.ON, by="bob")
     known.reconfigure(ConsentTerms(default=Consent.OFF), LIMITS)
-    assert await known.allowed(ANN) is Consent.OFF
-    assert await known.allowed(BOB) is Consent.ON
+    assert await known.read_consent(ANN) is Consent.OFF
+    assert await known.read_consent(BOB) is Consent.ON
     known.reconfigure(ConsentTerms(), LIMITS)
-    assert await known.allowed(ANN) is Consent.ON
+    assert await known.read_consent(ANN) is Consent.ON
 
 
 async def test_a_no_that_could_not_be_written_outlives_a_change_of_terms() -> None:
@@ -197,7 +197,7 @@ async def test_a_no_that_could_not_be_written_outlives_a_change_of_terms() -> No
     with pytest.raises(TransientError):
         await known.set(ANN, Consent.OFF, by="ann")
     known.reconfigure(ConsentTerms(tenants={"acme": Consent.ON}), LIMITS)
-    assert await known.allowed(ANN) is Consent.OFF
+    assert await known.read_consent(ANN) is Consent.OFF
 
 
 @pytest.mark.parametrize("jump", [timedelta(hours=-2), timedelta(hours=2)])
@@ -206,13 +206,13 @@ async def test_whatever_becomes_of_the_wall_clock_a_no_said_elsewhere_is_heard_a
 ) -> None:
     records, wall, passing = Records(), Clock(), Clock()
     known = Consents(records, ConsentTerms(), LIMITS, now=wall, monotonic_now=passing)
-    assert await known.allowed(ANN) is Consent.ON
+    assert await known.read_consent(ANN) is Consent.ON
     records.away = True
-    assert await known.allowed(BOB) is None
+    assert await known.read_consent(BOB) is None
     wall.passes(jump)
     records.away = False
     await records.add(ANN, ConsentChange(Consent.OFF, wall(), "another replica"))
-    assert await known.allowed(ANN) is Consent.ON  # it was just asked
+    assert await known.read_consent(ANN) is Consent.ON  # it was just asked
     passing.passes(LIMITS.fresh)
-    assert await known.allowed(ANN) is Consent.OFF
-    assert await known.allowed(BOB) is Consent.ON
+    assert await known.read_consent(ANN) is Consent.OFF
+    assert await known.read_consent(BOB) is Consent.ON

@@ -26,7 +26,7 @@ async def test_who_is_told_to_end_as_redis_takes_the_command_ends(answer: str) -
         return await asyncio.wait_for(taken, 30)  # as redis-py does while it sends
 
     async with RedisLink(NOBODY, LIMITS) as link:
-        task = asyncio.create_task(link.bounded(command()))
+        task = asyncio.create_task(link.limit_time(command()))
         await asked.wait()
         if answer == "an answer":
             taken.set_result(answer)
@@ -45,9 +45,9 @@ async def test_who_is_not_told_to_end_gets_what_redis_answers() -> None:
         raise faults.ConnectionError
 
     async with RedisLink(NOBODY, LIMITS) as link:
-        assert await link.bounded(answer()) == "an answer"
+        assert await link.limit_time(answer()) == "an answer"
         with pytest.raises(TransientError):
-            await link.bounded(refusal())
+            await link.limit_time(refusal())
 
 
 async def test_what_is_tidied_up_after_the_end_still_reaches_redis() -> None:
@@ -63,7 +63,7 @@ async def test_what_is_tidied_up_after_the_end_still_reaches_redis() -> None:
             began.set()
             await asyncio.Event().wait()
         finally:
-            await link.bounded(give_back())
+            await link.limit_time(give_back())
 
     async with RedisLink(NOBODY, LIMITS) as link:
         task = asyncio.create_task(works(link))
@@ -89,6 +89,6 @@ async def test_redis_is_asked_for_until_it_answers_whatever_the_client_raises_me
     async with RedisLink(NOBODY, LinkLimits(failures=1, pause=timedelta())) as link:
         monkeypatch.setattr(link.client, "ping", ping)
         with pytest.raises(TransientError):
-            await link.bounded(away())
+            await link.limit_time(away())
         await until(lambda: link.answering, "it answers")
         assert not faults_left

@@ -19,7 +19,7 @@ from memory_extproc.evaluation.by_intent import (
     sample_set,
 )
 from memory_extproc.evaluation.datasets import DatasetError
-from memory_extproc.evaluation.runner import Bounds, played
+from memory_extproc.evaluation.runner import Bounds, play
 from memory_extproc.learn.messages import judge
 from memory_extproc.model import Outcome, Ranked, RecallResult
 from memory_extproc.recall.prompt_block import render
@@ -118,7 +118,7 @@ async def judged_lines(tmp_path: Path, question: IntentQuestion, *lines: str) ->
     """Whether answered, how many lines, how many to the point."""
     intents = read_intent_set(written(tmp_path / "set.jsonl", *MESSAGES, a_question()))
     bench = a_bench()
-    async with played(
+    async with play(
         intents.people[0][0], bench.embedder, bench.metrics,
         extractor=None, judged=judge, partition=PartitionLimits(),
     ) as there:  # fmt: skip

@@ -24,7 +24,7 @@ from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, wr
 @asynccontextmanager
 async def learned(dataset: Dataset, bench: Bench) -> AsyncIterator[Sequence[Played]]:
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(bench.played(one, bench.partition)) for one in dataset.conversations]
+        yield [await stack.enter_async_context(bench.play(one, bench.partition)) for one in dataset.conversations]
 
 
 @pytest.fixture

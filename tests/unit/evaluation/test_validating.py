@@ -9,7 +9,7 @@ import pytest
 
 from memory_extproc.evaluation.datasets import Dataset, read_dataset
 from memory_extproc.evaluation.foreign import Names
-from memory_extproc.evaluation.training import Gathered, ablation, examples_of, judged_by, validated
+from memory_extproc.evaluation.training import Gathered, ablation, cross_validate, examples_of, judged_by
 from tests.unit.evaluation.benches import gather_from
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines
 
@@ -51,7 +51,7 @@ async def test_questions_that_a_set_calls_unanswerable_are_gathered_too(tmp_path
 
 async def test_held_out_recall_is_that_of_all_conversations(locomo: Dataset) -> None:
     kept = [one for one in await gather_from(locomo) if one.names is Names.KEPT]
-    found = validated(kept, examples_of(kept, normalised), l2=0.1)
+    found = cross_validate(kept, examples_of(kept, normalised), l2=0.1)
     assert set(found.by_conversation) == {"one", "two", "three"}
     assert found.recall[10] == 1.0  # six messages
     assert found.spread(10) == 0.0

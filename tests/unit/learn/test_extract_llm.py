@@ -17,7 +17,7 @@ from memory_extproc.learn.extract.extractor import Fallback, Measured
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError, strict_schema
 from memory_extproc.learn.extract.llm_extractor import PROMPT, LlmExtractor, Reply
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.extract.statements import resolved
+from memory_extproc.learn.extract.statements import resolve_event_time
 from memory_extproc.model import MemoryType, Source
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.testing.models import CannedCompletions
@@ -211,7 +211,7 @@ async def test_a_fact_has_its_context_its_day_its_kind_and_its_weight() -> None:
     ],
 )
 def test_the_day_of_a_fact_is_counted_from_the_day_it_was_said(asked: str, proposed: str, day: str) -> None:
-    assert resolved(asked, MONDAY.date(), proposed) == day
+    assert resolve_event_time(asked, MONDAY.date(), proposed) == day
 
 
 async def test_turns_learned_from_before_are_shown_as_such_and_give_no_facts() -> None:

@@ -19,7 +19,7 @@ async def test_a_tenant_with_many_waiting_delays_another_by_one_place_only() -> 
     gate = asyncio.Event()
 
     async def work(tenant: str, number: int) -> None:
-        async with slots.taken(tenant):
+        async with slots.acquire(tenant):
             await gate.wait()
             order.append(f"{tenant}{number}")
 
@@ -37,7 +37,7 @@ async def test_no_more_than_there_are_places_are_in_at_once() -> None:
 
     async def work(tenant: str) -> None:
         nonlocal inside, most
-        async with slots.taken(tenant):
+        async with slots.acquire(tenant):
             inside += 1
             most = max(most, inside)
             await asyncio.sleep(0)
@@ -50,11 +50,11 @@ async def test_no_more_than_there_are_places_are_in_at_once() -> None:
 @pytest.mark.parametrize("when", ["waiting", "given"])
 async def test_who_gives_up_loses_no_place(when: str) -> None:
     slots = FairSemaphore(1)
-    inside = slots.taken("a")
+    inside = slots.acquire("a")
     await inside.__aenter__()
 
     async def work() -> str:
-        async with slots.taken("b"):
+        async with slots.acquire("b"):
             return "done"
 
     gone, patient = asyncio.create_task(work()), asyncio.create_task(work())
@@ -68,16 +68,16 @@ async def test_who_gives_up_loses_no_place(when: str) -> None:
         await inside.__aexit__(None, None, None)
     assert await patient == "done"
     assert gone.cancelled()
-    async with slots.taken("c"):
+    async with slots.acquire("c"):
         pass
 
 
 async def test_a_fault_inside_gives_the_place_back() -> None:
     slots = FairSemaphore(1)
     with pytest.raises(ValueError, match="inside"):
-        async with slots.taken("a"):
+        async with slots.acquire("a"):
             raise ValueError("inside")
-    async with slots.taken("b"):
+    async with slots.acquire("b"):
         pass
 
 
@@ -86,7 +86,7 @@ async def test_another_number_of_places_counts_at_once_and_who_is_in_stays_in() 
 
     async def work() -> None:
         nonlocal inside
-        async with slots.taken("a"):
+        async with slots.acquire("a"):
             inside += 1
             await gate.wait()
             inside -= 1
@@ -102,7 +102,7 @@ async def test_another_number_of_places_counts_at_once_and_who_is_in_stays_in() 
     assert inside == 3
     gate.set()
     await asyncio.gather(*tasks)
-    async with slots.taken("b"):
+    async with slots.acquire("b"):
         waiting = asyncio.create_task(work())
         await settle()
         assert not waiting.done(), "one place, as was said last"

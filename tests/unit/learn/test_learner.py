@@ -136,7 +136,7 @@ async def test_a_correction_of_a_message_that_is_shown_and_not_stored_stays() ->
     async with world.learner() as learner:
         await learner.accept(world.exchange(BUDGET))
         await learner.wait_visible(Caller(ANN))
-        (there,) = world.partitions.unstored(ANN)
+        (there,) = world.partitions.list_unstored(ANN)
         memory = replace(there, content=right, metadata={**there.metadata, "revision": 2})
         await world.partitions.put(ANN, [Embedded(memory, await world.embedder.embed_query(right))])
     assert await world.stored() == [right]
@@ -490,7 +490,7 @@ async def test_a_repeated_last_word_ends_the_session_too() -> None:
 
 async def test_last_words_of_which_nothing_may_be_kept_end_the_session_too() -> None:
     class Screens(Unscreened):
-        async def screened(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
+        async def screen(self, exchanged: Exchanged, *, waited: bool = False) -> Screened | TurnOutcome:
             return TurnOutcome.OVER_QUOTA if exchanged.ends_session else Screened(exchanged, exchanged)
 
     world = Surroundings(screens=Screens())

@@ -130,17 +130,17 @@ async def test_what_is_held_is_listed_for_its_owner_released_and_dropped() -> No
         assert await world.findable(INNOCENT)
     async with world.partitions:
         quarantine = Quarantine(world.store, world.partitions)
-        held = {memory.content: memory.id async for memory in quarantine.held(ANN)}
+        held = {memory.content: memory.id async for memory in quarantine.list_quarantined(ANN)}
         assert set(held) == {POISON, f"{POISON} Now."}
         ids = list(held.values())
         for stranger in (BOB, OTHER_ANN):
-            assert [memory async for memory in quarantine.held(stranger)] == []
+            assert [memory async for memory in quarantine.list_quarantined(stranger)] == []
             assert await quarantine.release(stranger, ids, MONDAY) == 0
             assert await quarantine.drop(stranger, ids) == 0
         assert await quarantine.release(ANN, [held[POISON]], MONDAY) == 1
         assert await world.findable(POISON)
         assert await quarantine.drop(ANN, ids) == 1, "what was released is a memory like any other"
-        assert [memory async for memory in quarantine.held(ANN)] == []
+        assert [memory async for memory in quarantine.list_quarantined(ANN)] == []
     assert sorted(await world.stored()) == sorted([POISON, INNOCENT])
 
 

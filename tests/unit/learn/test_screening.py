@@ -70,7 +70,7 @@ class Door:
     async def lets_in(self, exchanged: Exchanged) -> bool:
         if not self.screening.has_room(exchanged.caller.owner):
             return False
-        return isinstance(await self.screening.screened(exchanged), Screened)
+        return isinstance(await self.screening.screen(exchanged), Screened)
 
 
 def said(asked: str, *history: str, caller: Caller = CALLER, continues: str = "", response: str = "") -> Exchanged:
@@ -127,7 +127,7 @@ async def test_a_secret_is_in_neither_journal_nor_memories_nor_vectors() -> None
 async def test_a_long_conversation_is_read_in_a_thread_to_the_same_end() -> None:
     door = Door()
     long = said(f"my password is {PASSWORD}", *["I walked for a while. " * 100] * 20)
-    screened = await door.screening.screened(long)
+    screened = await door.screening.screen(long)
     assert isinstance(screened, Screened)
     assert screened.kept.asked == "my password is [masked: password]"
 
@@ -161,7 +161,7 @@ async def test_a_named_session_stays_incognito() -> None:
     door = Door()
     caller = Caller(ANN, session="s-1")
     await door.incognito.mark(caller, (), "I see a doctor.", "")
-    assert await door.screening.screened(said("And I like pizza.", caller=caller)) is TurnOutcome.INCOGNITO
+    assert await door.screening.screen(said("And I like pizza.", caller=caller)) is TurnOutcome.INCOGNITO
     assert await door.lets_in(said("And I like pizza.", caller=replace(caller, session="s-2")))
     assert await door.lets_in(said("And I like pizza.", caller=Caller(BOB, session="s-1")))
 
@@ -173,7 +173,7 @@ async def test_a_conversation_that_is_sent_again_stays_incognito_for_all_its_tur
     history += ["I see a doctor.", "The answer, as the client wrapped it."]
     for turn in range(6):
         exchanged = said(f"more {turn}", *history)
-        assert await door.screening.screened(exchanged) is TurnOutcome.INCOGNITO
+        assert await door.screening.screen(exchanged) is TurnOutcome.INCOGNITO
         history += [exchanged.asked, "an answer"]
     assert await door.lets_in(said("more 0", "Something else", "ok", "I see a doctor.", "ok"))
 
@@ -182,7 +182,7 @@ async def test_a_turn_sent_again_without_the_header_is_incognito_still() -> None
     door = Door()
     before = said("I see a doctor.", "Hello", "Hi!")
     await door.incognito.mark(Caller(ANN), before.history, before.asked, "")
-    assert await door.screening.screened(before) is TurnOutcome.INCOGNITO
+    assert await door.screening.screen(before) is TurnOutcome.INCOGNITO
 
 
 async def test_a_chat_that_only_begins_alike_is_incognito_for_a_short_time_at_most() -> None:
@@ -198,11 +198,10 @@ async def test_what_continues_an_incognito_response_is_incognito_and_so_on() -> 
     door = Door()
     await door.incognito.mark_response(ANN, "resp_1")
     assert (
-        await door.screening.screened(said("go on", continues="resp_1", response="resp_2")) is TurnOutcome.INCOGNITO
+        await door.screening.screen(said("go on", continues="resp_1", response="resp_2")) is TurnOutcome.INCOGNITO
     )
     assert (
-        await door.screening.screened(said("and on", continues="resp_2", response="resp_3"))
-        is TurnOutcome.INCOGNITO
+        await door.screening.screen(said("and on", continues="resp_2", response="resp_3")) is TurnOutcome.INCOGNITO
     )
     assert await door.lets_in(said("elsewhere", continues="resp_9"))
 
@@ -217,9 +216,9 @@ async def test_what_goes_on_in_a_projects_name_stays_incognito() -> None:
     await door.incognito.mark(ann, (), "I see a doctor.", "resp_1")
     await door.incognito.mark(unnamed, said("", *history[:2]).history, history[2], "")
     for caller in (in_atlas, replace(in_atlas, session="elsewhere"), replace(unnamed, project="home")):
-        assert await door.screening.screened(said("And more.", *history, caller=caller)) is TurnOutcome.INCOGNITO
-    assert await door.screening.screened(said("And more.", caller=in_atlas)) is TurnOutcome.INCOGNITO
-    assert await door.screening.screened(said("On.", caller=in_atlas, continues="resp_1")) is TurnOutcome.INCOGNITO
+        assert await door.screening.screen(said("And more.", *history, caller=caller)) is TurnOutcome.INCOGNITO
+    assert await door.screening.screen(said("And more.", caller=in_atlas)) is TurnOutcome.INCOGNITO
+    assert await door.screening.screen(said("On.", caller=in_atlas, continues="resp_1")) is TurnOutcome.INCOGNITO
     bob = sharing.learned_as(Caller(BOB, project="atlas", session="s-1", projects=("atlas",)))
     assert await door.lets_in(said("And more.", *history, caller=bob)), "another member's conversation is theirs"
 
@@ -261,21 +260,21 @@ async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not
     screening = Screening(door.consent, incognito, None, Policy(), door.world.metrics, most=MOST)
     await incognito.mark(Caller(ANN, session="s-1"), (), "x", "")
     assert await incognito.holds(said("y", caller=Caller(ANN, session="s-1")))
-    assert await screening.screened(said("y", caller=Caller(ANN, session="s-2"))) is TurnOutcome.UNDECIDED
+    assert await screening.screen(said("y", caller=Caller(ANN, session="s-2"))) is TurnOutcome.UNDECIDED
 
 
 async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:
     read: list[Exchanged] = []
 
     class ReadingPolicy(Policy):
-        def kept(self, exchanged: Exchanged) -> Found:
+        def filter_exchange(self, exchanged: Exchanged) -> Found:
             read.append(exchanged)
             return Found(exchanged)
 
     door = Door()
     screening = Screening(door.consent, door.incognito, None, ReadingPolicy(), door.world.metrics, most=MOST)
     book = "I live in Bonn. " + "It was a dark night. " * MOST + "What is this about?"
-    screened = await screening.screened(said(book, book, "Ok."))
+    screened = await screening.screen(said(book, book, "Ok."))
     assert isinstance(screened, Screened)
     assert screened.whole.asked == book, "by all of which the message is known again"
     for text in (read[0].asked, read[0].history[0].text, screened.kept.asked):

@@ -191,7 +191,7 @@ async def test_the_grace_of_recall_is_none_for_learning(replica: Replica) -> Non
         assert await learner.accept(replica.said(PIZZA)) is TurnOutcome.JOURNALLED
         replica.outage.on = True
         replica.world.now += timedelta(seconds=10)
-        assert await replica.consents.allowed(ANN) is Consent.ON
+        assert await replica.consents.read_consent(ANN) is Consent.ON
         assert await learner.accept(replica.said("I own a bicycle.")) is TurnOutcome.UNDECIDED
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.learn.conflicts import Add, Confirm, LlmJudge, Replace, Verdict, agree, judged, says
+from memory_extproc.learn.conflicts import Add, Confirm, LlmJudge, Replace, Verdict, agree, apply_verdicts, says
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError
 from memory_extproc.learn.extract.rules import RulesExtractor
@@ -291,7 +291,7 @@ async def test_whatever_a_model_says_no_new_fact_is_lost(
 def test_verdicts_on_memories_are_about_those_memories_alone(verdicts: list[Verdict]) -> None:
     shown = [a_memory(f"User drinks {kind} tea", metadata={"subject": "user"}) for kind in ("green", "red", "mint")]
     fact = a_fact(TURN, "User drinks green tea")
-    change = judged(fact, shown, verdicts)
+    change = apply_verdicts(fact, shown, verdicts)
     gone = {
         one.id for one, verdict in zip(shown, verdicts, strict=True) if verdict in {Verdict.UPDATE, Verdict.DELETE}
     }

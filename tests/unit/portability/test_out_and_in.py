@@ -46,7 +46,7 @@ class SaidConsent:
     def __init__(self) -> None:
         self.said: Consent | None = Consent.ON
 
-    async def allowed(self, owner: Owner) -> Consent | None:
+    async def read_consent(self, owner: Owner) -> Consent | None:
         return self.said
 
     async def get(self, owner: Owner) -> Consent:

@@ -26,7 +26,7 @@ def exchanged(asked: str, answered: str = "Fine.", *history: str) -> Exchanged:
 
 
 def kept(rules: StorageRules, one: Exchanged) -> Exchanged:
-    return Policy(rules=rules).kept(without_secrets(one, rules).exchanged).exchanged
+    return Policy(rules=rules).filter_exchange(without_secrets(one, rules).exchanged).exchanged
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,9 @@ def test_a_memory_with_anothers_placeholder_is_not_injected() -> None:
 def test_a_pattern_keeps_a_message_from_being_written_and_others_stay() -> None:
     pytest.importorskip("re2", reason="google-re2 is not installed")
     rules = StorageRules(never_store=BlockPatterns(["(?i)nightfall", r"\bACME-\d+\b"]))
-    found = Policy(rules=rules).kept(exchanged("Project Nightfall starts.", "Noted ACME-17.", "I like tea."))
+    found = Policy(rules=rules).filter_exchange(
+        exchanged("Project Nightfall starts.", "Noted ACME-17.", "I like tea.")
+    )
     assert (found.exchanged.asked, found.exchanged.answered) == ("", "")
     assert found.exchanged.history[0].text == "I like tea."
     assert "blocked" in found.kinds

@@ -16,7 +16,7 @@ from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import Owner, Role
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.topics.state import Said, SaidTurn
-from memory_extproc.topics.summarizer import EXTRACTIVE, Band, Part, Prompts, Summaries, chunks, condensed
+from memory_extproc.topics.summarizer import EXTRACTIVE, Band, Part, Prompts, Summaries, chunks, condense_parts
 from memory_extproc.topics.writer import MOST_SOURCES
 from tests.builders import ANN
 from tests.unit.topics.following import BREAD, FLIGHTS, Surroundings, turns_of
@@ -164,7 +164,7 @@ def parts(tokens: int) -> list[Part]:
     ("tokens", "counts"), [(0, []), (400, [1]), (2_400, [1]), (6_000, [3, 1]), (24_000, [12, 3, 1])]
 )
 async def test_levels_lead_from_what_was_said_to_one_summary_of_all(tokens: int, counts: list[int]) -> None:
-    levels = await condensed(without_model(), ANN, parts(tokens))
+    levels = await condense_parts(without_model(), ANN, parts(tokens))
     assert [len(level) for level in levels] == counts
     sizes = [len(parts(tokens)), *counts]
     for size, level in zip(sizes, levels, strict=False):
