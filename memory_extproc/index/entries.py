@@ -17,7 +17,7 @@ import numpy.typing as npt
 from memory_extproc.model import Memory, Role, Words
 from memory_extproc.text.dates import Span, days_asked_for, days_named
 from memory_extproc.text.persons import about_caller
-from memory_extproc.text.words import fold, rarity, related_stems, terms, terms_in, tokens
+from memory_extproc.text.words import MONTHS, fold, rarity, related_stems, terms, terms_in, tokens
 
 # Features of a memory by itself, in this order.
 BY_ITSELF = ("length", "rarity", "asks", "ends_asking", "tells_time", "tells_number", "tells_names")
@@ -30,7 +30,7 @@ _ENDS_ASKING = re.compile(r"[?\uff1f\u061f][\"')\]\s]*$")
 _TIME = re.compile(
     r"\b(?:yesterday|today|tonight|tomorrow|recently|since|ago|the other day|(?:last|next|this)\s+(?:week|month|"
     r"year|night|weekend|summer|winter|spring|fall|autumn|morning|past|mon|tue|wed|thu|fri|sat|sun)\w*|"
-    r"(?:in|on)\s+(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w*|(?:19|20)\d\d)\b",
+    rf"(?:in|on)\s+(?:{MONTHS})|(?:19|20)\d\d)\b",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(

@@ -413,7 +413,7 @@ def renews(new: Memory, old: Memory) -> bool:
         return bool(shared) or not (now.names or was.names or now.subject != was.subject)
     if not alike or not shared or not now.changes:
         return False
-    return Kind.DAY in alike or len(now.stems & was.stems) >= _SEVERAL
+    return (Kind.DAY in alike and bool(now.dated & was.dated)) or len(now.stems & was.stems) >= _SEVERAL
 
 
 class _Value(NamedTuple):
@@ -425,6 +425,7 @@ class _Value(NamedTuple):
     stems: Words
     subject: str
     changes: bool
+    dated: Words  # names beside a day
 
 
 @memoize_by_hash(MOST_REMEMBERED)
@@ -438,9 +439,18 @@ def _value_of(text: str) -> _Value:
         content_stems(told),
         subject(told)[0],
         may_correct(told),
+        frozenset().union(*map(_names_beside_day, sentences(told))),
     )
 
 
+def _names_beside_day(sentence: str) -> Words:
+    """Names in parts of *sentence* with a day and in the parts before them: "they pushed Falcon, due in May"."""
+    parts = _PARTS.split(sentence)
+    dated = [at for at, part in enumerate(parts) if Kind.DAY in kinds(part)]
+    return names_in(", ".join(", ".join(parts[max(0, at - 1) : at + 1]) for at in dated))
+
+
+_PARTS = re.compile(r"[,;:]\s+")
 _CHANGING = frozenset({Kind.DAY, Kind.NUMBER})
 _SUMS = ATTRIBUTES.attributes["budget"].told  # "rent", "salary", "budget"
 _READ_FOR_VALUE = 400  # characters

@@ -12,6 +12,7 @@ from typing import Any
 from memory_extproc.text.intents import only_asks
 from memory_extproc.text.words import (
     LEXICONS,
+    MONTHS,
     MOST_REMEMBERED,
     content_words,
     fold,
@@ -179,7 +180,7 @@ _LEANS = re.compile(
 # What comes on top takes nothing back.
 _ADDS = re.compile(r"\b(?:also|another|too|as\s+well|besides|auch|aussi|tambi\u00e9n)\b|\u4e5f|\u3082\u3046\u4e00")
 _DAY = re.compile(
-    r"(?i)\b(?:(?:jan|feb|m\u00e4r|mar|apr|mai|may|jun|jul|aug|sep|oct|okt|nov|dec|dez)[a-z\u00e4\u00e9]*\.?"
+    rf"(?i)\b(?:(?:{MONTHS})\b\.?"
     r"|(?:mon|tues?|wednes|thurs?|fri|satur|sun)day|montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag"
     r"|lundi|mardi|mercredi|jeudi|vendredi|samedi|dimanche|lunes|martes|mi\u00e9rcoles|jueves|viernes|s\u00e1bado"
     r"|domingo|today|tomorrow|tonight|morgen|heute|demain|ma\u00f1ana|spring|summer|autumn|winter|week|month|year)\b"

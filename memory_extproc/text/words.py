@@ -107,6 +107,8 @@ def strip_accents(folded: str) -> str:
 
 LEXICONS = _lexicons()
 PHRASES = _read("phrases.toml")
+# Whole words for regular expressions, with and without accents: "mar" is a month, "married" is not.
+MONTHS = "|".join(sorted({form for name in PHRASES["month_names"].split() for form in (name, strip_accents(name))}))
 ENGLISH = LEXICONS["en"]
 
 

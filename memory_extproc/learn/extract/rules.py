@@ -24,7 +24,7 @@ from memory_extproc.learn.extract.statements import (
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.text.persons import Kind, kinds
 from memory_extproc.text.sentences import sentences
-from memory_extproc.text.words import content_words, fold, lexicon_of, tokens
+from memory_extproc.text.words import MONTHS, content_words, fold, lexicon_of, tokens
 
 _TRAILING = re.compile(
     r"(?:[\s,]+(?:now|right now|at the moment|currently|these days|nowadays|too|as well|btw|by the way|though"
@@ -467,7 +467,7 @@ _AND = re.compile(r", and |, | and ")
 _FIRST_OF_SEVERAL = re.compile(r",|\s(?:and|but)\s")
 _NO_NAME = re.compile(r"[\d/]")
 _DATE = re.compile(
-    r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)(?:[a-z]*)\b|\b(?:mon|tues|wednes|thurs|fri|satur"
+    rf"\b(?:{MONTHS})\b|\b(?:mon|tues|wednes|thurs|fri|satur"
     r"|sun)days?\b"
     r"|\b(?:tomorrow|tonight|next|noon|midnight|christmas|easter|summer|winter|spring|autumn|fall)\b|\d"
 )

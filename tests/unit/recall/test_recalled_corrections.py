@@ -116,6 +116,12 @@ def test_a_day_that_was_moved_is_given_instead_of_the_day_before_though_the_ques
     assert current(DUE, HIKING, PUSHED, relevant=(DUE,)) == [PUSHED]
 
 
+def test_a_day_beside_somebodys_name_moves_nothing_else_of_theirs() -> None:
+    married = a_message("Pieter got married to Marijke in May", session="a", seq=4)
+    moved = a_message("The party is moved to June 27, Pieter has a congress", session="b", created_at=later(days=9))
+    assert current(married, moved, relevant=(married,)) == [married]
+
+
 def test_a_value_of_another_thing_replaces_nothing() -> None:
     others = (
         a_message("the budget for Iceland is $900", session="c", seq=0, created_at=later(days=60)),
