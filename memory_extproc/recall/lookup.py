@@ -420,7 +420,10 @@ async def _indirect(asked: Asked) -> Lookup | None:
     by_words = [] if asked.intent.alike else [one for one in found if asked.tells_by_words(one) & asked_for]
     found = by_words or [one for one in found if one.id in likely]
     ids = {one.id for one in found}
-    if not found or any(one.id in ids or (asked.intent.alike and _answers(asked, one)) for one in passing):
+    facts = {one.id for one in found if one.source in FACTS}
+    # A message that the search has may tell the attribute only in passing; a fact tells it.
+    there = ids if not facts else facts
+    if not found or any(one.id in there or (asked.intent.alike and _answers(asked, one)) for one in passing):
         return None
     return asked.lookup(_narrow(asked, found)[:_MOST_INDIRECT], alone=True)
 

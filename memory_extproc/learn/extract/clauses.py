@@ -99,7 +99,7 @@ _APPOSED = re.compile(
 # "my sister, a nurse in Oslo, ...": the words between the commas are about her.
 _INSERTED = re.compile(
     rf"\b(?P<who>my\s+{_RELATIVE}(?:\s+{_NAMES})?)\s*(?:,?\s+who(?:'s|\s+is)?|,\s*(?=(?:an?|\d{{1,3}})\b))\s*"
-    r"(?P<said>[^,;()]{2,80})(?:,|$)",
+    r"(?P<said>[^,;()]{2,80}(?:,\s(?:in|near|at|outside)\s[^,;()]{2,40})?)(?:,|$)",
     re.IGNORECASE,
 )
 # "my sister Ana, a nurse in Oslo, works nights" is "my sister Ana works nights" once the words between are read.

@@ -449,6 +449,8 @@ async def test_a_construction_that_looks_alike_says_nothing_of_its_writer(asked:
          ["User takes beta blockers", "User's husband is Joost", "User's daughter is Saar",
           "User's daughter Saar is seven months old", "User's husband Joost goes back to work in august",
           "User's husband Joost is a tram driver"]),
+        (["There were my brother and my sister Annemarie, who still lives in Canada, in Hamilton."],
+         ["User's sister is Annemarie", "User's sister Annemarie lives in Canada, in Hamilton"]),
         (["I live in Bonn with my two daughters, Alma and Vera"],
          ["User's daughters are Alma and Vera", "User lives in Bonn"]),
         (["The kids are Finn, 10, and Ida who just turned 6"], ["User's kids are Finn and Ida"]),

@@ -149,6 +149,12 @@ async def test_standing_wishes_bear_on_what_is_to_be_written_and_on_nothing_else
         assert of_code.content not in block
 
 
+async def test_a_fact_answers_although_a_message_tells_the_attribute_in_passing(desk: Desk) -> None:
+    passing = a_message("Things to work in: where I work as a climber and my work for the club.", session="s9")
+    await desk.remember(passing)
+    assert NURSE.content in (await desk.ask("where do I work?")).block
+
+
 async def test_a_message_stays_beside_its_facts_where_it_says_more(desk: Desk) -> None:
     place: dict[str, Any] = {"session": "s9", "seq": 0, "created_at": later(days=2)}
     runs = a_memory("User runs on Mondays", source=Source.RULES, metadata={"attribute": "usually runs"}, **place)
