@@ -1,14 +1,14 @@
-"""One thing said once is told once: of a message and what was drawn from it, what serves best.
+"""Deduplication: a message and the memories drawn from it give a single line each, the line that serves best.
 
-What is drawn from others names them: a fact its turns, a summary its span, what was made of facts their ids.
+A drawn memory names its sources: a fact its turns, a summary its span, a merged fact the ids of its facts.
 
-- Of a message and its facts the facts go in where they cover what is asked: they have every word of the question
-  that it has, and the sentence that they were taken from says no more; where it has other sentences, they have all
-  words of the question. And they stand ahead of it, or hold the kind of value that is asked for.
-- Else the message goes in, and of its facts those alone that say something which it does not.
-- A fact that was corrected since goes in for the old words where it has every word of the question.
-- What was made of several facts stands for those of them that are found, and gives way to one that is found alone.
-- A summary gives way to whatever it sums up. Pure.
+- The facts of a message take its place where they cover the question: they have every word of the question that the
+  message has, and their sentence says no more; where the message has other sentences, they have all words of the
+  question. They also stand ahead of the message, or hold the expected kind of value.
+- Otherwise the message goes in, beside those of its facts that say more than the message.
+- A later correction takes the place of the message where it has every word of the question.
+- A merged fact stands for its facts where several are found, and gives way where a single fact is found.
+- A summary gives way to any of its sources. Pure.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from memory_extproc.text.sentences import clauses, sentences
 from memory_extproc.text.words import MOST_REMEMBERED, content_words, fold, memoize_by_hash, negates, stem
 
 CORRECTS: Final = "corrects"  # in the metadata of a fact: the turns of the facts that it replaced
-_REVISION = "revision"  # in the metadata of what a person corrected themselves
+_REVISION = "revision"  # in the metadata of a memory that a person corrected
 _SELF = "user"
 _DRAWN = frozenset({Source.RULES, Source.LLM})
 _SEVERAL = 2
-_LOOKED_AT = 40  # of those that pass, the best; far behind them nothing is injected
-_LEFT = 1  # words that may be missing where one of two stands for the other: "moved to" for "lives in"
-_ENDS = 2  # of a span: its first place and the one behind its last
+_LOOKED_AT = 40  # passing candidates, best first; later candidates are never injected
+_LEFT = 1  # words that may be missing in an equivalent statement: "moved to" for "lives in"
+_ENDS = 2  # of a span: its first place and the place after its last
 
 Words = AbstractSet[str]
 
@@ -50,11 +50,11 @@ def deduplicate(
     behind: Sequence[Memory] = (),
     shown: Callable[[Memory], bool] = lambda _: False,
 ) -> Mapping[str, str]:
-    """Of *passing*, best first, the ids of those that are told by another, each with that other's id; it may be
-    told by a third, but never in a ring. For a summary the id is empty: nothing takes its place.
+    """Map ids of *passing*, best first, to the id of the memory that takes their place. Replacements may chain,
+    never in a cycle. A summary maps to an empty id: nothing takes its place.
 
-    *behind*: what is not relevant enough by itself; a fact of a message that is may go in for it. All of them are
-    recallable. A message that the model sees (*shown*) has nothing in its place, and takes none.
+    *behind*: memories below the threshold; a fact among them may take the place of its relevant message. All are
+    recallable. A message that the model sees (*shown*) neither takes a place nor gives its own away.
     """
     asked, kind = content_stems(question), expected_answer_type(question)
     found: dict[str, str] = {one.id: "" for one in passing if _sums_up(one, passing)}
@@ -76,7 +76,7 @@ def deduplicate(
 
 
 def visible_as_other_form(memory: Memory, others: Sequence[Memory], view: View, question: str) -> bool:
-    """Whether the model sees what says the same: the fact taken from this message, or the message itself.
+    """Whether the model sees the same statement: the fact taken from this message, or the message itself.
     *others* stand at the same place of a session of some owner."""
     asked = content_stems(question)
     for other in others:
@@ -90,7 +90,7 @@ def visible_as_other_form(memory: Memory, others: Sequence[Memory], view: View, 
 
 
 class _Drawn:
-    """Who of the memories found was drawn from whom."""
+    """Relations between the memories found and their sources."""
 
     def __init__(self, found: Sequence[Memory]) -> None:
         self._facts: defaultdict[Hashable, list[Memory]] = defaultdict(list)
@@ -110,7 +110,7 @@ class _Drawn:
         )
 
     def of(self, message: Memory) -> Sequence[Memory]:
-        """Facts taken from it that nobody corrected, best first."""
+        """Uncorrected facts taken from *message*, best first."""
         return _each(self._facts, message)
 
     def since(self, message: Memory) -> Sequence[Memory]:
@@ -123,7 +123,7 @@ def _each(facts: Mapping[Hashable, Sequence[Memory]], message: Memory) -> Sequen
 
 
 def _named(memory: Memory) -> Iterator[Hashable]:
-    """The turns, and the place in a session, that *memory* is of. Sessions of two owners may have one name."""
+    """The turns and the place in a session that *memory* belongs to. Session names of owners may coincide."""
     also = memory.metadata.get("also")
     turns = [memory.metadata.get("turn"), *(also if isinstance(also, Mapping) else ())]
     for turn in _texts([*turns, *_texts(memory.metadata.get("drawn_from"))]):
@@ -139,7 +139,7 @@ def _texts(value: object) -> list[str]:
 def _serving(
     message: Memory, drawn: _Drawn, ahead: AbstractSet[str], asked: Words, kind: Kind | None
 ) -> Memory | None:
-    """The best of what was drawn from *message*, where that serves better."""
+    """The best memory drawn from *message* that serves better than the message; None: the message serves best."""
     for fact in drawn.since(message):
         if _covers([fact], asked):
             return fact
@@ -153,7 +153,7 @@ def _serving(
 
 
 def _says_it_all(message: Memory, fact: Memory) -> bool:
-    """Whether *fact* says whatever *message* says."""
+    """Whether *fact* says everything in *message*."""
     words = content_stems(message.content)
     return bool(words) and words <= _told(fact) and _denies(message.content) == _denies(fact.content)
 
@@ -177,7 +177,7 @@ def _cover(message: Memory, facts: Sequence[Memory], asked: Words) -> bool:
 
 
 def _covers(facts: Sequence[Memory], asked: Words) -> bool:
-    """Whether *facts* have all that is *asked*, and that is more than whom they are about."""
+    """Whether *facts* have all *asked* words, and more than their subject."""
     told, about = (frozenset[str]().union(*map(each, facts)) for each in (_told, _about))
     return asked <= told and not asked <= about
 
@@ -191,7 +191,7 @@ def _little(sentence: str, left: Words) -> bool:
 
 
 def _tells(message: Memory, fact: Memory, asked: Words) -> bool:
-    """Whether *message* says, in its own words, what *fact* says that was taken from it."""
+    """Whether *message* itself says everything in *fact*, which was taken from it."""
     words, told, value = content_stems(message.content), _told(fact), _value(fact)
     missing = told - words
     if not value or not value | _about(fact) <= words or len(missing) > _LEFT or missing & asked:
@@ -246,20 +246,20 @@ def _in_other_words(passing: Sequence[Memory]) -> Mapping[str, str]:
 
 
 def _about(fact: Memory) -> Words:
-    """Whom *fact* is about, but for the caller."""
+    """The subject of *fact*; empty for the caller."""
     named = fact.metadata.get("subject")
     return content_stems(named) if isinstance(named, str) and named.casefold() != _SELF else frozenset()
 
 
 def _of_several(passing: Sequence[Memory]) -> Mapping[str, str]:
-    """What was made of several facts of one subject stands for those found; one found alone stands for itself."""
+    """Map the facts of a merged fact to it, where several of them are found; a single fact stands for itself."""
     found = {one.id for one in passing}
     told: dict[str, str] = {}
     for whole in passing:
         if whole.metadata.get("derived") == "subject":
             there = [one for one in sources_of(whole) if one in found]
             if len(there) >= _SEVERAL:
-                told |= dict.fromkeys(there, whole.id)  # two wholes do not meet, for a fact is of one subject
+                told |= dict.fromkeys(there, whole.id)  # merged facts do not overlap: a fact has a single subject
             elif there:
                 told[whole.id] = there[0]
     return told
@@ -281,17 +281,17 @@ def _stands(memory: Memory, where: tuple[Owner, str]) -> bool:
 
 
 # --- corrections -------------------------------------------------------------------------------------
-# What a person took back a moment later, beside what they had said: "My budget is $10,000", "no, I meant 12,000".
+# A correction stands beside the corrected message: "My budget is $10,000", "no, I meant 12,000".
 #
-# A correction often shares no word with the question, so by itself it would not be found; and without it what it
-# corrects would be given as if it still held. Facts are replaced when they are extracted; until then, and where
+# A correction often shares no word with the question, so the search does not find it, and without it the corrected
+# message would be given as if it still held. Facts are replaced when they are extracted; until then, and where
 # they never are, this is done with the messages themselves.
 
-_FOLLOWING_LOOKED_AT = 10  # of those that pass, the best; behind them nothing is injected
+_FOLLOWING_LOOKED_AT = 10  # passing candidates, best first; later candidates are not injected
 
 
 def with_corrections(ordered: Sequence[Candidate], threshold: float) -> Sequence[Candidate]:
-    """*ordered*, best first, with each message that corrects a relevant one just ahead of it and as relevant."""
+    """*ordered*, best first, with each correction just ahead of its relevant message and as relevant."""
     passing = [one for one in ordered if one.relevance >= threshold][:_FOLLOWING_LOOKED_AT]
     if not passing:
         return ordered
@@ -314,17 +314,17 @@ def with_corrections(ordered: Sequence[Candidate], threshold: float) -> Sequence
 
 
 def _chain(corrected: Candidate, later: Sequence[Candidate]) -> Sequence[Candidate]:
-    """The last word on what *corrected* says, then what that corrected in turn, back to it."""
+    """The corrections of *corrected*, latest first, back to the first correction."""
     found: list[Candidate] = []
     last = corrected
-    while (newest := _newest(last, later)) is not None:  # ends, for each is later than the one before
+    while (newest := _newest(last, later)) is not None:  # ends, for each is later than its predecessor
         found.append(newest)
         last = newest
     return found[::-1]
 
 
 def _newest(corrected: Candidate, later: Sequence[Candidate]) -> Candidate | None:
-    """The last word on what *corrected* says."""
+    """The latest correction of *corrected*; None without corrections."""
     found = [one for one in later if is_correction(one.memory, corrected.memory)]
     return max(found, key=lambda one: when(one.memory), default=None)
 
@@ -387,14 +387,14 @@ def without_former(
 
 
 # --- correcting --------------------------------------------------------------------------------------
-# Whether one message takes back what another said. Pure.
+# Tests whether a message corrects another message. Pure.
 
 _LEARNED = frozenset({Source.RULES, Source.LLM})  # facts
-AT_ONCE = 2  # messages: what the caller says next need not name what it corrects
+AT_ONCE = 2  # messages: within this distance a correction need not name its subject
 
 
 def is_correction(new: Memory, old: Memory) -> bool:
-    """Whether *new*, the caller's own words, takes back what *old* says: a message of theirs, or a fact."""
+    """Whether *new*, in the caller's own words, corrects *old*, a message of the caller or a fact."""
     told = said_by_caller(old) or old.source in _LEARNED
     if not said_by_caller(new) or not told or new.owner != old.owner or when(new) <= when(old):
         return False
@@ -457,7 +457,7 @@ _READ_FOR_VALUE = 400  # characters
 
 
 def said_by_caller(memory: Memory) -> bool:
-    """In their own words, not in those of a fact."""
+    """Whether *memory* has the caller's own words rather than a fact's."""
     return memory.role is Role.USER and memory.source is Source.VERBATIM
 
 

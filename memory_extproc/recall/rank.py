@@ -1,4 +1,4 @@
-"""Which of the memories found are worth injecting: calibrated relevance, threshold, order."""
+"""Chooses the memories to inject: calibrated relevance, threshold, order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from memory_extproc.text.words import MOST_REMEMBERED, fold, memoize_by_hash, ne
 
 
 def reaching(ordered: Sequence[Candidate], threshold: float, *, on_cosine: bool) -> list[Candidate]:
-    """Those of *ordered* whose standing is *threshold* or above."""
+    """The candidates of *ordered* whose standing is at least *threshold*."""
     if on_cosine:
         return [one for one in ordered if one.standing(on_cosine=True) >= threshold]
     return [one for one in ordered if one.relevance >= threshold]
@@ -50,16 +50,15 @@ def weigh(
     whole: bool = True,
     trusted: Callable[[Memory], bool] = lambda _: True,
 ) -> list[Considered]:
-    """Every one of *ordered*, best first, with its verdict: at most *limit* INJECTED, each at or above *threshold*
-    (on relevance, or on the cosine itself). Not *whole*: nobody asks about the others, and none of those that are
-    surely not injected need be there.
+    """All of *ordered*, best first, with verdicts: at most *limit* INJECTED, each at or above *threshold* (on
+    relevance, or on the cosine itself). Not *whole*: candidates that are surely not injected may be missing.
 
-    What says the same, also in other forms or another order of its words, is given once, and the newest of it; of a
-    message and a fact that say the same only the fact, because a fact is replaced when it no longer holds and a
-    message is not. Of what was drawn from another, and that other, what serves best for what is *asked* (see
-    `once`) has the place of the best of them. Memories that are not *trusted* are left out first. What the
-    model sees already (*in_view*, and by id *seen*) is left out, as is what cannot be recalled at *now*. Far behind
-    the limit nothing is compared any more.
+    Equal statements, also in other forms or another order of words, are given once, the newest of them; of a
+    message and an equal fact only the fact, because a fact is replaced when it no longer holds and a message is
+    not. A memory and its sources give a single line, the line that serves *asked* best (see `dedup`), at the
+    best place among them. Memories that are not *trusted* are left out first. What the model sees already
+    (*in_view*, and by id *seen*) is left out, as is what cannot be recalled at *now*. Far behind the limit
+    nothing is compared any more.
     """
     view = View(in_view)
     left_out = [_to_considered(one, Verdict.UNTRUSTED) for one in ordered if not trusted(one.memory)]
@@ -102,7 +101,7 @@ def _behind(ordered: Iterable[Candidate], threshold: float, now: datetime) -> li
 
 
 def _instead(weighed: list[Considered], at: int, considered: Considered) -> Considered:
-    """Lets the better of two that say the same have the place *at*; returns the other one."""
+    """Put the better of two equal statements at the place *at* and return the other candidate."""
     there = weighed[at]
     old, new = (one.memory for one in (there, considered))
     is_fact = new.source is not Source.VERBATIM
@@ -114,7 +113,7 @@ def _instead(weighed: list[Considered], at: int, considered: Considered) -> Cons
 
 
 def _instead_of(ordered: Sequence[Candidate], told: Mapping[str, str]) -> Sequence[Candidate]:
-    """*ordered*, with what tells others (*told*: who is told by whom) in the place of the best of them."""
+    """*ordered*, with replacements (*told*: ids to the replacing ids) at the best place of their sources."""
     if not any(told.values()):
         return ordered
     best = {one.memory.id: (at, one) for at, one in enumerate(ordered)}
@@ -122,7 +121,7 @@ def _instead_of(ordered: Sequence[Candidate], told: Mapping[str, str]) -> Sequen
         by = one.memory.id
         while by := told.get(by, ""):
             best[by] = min(best[by], (at, one), key=lambda placed: placed[0])
-    # Just ahead of whom it tells, which has the same place.
+    # Just ahead of the replaced candidate, which has the same place.
     placed = sorted(
         ordered, key=lambda one: (best[one.memory.id][0], best[one.memory.id][1] is one and one.memory.id in told)
     )
@@ -135,7 +134,7 @@ def _instead_of(ordered: Sequence[Candidate], told: Mapping[str, str]) -> Sequen
 
 
 class _Weighing:
-    """Those that came by, best first, with their verdicts; *limit* of them are injected."""
+    """Compared candidates, best first, with their verdicts; at most *limit* are injected."""
 
     def __init__(self, limit: int) -> None:
         self.weighed: list[Considered] = []
@@ -145,14 +144,14 @@ class _Weighing:
 
     @property
     def far_behind(self) -> bool:
-        """Whether enough of those behind the limit were compared."""
+        """Whether enough candidates beyond the limit were compared."""
         return self._compared_behind == COMPARED_BEHIND
 
     def leave_out(self, one: Candidate, verdict: Verdict) -> None:
         self.weighed.append(_to_considered(one, verdict))
 
     def compare(self, one: Candidate) -> None:
-        """It may be injected, unless one that came by says the same."""
+        """Inject *one*, unless an earlier candidate says the same."""
         full = self._injected >= self._limit
         self._compared_behind += full
         considered = _to_considered(one, Verdict.OVER_LIMIT if full else Verdict.INJECTED)
@@ -169,18 +168,18 @@ def _to_considered(one: Candidate, verdict: Verdict) -> Considered:
 
 
 class _Explained:
-    """What was said, and where: the same for what says the same, with its terms in whatever forms and order, and
-    denying them or not. "Flight on May 3" and "flight on May 8" differ in a term. Without terms, the words
+    """Statements with their places. Statements are equal that have the same terms, in any form and order, and deny
+    them alike. "Flight on May 3" and "flight on May 8" differ in a term. Without terms, the words
     themselves."""
 
     def __init__(self) -> None:
         self._places: dict[_Saying, list[tuple[str, int]]] = {}
 
     def heard(self, memory: Memory, at: int) -> int | None:
-        """Where what *memory* says was said first; None where that is here, at *at*."""
+        """The place of the first statement equal to *memory*; None if it is the first, at *at*."""
         words = memory.content[:_COMPARED]
         there = self._places.setdefault(_saying(memory.content), [])
-        # Whether a text denies is read only of the few that have the same terms.
+        # Negation is read only of the few texts with the same terms.
         place = next((place for other, place in there if negates(other) == negates(words)), None)
         if place is None:
             there.append((words, at))
@@ -192,14 +191,14 @@ _Saying = tuple[int, int, int]
 
 @memoize_by_hash(MOST_REMEMBERED)
 def _saying(words: str) -> _Saying:
-    """Equal for what says the same: how many terms there are, a hash of them and one of what else must be equal."""
+    """Equal for equal statements: the count of terms, a hash of the terms and a hash of the remaining text."""
     found = frozenset(terms(words[:_COMPARED])[0]) - {_CALLER}
     return len(found), hash(found), hash(words[_COMPARED:] if found else normal(words))
 
 
-COMPARED_BEHIND = 10  # of those that are behind the limit: one of them may be the fact of a message before it
-_COMPARED = 4_000  # characters; behind them two texts are only the same letter by letter
-_CALLER = "user"  # as facts name who they are about: "User likes tea"
+COMPARED_BEHIND = 10  # candidates beyond the limit: a fact of an injected message may be among them
+_COMPARED = 4_000  # characters; beyond them texts are equal only letter by letter
+_CALLER = "user"  # the name of the caller in facts: "User likes tea"
 
 
 Place = tuple[str, int]  # session and seq
@@ -271,7 +270,7 @@ class _Support:
 
 
 # --- mmr ---------------------------------------------------------------------------------------------
-# Variety among what is chosen, for who wants it.
+# Optional variety among the chosen memories.
 #
 # Carbonell and Goldstein 1998, "The Use of MMR, Diversity-Based Reranking for Reordering Documents and Producing
 # Summaries". Likeness is that of words, which tells a repetition from a second piece of evidence better than
@@ -283,8 +282,8 @@ class _Support:
 def diversify_mmr(
     candidates: Sequence[Candidate], balance: float, limit: int, threshold: float, *, on_cosine: bool
 ) -> list[Candidate]:
-    """*candidates* (best first) with those ahead that MMR chooses, at most *limit* of those that stand at or
-    above *threshold*; all others follow in their order."""
+    """*candidates* (best first) with the choice of MMR ahead: at most *limit* candidates at or above *threshold*;
+    all other candidates follow in their order."""
     able = [at for at, one in enumerate(candidates) if one.standing(on_cosine=on_cosine) >= threshold]
     texts = [candidates[at].memory.content for at in able]
     relevances = [candidates[at].relevance for at in able]
@@ -293,11 +292,11 @@ def diversify_mmr(
 
 
 def mmr(relevances: Sequence[float], alike: Matrix, balance: float, limit: int) -> tuple[int, ...]:
-    """At most *limit* places, each next one that with the highest ``balance * relevance - (1 - balance) *
-    alike``, its likeness being that to the nearest one chosen before.
+    """At most *limit* places, each with the highest ``balance * relevance - (1 - balance) * alike``: the likeness
+    to the nearest place chosen before.
 
     *relevances* in [0, 1]; *alike* in [0, 1], a row and a column for each; *balance* (λ) in [0, 1]: at 1 the
-    relevance alone decides. Equal ones: the earlier place. Costs limit · n.
+    relevance alone decides. Ties: the earlier place. Costs limit · n.
     """
     wanted = np.asarray(relevances, dtype=np.float64)
     nearest = np.zeros(len(wanted))
@@ -328,11 +327,11 @@ def alike_in_words(texts: Sequence[str]) -> Matrix:
 
 
 # --- recency -----------------------------------------------------------------------------------------
-# How much the age of what was said counts against it. A fact does not age: it holds until another replaces it.
+# The loss of score by age. A fact does not age: it holds until another replaces it.
 
 HALF_LIFE = timedelta(days=60)
-# Points of score that the oldest message loses, at most: little beside what speaks for a memory, unless the
-# question asks for what is new.
+# Points of score that the oldest message loses, at most: little beside the other features, unless the question
+# asks for news.
 USUAL = 0.2
 FRESH = 2.0
 _READ = 2_000  # characters
@@ -367,7 +366,7 @@ def gained_by_rating(memories: Sequence[Memory]) -> npt.NDArray[np.float64]:
 def lost_to_age(
     most: float, memories: Sequence[Memory], now: datetime, half_life: timedelta
 ) -> npt.NDArray[np.float64]:
-    """Points of score, 0 or more, that each memory loses: half of the *most* it can lose after one *half_life*."""
+    """Points of score, 0 or more, that each memory loses: half of *most* after a *half_life*."""
     if most == 0.0:
         return np.zeros(len(memories))
     ages = np.array(

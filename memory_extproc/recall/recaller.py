@@ -1,6 +1,6 @@
-"""The read path: gate, query, embed, search, rank, block, under one deadline.
+"""The read path: gate, query, embed, search, rank, block, under a common deadline.
 
-Whatever fails here is an outcome and a log line: the request goes on as it came.
+Every failure here is an outcome and a log line: the request goes on unchanged.
 """
 
 from __future__ import annotations
@@ -95,16 +95,16 @@ class RecallLimits:
     token_budget: int = 512  # estimated tokens of a block
     overview_budget: int = 1024  # estimated tokens of a block with everything there is on a subject
     threshold_on_cosine: bool = False
-    half_life: timedelta = HALF_LIFE  # after which a message has lost half of what its age can cost it
+    half_life: timedelta = HALF_LIFE  # after which a message has lost half of the largest loss by age
     take_apart: bool = False  # search for the parts of a question for several things, too
-    never_inject: BlockPatterns = NO_PATTERNS  # memories that one matches stay out of every block
-    traced: bool = False  # each result carries how it came about
+    never_inject: BlockPatterns = NO_PATTERNS  # matching memories stay out of every block
+    traced: bool = False  # each result carries its trace
     mmr_lambda: float | None = None  # in [0, 1]: how much relevance counts beside variety; None: alone
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the search for one request came to; the candidates best first."""
+    """The result of the search for a request; the candidates best first."""
 
     query: Query
     candidates: Sequence[Candidate]
@@ -167,11 +167,11 @@ class Recaller:
         }
 
     def reconfigure(self, limits: RecallLimits, about_caller: AboutCaller) -> None:
-        """For what is recalled from now on. A recall under way may end under the new ones."""
+        """Apply to recalls from now on. A recall under way may end under the new limits."""
         self._limits, self._about_caller = limits, about_caller
 
     async def recall(self, wish: RecallRequest) -> RecallResult:
-        """What memory has for this request; never raises for a fault of store, model or time."""
+        """Recall for a request; never raises for a fault of store, model or time."""
         if self._running >= self._limits.max_concurrent:
             return RecallResult(outcome=Outcome.OVERLOADED)
         started = self._clock() - wish.spent.total_seconds()
@@ -217,7 +217,7 @@ class Recaller:
             return RecallResult(outcome=Outcome.UNAVAILABLE)
 
     async def explain(self, wish: RecallRequest) -> Explanation:
-        """What `recall` would do for *wish*, step by step. Not bounded by the deadline, counted in no metric but
+        """Explain the steps of `recall` for *wish*. Not bounded by the deadline, counted in no metric but
         the stages', and it lets faults of the store out (TransientError, PermanentError)."""
         skip, by = await self._gated(wish, self._limits.deadline)
         if skip is not None:
@@ -243,8 +243,8 @@ class Recaller:
         )
 
     async def _gated(self, wish: RecallRequest, within: timedelta) -> tuple[Outcome | None, str]:
-        """Why there is no search; None: there is one. And who said what the question is: the request's signals, the
-        router's classifier, or our own rules. The classifier is asked where the others leave the question open."""
+        """The reason for skipping the search, or None, and the source of the decision: the request's signals, the
+        router's classifier, or our own rules. The classifier is asked where signals and rules leave it open."""
         if wish.force:
             return None, ""
         skip = gate(wish.question, wish.signals, self._about_caller)
@@ -292,8 +292,8 @@ class Recaller:
     async def _found(
         self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
     ) -> _Found:
-        """*patience*: for the memories of others, once the caller's own are found. *settles*: what the caller
-        said a moment ago may take its time to be among them."""
+        """*patience*: for the memories of others, once the caller's own are found. *settles*: wait for the caller's
+        last turn."""
         then = self._instant(wish)
         wish = replace(wish, scope=replace(wish.scope, as_of=then or self._as_of(wish.question)))
         with self._time_stage("query"):
@@ -316,11 +316,11 @@ class Recaller:
         ) as coming:
             if self._begins is not None:
                 await self._begins.begun()
-            # What the words say is worked out while the vectors are made; searching is what is left to do then.
+            # The words of the question are read while the vectors are made; only the search remains then.
             questions = [self._question(text) for text in texts]
             with self._time_stage("search", lambda: coming.there):
                 own = self._searched_for(wish.caller.owner, wish, texts, coming, wish.scope)
-                # A shared owner is a project itself: what narrows the caller's own to one does not narrow it.
+                # A shared owner is a project itself: the restriction of the caller's own memories does not apply.
                 scope = replace(wish.scope, project="")
                 others = {owner: self._searched_for(owner, wish, texts, coming, scope) for owner in wish.shared}
                 searches, shared = await search_shared(own, others, patience, self._metrics)
@@ -448,8 +448,8 @@ class Recaller:
         return await self._rewriter.query(wish.question, wish.earlier, within)
 
     async def _vectors(self, query: Query, within: timedelta) -> Sequence[Vector | None]:
-        """Of the query's texts. None for all of them where the model fails or takes too long: what is found by
-        words alone is nearly as good, and in time."""
+        """Embed the query's texts. None for each text if the model fails or takes too long: the search by words
+        alone is nearly as good, and in time."""
         others = (self._embedder.embed_query(text) for text in query.others)
         try:
             with self._time_stage("embed"):
@@ -474,10 +474,10 @@ class Recaller:
         return asked if length == 0.0 else np.asarray(mean / length, dtype=np.float32)
 
     async def _rerank(self, wish: RecallRequest, found: _Found, left: timedelta) -> _Found:
-        """The candidates in the order of the reranker, where there is one and it is in time."""
+        """The candidates in the order of the reranker, if a reranker is configured and in time."""
         on_cosine = self._limits.threshold_on_cosine
         relevant = any(one.standing(on_cosine=on_cosine) >= wish.threshold for one in found.candidates)
-        if self._reranker is None or not relevant:  # an order of what stays out helps nobody
+        if self._reranker is None or not relevant:  # candidates that stay out need no order
             return found
         reranked = await self._reranker.reranked(found.query.text, found.candidates, left)
         return found if reranked is None else replace(found, candidates=reranked, path="rerank")
@@ -507,7 +507,7 @@ class Recaller:
         if self._limits.mmr_lambda is not None:
             balance = self._limits.mmr_lambda
             candidates = diversify_mmr(candidates, balance, limit, threshold, on_cosine=on_cosine)
-        if not on_cosine:  # of a correction no cosine says that it belongs to what it corrects
+        if not on_cosine:  # no cosine connects a correction with the corrected message
             candidates = with_answers(with_corrections(candidates, threshold), threshold)
         former: Sequence[Candidate] = ()
         if not (wish.scope.as_of or self._intents.asks_of_past(wish.question, found.reading)):
@@ -604,7 +604,7 @@ class Recaller:
         return raise_supported(candidates, asked)
 
     def _time_left(self, started: float) -> timedelta:
-        """Of the deadline."""
+        """Time until the deadline."""
         return self._limits.deadline - timedelta(seconds=self._clock() - started)
 
     def _limit(self, wish: RecallRequest, lookup: Lookup) -> int:
@@ -651,7 +651,7 @@ class Recaller:
 
     @contextmanager
     def _time_stage(self, stage: str, since: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
-        """*since*: a later beginning than this one, which only the end knows."""
+        """*since*: returns a later start of the stage, known only at its end."""
         started = self._clock()
         try:
             with self._traces.stage(stage):
@@ -675,8 +675,8 @@ _STAGES: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None
 MOST_TRACED = 24  # candidates
 
 
-UNHURRIED = timedelta(minutes=1)  # what a reranker gets where nobody waits for the answer
-SHARED_SHARE = 0.5  # of the time left once the caller's own are found: what others' memories may still take
+UNHURRIED = timedelta(minutes=1)  # for a reranker without a waiting request
+SHARED_SHARE = 0.5  # of the time left after the caller's own memories, for shared memories
 _AHEAD = 5  # places of the ranking before a lookup that does not lead, less the lookup's, at least half
 _UNREACHABLE = 2.0  # a threshold that no relevance reaches
 _FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=UTC)
@@ -686,9 +686,9 @@ SHORT_MESSAGE = 110  # characters of a message among many
 # Kinds whose block tells how many memories did not fit.
 _COUNTED = frozenset({Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.OVERVIEW, Kind.SUBJECT})
 _CHOSEN = frozenset({Verdict.INJECTED, Verdict.THREAD})
-ONGOING_SHARE = 0.3  # of what is left, for telling which summaries are of this conversation
-THREAD_SHARE = 0.5  # of what is left, for the words of topics
+ONGOING_SHARE = 0.3  # of the time left, for finding the summaries of this conversation
+THREAD_SHARE = 0.5  # of the time left, for the words of topics
 CLASSIFY_SHARE = 0.3  # of the deadline, for a router's classifier
-EMBED_SHARE = 0.6  # of the time left: what the embedding model may take, so that words can still be searched
-REWRITE_SHARE = 0.7  # of the time left: what a model may take, so that the search still has some
-REWRITE_SHARE_BESIDE_RERANK = 0.5  # and so that a reranker, which may be a model too, has as much
+EMBED_SHARE = 0.6  # of the time left, for the embedding model, so that a search by words remains possible
+REWRITE_SHARE = 0.7  # of the time left, for a model that rewrites, so that the search keeps the rest
+REWRITE_SHARE_BESIDE_RERANK = 0.5  # with a reranker, which may be a model too
