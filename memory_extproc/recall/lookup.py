@@ -422,7 +422,7 @@ async def _indirect(asked: Asked) -> Lookup | None:
     ids = {one.id for one in found}
     facts = {one.id for one in found if one.source in FACTS}
     # A message that the search has may tell the attribute only in passing; a fact tells it.
-    there = ids if not facts else facts
+    there = facts or ids
     if not found or any(one.id in there or (asked.intent.alike and _answers(asked, one)) for one in passing):
         return None
     return asked.lookup(_narrow(asked, found)[:_MOST_INDIRECT], alone=True)

@@ -1,4 +1,4 @@
-"""Messages that only ask, messages that lean on what was said before, and what to search for then."""
+"""Questions, requests, vague messages, politeness and echoes, and the terms to search for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from memory_extproc.text.sentences import sentences
 from memory_extproc.text.words import PHRASES, content_words, fold, negates, stem, stems
 
-_LONGEST_READ = 2000  # characters; what a message is about stands at its beginning
+_LONGEST_READ = 2000  # characters; the subject of a message stands at its beginning
 SHORT = 20  # characters; a message no longer than this cannot name much
 
 _MARKS = "?\uff1f\u061f"
@@ -29,7 +29,7 @@ _ASKS = re.compile(
     )""",
     re.VERBOSE,
 )
-# "what a day", "how lovely": exclamations
+# exclamations: "how lovely"
 _EXCLAIMS = re.compile(r"^(?:what\s+an?|how\s+(?:lovely|nice|great|sad|awful|wonderful))\b(?!.*[?])")
 _REQUESTS = re.compile(
     r"""^(?:(?:please|pls|kindly|just|now|then|ok(?:ay)?|hey|hi|hello|so|and|bitte|por\ favor)[\s,]+)*
@@ -110,13 +110,13 @@ _VAGUE = re.compile(
 
 def only_asks(text: str) -> bool:
     """Whether *text* is made of questions, requests and politeness alone, with no statement worth recalling.
-    In doubt no: what is taken for a statement is merely kept as it was said."""
+    In doubt no: a supposed statement is merely kept as a message."""
     found = sentences(text)
     return bool(found) and not all(map(polite, found)) and all(polite(one) or _asks(one) for one in found)
 
 
 def asks(sentence: str) -> bool:
-    """Whether one *sentence* is a question or a request, whatever it may carry besides."""
+    """Whether *sentence* is a question or a request, also with a statement in it."""
     folded = fold(sentence)
     if _EXCLAIMS.match(folded):
         return False
@@ -158,16 +158,16 @@ def _says_of_others(clause: str) -> bool:
 
 
 def vague(text: str) -> bool:
-    """Whether *text* leans on what was said before ("how much?", "what about Maui?", "and that one?"), has
-    20 characters or fewer, or no word with a content of its own."""
+    """Whether *text* depends on earlier messages ("how much?", "and Maui?"), has 20 characters or fewer, or no
+    content word."""
     stripped = text.strip()
     beginning = stripped[:_LONGEST_READ]
     return len(stripped) <= SHORT or _VAGUE.match(fold(beginning)) is not None or not content_words(beginning)
 
 
 def key_terms(texts: Sequence[str], limit: int) -> list[str]:
-    """At most *limit* content words, numbers and names of *texts* (oldest text first), each once: those of
-    the most recent text first, within a text in its order, as they were written."""
+    """At most *limit* content words, numbers and names of *texts* (oldest text first), each once, as
+    written: the terms of the most recent text first, and within a text in its order."""
     chosen: dict[str, str] = {}
     for text in reversed(texts):
         for word in content_words(text[:_LONGEST_READ]):
@@ -206,7 +206,7 @@ _EVERY = re.compile(rf"(?:{_PHRASE}|{_FILLER})(?: (?:{_PHRASE}|{_FILLER}))*+")
 _ONLY = re.compile(rf"(?:{_FILLER} )*{_PHRASE}(?: (?:{_PHRASE}|{_FILLER}))*+")
 _LONGEST_WEIGHED = 1_000  # characters
 _EMOJI = frozenset(PHRASES["emoji"])
-# variation selectors, the joiner and skin tones change how an emoji looks, not what it is
+# variation selectors, the joiner and skin tones change the looks of an emoji, not its meaning
 _SHAPERS = frozenset("\ufe0e\ufe0f\u200d\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
 
 
@@ -225,7 +225,7 @@ def polite(text: str) -> bool:
 
 def only_greeting(text: str) -> bool:
     """Whether *text* is nothing but a greeting, thanks, goodbye or acknowledgement of at most 20
-    characters. "Hi, what's my budget?" is not."""
+    characters. "Hi, tell me my budget" is more."""
     stripped = text.strip()
     return 0 < len(stripped) <= LONGEST and polite(stripped)
 
@@ -256,7 +256,7 @@ _APOLOGISES = re.compile(
     r"^(?:(?:i(?:'m|\s+am)\s+)?(?:very\s+|so\s+|really\s+)?sorry|(?:my\s+)?apologies|i\s+apologi[sz]e"
     r"|unfortunately|es\s+tut\s+mir\s+leid|d\u00e9sol\u00e9e?|lo\s+siento|mi\s+dispiace|desculpe|het\s+spijt\s+me)\b"
 )
-# What an assistant says around an answer: offers, invitations, good wishes.
+# Phrases around an assistant's answer: offers, invitations, good wishes.
 _OFFERS = re.compile(
     r"""^(?:(?:but|and|so|however|please|also|if\s+[^,]{1,80},)[\s,]+)*(?:
         (?:how|what)\s+(?:can|may|could|else|would)\b.*\b(?:help|assist|do\s+for|like|need)\b.*
@@ -297,7 +297,7 @@ _ACKNOWLEDGES = re.compile(
 )
 _REPORTING = frozenset(map(stem, PHRASES["reporting"].split()))
 _LONGEST_APOLOGY = 60
-_LONGEST_FILLER = 400  # characters of one sentence; a longer one is content whatever it begins with
+_LONGEST_FILLER = 400  # characters of a sentence; a longer sentence is content with any beginning
 
 
 def refusal(text: str) -> bool:
@@ -332,11 +332,11 @@ def _is_filler(folded: str) -> bool:
 
 
 def echoes(text: str, injected: Sequence[str], asked: str) -> bool:
-    """Whether *text* says nothing beyond what was *injected* (and *asked*): every content word and number of
-    it is among theirs, and it does not deny what they affirm.
+    """Whether *text* says nothing beyond the texts *injected* (and *asked*): every content word and number of it is
+    in them, and it does not deny their statements.
 
-    What only stands in a question is not an answer to it, so where *asked* merely asks at least half of the
-    words must come from what was injected. False when there is no content word at all ("Yes.").
+    Words of a mere question are no answer to it, so where *asked* merely asks at least half of the words must come
+    from *injected*. False when there is no content word at all ("Yes.").
     """
     words = content_stems(text)
     if not words:
@@ -349,7 +349,7 @@ def echoes(text: str, injected: Sequence[str], asked: str) -> bool:
 
 
 def content_stems(text: str) -> frozenset[str]:
-    """The stems of what *text* says, without words that only report ("I remember that the user mentioned ...")."""
+    """The stems of *text* without words of reporting ("I remember that the user mentioned ...")."""
     return stems(text) - _REPORTING
 
 
@@ -360,11 +360,11 @@ def _sources(injected: Sequence[str], asked: str) -> Iterable[str]:
 
 
 # --- parts -------------------------------------------------------------------------------------------
-# A question that asks for several things, taken apart into questions that each ask for one.
+# Decomposes a question for several things into questions for a single thing each.
 
 MOST_PARTS = 3
-_LONGEST_PARTED = 600  # characters; who writes more tells a story around what is asked
-_FEWEST_WORDS = 2  # of a part that can be searched for by itself
+_LONGEST_PARTED = 600  # characters; a longer text tells a story around its question
+_FEWEST_WORDS = 2  # of a part that can be searched by itself
 
 _ASKING = (
     r"(?:what|which|who|whom|whose|when|where|why|how"
@@ -384,14 +384,13 @@ _NAMES = re.compile(rf"(?<!, )(?:\b[Bb]oth\s+)?\b({_NAME})\s+(?:and|or|und|oder|
 
 
 def decompose_question(question: str) -> tuple[str, ...]:
-    """Two or three questions that *question* is made of; none where it asks for one thing, or for too many.
+    """The two or three parts of *question*; none where it asks for a single thing, or for too many.
 
-    "What is my budget and when do I fly?" gives "What is my budget", "when do I fly?"; "What do Ann and Bob
-    collect?" gives the question once for each of them. Only what the words themselves show is taken apart.
+    "Where do I live and when do I fly?" gives "Where do I live", "when do I fly?"; "Which stamps do Ann and Bob
+    collect?" gives the question once for each person. Only explicit conjunctions are decomposed.
 
-    Off by default: among the questions of LoCoMo one in twenty is taken apart, and for these evidence recall
-    gains 0.01 among the first five and loses 0.03 among the first twenty, because most ask for what two people
-    have in common.
+    Off by default: a twentieth of LoCoMo's questions is decomposed, and for these evidence recall gains 0.01 among
+    the first five and loses 0.03 among the first twenty, because most ask for common traits of two people.
     """
     if len(question) > _LONGEST_PARTED:
         return ()

@@ -1,4 +1,4 @@
-"""Whether words are about the person who says them."""
+"""People in texts: first person, subjects, relations, corrections and kinds of values."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from memory_extproc.text.words import (
 )
 
 _LONGEST_READ = 4000  # characters
-# One regular expression per language, for configuration to repeat, shorten or extend.
+# A regular expression per language; configuration can repeat, shorten or extend them.
 DEFAULT_PATTERNS: tuple[str, ...] = tuple(lexicon.person for lexicon in LEXICONS.values())
 
 
 def compile_patterns(patterns: Iterable[str]) -> re.Pattern[str]:
-    """One pattern that matches where any of *patterns* does, whatever the case. re.error names a bad one."""
+    """Join *patterns* into a pattern without regard to case. re.error names a bad pattern."""
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns), re.IGNORECASE)
 
 
@@ -36,23 +36,23 @@ _DEFAULT = compile_patterns(DEFAULT_PATTERNS)
 
 def about_caller(text: str, patterns: re.Pattern[str] | None = None) -> bool:
     """Whether *text* speaks in the first person ("What's my budget?"). Typographic apostrophes count as
-    straight ones. Errs towards yes: it decides whether to search, and a needless search costs little. Of a
-    long text its beginning and its end are read: people put their own words around what they paste."""
+    straight apostrophes. Errs towards yes: it decides whether to search, and a needless search costs little. Only
+    the beginning and the end of a long text are read: people put their own words around pasted text."""
     if len(text) > 2 * _LONGEST_READ:
         text = f"{text[:_LONGEST_READ]}\n{text[-_LONGEST_READ:]}"
     return (patterns or _DEFAULT).search(fold(text)) is not None
 
 
 # --- others ------------------------------------------------------------------------------------------
-# Whether words tell of somebody else than the person a question is about. Pure.
+# Tells texts about other people from texts about the subject of a question. Pure.
 #
-# "My sister has just moved to Toronto" shares its words with "Where do I live?" and does not answer it. Read are
-# the beginnings of a text, where a sentence says whom it is about; who stands further on ("we went there with my
-# sister") is not taken for its subject.
+# "My sister has just moved to Toronto" shares its words with "Where do I live?" and does not answer it. Only
+# the beginning of a text is read, where a sentence names its subject; a person further on ("we went there with my
+# sister") is not taken for the subject.
 
-_LONGEST_HEARD = 200  # characters of a text: its first sentence says whom it is about
+_LONGEST_HEARD = 200  # characters of a text: its first sentence names its subject
 _LONGEST_ASKED = 1_000
-NAMED_SHARE = 0.5  # of a name at the beginning, which is less sure to be somebody's than "my sister"
+NAMED_SHARE = 0.5  # certainty of a name at the beginning; "my sister" is surer
 
 
 def _parse_phrases() -> Mapping[str, Any]:
@@ -93,8 +93,8 @@ _NOBODY = frozenset({"user", "it", "this", "that", "there", "he", "she", "what",
 
 @memoize_by_hash(MOST_REMEMBERED)
 def subject(text: str) -> tuple[str, float]:
-    """Whom the first sentence of *text* is about, folded, and how sure that is, in (0, 1]; an empty word and 0
-    where it is about the speaker, or nobody who is named."""
+    """The subject of the first sentence of *text*, folded, with its certainty in (0, 1]; an empty word and 0 for
+    the speaker and for unnamed people."""
     first = _ENDS.split(text[:_LONGEST_HEARD].lstrip(), maxsplit=1)[0]
     matched = _SUBJECT.match(fold(first))
     if matched is not None:
@@ -106,7 +106,7 @@ def subject(text: str) -> tuple[str, float]:
 
 
 def mentioned_words(question: str) -> frozenset[str]:
-    """The words by which *question* may mention somebody."""
+    """The words of *question* that may mention people."""
     folded = fold(question[:_LONGEST_ASKED]).replace("'s", " ")
     return frozenset(_WORD.findall(folded))
 
@@ -123,8 +123,8 @@ def same_relation(word: str) -> frozenset[str]:
 
 
 def of_another(asked: frozenset[str], text: str) -> float:
-    """Above 0, at most 1: *text* is about somebody whom the question does not mention, whose words are *asked*;
-    below 0, at least -1: about whom it does mention; 0: about nobody else than its speaker."""
+    """Compare the subject of *text* with the words *asked* of a question. In (0, 1]: another person; in [-1, 0): a
+    person that the question mentions; 0: the speaker."""
     who, sure = subject(text)
     if not who:
         return 0.0
@@ -132,10 +132,10 @@ def of_another(asked: frozenset[str], text: str) -> float:
 
 
 # --- corrections -------------------------------------------------------------------------------------
-# Whether somebody takes back what they said before: "no, I meant 12,000", "actually we moved it to June". Pure.
+# Corrections of earlier statements: "no, I meant 12,000", "actually we moved it to June". Pure.
 
 _SHARED = 2  # the subject of the shorter has at most so many times the words that both have
-_LONGEST = 400  # characters; who tells more than that tells a story
+_LONGEST = 400  # characters; a longer text tells a story
 _LEAD = (
     r"^(?:(?:oh|ah|wait|sorry|oops|hm+|um|well|ugh|and|but|ok|okay|hang\s+on|hold\s+on|my\s+bad|btw|by\s+the\s+way|no"
     r"|nope|ach|moment|entschuldigung|nein|doch|pardon|d\u00e9sol\u00e9e?|non|perd\u00f3n|perdona|ay)[\s,.!:;\u2013-]+)*"
@@ -158,7 +158,7 @@ _BEGINS_NO = re.compile(
     r"""(?x)^(?:(?:oh|wait|sorry|oops|hm+|well)[\s,.!]+)*(?:no|nope|nein|non|wait|oops|sorry)[\s,.!:\u2013-]+
     (?!(?:idea|thanks?|problem|worries|way|need|one|doubt|matter|rush|chance|danke|merci|gracias)\b)\S"""
 )
-# Said so, a text may tell anew what was told before.
+# Words of texts that may renew an earlier statement.
 _ANEW = re.compile(
     r"""(?x)\b(?: actually | instead | rather | no\s+longer | not\s+any\s*more | cancell?ed
       | (?:is|are|'s|'re)\s+now
@@ -177,7 +177,7 @@ _LEANS = re.compile(
         \s+(?:it|that|them)\b
       | \b(?:es|das)\b.*\bverschoben\b | \u6539\u5230 | \u6539\u6210"""
 )
-# What comes on top takes nothing back.
+# An addition corrects nothing.
 _ADDS = re.compile(r"\b(?:also|another|too|as\s+well|besides|auch|aussi|tambi\u00e9n)\b|\u4e5f|\u3082\u3046\u4e00")
 _DAY = re.compile(
     rf"(?i)\b(?:(?:{MONTHS})\b\.?"
@@ -198,7 +198,7 @@ _MARKERS = frozenset(stems(
 
 
 class Kind(StrEnum):
-    """What kind of value a text tells."""
+    """The kind of a value in a text."""
 
     DAY = "day"
     NUMBER = "number"
@@ -217,7 +217,7 @@ def kinds(text: str) -> frozenset[Kind]:
 
 @memoize_by_hash(MOST_REMEMBERED)
 def may_correct(text: str) -> bool:
-    """Whether *text* has the words of somebody who tells anew what was told before. Needed, not enough."""
+    """Whether *text* has words that renew an earlier statement: a necessary condition of a correction."""
     if len(text) > _LONGEST:
         return False
     folded = fold(text)
@@ -230,8 +230,8 @@ def may_correct(text: str) -> bool:
 
 
 def corrects(new: str, old: str, *, at_once: bool) -> bool:
-    """Whether *new*, said later by the same person, tells anew what *old* told. *at_once*: it was said within a few
-    messages of *old*, so that it need not name what it is about. In doubt not."""
+    """Whether *new*, said later by the same person, renews the statement *old*. *at_once*: within a few messages of
+    *old*, so that it need not name its subject. In doubt not."""
     if not may_correct(new):
         return False
     shared = _subjects(new) & _subjects(old)
@@ -241,22 +241,22 @@ def corrects(new: str, old: str, *, at_once: bool) -> bool:
         return bool(alike) and _SHARED * len(shared) >= min(len(_subjects(new)), len(_subjects(old))) > 0
     if _PLAINLY.match(folded):
         return bool(alike or shared) or not kinds(old)
-    # Who tells something anew does not name another subject: "my sister moved to Toronto" takes back nothing.
+    # A renewed statement names no other subject: "my sister moved to Toronto" corrects nothing.
     leans = _BEGINS_NO.match(folded) is not None or _LEANS.search(folded) is not None
     return bool(alike and (shared or leans))
 
 
 def _subjects(text: str) -> frozenset[str]:
-    """What it may be about: its words but for numbers, days and those that only say that it corrects."""
+    """Possible subjects of *text*: its stems without numbers, days and words of correction."""
     bare = _DAY.sub(" ", text[:_LONGEST])
     return frozenset(one for one in stems(bare) - _MARKERS if not any(sign.isdigit() for sign in one))
 
 
 # --- kind asked --------------------------------------------------------------------------------------
-# What kind of value answers a question, where its first words show it. Pure.
+# The kind of value that answers a question, by the first words of the question. Pure.
 
 _ASKS = r"^\W*(?:(?:and|so|but|hey|hi|also|und|et|y)[\s,]+)?"
-# Not "who": the name of a place would pass for that of a person.
+# "Who" is missing: the name of a place would pass for the name of a person.
 _KINDS = (
     (Kind.NAME, re.compile(_ASKS + r"(?:where|wo|woher|wohin|o\u00f9|d\u00f3nde)\b")),
     (Kind.DAY, re.compile(_ASKS + r"(?:when|what\s+(?:day|date|time|month|year)|wann|quand|cu\u00e1ndo)\b")),

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import snowballstemmer
 
-# Scripts written without spaces between words; a run of one of them is one token.
+# Scripts written without spaces between words; a run of such a script is a single token.
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _KANA = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
-UNSPACED = f"[{_HAN}{_KANA}]"  # one such character, as a regular expression
+UNSPACED = f"[{_HAN}{_KANA}]"  # a character of such a script, as a regular expression
 _KANA_RUN = re.compile(f"[{_KANA}]")
 _HAN_RUN = re.compile(f"[{_HAN}]")
 _READ_FOR_LANGUAGE = 2000  # characters
@@ -46,7 +46,7 @@ _SHORTEST_STEM = 3
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """What we know of one language."""
+    """Words and patterns of a language."""
 
     language: str  # ISO 639-1
     stop: frozenset[str]
@@ -113,7 +113,7 @@ ENGLISH = LEXICONS["en"]
 
 
 def tokens(text: str) -> list[str]:
-    """Words, numbers, dates and sums of money in order, as written: "$10,000" is one. Linear in *text*."""
+    """Words, numbers, dates and sums of money ("$10,000") in order, as written. Linear in *text*."""
     return _TOKEN.findall(text)
 
 
@@ -129,7 +129,7 @@ def _lexicon_of(words: frozenset[str]) -> Lexicon:
 
 def lexicon_of(text: str) -> Lexicon:
     """The language whose small words *text* uses most; English when none stands out. A word such as
-    "son" is a stop word in one language and a son in another, so lists are never merged."""
+    "son" is a stop word in French and a noun in English, so lists are never merged."""
     return _lexicon_of_beginning(text if len(text) <= _READ_FOR_LANGUAGE else text[:_READ_FOR_LANGUAGE])
 
 
@@ -165,7 +165,7 @@ def _is_content(folded: str, stop: frozenset[str]) -> bool:
 
 
 def stem(word: str) -> str:
-    """A key under which the forms of one word meet ("lives", "living", "live"); not itself a word."""
+    """The common key of the forms of a word ("lives", "living", "live"); not itself a word."""
     folded = _POSSESSIVE.sub("", fold(word))
     if not folded.isascii() or any(character.isdigit() for character in folded):
         return number_key(folded)
@@ -184,7 +184,7 @@ _NUMBER = re.compile(rf"^[{_CURRENCY}]?\s?(\d+(?:\.\d+)?)\s?(k|m|bn|thousand|mil
 
 
 def number_key(token: str) -> str:
-    """One key for one amount: "$10,000", "10k" and "10000" agree; what is no number comes back folded.
+    """The common key of an amount: "$10,000", "10k" and "10000" agree; other tokens come back folded.
 
     The currency is dropped: people leave it out when they repeat a sum.
     """
@@ -220,23 +220,23 @@ def negates(text: str) -> bool:
 
 
 # --- stemming ----------------------------------------------------------------------------------------
-# Text into the terms it is found by: function words out, the forms of a word under one key.
+# Text into search terms: function words removed, the forms of a word under a common key.
 #
 # Stemmers are Snowball's (M. F. Porter, https://snowballstem.org), for the languages it has and we tell apart.
 
-# Of English only the words that carry nothing at all: "first", "before" and "again" help to find a message.
+# English words without meaning of their own; "first", "before" and "again" help to find a message, so they count.
 _FUNCTION_WORDS = frozenset(PHRASES["function_words"].split())
 _STEMMERS = {
     "en": "english", "de": "german", "fr": "french", "es": "spanish", "it": "italian", "pt": "portuguese",
     "nl": "dutch", "pl": "polish", "ru": "russian", "tr": "turkish", "hi": "hindi", "ar": "arabic",
 }  # fmt: skip
 _UNSPACED = re.compile(UNSPACED)
-_LONGEST_WORD = 64  # characters; what is longer is no word, and stemming it would take long
+_LONGEST_WORD = 64  # characters; a longer token is no word, and its stemming would take long
 
 
 def terms(text: str) -> tuple[list[str], str]:
-    """The terms of *text* in order, repeated ones too, and the language they were made in (ISO 639-1). Runs of
-    unspaced scripts become pairs of characters; numbers, dates and sums keep one key each."""
+    """The terms of *text* in order, with repetitions, and its language (ISO 639-1). Runs of unspaced scripts become
+    pairs of characters; a number, date or sum keeps a single key."""
     words = [_fold_token(token) for token in tokens(text)]
     language = lexicon_of_words(words).language
     return _terms(words, language), language
@@ -253,7 +253,7 @@ def carries_meaning(word: str) -> bool:
 
 
 def stem_key(word: str, language: str) -> str:
-    """The key of one folded word; a number's is `number_key`."""
+    """The key of a folded word; for a number `number_key`."""
     if not word.isalpha() or len(word) > _LONGEST_WORD:
         return number_key(word[:_LONGEST_WORD])
     return _stem_word(word, language)
@@ -328,17 +328,17 @@ def related_stems(stem: str) -> tuple[tuple[str, float], ...]:
 
 
 def rarity(stem: str) -> float:
-    """In [0, 1]: near 0 for the most frequent words of English, 1 for a word that is not among the everyday
-    ones (a name, a number, a word of another language)."""
+    """In [0, 1]: near 0 for the most frequent words of English, 1 for a word outside the everyday vocabulary (a
+    name, a number, a word of another language)."""
     known = _thesaurus()
     place = known.at.get(stem)
     return 1.0 if place is None else math.log1p(place) / math.log1p(len(known.stems))
 
 
 # --- comparing ---------------------------------------------------------------------------------------
-# Texts as they are compared: what clients send back differs in whitespace and Unicode form alone.
+# Comparison of texts: messages that clients send back differ in whitespace and Unicode form alone.
 
-# A number with its separators is one word, so that "$10,000" and "10 000" are the number they are.
+# A number with its separators is a single word, so that "$10,000" and "10 000" are equal.
 _WORD = re.compile(r"\d+(?:[.,'\u00a0\u202f ]\d{3})+(?!\d)|\w+")
 _SEPARATORS = re.compile(r"[.,'\u00a0\u202f ]")
 
@@ -363,8 +363,8 @@ def word_set(text: str) -> frozenset[str]:
 # How many tokens a text costs, estimated without any model's tokenizer.
 #
 # Byte-pair encodings of today's models take about four characters of English to a token, two of other alphabetic
-# scripts, and about one token for each ideograph, syllable or emoji. The estimate errs upwards: it decides what
-# fits, and too much would be refused by the provider.
+# scripts, and about a token for each ideograph, syllable or emoji. The estimate errs upwards: the provider
+# refuses a text that exceeds its limit.
 
 
 def estimate_tokens(text: str) -> int:
@@ -378,12 +378,12 @@ def estimate_tokens(text: str) -> int:
     return (plain + 2 * alphabetic + 4 * wide + 3) // 4
 
 
-WIDE = 0x2E80  # from here on, by and large, one character is one token or more (CJK, Hangul, emoji)
+WIDE = 0x2E80  # from here on a character is mostly a token or more (CJK, Hangul, emoji)
 _WIDE_RUNS = re.compile(f"[{chr(WIDE)}-\U0010ffff]+")
 
 
 # --- remembered --------------------------------------------------------------------------------------
-# What pure functions say of texts that are looked at over and over: their answers are kept, the texts are not.
+# Memoized results of pure functions of texts; the texts themselves are not kept.
 
 R = TypeVar("R")
 MOST_REMEMBERED = 16_384  # answers: some 2 MB of them
@@ -391,8 +391,8 @@ MOST_REMEMBERED = 16_384  # answers: some 2 MB of them
 
 def memoize_by_hash(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
     """At most *most* answers, by Python's own hash of the text, which is keyed anew for every process and computed
-    once for a text that is held: a hundred memories are read for one question. Two texts of one hash and length
-    are no event to expect. Used from any thread."""
+    once for a text in memory: a question reads a hundred memories. Texts of equal hash and length
+    are not to be expected. Used from any thread."""
 
     def around(function: Callable[[str], R]) -> Callable[[str], R]:
         known: dict[tuple[int, int], R] = {}
