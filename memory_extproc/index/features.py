@@ -1,4 +1,4 @@
-"""What speaks for each memory that it answers a question: numbers by position, nothing weighed yet.
+"""Features of memories for a question: arrays by position, without weights.
 
 BM25: Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework", with k1 1.2 and b 0.75."""
 
@@ -18,16 +18,16 @@ Floats = npt.NDArray[np.float64]
 AnyFloats = TypeVar("AnyFloats", Floats, npt.NDArray[np.float32])
 Singles = npt.NDArray[np.float32]
 K1, B = 1.2, 0.75
-# Memories that a store is taken to hold beside its own, without any term of the question: so that in a store of
-# three, one that has the rare word still stands out.
+# Imagined memories beside the memories of a store, without any term of the question: so that in a store of three
+# a memory with the rare word still stands out.
 IMAGINED = 20
-IMAGINED_LENGTH = 12.0  # terms of each of them
+IMAGINED_LENGTH = 12.0  # terms of an imagined memory
 FARTHEST = 400.0  # days; beyond, a date is as wrong as can be
 _NEXT, _FURTHER = 2, 4  # messages on either side
-FADES = 1 / 16  # of what a message has of the question is lost to those behind it, with each step
+FADES = 1 / 16  # loss of a share of the question's terms with each message further on
 NEAR = 3.0  # days within which a date agrees
-WEEK = 7  # days; who names no more of them asks for what was said then, and not in some week of a year
-# What a feature over surroundings falls back on where nothing stands around a memory.
+WEEK = 7  # days; a shorter span means the messages of these days, a longer span some week of a year
+# Fallbacks of features over surroundings, for memories without surroundings.
 STANDS_IN: Mapping[str, str] = {
     "dense_around": "dense", "dense_before": "dense",
     "bm25_around": "bm25", "bm25_far_around": "bm25", "bm25_question": "bm25",
@@ -47,11 +47,11 @@ LEXICAL = (
 FEATURES = (*DENSE, *LEXICAL)
 # Added for the few candidates that are read word by word.
 CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE = READ_CLOSELY = ("closely", "closely_around", "closely_before")
-# Characters of a text that is. Vectors of the words of a piece of a long answer take 20 to 40 KiB, several times
-# as much as a short message; where most candidates are longer, nothing is read.
+# Characters of a text that is read so. Word vectors of a piece of a long answer take 20 to 40 KiB, several times
+# as much as of a short message; where most candidates are longer, nothing is read.
 LONGEST_READ = 600
-# What reading them tells besides: whether a memory is about somebody whom the question does not mention, and, the
-# same for all, whether the question is in another language than the embedding model knows best.
+# Further features of this reading: whether a memory is about a person whom the question does not mention, and,
+# equal for all memories, whether the question is in a language that the embedding model knows less.
 ANOTHER, FOREIGN = READ_BESIDES = ("another", "foreign")
 
 
@@ -63,19 +63,19 @@ class Known:
     piece_length: Floats  # in terms
     length: Floats  # in terms
     by_itself: Floats  # (memories, BY_ITSELF)
-    speaker: npt.NDArray[np.int64]  # a number for each name
+    speaker: npt.NDArray[np.int64]  # a number per name
     role: npt.NDArray[np.int64]
     assistant: npt.NDArray[np.bool_]  # said by an assistant without a name
     about_caller: npt.NDArray[np.bool_]
     said: npt.NDArray[np.int64]  # day, as an ordinal
-    days: npt.NDArray[np.int64]  # (pieces, 2, 2): spans of days that it names; zeros: none
+    days: npt.NDArray[np.int64]  # (pieces, 2, 2): named spans of days; zeros: none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matched:
     """By term of the question and position; *pieces* by piece."""
 
-    pieces: Singles  # how often the term stands there
+    pieces: Singles  # occurrences of the term
     counts: Singles
     near: Singles  # closeness in [0, 1] of the closest term of the memory
     idf: Floats  # by term
@@ -106,8 +106,8 @@ def of_words(
 
 
 def of_vectors(line: Timeline, bm25: Floats, dense: Floats | None) -> dict[str, Floats]:
-    """The others of FEATURES by name, made with *dense*, the cosines by piece; without the features of
-    DENSE where it is None. NaN as above."""
+    """The remaining FEATURES by name, from *dense*, the cosines by piece; without the features of DENSE where it is
+    None. NaN as above."""
     found: dict[str, Floats] = {}
     if dense is not None:
         dense = line.reduce(np.maximum, dense)
@@ -124,8 +124,8 @@ def _saturate(counts: Sums, length: Sums, usual: float) -> Singles:
 
 
 def _sum_rows(weights: Floats, rows: npt.NDArray[np.generic]) -> Floats:
-    """Of *rows* by term, for each position. In double precision: a single one would give what is equal other last
-    digits in other places, and the order would depend on places."""
+    """Weighted sums of *rows* (by term) for each position. In double precision: in single precision equal memories
+    would differ in their last digits, and the order would depend on positions."""
     found: Floats = weights @ rows.astype(np.float64)
     return found
 
@@ -155,7 +155,7 @@ def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched, counts
     weight = matched.idf / max(float(matched.idf.sum()), 1e-9)
     hit = matched.counts > 0
     found["covered"] = _sum_rows(weight, hit)
-    # The same for all memories: how much of the question means anything here.
+    # Equal for all memories: the share of the question that has a meaning here.
     found["known"] = np.full(len(line), float(weight @ hit.any(axis=1)))
     found["known_near"] = np.full(len(line), float(weight @ matched.near.max(axis=1, initial=0.0)))
     found["covered_around"] = _sum_rows(weight, counts > 0)
@@ -169,12 +169,14 @@ def _coverage(found: dict[str, Floats], line: Timeline, matched: Matched, counts
 
 
 def _leaning(line: Timeline, rows: Singles) -> Singles:
-    """*rows* are within 0 and 1. Of each, the most that a memory or one before it in its session has, FADES less
-    for each step back: what is said leans on what was said before."""
+    """The largest value of a memory or of an earlier memory in its session, less FADES for each step back: messages
+    depend on earlier messages. *rows* are in [0, 1]."""
     found = rows.copy()
     at = np.arange(len(line))
     back = 1
-    while back * FADES < 1.0:  # twice as far each time: what was found for a memory before holds what is before it
+    while (
+        back * FADES < 1.0
+    ):  # twice as far each time: the value of an earlier memory covers the memories before it
         within = (at[back:] - back >= line.first[back:]).astype(np.float32)
         before = (found[:, :-back] - np.float32(back * FADES)) * within
         found[:, back:] = np.maximum(found[:, back:], before)
@@ -191,7 +193,7 @@ def _dense(found: dict[str, Floats], line: Timeline, dense: Floats) -> None:
 
 
 def _mass(found: dict[str, Floats], line: Timeline, bm25: Floats, dense: Floats | None) -> None:
-    """How much of what speaks for anything stands in a memory's session."""
+    """The share of all evidence that stands in a memory's session."""
     evidence = standardised(bm25) + (0.0 if dense is None else standardised(dense))
     mass = np.exp(np.minimum(evidence, 12.0))
     session = np.bincount(line.session, weights=mass, minlength=line.sessions)[line.session]
@@ -202,7 +204,7 @@ def _mass(found: dict[str, Floats], line: Timeline, bm25: Floats, dense: Floats 
 
 
 def _about(found: dict[str, Floats], count: int, subjects: Sequence[Floats]) -> None:
-    """*subjects*: of each whom the question is about, by position, whether a memory is theirs (1) or not (-1)."""
+    """*subjects*: for each subject of the question, by position, whether a memory belongs to it (1) or not (-1)."""
     found["subject"] = subjects[0] if subjects else np.zeros(count)
     found["only_subject"] = subjects[0] if len(subjects) == 1 else np.zeros(count)
 
@@ -242,13 +244,13 @@ def _of_question(line: Timeline, values: Floats, otherwise: float) -> Floats:
 
 
 def _beside(line: Timeline, values: AnyFloats) -> tuple[AnyFloats, AnyFloats]:
-    """Of the message before and the one after; a session's first and last have themselves there."""
+    """Values of the messages before and after; a session's first and last message stand in for themselves."""
     before, after = line.window(1)
     return np.take(values, before, axis=-1), np.take(values, after - 1, axis=-1)
 
 
 def _of_surroundings(found: dict[str, Floats], line: Timeline) -> None:
-    """A fact has the surroundings of the message it was taken from; what stands alone has none."""
+    """A fact has the surroundings of its message; a memory without a session has no surroundings."""
     anchored = line.anchor != np.arange(len(line))
     for name in STANDS_IN:
         if name not in found:
@@ -259,16 +261,16 @@ def _of_surroundings(found: dict[str, Floats], line: Timeline) -> None:
         found[name] = np.where(line.alone, np.nan, values) if line.alone.any() else values
 
 
-# The memories worth a closer look: those that most speaks for, by a rough sum that needs no fitted weights.
+# Chooses the candidates by a rough sum of features that needs no fitted weights.
 
-# What each feature counts for in the rough sum, in standard deviations.
+# Weights of features in the rough sum, in standard deviations.
 _ROUGH = {
     "dense": 1.0, "dense_around": 1.0, "bm25": 1.0, "bm25_around": 1.0, "mass_session": 0.5, "near": 0.5,
 }  # fmt: skip
 _PLAIN = {"only_subject": 0.7, "days_agree": 1.0, "days_same": 2.0}  # already on a scale of their own
 _TELLING = tuple(name for name in FEATURES if name in _ROUGH or name in _PLAIN)
 _ALIKE = 1e-9
-_ROUNDING = 1e-6  # of a mean: what may be left of a deviation of zero
+_ROUNDING = 1e-6  # share of a mean that rounding may leave of a deviation of zero
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -286,7 +288,7 @@ class CandidateSelection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Features of the memories among which is chosen: a row for each of *names*, with its mean and deviation."""
+    """Features of the memories to choose from: a row for each of *names*, with its mean and deviation."""
 
     names: tuple[str, ...]
     rows: tuple[Floats, ...]
@@ -295,7 +297,7 @@ class Table:
 
     @classmethod
     def of(cls, by_name: Mapping[str, Floats], within: npt.NDArray[np.int64]) -> Self:
-        """Of the memories at the positions *within*."""
+        """The table of the memories at the positions *within*."""
         names = tuple(name for name in FEATURES if name in by_name)
         rows = np.stack([by_name[name] for name in names])
         if len(within) < rows.shape[1]:
@@ -303,7 +305,7 @@ class Table:
         return cls(names, tuple(rows), *_statistics(rows))
 
     def beside(self, other: Self) -> Self:
-        """The rows of both."""
+        """A table with the rows of both tables."""
         return type(self)(
             (*self.names, *other.names),
             (*self.rows, *other.rows),
@@ -315,11 +317,11 @@ class Table:
 def select_candidates(
     table: Table, places: npt.NDArray[np.int64], limit: int, tie: Callable[[int], tuple[float, str]]
 ) -> CandidateSelection:
-    """At most *limit* of the memories at *places*, of whom *table* is. *tie* orders by place those that the rough
-    sum cannot tell apart, so that the choice does not depend on places."""
+    """At most *limit* of the memories at *places*, whose features are *table*. *tie* orders memories with equal
+    rough sums, so that the choice does not depend on places."""
     columns, centre, spread = table.rows, table.centre, table.spread
     rough = np.zeros(len(places))
-    for name in _TELLING:  # always in one order: a sum in another has other last digits
+    for name in _TELLING:  # always in the same order: another order changes the last digits of a sum
         if name not in table.names:
             continue
         at = table.names.index(name)
@@ -329,7 +331,7 @@ def select_candidates(
         elif name in _PLAIN:
             rough += columns[at] * _PLAIN[name]
     best = _best(rough, limit, lambda at: tie(int(places[at])))
-    # In the order of FEATURES, whichever rows were made first: what two searches found is laid together.
+    # In the order of FEATURES, so that the results of two searches can be joined.
     names = tuple(name for name in FEATURES if name in table.names)
     rows = [table.names.index(name) for name in names]
     features = np.stack([columns[row][best] for row in rows]).T
@@ -337,12 +339,12 @@ def select_candidates(
 
 
 def _statistics(columns: Floats) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of each row, what is NaN left out; zeros where nothing is left."""
+    """Mean and standard deviation of each row without NaN; zeros for rows of NaN alone."""
     count = columns.shape[1]
     if not count:
         return np.zeros(len(columns)), np.zeros(len(columns))
     centre = columns.mean(axis=1)
-    # One pass each; what is left of a constant by rounding is no spread.
+    # A single pass; the rounding error of a constant is no spread.
     squares = np.einsum("ij,ij->i", columns, columns) / count
     spread = np.sqrt(np.maximum(squares - centre**2, 0.0))
     spread[spread < _ROUNDING * np.abs(centre)] = 0.0

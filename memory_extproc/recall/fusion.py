@@ -1,5 +1,4 @@
-"""What speaks for a memory, weighed into one score: a weighted sum of features, each set against what the other
-memories of the same owner have for the same question."""
+"""Fusion of features into a score: a weighted sum, each feature relative to the owner's other memories."""
 
 from __future__ import annotations
 
@@ -28,16 +27,16 @@ from memory_extproc.recall.weights import (
 
 Floats = npt.NDArray[np.float64]
 
-# So many memories of the usual kind are taken to stand beside the owner's own when a mean is taken: with three
-# memories a mean and a deviation say nothing, with a thousand ours say nothing.
+# Imagined memories of the usual kind beside the owner's own in means and deviations: with three memories the own
+# statistics mean nothing, with a thousand the imagined memories mean nothing.
 IMAGINED = 10.0
-STAND_IN_SHARE = 0.7  # of the feature that stands in for one over surroundings that are not there
-# Memories of an owner. Among fewer, a word stands for one thing and little stands around it; among more, what
-# stands around a message tells it from others about the same.
+STAND_IN_SHARE = 0.7  # of the feature that stands in for a feature over missing surroundings
+# Memories of an owner. Among fewer, a word has a single meaning and few surroundings; among more, the surroundings
+# of a message tell it from other messages on the same subject.
 FEW = 200
 FEWEST = 20  # memories of an owner, for the weights of many
 UNFITTED_WEIGHT = 0.4
-UNFITTED_SPREAD = 0.02  # of cosines; what differs by less is the same
+UNFITTED_SPREAD = 0.02  # of cosines; smaller differences do not count
 # Points of score. Without, summaries cost 0.06 of the precision on the everyday set; with them a third of that.
 SUMMARY_LOSES = 2.0
 SHORT_MESSAGES = 3.6  # mean of the logarithm of their terms: small talk has 2.6, chats with an assistant 4 to 6
@@ -45,8 +44,7 @@ FARTHEST = 6.0  # standard deviations; beyond, a feature says no more
 
 
 class Named(Mapping[str, float]):
-    """One row of a table by the names of its columns; NaN is left out. A request makes a hundred of these, and
-    hardly reads one."""
+    """A row of a table by the names of its columns, without NaN. A request makes a hundred and reads few."""
 
     __slots__ = ("_at", "_row", "_table")
 
@@ -68,22 +66,22 @@ class Named(Mapping[str, float]):
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """*worth*: the probability that any of them helps. Best first, as `breadth` has it."""
+    """*worth*: the probability that any candidate helps. Best first, in the order of `diversify_sessions`."""
 
     worth: float
     candidates: tuple[Candidate, ...]
 
 
 class Fusion:
-    """Weighs candidates with fitted weights. The cosines of another embedding model than they were fitted for are
-    put on the scale of that one, once they were measured; until then words alone decide, and vectors find."""
+    """Weighs candidates with fitted weights. Cosines of another embedding model are put on the scale of the fitted
+    model after a measurement; until then words alone decide, and vectors only find candidates."""
 
     def __init__(self, weights: Weights, fingerprint: str) -> None:
         self._weights = weights
         self._match = FITTED if fingerprint in weights.embedding_models else UNMEASURED
 
     def adopt(self, match: ModelMatch) -> None:
-        """From now on: what was measured of the embedding model."""
+        """Use the measurement *match* of the embedding model from now on."""
         self._match = match
 
     @property
@@ -101,8 +99,8 @@ class Fusion:
         return self.fitted and self._weights.close is not None
 
     def _ranker(self, found: Candidates) -> Ranker:
-        """That of what is known of the candidates: words alone, vectors, words read closely. Among few memories its
-        own, where there is one."""
+        """The ranker for the known features of the candidates: words alone, vectors, or words read closely. Small
+        stores have rankers of their own."""
         weights, few = self._weights, found.searched < FEW
         if "dense" not in found.names or self.calibration is Calibration.WORDS:
             return self._ranker_of_words(found)
@@ -132,8 +130,9 @@ class Fusion:
         return found if found.searched < FEW else likeliest(self._ranker(found).features, found, count)
 
     def fused(self, found: Candidates, lost: Floats) -> Fused:
-        """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id. Behind
-        the first few what stands elsewhere goes ahead (see `breadth`), where words were read closely."""
+        """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id.
+        After the first few, other places of conversations go ahead (`diversify_sessions`), where words were
+        read closely."""
         raw, scale = found, self._match.scale
         if scale is not None:
             found = scale.apply(found)
@@ -171,8 +170,8 @@ class Fusion:
 def _speaking(
     found: Candidates, summaries: npt.NDArray[np.bool_], standardised: Mapping[str, Floats], scores: Floats
 ) -> tuple[Candidates, Mapping[str, Floats], Floats]:
-    """Who tells whether anything helps: what was said, without the *summaries*, unless one of these stands out
-    from all of it. They have many words, and something in common with most questions."""
+    """The candidates that decide whether anything helps: all but *summaries*, unless a summary stands out from all
+    other candidates. Summaries have many words, and some in common with most questions."""
     if not summaries.any() or summaries.all() or scores[summaries].max() > scores[~summaries].max():
         return found, standardised, scores
     said = ~summaries
@@ -194,7 +193,7 @@ def score_unfitted(found: Candidates) -> Floats:
 
 
 def scores_of(features: Mapping[str, Feature], found: Candidates) -> Floats:
-    """A value for each candidate; comparable within one question."""
+    """A value for each candidate, comparable within a question."""
     return sum_features(features, standardise(features, found), len(found.memories))
 
 
@@ -237,8 +236,8 @@ def standardise(features: Mapping[str, Feature], found: Candidates) -> dict[str,
 def _blend_statistics(
     features: Collection[Feature], centre: Floats, spread: Floats, count: int
 ) -> tuple[Floats, Floats]:
-    """Mean and deviation of the owner's memories and the imagined ones together, for each of *features*; of a
-    feature with a scale of its own, that."""
+    """Mean and deviation over the owner's and the imagined memories, for each of *features*; a feature with a scale
+    of its own keeps that scale."""
     usual = np.array([one.usual for one in features])
     usual_spread = np.array([one.usual_spread for one in features])
     own = np.array([one.own_scale for one in features], dtype=np.bool_)
@@ -261,25 +260,24 @@ def _best_first(scores: Floats, memories: Sequence[Memory]) -> list[int]:
 
 
 # --- breadth -----------------------------------------------------------------------------------------
-# The order of what was found: the best first, and behind the first few what stands elsewhere.
+# The order of candidates: the best first, and after the first few other places of the conversations.
 #
-# What answers a question for a list stands in several places of what was said, and next to each of them stands
-# what is about the same and adds nothing. Greedy as maximal marginal relevance is (Carbonell and Goldstein 1998),
-# with the place in the conversation for likeness: held out on half of LoCoMo, evidence recall among the first ten
+# The answers to a question for a list stand in several places, and their neighbours add nothing. Greedy like
+# maximal marginal relevance (Carbonell and Goldstein 1998), with the place in the conversation as likeness: held
+# out on half of LoCoMo, evidence recall among the first ten
 # goes from 0.839 to 0.846 by it, of questions with several pieces of evidence from 0.538 to 0.566. Among the
-# first five it would lose 0.01: there the message beside the best is as often the answer itself. Where the
-# candidates were not read word by word it is not done: the order loses 0.009 by it, for scores that know less lie
-# nearer together.
+# first five it would lose 0.01: there the message beside the best is as often the answer itself. Without
+# reading word by word the order stays: it would lose 0.009, because scores of fewer features lie nearer together.
 
-FIRST = 5  # that stand by their scores alone
-LOOKED_AT = 40  # places; behind them the order is that of the scores
-BESIDE = 2  # messages of a session at most so far apart stand beside one another
-LOSES = 0.6  # points of score, for each that stands ahead and beside it
+FIRST = 5  # candidates ordered by their scores alone
+LOOKED_AT = 40  # places; further candidates keep the order of the scores
+BESIDE = 2  # largest distance of neighbouring messages of a session
+LOSES = 0.6  # points of score, for each neighbour ahead
 
 
 def diversify_sessions(order: Sequence[int], scores: Floats, memories: Sequence[Memory]) -> list[int]:
-    """*order* (places in *memories*, best score first) with those farther back, behind the first FIRST, that stand
-    beside what is ahead of them."""
+    """*order* (places in *memories*, best score first) with neighbours of earlier memories moved back, after the
+    first FIRST."""
     ahead = list(order[:LOOKED_AT])
     beside = _beside([memories[at] for at in ahead])
     if not any(beside[FIRST:]):
@@ -287,7 +285,7 @@ def diversify_sessions(order: Sequence[int], scores: Floats, memories: Sequence[
     left: list[float] = scores[ahead].tolist()
     for at, near in enumerate(beside):
         left[at] -= LOSES * sum(other < FIRST for other in near)
-    # The best of what is left, the one that came first of equals; what has lost meanwhile is there twice.
+    # The best remaining place, of equals the first; a place that lost points meanwhile is in the heap twice.
     waiting = [(-left[at], at) for at in range(FIRST, len(ahead))]
     heapify(waiting)
     chosen = dict.fromkeys(range(FIRST))
@@ -304,7 +302,7 @@ def diversify_sessions(order: Sequence[int], scores: Floats, memories: Sequence[
 
 
 def _beside(memories: Sequence[Memory]) -> list[list[int]]:
-    """Of each of *memories*, the places of those that stand beside it."""
+    """The places of the neighbours of each of *memories*."""
     talks: dict[str, list[tuple[int, int]]] = {}
     for at, one in enumerate(memories):
         if one.session:
