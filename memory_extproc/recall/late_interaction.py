@@ -1,11 +1,11 @@
-"""Reads the likeliest memories word by word: how well each word of the question is met by some word of a memory.
+"""Late interaction: compares the likeliest memories with the question word by word.
 
-Khattab and Zaharia 2020, "ColBERT": the best match of each word of the query, summed. Here each word counts for as
-much as it tells the candidates apart: one that nearly all of them have, such as a name, says little.
+Khattab and Zaharia 2020, "ColBERT": the best match of each word of the query, summed. Here a word counts by
+how well it tells the candidates apart: a word that nearly all of them have, such as a name, says little.
 
-What is said leans on what was said before: "Yes, two cats!" meets the words of its question only together with the
-message that it answers. So a word may also be met by another candidate of the same session, for the less the
-farther off it stands.
+A message depends on earlier messages: "Yes, two cats!" has the words of its question only together with the
+answered message. So another candidate of the same session may also match a word, with a weight that falls with its
+distance.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ Bools = npt.NDArray[np.bool_]
 
 # Candidates that are read, the likeliest by everything else; with 100 of them no more evidence came first.
 FIRST_READ = 40
-SAME = 0.6  # cosine of two words in their contexts from which one stands for the other
-GUESSED_SHARE = 0.7  # of the deviation of a memory's vector, taken for that of its words
-FADES = 0.06  # of a cosine, for each message between the one that is judged and the one that meets the word
-_APART = 40  # messages; so far off no cosine is left, and as far are sessions taken to stand from one another
+SAME = 0.6  # cosine of two words in context from which they match
+GUESSED_SHARE = 0.7  # of the deviation of a memory's vector, as an estimate for its words
+FADES = 0.06  # loss of cosine for each message between the candidate and the matching message
+_APART = 40  # messages; at this distance no cosine is left, so it also separates sessions
 _FARTHEST = 3.0  # standard deviations
 _LEAST_SPREAD = 1e-3  # of cosines
 _LEAST_WEIGHT = 1e-6
@@ -60,9 +60,9 @@ class CloseReading(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CloseReadingLimits:
-    """*enough*: the share of memories whose words must be at hand; with three in ten unknown, half of what close
-    reading gains was left. *waits*: the most that is waited for those that are not. A request does not wait: a
-    text that is embedded for it costs as much as embedding its own."""
+    """*enough*: the share of memories whose words must be at hand; with three in ten unknown, half of the gain was
+    left. *waits*: the longest wait for missing words. A request does not wait: embedding another text for it costs
+    as much as embedding its own."""
 
     enough: float = 0.7
     waits: timedelta = timedelta()
@@ -70,7 +70,7 @@ class CloseReadingLimits:
 
 @dataclass(frozen=True, slots=True)
 class QuestionTraits:
-    """What a question says by itself, before anything is found for it."""
+    """Traits of a question, before any search."""
 
     mentioned: frozenset[str]
     foreign: bool
@@ -81,17 +81,17 @@ class QuestionTraits:
 
 
 class LateInteractionScorer:
-    """Adds the features READ_CLOSELY and READ_BESIDES to candidates. Memories whose words are not known are
-    embedded once more, behind others' queries and one question's at a time, so that they are known when they are
-    next come upon."""
+    """Adds the features READ_CLOSELY and READ_BESIDES to candidates. Memories without known words are
+    embedded once more, after other queries and a question at a time, so that the next question finds their
+    words."""
 
     def __init__(self, embedder: TokenEmbeddingModel, limits: CloseReadingLimits, metrics: Metrics) -> None:
         self._embedder, self._limits, self._metrics = embedder, limits, metrics
         self._embedding: asyncio.Task[bool] | None = None
 
     async def read(self, text: str, found: Candidates, asks: QuestionTraits | None = None) -> Candidates:
-        """*found* with the features of the question *text*, or as it is: where no vectors were searched, or too few
-        of the words are known. *asks*: what `Asks.of` says of *text*, where that is known already."""
+        """*found* with the features of the question *text*; unchanged where no vectors were searched or too few
+        words are known. *asks*: the traits of *text*, where they are known already."""
         if "dense" not in found.names or not found.memories:
             return found
         texts = [text, *(memory.content for memory in found.memories)]
@@ -134,14 +134,14 @@ class LateInteractionScorer:
             self._embedding = asyncio.create_task(self._embed(missing), name="close reading")
         if not self._limits.waits:
             return None
-        # What is begun is of use to the next question too, so it is not given up when this one goes on.
+        # Started work serves the next question too, so it continues after this question.
         await asyncio.wait({self._embedding}, timeout=self._limits.waits.total_seconds())
         if not self._embedding.done():
             return CloseReading.LATE
         return None if self._embedding.result() else CloseReading.FAILED
 
     async def _embed(self, texts: Sequence[str]) -> bool:
-        """Whether it could be done. Ends with the embedder, which fails what waits when it is closed."""
+        """Whether the words could be made. Ends with the embedder, which fails waiting calls when it is closed."""
         try:
             await self._embedder.embed(texts)
         except MemoryExtprocError as error:
@@ -152,7 +152,7 @@ class LateInteractionScorer:
 
 def matches(query: Words, memories: Sequence[Words]) -> Floats:
     """The best match, a cosine, of each word of *query* among the words of each of *memories*: a row for each
-    memory, a column for each word. One pass over all words of all memories."""
+    memory, a column for each word. A single pass over all words of all memories."""
     starts = np.cumsum([0, *(len(one.scale) for one in memories[:-1])])
     best: Floats = np.maximum.reduceat(cosines(together(memories), query), starts, axis=0).astype(np.float64)
     return best
@@ -168,15 +168,15 @@ def telling(best: Floats) -> Floats:
 
 def surroundings(best: Floats, weight: Floats, memories: Sequence[Memory], known: Bools) -> Floats:
     """CLOSELY_AROUND and CLOSELY_BEFORE of all *memories*, about 0 to 1, where *best* has a row for each of the
-    *known*; NaN for what stands in no session. The words that a message leans on count more evenly than those it
-    has itself."""
+    *known*; NaN for memories without a session. Words of earlier messages count more evenly than words of the
+    message itself."""
     line = _in_line(memories)
     rows = np.full((len(memories), best.shape[1]), -1.0)
     rows[known] = best
     order = np.argsort(line, kind="stable")
     fades = FADES * line[order, None]
-    # What fades evenly is a running maximum of what is raised evenly. Of two with one place, such as a message and
-    # a fact taken from it, each stands before the other.
+    # Even fading is a running maximum of evenly raised values. Memories at the same place, such as a message and
+    # its fact, stand before each other.
     before = np.maximum.accumulate(rows[order] + fades, axis=0)
     last = np.searchsorted(line[order], line[order], "right") - 1
     before = before[last] - fades
@@ -190,7 +190,7 @@ def surroundings(best: Floats, weight: Floats, memories: Sequence[Memory], known
 
 
 def _in_line(memories: Sequence[Memory]) -> Floats:
-    """Where each memory stands when all sessions stand in one line."""
+    """The place of each memory with all sessions in a single line."""
     sessions = {session: at for at, session in enumerate(sorted({one.session for one in memories}))}
     session = np.array([sessions[one.session] for one in memories])
     seq = np.array([one.seq for one in memories], dtype=np.int64)
@@ -203,7 +203,7 @@ def _in_line(memories: Sequence[Memory]) -> Floats:
 
 
 def besides(asks: QuestionTraits, memories: Sequence[Memory]) -> Floats:
-    """READ_BESIDES of *memories*. Of what an assistant said it is not asked whom it is about."""
+    """READ_BESIDES of *memories*. The subject of an assistant's message is not read."""
     found = np.zeros((len(memories), len(READ_BESIDES)))
     asked, assistant = asks.mentioned, Role.ASSISTANT
     found[:, 0] = [0.0 if one.role is assistant else of_another(asked, one.content) for one in memories]
@@ -241,9 +241,9 @@ def _mean_and_deviation(values: Floats) -> tuple[float, float]:
 
 
 def with_features(found: Candidates, values: Floats) -> Candidates:
-    """*found* with READ_CLOSELY and READ_BESIDES behind the other features; mean and deviation are those of the
-    candidates, for of the others nothing was read; without pieces of long messages where there are others, for a
-    pasted log says nothing of how near what people say comes to a question. NaN where nothing is known of any."""
+    """*found* with READ_CLOSELY and READ_BESIDES after the other features. Mean and deviation are over the
+    candidates, because no other memory was read, and without pieces of long messages where possible: a pasted log
+    is no measure of the distance between statements and a question. NaN where nothing is known."""
     usual = np.array(["piece" not in memory.metadata for memory in found.memories], dtype=bool)
     if np.count_nonzero(usual) < _FEWEST_USUAL:
         usual[:] = True

@@ -1,4 +1,4 @@
-"""What was said of a topic whose summary matches well: its own words, as far as they fit."""
+"""The messages of a topic whose summary matches well, as far as they fit."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ log = logger(__name__)
 @dataclass(frozen=True, slots=True)
 class ThreadLimits:
     min_relevance: float = 0.8  # of a summary, in [0, 1]
-    max: int = 4  # messages fetched for one request; 0: none
+    max: int = 4  # messages fetched for a request; 0: none
 
 
 class Threads:
-    """Fetches the messages that a summary was made of; they follow what was found, so that they take no room from
-    it. Whatever fails here leaves what was found as it is."""
+    """Fetches the messages of a summary; they follow the found memories, so that they take no room from them. A
+    failure here leaves the found memories unchanged."""
 
     def __init__(self, reads: MemoryReader, limits: ThreadLimits) -> None:
         self._reads, self._limits = reads, limits
@@ -44,8 +44,8 @@ class Threads:
         *,
         whole: bool = False,
     ) -> tuple[Ranked, ...]:
-        """*ranked* and behind it the messages, those that share most with *asked* first, none of them twice.
-        *whole*: all of them, because the conversation itself is asked for."""
+        """*ranked*, then the messages, each once, ordered by the words they share with *asked*. *whole*: all
+        messages, because the question asks for the conversation itself."""
         topics = [one for one in ranked if self._opens(one)]
         if not topics or not self._limits.max:
             return ranked
@@ -77,8 +77,8 @@ class Threads:
 
 
 def with_threads(weighed: Sequence[Considered], ranked: Sequence[Ranked]) -> list[Considered]:
-    """*weighed* with what of *ranked* was fetched beside the chosen: at its own place where the search came upon it
-    too, else behind all others and with no relevance of its own."""
+    """*weighed* with the fetched messages of *ranked*: at their own places where the search found them too,
+    otherwise last and without a relevance of their own."""
     there = {one.memory.id: one for one in weighed}
     chosen = {one.memory.id for one in weighed if one.verdict is Verdict.INJECTED}
     fetched = {one.memory.id: one.memory for one in ranked if one.memory.id not in chosen}
@@ -90,24 +90,24 @@ def with_threads(weighed: Sequence[Considered], ranked: Sequence[Ranked]) -> lis
 
 
 # --- ongoing -----------------------------------------------------------------------------------------
-# Summaries of the conversation that the model sees itself: it is not to be told in short what it has in full.
+# Summaries of the visible conversation: the model does not need them beside the full text.
 
-_MOST = 8  # summaries looked at for one request, best first
-_LEVELS = 5  # from the summary of a session down to what was said
-_FETCHED = 400  # memories fetched for one summary and level
+_MOST = 8  # summaries checked for a request, best first
+_LEVELS = 5  # from the summary of a session down to its messages
+_FETCHED = 400  # memories fetched for a summary and level
 _SAID = frozenset({Source.VERBATIM, Source.QUESTION})
 
 
 class Ongoing:
-    """Knows the conversation by what was said in it, whatever session its client names and whichever process was
-    told of it: a summary is of it when the model sees more than half of the messages that it stands on. Once a
-    client, or the condensing of a long chat, has left them out, the summary serves again."""
+    """Recognises the visible conversation by its messages, with any session name of the client and in any process:
+    a summary belongs to it when the model sees more than half of the summarised messages. Once a client, or the
+    condensing of a long chat, has left them out, the summary serves again."""
 
     def __init__(self, reads: MemoryReader) -> None:
         self._reads = reads
 
     async def told(self, found: Sequence[Memory], wish: RecallRequest, within: timedelta) -> frozenset[str]:
-        """Ids of those of *found*, best first, that sum up what the model sees. A fault tells of none."""
+        """Ids of the summaries in *found*, best first, of the visible conversation. None after a fault."""
         summaries = [memory for memory in found if memory.source is Source.SUMMARY][:_MOST]
         behind = {memory.id for memory in summaries if wish.behind and memory.session == wish.behind}
         seen = wish.in_view - {wish.asked}
@@ -127,7 +127,7 @@ class Ongoing:
         return 2 * sum(map(view.shows, messages)) > len(messages)
 
     async def _messages(self, summary: Memory) -> Sequence[Memory]:
-        """What was said that *summary* stands on, by way of the summaries between."""
+        """The messages under *summary*, through the summaries between."""
         messages: list[Memory] = []
         below: Sequence[Memory] = [summary]
         for _ in range(_LEVELS):
@@ -139,20 +139,20 @@ class Ongoing:
 
 
 def sources_of(memory: Memory) -> list[str]:
-    """Ids of what *memory* was made of."""
+    """Ids of the sources of *memory*."""
     named = memory.metadata.get("sources", ())
     return [one for one in named if isinstance(one, str)] if isinstance(named, list | tuple) else []
 
 
 # --- view --------------------------------------------------------------------------------------------
-# What the model sees in the conversation already, so that it is not told twice. Pure.
+# The visible conversation, so that nothing is given twice. Pure.
 
-_SPACED = 2  # times as long as its words a text is looked at, for what white space there may be in it
-_MARGIN = 64  # characters more than that
+_SPACED = 2  # a text is compared over so many times its length, because of white space
+_MARGIN = 64  # further characters
 
 
 class View:
-    """The texts of a conversation: some megabytes of them, so only those that could matter are looked at."""
+    """The texts of a conversation: possibly megabytes, so only relevant texts are compared."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._texts = sorted(texts, key=len)
@@ -161,8 +161,8 @@ class View:
         self._holding: dict[tuple[str, int], str] = {}  # by session and seq: the text that held another piece
 
     def shows(self, memory: Memory) -> bool:
-        """Whether the model sees *memory* as it is: as a message of the conversation, but for case and white
-        space; or, where *memory* is a piece of a long message, within one."""
+        """Whether the model sees *memory* literally, but for case and white space: as a message of the
+        conversation, or, for a piece of a long message, within a message."""
         words = normal(memory.content)
         first = bisect_left(self._lengths, len(words) // 2)  # folding case may lengthen a text
         last = bisect_left(self._lengths, _SPACED * len(words) + _MARGIN)

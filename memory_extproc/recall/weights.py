@@ -1,6 +1,6 @@
-"""The file of fitted weights: what each feature counts for, and how a score becomes a relevance.
+"""The file of fitted weights: the weight of each feature, and the mapping from a score to a relevance.
 
-A file belongs to the embedding models it names. What needs no vectors in it, the ranker of words, serves for all.
+A file belongs to the embedding models it names. The ranker of words needs no vectors and serves all models.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class WeightsError(PermanentError):
 
 
 class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """*weight* is for one standard deviation. *usual* and *usual_spread*: mean and deviation that a store has which
-    nothing is known of. *own_scale*: judged by these alone, for a yes or no has no spread worth asking for."""
+    """*weight* is for a standard deviation. *usual* and *usual_spread*: mean and deviation of an unknown store.
+    *own_scale*: standardised by these alone, because a yes or no has no useful deviation."""
 
     weight: float
     usual: float
@@ -46,15 +46,15 @@ class Feature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Worth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Logistic: the probability that anything helps, from what `calibration.measures` names."""
+    """Logistic: the probability that any candidate helps, from the values of `measures`."""
 
     bias: float
     weights: Mapping[str, float]
 
 
 class Relevance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a memory's relevance falls behind the worth of the question: *slope* for each point that its soundness is
-    below *enough*. *weights*: what a memory's own features add to its soundness."""
+    """The loss of a memory's relevance against the worth of the question: *slope* for each point of soundness below
+    *enough*. *weights*: the contributions of a memory's own features to its soundness."""
 
     slope: float
     enough: float
@@ -70,7 +70,7 @@ class Ranker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     embedding_models: tuple[str, ...]  # fingerprints
-    fitted_on: str  # in words, for who wonders whether it holds for them
+    fitted_on: str  # in words, for operators with other data
     hybrid: Ranker
     lexical: Ranker  # without vectors
     close: Ranker | None = None  # where the candidates were read word by word
@@ -96,7 +96,7 @@ def read_weights(path: Path, fingerprint: str) -> Weights:
 
 
 def packaged_weights() -> Weights:
-    """Those that come with the product."""
+    """The weights that come with the product."""
     place = files(__package__) / PACKAGED
     return parse_weights(place.read_bytes(), place.name)
 
@@ -121,7 +121,7 @@ def parse_weights(raw: bytes, name: str) -> Weights:
     return weights
 
 
-# What a ranker's worth may stand on; `calibration.measures` makes them of the candidates of a question.
+# Inputs of a ranker's worth; `measures` computes them from the candidates of a question.
 RAW = (
     "dense",
     "covered",
@@ -133,14 +133,14 @@ RAW = (
     CLOSELY_BEFORE,
     ANOTHER,
 )
-# How far above what the owner's other memories have for the same question. Not what these have by itself: in a
-# store of pasted logs it is much, and would outweigh the one line that answers.
+# Distances from the owner's other memories for the same question. The absolute values do not count: in a store of
+# pasted logs they are large, and would outweigh the single line that answers.
 ABOVE = ("dense", "covered", "near", CLOSELY)
 SIZE = "size"  # the logarithm of the number of memories: of many, the best is better by chance alone
 LENGTH = "length"  # of a memory, in the logarithm of its terms: long answers have something of any question
 ASKED = "asked"  # the logarithm of the question's terms
 PRODUCTS = ((LENGTH, "most_dense"), (LENGTH, "most_covered"), (ASKED, "most_covered"), (ASKED, "known"))
-# These mean something else where the question is not in English: what any two texts have in common is more there.
+# These differ for questions in other languages than English: any two texts have more in common there.
 IN_FOREIGN = ("most_dense", "most_closely", "best_closely", "known_near", "best_score")
 OUTLYING = ("dense", "dense_around", "bm25", "bm25_piece", "covered", "bm25_around", "near", "near_around", CLOSELY)
 WHOLE = ("known", "known_near")
@@ -160,26 +160,24 @@ MEASURES = (
 
 
 # --- calibration -------------------------------------------------------------------------------------
-# From scores to relevance in [0, 1]: is there anything worth injecting, and then, which of it.
+# From scores to relevance in [0, 1]: whether any memory is worth injecting, and then, which memories.
 #
-# A gate for the question as a whole loses far less of what helps than a threshold for each memory by itself
-# would.
+# A gate for the whole question loses far fewer helpful memories than a threshold for each memory by itself would.
 
 Floats = npt.NDArray[np.float64]
 CAUTION = 0.4  # log-odds
-SUREST = 3.0  # log-odds; a question that is surer than that says no more for memories that lack much
+SUREST = 3.0  # log-odds; more certainty of a question does not help memories that lack much
 _FIRST = 3  # candidates looked at beside the best
-# What a memory has in common with a question that it has nothing to do with, in English and in other languages.
-# With three memories, the owner's own mean says little; with one, nothing.
+# Similarity of a question and an unrelated memory, in English and in other languages. With three memories, the
+# owner's own mean says little; with a single memory, nothing.
 _USUAL = {"dense": (0.07, 0.35), "covered": (0.02, 0.02), "near": (0.02, 0.02), CLOSELY: (0.12, 0.3)}
-# The most that is taken for it: where all that somebody ever said is about what is asked, all of it is near.
+# Its largest value: where all memories of an owner are about the question, all of them are near.
 _MOST_USUAL = {"dense": (0.25, 0.6), "covered": (0.15, 0.15), "near": (0.15, 0.15), CLOSELY: (0.3, 0.5)}
 _IMAGINED = 3.0  # memories of the usual kind that are taken to stand beside the owner's
 
 
 def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floats) -> dict[str, float]:
-    """What tells whether anything helps, from the candidates' features and their scores. All zero without
-    candidates."""
+    """Inputs of the gate, from the candidates' features and scores. All zero without candidates."""
     if not len(scores):
         return dict.fromkeys(MEASURES, 0.0)
     first = np.argsort(-scores, kind="stable")[:_FIRST]
@@ -216,13 +214,13 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
 
 
 def _usual(mean: float, most: float, count: int, imagined: float) -> float:
-    """What an owner's memories have but for the one with *most*: *mean* is that of all *count*."""
+    """The mean over an owner's memories without the largest value *most*; *mean* is over all *count*."""
     return (count * mean - most + _IMAGINED * imagined) / (count - 1 + _IMAGINED)
 
 
 def _raw(found: Candidates, names: Sequence[str], place: Mapping[str, int]) -> Floats:
-    """The columns of *names*. What was read closely and stands in no session has its own words' match in place of
-    that of its surroundings, so that a store of notes is not taken for one in which nothing matches."""
+    """The columns of *names*. A closely read memory without a session has the match of its own words in place of
+    its surroundings, so that a store of notes does not look like a store without matches."""
     values = found.features[:, [place[name] for name in names]]
     for at, name in enumerate(names):
         if name in READ_CLOSELY:
@@ -236,7 +234,7 @@ def worth_of(worth: Worth, measured: Mapping[str, float]) -> float:
 
 
 def relevances(relevance: Relevance, worth: float, found: Candidates, scores: Floats) -> Floats:
-    """Of each candidate, in [0, 1]: the worth of the question, less what the candidate lacks of being sound."""
+    """The relevance of each candidate in [0, 1]: the worth of the question, less the missing soundness."""
     if not len(scores):
         return scores
     lacks = np.maximum(0.0, relevance.enough - soundness(relevance.weights, found, scores)) * relevance.slope
@@ -259,8 +257,8 @@ def odds_of(worth: float) -> float:
 
 
 def soundness(weights: Mapping[str, float], found: Candidates, scores: Floats) -> Floats:
-    """Points of score that a candidate is behind the best (so none is above 0), and what its own features are
-    worth, in the same points: in a small store the best is no yardstick for the others."""
+    """Points of score behind the best candidate (at most 0), plus the worth of a candidate's own features in the
+    same points: in a small store the best candidate is no yardstick for the others."""
     total: Floats = scores - scores.max()
     for name, weight in weights.items():
         if name in found.names:
