@@ -1,7 +1,7 @@
-"""Embeds with a model that runs in this process, on threads of its own.
+"""Embeds with a model in this process, on threads of its own.
 
-All state lives on the event loop; threads only tokenise and run the model. What is waiting when a thread gets
-free goes together, queries before background work; nothing waits while a thread is idle.
+All state lives on the event loop; threads only tokenise and run the model. A free thread takes the waiting calls as
+a batch, queries before background work; no call waits while a thread is idle.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from memory_extproc.index.features import LONGEST_READ
 from memory_extproc.model import Matrix, Vector, Words
 from memory_extproc.text.words import carries_meaning
 
-# Characters. A thread that has to tokenise a question first waits for the interpreter, which the event loop keeps
-# while it works out what the question's words say; of a longer text it would keep others' requests waiting.
+# Characters of a question that the event loop tokenises itself. A thread would first wait for the interpreter,
+# which the event loop holds while it reads the question's words; a longer text would delay other requests.
 _SHORT = 500
 _LATELY = 1_024  # texts whose vectors are kept for a fact in them, and for the topic that they belong to
 _BYTES_PER_TOKEN = 3  # a guess on the low side, to bound how long background work holds a thread
@@ -36,7 +36,7 @@ Run = Callable[[], Matrix]  # on a thread
 
 
 class ModelRunner(Protocol):
-    """A sentence encoder that blocks while it runs; called from several threads at one time."""
+    """A sentence encoder that blocks while it runs; called from several threads at a time."""
 
     @property
     def fingerprint(self) -> str: ...
@@ -44,30 +44,29 @@ class ModelRunner(Protocol):
     def dimension(self) -> int: ...
     @property
     def max_seq_length(self) -> int:
-        """Tokens that reach the model, the special ones included."""
+        """Tokens that reach the model, special tokens included."""
 
     def cut(self, text: str) -> str:
         """The part that can reach the model, as valid Unicode. Cheap: called on the event loop."""
 
     def run(self, texts: Sequence[str], batch_tokens: int) -> Matrix:
-        """One finite unit row per text, in order; about *batch_tokens* padded tokens at one time."""
+        """A finite unit row per text, in order; about *batch_tokens* padded tokens at a time."""
 
     def ready(self, text: str) -> Run:
-        """As `run` for *text* alone, with what needs the interpreter done already: some 0.2 ms for 1,000
-        characters, on the event loop."""
+        """As `run` for *text* alone, already tokenised: some 0.2 ms for 1,000 characters, on the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedderLimits:
-    threads: int = 1  # inferences at one time, each on a thread of its own
-    batch_tokens: int = 128  # padded tokens of one inference; a longer text goes alone. 100 µs each in int8
+    threads: int = 1  # concurrent inferences, each on a thread of its own
+    batch_tokens: int = 128  # padded tokens of an inference; a longer text goes alone. 100 µs each in int8
     cached_queries: int = 4096  # vectors of past queries kept: 1.5 KiB each at 384 dimensions
     waiting_queries: int = 1024  # beyond it a query is refused with TransientError
-    word_bytes: int = 48 << 20  # of vectors of single words of what was embedded lately: 3.5 KiB a message; 0: none
+    word_bytes: int = 48 << 20  # of word vectors of recently embedded texts: 3.5 KiB a message; 0: none
 
 
 class _Call:
-    """One call of embed or embed_query: a row per text, and the future its caller waits for."""
+    """A call of embed or embed_query: a row per text, and the future of its caller."""
 
     __slots__ = ("future", "left", "rows")
 
@@ -96,8 +95,9 @@ class _Item:
 
 
 class BatchingEmbedder:
-    """Implements ports.EmbeddingModel and ports.TokenEmbeddingModel over a model in this process; without *words*,
-    where the model keeps those, no text's are known. Used on one event loop, closed by `close`."""
+    """Implements ports.EmbeddingModel and ports.TokenEmbeddingModel over a model in this process. *words*: the word
+    vectors that the model keeps; None: no word vectors are known. Used on a single event loop, closed by
+    `close`."""
 
     def __init__(self, model: ModelRunner, limits: EmbedderLimits, words: WordVectors | None = None) -> None:
         self._model = model
@@ -156,8 +156,8 @@ class BatchingEmbedder:
         return rows
 
     def _known(self, text: str) -> Vector | None:
-        """The vector of what was asked, or embedded, a moment ago: a question becomes a message, and the message is
-        held against its topic. None where the words' vectors are wanted, too, and gone."""
+        """The vector of a recently asked or embedded text: a question becomes a message, and the message is
+        compared with its topic. None if its word vectors are wanted and gone."""
         if self._words is not None and len(text) <= LONGEST_READ and self._words.find(text) is None:
             return None
         found = self._cache.find(text)
@@ -191,7 +191,7 @@ class BatchingEmbedder:
     def _start(self) -> None:
         """Gives waiting work to idle threads, queries first."""
         while self._running < self._limits.threads:
-            # with several threads, one is kept for queries: background work holds a thread for long
+            # with several threads, a thread is reserved for queries: background work holds a thread for long
             spare = self._in_background < max(1, self._limits.threads - 1)
             if batch := self._taken_from(self._queries):
                 self._submit(batch, background=False)
@@ -222,8 +222,8 @@ class BatchingEmbedder:
         self._begun.set()
 
     def _taken_from(self, queue: deque[_Item]) -> list[_Item]:
-        """What goes next, without what nobody waits for any more; at most about batch_tokens, for a query
-        that comes in meanwhile waits as long as this takes."""
+        """The next batch, without cancelled calls; about batch_tokens at most, because a query that arrives
+        meanwhile waits for it."""
         batch: list[_Item] = []
         tokens = 0
         while queue:
@@ -255,7 +255,7 @@ class BatchingEmbedder:
         self._start()
 
     async def close(self) -> None:
-        """What waits fails with TransientError; an inference that runs is waited for."""
+        """Waiting calls fail with TransientError; a running inference is awaited."""
         self._closed = True
         for item in (*self._queries, *self._background):
             item.call.fail(TransientError("the embedder is closed"))
@@ -279,13 +279,13 @@ class _Back:
 
 
 # --- query cache -------------------------------------------------------------------------------------
-# Vectors of what was embedded lately, the least recently used out first.
+# Vectors of recently embedded texts; the least recently used leave first.
 
 
 class QueryCache:
-    """At most *bound* vectors, by digest of their text, so that no one's words are kept.
+    """At most *bound* vectors, by digest of their text, so that no text of a person is kept.
 
-    One for all owners: the vector depends on the text alone, so it tells a caller nothing that the text does not.
+    Shared by all owners: a vector depends on the text alone, so it tells a caller nothing beyond the text.
     """
 
     def __init__(self, bound: int) -> None:
@@ -319,21 +319,21 @@ def _key(text: str) -> bytes:
 
 
 # --- word vectors ------------------------------------------------------------------------------------
-# The vectors of single words of texts that were embedded lately: a by-product of embedding them.
+# Word vectors of recently embedded texts: a by-product of embedding.
 #
-# A sentence's vector says what it is about as a whole; a word that it has among many others shows only in its
-# own. Late interaction of such vectors: Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage
-# Search via Contextualized Late Interaction over BERT".
+# A sentence's vector stands for the whole sentence; a word among many others shows only in its own vector. Late
+# interaction of such vectors: Khattab and Zaharia 2020, "ColBERT: Efficient and Effective Passage Search via
+# Contextualized Late Interaction over BERT".
 
 _PER_ENTRY = 500  # bytes beside the arrays
 _Key = tuple[int, int]
 
 
 class WordVectors:
-    """At most *most_bytes*, by a hash of their text, so that no one's words are kept; the least recently used go
-    first. Used from any thread.
+    """At most *most_bytes*, by a hash of their text, so that no text of a person is kept; the least recently used
+    leave first. Used from any thread.
 
-    One for all owners: the vectors depend on the text alone, so they tell a caller nothing that the text does not.
+    Shared by all owners: the vectors depend on the text alone, so they tell a caller nothing beyond the text.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -359,7 +359,7 @@ class WordVectors:
             return found
 
     def find_all(self, texts: Sequence[str]) -> list[Words | None]:
-        """As `find` of each: a hundred memories are looked up for one question."""
+        """`find` for each text: a question looks up a hundred memories."""
         keys = [(hash(text), len(text)) for text in texts]  # as _key has it, without a call for each
         with self._lock:
             found = [self._words.get(key) for key in keys]
@@ -382,7 +382,7 @@ class WordVectors:
 
 def meaningful(vocabulary: Mapping[str, int]) -> npt.NDArray[np.bool_]:
     """By token id: whether the piece carries meaning. Marks of the model ("[CLS]"), punctuation and function words
-    do not; the end of a word ("##ing") does, for it says what became of its beginning."""
+    do not; the end of a word ("##ing") does, because it changes the meaning of its beginning."""
     found = np.zeros(max(vocabulary.values(), default=-1) + 1, dtype=bool)
     for piece, at in vocabulary.items():
         marks = piece.startswith(("[", "<")) and piece.endswith(("]", ">"))
@@ -393,20 +393,19 @@ def meaningful(vocabulary: Mapping[str, int]) -> npt.NDArray[np.bool_]:
 
 
 def words_of(states: npt.NDArray[np.float32], kept: npt.NDArray[np.bool_]) -> Words:
-    """Of the states that a model gave to the pieces of a text, those *kept*; all of them where that is none."""
+    """The states of the *kept* pieces of a text; all states if none is kept."""
     chosen = states[kept] if kept.any() else states
     return pack(chosen)
 
 
 def _word_vectors_key(text: str) -> _Key:
-    # Python's own hash of 64 bits, keyed anew for every process, is computed once for a text that is held: a
-    # hundred memories are looked up for one question. Two texts of one hash among some thousand are no event to
-    # expect.
+    # Python's own hash of 64 bits, keyed anew for every process, is computed once for a text in memory: a question
+    # looks up a hundred memories. Equal hashes among some thousand texts are not to be expected.
     return hash(text), len(text)
 
 
 # --- vectors -----------------------------------------------------------------------------------------
-# What every embedder does alike to what it reads and what it returns.
+# Common steps of every embedder for its texts and vectors.
 
 # Far below the length of any vector a model gives, far above where its square would vanish in float32.
 _LEAST_LENGTH = 1e-6

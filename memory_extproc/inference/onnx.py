@@ -1,4 +1,4 @@
-"""Embeds text in process with ONNX Runtime, one thread per inference."""
+"""Embeds text in process with ONNX Runtime, a thread per inference."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from memory_extproc.inference.model_files import (
 from memory_extproc.model import Matrix
 
 # --- onnx session ------------------------------------------------------------------------------------
-# ONNX Runtime as every model in this process uses it: one thread per inference, its faults named as ours.
+# ONNX Runtime for every model in this process: a thread per inference, faults translated.
 
 # The runtime's errors have no ancestor of their own, so they are taken from where it defines them.
 RUNTIME_ERRORS: tuple[type[Exception], ...] = (
@@ -53,8 +53,8 @@ RUNTIME_ERRORS: tuple[type[Exception], ...] = (
         if isinstance(kind, type) and issubclass(kind, Exception)
     ),
 )
-# Characters kept for each token of the model's window. Words of any language are far below; only text that is
-# mostly blanks or one endless word is cut earlier than the window would.
+# Characters kept for each token of the model's window. Words of any language are far below; only a text of blanks
+# or a single endless word is cut earlier than by the window.
 CHARACTERS_PER_TOKEN = 32
 
 Integers = npt.NDArray[np.int64]
@@ -69,18 +69,18 @@ def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def open_session(directory: Path, graph: str = MODEL) -> Any:
-    """The session of *graph* in a prepared directory. Raises one of RUNTIME_ERRORS."""
+    """The session of *graph* in a prepared directory. Raises RUNTIME_ERRORS."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors only
-    # Planned for one shape and kept for each: with texts of every length that is memory for nothing.
+    # Memory plans are kept per shape, which texts of every length make useless.
     options.enable_mem_pattern = False
     return onnxruntime.InferenceSession(str(directory / graph), options, providers=["CPUExecutionProvider"])
 
 
 def unusable(directory: Path, error: Exception) -> ModelDirectoryError:
-    """What to raise when the files are whole, but *error* says that they cannot be run."""
+    """The error for whole files that cannot be run because of *error*."""
     return ModelDirectoryError(
         f"model directory {directory} cannot be loaded ({type(error).__name__}): "
         "run `memory-extproc models prepare --force`"
@@ -89,7 +89,7 @@ def unusable(directory: Path, error: Exception) -> ModelDirectoryError:
 
 def groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
     """Places of *lengths*, neighbours in length together, each group of about *most* padded tokens: padding
-    costs as much as words. What is longer than *most* goes alone."""
+    costs as much as words. A text longer than *most* goes alone."""
     order = sorted(range(len(lengths)), key=lambda at: lengths[at])
     start = 0
     for end in range(1, len(order) + 1):
@@ -99,8 +99,8 @@ def groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
-    """*rows* as one array, zeros behind the shorter ones, and the mask of what is not padding."""
-    # a text may have no token at all where the tokenizer adds no special ones; the model still needs a column
+    """*rows* as an array, shorter rows filled with zeros, and the mask of their tokens."""
+    # without special tokens a text may have no token at all; the model still needs a column
     width = max(1, *map(len, rows))
     ids: Integers = np.zeros((len(rows), width), dtype=np.int64)
     mask = np.zeros_like(ids)
@@ -118,8 +118,8 @@ TOKENS = ("last_hidden_state", "token_embeddings")  # a state for each token; a 
 
 
 class OnnxModel:
-    """The model of a prepared directory, used from any thread. Blocks while it runs. With *words*, where the graph
-    lets them out, the vectors of the words of whatever it embeds are kept there, out of the same inference."""
+    """The model of a prepared directory, used from any thread. Blocks while it runs. *words* keeps the word
+    vectors of every embedded text from the same inference, if the graph has such an output."""
 
     def __init__(self, directory: Path, words: WordVectors | None = None, *, vnni: bool | None = None) -> None:
         """Runs it once, because the first run allocates. ModelDirectoryError when the directory is damaged or
@@ -183,7 +183,7 @@ class OnnxModel:
         return feed
 
     def _infer(self, texts: Sequence[str], tokens: Sequence[Sequence[int]], feed: Feed | None = None) -> Matrix:
-        """The vectors of *texts*; what is known of their words then is kept where words are."""
+        """The vectors of *texts*. Keeps their word vectors if wanted."""
         rows: Matrix
         rows, *states = self._session.run(self._outputs, self._feed(tokens) if feed is None else feed)
         if self.words is not None:
@@ -209,32 +209,32 @@ async def open_onnx_embedder(directory: Path, limits: EmbedderLimits) -> AsyncIt
 
 
 # --- cross encoder -----------------------------------------------------------------------------------
-# Reranks in process: a model reads the query together with each text and says how well they go together.
+# Reranks in process: a model reads the query together with each text and scores the pair.
 #
-# Nogueira and Cho 2019, "Passage Re-ranking with BERT". It sees what two vectors made apart cannot, and costs one
-# inference for each text; so it is given few of them, and is cut short with the request's deadline.
+# Nogueira and Cho 2019, "Passage Re-ranking with BERT". It is more exact than two separate vectors, and costs an
+# inference for each text; so it gets few texts, and ends with the request's deadline.
 
 Scores = npt.NDArray[np.float32]  # shape (n,), any numbers
 
-_BYTES_PER_TOKEN = 3  # a guess on the low side, to bound how long one inference holds a thread
+_BYTES_PER_TOKEN = 3  # a low guess, to bound the time that an inference holds a thread
 
 
 @dataclass(frozen=True, slots=True)
 class CrossEncoderLimits:
-    threads: int = 1  # inferences at one time, each on a thread of its own
-    batch_tokens: int = 256  # padded tokens of one inference; a longer pair goes alone. 100 µs each in int8
+    threads: int = 1  # concurrent inferences, each on a thread of its own
+    batch_tokens: int = 256  # padded tokens of an inference; a longer pair goes alone. 100 µs each in int8
     window: int = 256  # tokens of query and text together, within the model's own; beyond, both are cut
-    waiting: int = 64  # calls at one time; beyond it a call is refused with TransientError
+    waiting: int = 64  # concurrent calls; beyond it a call is refused with TransientError
 
 
 class PairScorer(Protocol):
-    """A cross-encoder that blocks while it runs; called from several threads at one time."""
+    """A cross-encoder that blocks while it runs; called from several threads at a time."""
 
     def cut(self, text: str) -> str:
         """The part that can reach the model, as valid Unicode. Cheap: called on the event loop."""
 
     def run(self, query: str, texts: Sequence[str], batch_tokens: int) -> Scores:
-        """One score per text, in order: any numbers, the higher the better."""
+        """A score per text, in order: any numbers, the higher the better."""
 
 
 class CrossEncoderModel:
@@ -274,7 +274,7 @@ class CrossEncoderModel:
 
 
 class CrossEncoder:
-    """Implements ports.RerankModel over a model in this process. Used on one event loop, closed by `close`."""
+    """Implements ports.RerankModel over a model in this process. Used on a single event loop, closed by `close`."""
 
     def __init__(self, model: PairScorer, limits: CrossEncoderLimits) -> None:
         self._model, self._limits = model, limits
@@ -283,8 +283,8 @@ class CrossEncoder:
         self._closed = False
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """The highest of *texts* is 1.0 and the lowest 0.0; all alike are 0.5. A call that is cancelled leaves
-        undone what no thread has begun."""
+        """Scores in [0, 1]: the best of *texts* has 1.0, the worst 0.0; equal texts have 0.5. A cancelled call
+        starts no further inference."""
         if self._closed:
             raise TransientError("the cross-encoder is closed")
         if self._calls >= self._limits.waiting:
@@ -333,7 +333,7 @@ class CrossEncoder:
 
 
 def normalised(scores: Scores) -> tuple[float, ...]:
-    """*scores*, at least one and all of them finite, stretched to [0, 1]; equal ones become 0.5."""
+    """*scores*, finite and at least a single score, stretched to [0, 1]; equal scores become 0.5."""
     least, most = float(scores.min()), float(scores.max())
     if most == least:
         return (0.5,) * len(scores)
