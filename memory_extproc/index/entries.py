@@ -1,4 +1,4 @@
-"""What the index keeps of one memory: its terms and what can be said of it before any question is asked."""
+"""Entries of the index: the terms of a memory and its traits that need no question."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from memory_extproc.text.words import MONTHS, fold, rarity, related_stems, terms
 # Features of a memory by itself, in this order.
 BY_ITSELF = ("length", "rarity", "asks", "ends_asking", "tells_time", "tells_number", "tells_names")
 NO_DAYS: Span = (0, 0)
-_SPANS = 2  # spans of days kept of one memory
+_SPANS = 2  # spans of days kept of a memory
 _MOST_NAMES = 3
 _SPEAKER = re.compile(r"^([A-Z\u00c0-\u024f][\w'-]{0,30}): ")
 _MARKS = re.compile(r"[?\uff1f\u061f]")
@@ -57,8 +57,8 @@ class Entry:
 
 
 def entry_of(memory: Memory) -> Entry:
-    """Time linear in the words: about 0.1 ms for a message of a chat, 2 ms for 8 KiB; what was read a moment ago
-    is at hand. So who has many to add reads them ahead, a few at a time, with others' work in between."""
+    """Linear in the words: about 0.1 ms for a message of a chat, 2 ms for 8 KiB; recent entries are cached. So many
+    memories are read ahead, a few at a time, with other work in between."""
     said = (memory.valid_from or memory.created_at).date().toordinal()
     return _read(memory.content, said, memory.role is Role.NONE)
 
@@ -95,11 +95,11 @@ def _read(content: str, said: int, nobody: bool) -> Entry:  # noqa: FBT001 - a k
     )
 
 
-# A question as the index sees it: its terms, whom it is about, which days and what kind of answer it asks for.
+# A question for the index: its terms, subjects, days and expected kind of answer.
 
-CALLER, ANSWERER = "<caller>", "<answerer>"  # subjects that are not named; no name looks like them
-MOST_TERMS = 24  # a longer query says the same more than once, and every term costs
-_MOST_RELATED = 12  # of one term
+CALLER, ANSWERER = "<caller>", "<answerer>"  # subjects without a name; no name looks like these
+MOST_TERMS = 24  # a longer query repeats itself, and every term costs time
+_MOST_RELATED = 12  # of a term
 
 _WHEN = re.compile(
     r"\b(?:when|how long|what (?:date|year|month|day|time)|wann|quand|cu\u00e1ndo|quando)\b", re.IGNORECASE
@@ -126,7 +126,8 @@ _ADDRESSES = re.compile(r"\b(?:you|your|yours)\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """*keys*: what it is called in the languages at hand; *near*: terms close in meaning, with their closeness."""
+    """*keys*: the keys of the term in the languages at hand; *near*: terms close in meaning, with their
+    closeness."""
 
     keys: tuple[str, ...]
     near: tuple[tuple[str, float], ...] = ()
@@ -143,14 +144,14 @@ class Asked:
 
 
 def asked_of(text: str, today: date, speakers: Collection[str], languages: Collection[str]) -> Asked:
-    """*speakers* and *languages* are those of the memories asked. Names of speakers are no terms: what they say
-    of a memory is who said it."""
+    """*speakers* and *languages* of the searched memories. Names of speakers are no terms: they stand for the
+    speaker of a memory."""
     text = text[:_READ]
     words = [fold(token).partition("'")[0] for token in tokens(text)]
     named = [word for word in dict.fromkeys(words) if word in speakers]
     found, language = terms(text)
     others = [terms_in(text, other) for other in sorted(languages) if other != language]
-    # Only where the languages drop the same words do their stems stand beside one another.
+    # Stems of languages are comparable only if the languages drop the same words.
     rows = [found, *(other for other in others if len(other) == len(found))]
     names = {key for name in named for key in terms_in(name, language)}
     keys = dict.fromkeys(
@@ -176,10 +177,10 @@ def _by_person(text: str) -> tuple[str, ...]:
     return (CALLER, ANSWERER) if _ADDRESSES.search(text) else (CALLER,)
 
 
-# Messages in the order in which they were said, session by session, and sums over what stands around each.
+# Messages in the order of saying, session by session, and sums over their surroundings.
 #
-# A long message is several memories, its pieces. It is one message all the same: else its pieces would compete with
-# one another, take up the places around each other and crowd out short ones.
+# A long message is several memories, its pieces, but counts as a single message: otherwise its pieces would compete
+# with each other, be each other's surroundings and crowd out short messages.
 
 Ints = npt.NDArray[np.int64]
 AnyNumbers = TypeVar(
@@ -189,7 +190,7 @@ Sums = npt.NDArray[np.floating]
 Bools = npt.NDArray[np.bool_]
 
 _SEQ_BITS = 32
-_LOOKS_BACK = 2  # messages: a question is answered by the next one or the one after it
+_LOOKS_BACK = 2  # messages: the answer to a question is the next message or the message after it
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +257,7 @@ class Timeline:
 
 
 def running_sums(values: npt.NDArray[np.floating]) -> Sums:
-    """Of the last axis, up to each position; one longer than it."""
+    """Running sums of the last axis, with a leading zero."""
     total: Sums = np.zeros((*values.shape[:-1], values.shape[-1] + 1), dtype=values.dtype)
     np.cumsum(values, axis=-1, out=total[..., 1:])
     return total
@@ -267,7 +268,7 @@ class Said:
     """By place: where in which conversation a memory belongs. *session* -1: in none."""
 
     there: Bools
-    message: Bools  # said in these words, as against taken from what was said
+    message: Bools  # a literal message, not a fact drawn from it
     session: Ints
     seq: Ints
     piece: Ints  # of a message in several
@@ -276,8 +277,8 @@ class Said:
 
 
 def timeline_of(said: Said) -> Timeline:
-    """The same for the same memories whatever their places, but for the order of sessions and of what stands
-    alone, on which no sum depends."""
+    """Equal for the same memories at any places, but for the order of sessions and of memories without a session,
+    on which no sum depends."""
     told = said.there & said.message & (said.session >= 0)
     pieces = np.flatnonzero(told)
     pieces = pieces[np.lexsort((said.piece[pieces], said.seq[pieces], said.session[pieces]))]
@@ -318,10 +319,9 @@ def _questions(first: Ints, asks: Bools, role: Ints) -> Ints:
     return found
 
 
-# Vectors of single words, packed: four bits a number, which changed no figure of recall beside the model's own
-# 32.
+# Word vectors, packed: four bits a number, which changed no figure of recall against the model's own 32.
 #
-# What is matched is a sum over hundreds of numbers, so the roundings of single ones even out.
+# A match is a sum over hundreds of numbers, so that their rounding errors even out.
 
 Singles = npt.NDArray[np.float32]
 
@@ -333,10 +333,10 @@ _LEAST = 1e-6
 
 
 def pack(vectors: Singles) -> Words:
-    """Of *vectors*, a row for each piece and at least one, of any length; all zeros stay so."""
+    """Pack *vectors*: a row for each piece, at least a single row, of any length; zeros stay zeros."""
     steps = np.maximum(np.abs(vectors).max(axis=1), _LEAST) / _MOST
     rounded = np.round(vectors / steps[:, None])
-    # Of what is kept, not of what was given: a piece is as near to itself as can be.
+    # The length of the packed vector, so that a piece is nearest to itself.
     lengths = np.maximum(np.sqrt(np.einsum("ij,ij->i", rounded, rounded)), _LEAST)
     numbers = (rounded + _ZERO).astype(np.uint8)
     if numbers.shape[1] % 2:
@@ -346,14 +346,14 @@ def pack(vectors: Singles) -> Words:
 
 
 def unpack(words: Words) -> Singles:
-    """A row of unit length for each piece; of an odd dimension one zero more."""
+    """A row of unit length for each piece; an odd dimension gets a further zero."""
     numbers = np.concatenate([words.packed & _LOW, words.packed >> _BITS], axis=1).astype(np.float32)
     found: Singles = (numbers - _ZERO) * words.scale[:, None]
     return found
 
 
 def together(several: Sequence[Words]) -> Words:
-    """All pieces of *several*, one after the other."""
+    """All pieces of *several*, in order."""
     return Words(np.concatenate([one.packed for one in several]), np.concatenate([one.scale for one in several]))
 
 

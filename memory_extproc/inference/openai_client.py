@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint: one client, its faults sorted into ours, retried within bounds."""
+"""A client of an OpenAI-compatible endpoint: classified faults, bounded retries, a breaker."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from memory_extproc.ports import Chance
 
 
 class UnreadError(Exception):
-    """Inside this package only: the answer has more bytes than one may have, or is compressed."""
+    """Inside this package only: the answer has too many bytes, or is compressed."""
 
 
 class BoundedClient(openai.DefaultAsyncHttpxClient):
-    """Reads at most *longest_answer* bytes of one answer, an error's included.
+    """Reads at most *longest_answer* bytes of an answer or an error.
 
-    It follows no redirect, for people's words stand in what it sends and go where the operator said, or not at
-    all. It asks for answers as they are and takes no others: a thousand bytes of a compressed one can be a million.
-    It keeps no cookies, which would join one person's calls to another's and pile up.
+    It follows no redirect: requests hold words of people, which go to the operator's address only. It asks for
+    uncompressed answers and accepts no others: a thousand compressed bytes can be a million. It keeps no cookies,
+    which would link the calls of different people and accumulate.
     """
 
     def __init__(self, longest_answer: int) -> None:
@@ -69,12 +69,10 @@ T = TypeVar("T")
 log = logger(__name__)
 _SERVER_ERROR = 500
 _REQUEST_TIMEOUT = 408
-# A key that expired, a bill, a permission, a model not there, an address that sends us elsewhere: not the fault of
-# what was sent. An operator mends it, and then the same call works; what was to be learned waits for that instead
-# of being given up.
-# What accuses the body of one request (RFC 9110, 15.5); another status is an operator's to mend, or passes.
+# Statuses that blame the body of a request (RFC 9110, 15.5). Other faults (an expired key, a bill, a permission, a
+# missing model, a redirect) pass or need an operator, and then the same call works: turns wait for that.
 _OF_ONE_REQUEST = frozenset({400, 413, 414, 415, 422})
-_MOST_TOKENS = 10_000_000  # of one call that are believed: a larger number is no count
+_MOST_TOKENS = 10_000_000  # of a call; a larger number is no credible count
 
 
 class CallOutcome(StrEnum):
@@ -83,12 +81,12 @@ class CallOutcome(StrEnum):
     OK = "ok"
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"
-    UNTRUSTED = "untrusted"  # its certificate: expired, of nobody we trust, or in another name
+    UNTRUSTED = "untrusted"  # its certificate: expired, without a trusted issuer, or for another name
     BUSY = "busy"  # 429
     FAILED = "failed"  # 5xx
-    MALFORMED = "malformed"  # not what the protocol says
+    MALFORMED = "malformed"  # not as the protocol has it
     EMPTY = "empty"  # no choice, or nothing but reasoning
-    REJECTED = "rejected"  # 4xx: it will be again, until somebody changes something
+    REJECTED = "rejected"  # 4xx: every further call fails too, until a change of the configuration
     REFUSED = "refused"  # the model or its filter would not answer
     CUT_OFF = "cut_off"  # max_tokens reached before the answer's end
     OPEN = "open"  # not called: the breaker is open
@@ -97,7 +95,7 @@ class CallOutcome(StrEnum):
 
 RETRIED = frozenset({CallOutcome.TIMEOUT, CallOutcome.UNREACHABLE, CallOutcome.BUSY, CallOutcome.FAILED,
                      CallOutcome.MALFORMED, CallOutcome.EMPTY})  # fmt: skip
-# What says that the endpoint itself is in trouble; a busy one is up.
+# Outcomes of an endpoint in trouble; a busy endpoint is up.
 _DOWN = frozenset({CallOutcome.TIMEOUT, CallOutcome.UNREACHABLE, CallOutcome.UNTRUSTED, CallOutcome.FAILED,
                    CallOutcome.MALFORMED})  # fmt: skip
 
@@ -123,7 +121,7 @@ OUTCOMES: Mapping[type[Exception], CallOutcome] = {
 
 
 class CallError(Exception):
-    """One attempt's end, inside this package only: sorted, with what deciding about a retry needs."""
+    """The end of an attempt, inside this package only, with the details for a decision about a retry."""
 
     def __init__(
         self,
@@ -138,7 +136,7 @@ class CallError(Exception):
         self.outcome = outcome
         self.hollow = hollow  # cut off before anything but reasoning: a shorter task would not help
         self.status = status  # HTTP; 0 if there was no answer
-        self.param = param  # of the request, if the endpoint named the one it refuses
+        self.param = param  # of the request, if the endpoint named the refused parameter
         self.retry_after = retry_after  # seconds the endpoint asked for
 
     def as_ours(self) -> MemoryExtprocError:
@@ -185,18 +183,18 @@ class EndpointLimits:
     base_url: str  # up to and with the version: http://qwen:8000/v1
     model: str
     access_key: str = field(default="", repr=False)  # empty: no Authorization header is sent
-    timeout: timedelta = timedelta(seconds=30)  # one attempt, from connecting to the last byte
-    attempts: int = 3  # at one call, the first included
+    timeout: timedelta = timedelta(seconds=30)  # of an attempt, from connecting to the last byte
+    attempts: int = 3  # of a call, the first included
     backoff: timedelta = timedelta(milliseconds=500)  # before the second attempt; doubles, and is spread by chance
-    longest_backoff: timedelta = timedelta(seconds=8)  # an endpoint that asks for more is not tried again
-    longest_answer: int = 1 << 20  # bytes; a longer one is not read to its end
+    longest_backoff: timedelta = timedelta(seconds=8)  # a longer wish of the endpoint ends the attempts
+    longest_answer: int = 1 << 20  # bytes; a longer answer is not read to its end
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
 
 
 class Endpoint:
-    """Calls of one model in one role: counted, logged, retried, and refused while the breaker is open.
+    """Calls of a model in a role: counted, logged, retried, and refused while the breaker is open.
 
-    Used on one event loop; closed by its owner.
+    Used on a single event loop; closed by its owner.
     """
 
     def __init__(
@@ -210,7 +208,7 @@ class Endpoint:
         clock: Clock,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """*marker*: sent with every call, so that one that comes back through the gateway is known as ours."""
+        """*marker*: sent with every call, so that a call that returns through the gateway is recognised."""
         self.limits, self.clock = limits, clock
         self.role = role
         self._metrics = metrics
@@ -241,11 +239,11 @@ class Endpoint:
         await self.client.close()
 
     async def call(self, attempt: Callable[[], Awaitable[T]], *, counted: bool = True) -> T:
-        """*attempt*'s answer; it raises openai's errors, CallError, or what says that an answer cannot be read:
-        msgspec's errors and, of one that is nested too deep, RecursionError.
+        """The answer of *attempt*, which raises openai's errors, CallError, or an error of reading: msgspec's
+        errors and, for too deep a nesting, RecursionError.
 
-        TransientError or PermanentError in the end, never with a word of request or answer. *counted* is False for
-        a probe, which is no traffic.
+        Raises TransientError or PermanentError, never with words of request or answer. *counted* is False for a
+        probe, which is no traffic.
         """
         try:
             self._breaker.admit()
@@ -302,7 +300,7 @@ class Endpoint:
         return max(whole * (0.5 + 0.5 * self._rng()), asked)
 
     def count_tokens(self, prompt: int, completion: int) -> None:
-        """As the endpoint counted them for one answer."""
+        """Count the tokens of an answer, as the endpoint reports them."""
         for direction, tokens in (("prompt", prompt), ("completion", completion)):
             if tokens <= _MOST_TOKENS:
                 self._metrics.llm_tokens.labels(self.role, direction).inc(tokens)
