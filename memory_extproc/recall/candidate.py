@@ -13,8 +13,8 @@ from memory_extproc.model import Memory, Outcome, Rating
 
 
 class Candidate(msgspec.Struct, frozen=True):  # no dataclass: of these there are a hundred for each question
-    """A memory that a search came upon. *score* orders the candidates of one question and means nothing beyond
-    it; *relevance* in [0, 1] is calibrated; *features* by name are what both were made of."""
+    """A memory found by a search. *score* orders the candidates of a question and has no meaning beyond it;
+    *relevance* in [0, 1] is calibrated; *features* by name are the inputs of both."""
 
     memory: Memory
     score: float
@@ -22,8 +22,8 @@ class Candidate(msgspec.Struct, frozen=True):  # no dataclass: of these there ar
     features: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     def standing(self, *, on_cosine: bool) -> float:
-        """What a threshold is held against: the relevance, or the raw cosine where one is known. Where only words
-        were searched there is none, and a number that is none would pass every threshold."""
+        """The value for thresholds: the relevance, or with *on_cosine* the raw cosine. A search by words alone has
+        no cosine, and NaN would pass every threshold, so the relevance stands in."""
         if not on_cosine:
             return self.relevance
         cosine = self.features.get("dense", math.nan)
@@ -31,11 +31,11 @@ class Candidate(msgspec.Struct, frozen=True):  # no dataclass: of these there ar
 
 
 # --- explanation -------------------------------------------------------------------------------------
-# Why recall answered as it did: for who evaluates it, and for the operator's `explain`.
+# The reasons of a recall, for evaluation and for the operator's `explain`.
 
 
 class Verdict(StrEnum):
-    """What became of one candidate."""
+    """The outcome of a candidate."""
 
     INJECTED = "injected"
     NO_ROOM = "no_room"  # chosen, but the block's tokens were used up before it
@@ -43,16 +43,16 @@ class Verdict(StrEnum):
     BELOW_THRESHOLD = "below_threshold"
     DUPLICATE = "duplicate"  # says what a chosen memory says already
     IN_VIEW = "in_view"  # the model sees it in the conversation as it is
-    THREAD = "thread"  # fetched because a summary of its topic matched well; its own relevance is not asked
+    THREAD = "thread"  # fetched because a summary of its topic matched well, whatever its own relevance
     BLOCKED = "blocked"  # a pattern of privacy.never_inject matches it, or it holds another request's placeholder
-    UNTRUSTED = "untrusted"  # its words are not trusted as far as the question needs
+    UNTRUSTED = "untrusted"  # less trusted than the question requires
     NOT_RECALLABLE = "not_recallable"  # expired, replaced, forgotten, or a bare question
 
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """One candidate. *score* orders candidates of one question and means nothing beyond it; *relevance* in
-    [0, 1] is what the threshold stands on; *features* by name are what both were made of."""
+    """A candidate with its verdict. *score* orders the candidates of a question and has no meaning beyond it;
+    *relevance* in [0, 1] is compared with the threshold; *features* by name are the inputs of both."""
 
     memory: Memory
     score: float
@@ -86,15 +86,15 @@ def reasons(memory: Memory, features: Mapping[str, float]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """One recall laid open. Whatever stopped it early leaves the later fields empty."""
+    """The explanation of a recall. An early stop leaves the later fields empty."""
 
     outcome: Outcome
-    query: str = field(default="", repr=False)  # what was searched for
-    gate: Outcome | None = None  # why there was no search at all; None: there was
+    query: str = field(default="", repr=False)  # the searched text
+    gate: Outcome | None = None  # the reason for no search; None: there was a search
     path: str = ""
     total: int | None = None  # memories the caller has; None where that is not known
     worth: float | None = None  # probability that anything is worth injecting, before any single memory
-    considered: tuple[Considered, ...] = ()  # best first, also those that were left out
+    considered: tuple[Considered, ...] = ()  # best first, with the rejected candidates
     block: str = field(default="", repr=False)
     kind: str = ""  # of the question, if it decided the lookup; empty: a plain search
     notes: tuple[str, ...] = ()  # parts of the request that could not be read and were ignored

@@ -37,9 +37,9 @@ class RerankOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RerankLimits:
-    first: int = 20  # candidates that are reranked; those behind them keep their places
-    # Whether what it takes grows with the texts: then fewer of them, down to *least*, are better than none where
-    # the time is short.
+    first: int = 20  # reranked candidates; later candidates keep their places
+    # Whether its time grows with the texts: then fewer texts, at least *least*, are better than none where the
+    # time is short.
     by_text: bool = False
     least: int = 5
     weight: float = 0.6  # in [0, 1], of the reranker's opinion beside the fused score
@@ -66,13 +66,12 @@ class Reranker:
     async def reranked(
         self, query: str, candidates: Sequence[Candidate], left: timedelta
     ) -> Sequence[Candidate] | None:
-        """All of *candidates* (best first), the first of them in a new order; None when the given one stands.
+        """All of *candidates* (best first), the first of them in a new order; None if the order stays.
 
-        Takes less than *left*: it is not tried where it would probably be late, judged by what it took before. The
-        opinion of each is its feature `rerank`; its score stays what the fusion gave. The calibrated relevances
-        are dealt out anew, the highest to the first: a reranker's numbers are not calibrated and do not say how
-        many memories help, so as many as before stand above any threshold, and which ones they are is the
-        reranker's word.
+        Takes less than *left*: it is not tried where it would probably be late, by its earlier times. The opinion
+        on each candidate is its feature `rerank`; its score stays. The calibrated relevances are assigned anew,
+        the highest to the first candidate: a reranker's numbers are not calibrated and do not tell the number of
+        helpful memories, so as many as before stand above any threshold, and the reranker chooses them.
         """
         wanted = [one.memory.content for one in candidates[: self._limits.first]]
         opinions, outcome = await self._opinions(query, wanted, left)
@@ -131,8 +130,8 @@ class Reranker:
 
 
 def blend_order(scores: Sequence[float], opinions: Sequence[float], weight: float) -> tuple[int, ...]:
-    """The places of *scores* by ``weight * opinion + (1 - weight) * score``, the scores stretched to [0, 1], as
-    the opinions are, because numbers of two kinds can only be added on one scale. Equal blends keep their order."""
+    """The places of *scores* by ``weight * opinion + (1 - weight) * score``, with scores and opinions stretched to
+    [0, 1], so that they can be added. Equal blends keep their order."""
     least, most = min(scores, default=0.0), max(scores, default=0.0)
     width = (most - least) or 1.0
     blend = [
@@ -161,7 +160,7 @@ LONGEST_QUERY = 1_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class LlmRerankLimits:
-    chunk: int = 10  # texts shown in one call; the calls go out together
+    chunk: int = 10  # texts of a call; the calls run concurrently
     text: int = 400  # characters shown of each
 
 
@@ -172,17 +171,16 @@ class _Order(msgspec.Struct):
 class LlmReranker:
     """Implements ports.RerankModel by asking a model for an order.
 
-    The texts are dealt out to the chunks in turn, so that each chunk holds as good ones as the others and a
-    place in one means the same as in another. The model's words never reach a prompt: only known positions are
-    taken from them. A chunk whose answer cannot be used keeps its order; where that is every chunk, the call
-    fails with the first chunk's error.
+    The texts are dealt to the chunks in turn, so that all chunks are equally good and a place means the same in
+    each. The model's words never reach a prompt: only known positions are taken from them. A chunk with an
+    unusable answer keeps its order; if every answer is unusable, the call fails with the first chunk's error.
     """
 
     def __init__(self, model: CompletionModel, limits: LlmRerankLimits) -> None:
         self._model, self._limits = model, limits
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """1.0 for what stands first in its chunk, falling in equal steps."""
+        """1.0 for the first text of a chunk, falling in equal steps."""
         if not texts:
             return ()
         count = -(-len(texts) // self._limits.chunk)
@@ -220,20 +218,20 @@ def positions(answer: str) -> Sequence[int]:
         msgspec.MsgspecError,
         UnicodeEncodeError,
         RecursionError,
-    ) as error:  # the last of what is nested too deep
+    ) as error:  # RecursionError: nested too deep
         raise PermanentError("the model's order cannot be read") from error
     return parsed.order if isinstance(parsed, _Order) else parsed
 
 
 def complete_order(named: Iterable[int], count: int) -> tuple[int, ...]:
-    """Every place below *count* once: those *named*, in their order and the first time they are; then the rest
-    as it was. Places that do not exist are dropped."""
+    """Every place below *count* once: the *named* places in the order of their first mention, then the rest in its
+    order. Unknown places are dropped."""
     known = dict.fromkeys(place for place in named if 0 <= place < count)
     return (*known, *(place for place in range(count) if place not in known))
 
 
 def _quote_line(text: str, longest: int) -> str:
-    """On one line, so that a text cannot look like the next number."""
+    """*text* on a single line, so that it cannot look like the next number."""
     return msgspec.json.encode(" ".join(text[:longest].split()).encode("utf-8", "replace").decode()).decode()
 
 
@@ -248,8 +246,8 @@ _FADING = 0.97  # of the estimate that is left each time it kept something from 
 
 
 class ExpectedCost:
-    """A moving estimate in seconds: the mean and four mean deviations. Nothing is expected before the first
-    sample, and an estimate that is never put to the test fades, so that what was slow once is tried again."""
+    """A moving estimate in seconds: the mean and four mean deviations. Before the first sample it is zero, and an
+    unused estimate fades, so that a slow reranker is tried again."""
 
     def __init__(self) -> None:
         self._mean: float | None = None

@@ -13,8 +13,8 @@ from itertools import islice
 from memory_extproc.text.attributes import plain_words
 from memory_extproc.text.words import PHRASES, fold
 
-_READ = 2_000  # characters; who asks for or tells of a day does so early
-_MOST = 4  # spans kept of one text
+_READ = 2_000  # characters; days are named early in a text
+_MOST = 4  # spans kept of a text
 _EARLIEST, _LATEST = date(1900, 1, 1), date(9000, 1, 1)
 _MONTHS = {
     name: number
@@ -43,7 +43,7 @@ _CITY = re.compile(r"\brio\s+de\s+$", re.IGNORECASE)  # "Rio de Janeiro" is no m
 
 def days_named(text: str, said: date) -> tuple[Span, ...]:
     """At most four spans of days that *text*, said on the day *said*, names; in no particular order. A date
-    without its year is the one nearest before *said*, or up to a month behind it."""
+    without its year is the nearest such date before *said*, or up to a month after it."""
     beginning = text[:_READ]
     said = min(max(said, _EARLIEST), _LATEST)  # there are days before and after it
     found: dict[Span, None] = {}
@@ -55,8 +55,8 @@ def days_named(text: str, said: date) -> tuple[Span, ...]:
 
 
 def days_asked_for(question: str, today: date) -> tuple[Span, ...]:
-    """As `days_named`, of a question. Beside a date, "last week" is not the one before today ("What did we do in
-    the last week of August 2023?"), so then only the dates count."""
+    """As `days_named`, for a question. Beside a date, "last week" is not the week before today ("the last week of
+    August 2023"), so only the dates count then."""
     beginning = question[:_READ]
     today = min(max(today, _EARLIEST), _LATEST)
     dates = tuple(islice(dict.fromkeys(_dates(beginning, today)), _MOST))
@@ -125,10 +125,10 @@ def day_numbers(text: str) -> Iterator[tuple[int, int, int | None]]:
 
 
 # --- days told ---------------------------------------------------------------------------------------
-# Days told from the day they are said on: "yesterday", "last week", "three days ago", "last summer", "the winter
-# of 2021", and what is said so in German, French, Spanish, Italian, Portuguese and Dutch.
+# Days relative to the day of saying: "yesterday", "last week", "three days ago", "last summer", "the winter of
+# 2021", also in German, French, Spanish, Italian, Portuguese and Dutch.
 #
-# What is a day in one language and something else in another ("hier", "morgen") is left out.
+# Words that are a day only in some languages ("hier", "morgen") are left out.
 
 Span = tuple[int, int]  # first and last day, as date.toordinal() has them
 
@@ -181,7 +181,7 @@ _ELSEWHERE = re.compile(
     )(?!\w)""",
     re.VERBOSE | re.IGNORECASE,
 )
-# No pattern matches without one of its words: finding words is quicker than trying every pattern at every place.
+# Every pattern needs a word of its own: finding words is quicker than trying every pattern at every place.
 _DAY_WORD = re.compile(r"\w+")
 _WORDS_OF_ENGLISH = frozenset({"today", "tonight", "yesterday", "tomorrow", "last", "past", "next", "this", "ago"})
 _WORDS_ELSEWHERE = frozenset(
@@ -195,8 +195,8 @@ _STEPS = {"last": -1, "past": -1, "next": 1, "this": 0}
 
 
 def relative_dates(text: str, said: date) -> Iterator[Span]:
-    """The spans that *text*, said on the day *said*, tells from that day, and seasons with their year. *said* has
-    a year before and one after it."""
+    """The spans that *text* names relative to the day *said*, and seasons with their year. *said* is neither in the
+    first nor in the last year of the calendar."""
     words = set(_DAY_WORD.findall(text.lower()))
     if words & _WORDS_OF_ENGLISH:
         for match in _ENGLISH.finditer(text):
@@ -241,7 +241,7 @@ def _elsewhere(match: re.Match[str], said: date) -> Span | None:
 
 
 def _ago(count: str, unit: str, said: date) -> Span:
-    """As many *unit*s ago, give or take half of one."""
+    """The span so many *unit*s ago, give or take half a unit."""
     length = _LENGTHS[unit]
     middle = said.toordinal() - (int(count) if count.isdigit() else _COUNTS[count]) * length
     return (max(1, middle - length // 2), max(1, middle + length // 2))
@@ -265,13 +265,13 @@ def _last_or_next(step: int, unit: str, said: date) -> Span:
 
 
 def _season(month: int, year: int) -> Span:
-    """The three months from *month* on: the winter of a year ends in the next one."""
+    """The three months from *month* on: the winter of a year ends in the next year."""
     last = year * 12 + month - 1 + 2
     return (month_span(year, month)[0], month_span(last // 12, last % 12 + 1)[1])
 
 
 def _season_near(step: int, month: int, said: date) -> Span:
-    """The one that is over, is now or nearest ahead, or is still to begin."""
+    """The last past season, the current or next season, or the next season that has not begun."""
     around = [_season(month, said.year + years) for years in (-2, -1, 0, 1)]
     today = said.toordinal()
     if step < 0:
@@ -282,9 +282,9 @@ def _season_near(step: int, month: int, said: date) -> Span:
 
 
 # --- past --------------------------------------------------------------------------------------------
-# Questions about how things were: "what was my budget in March?", "where did I live before?". Pure.
+# Questions about the past: "where did I live before?", "my budget in March". Pure.
 
-_LONGEST = 400  # characters; what is longer tells rather than asks
+_LONGEST = 400  # characters; a longer text tells rather than asks
 _WAS = re.compile(
     r"\b(?:was|were|did|had|used?\s+to|wasn't|weren't|didn't|hadn't|war|waren|hatte|hatten|wohnte|arbeitete"
     r"|\u00e9tait|avais|avait|habitais|travaillais|era|ten\u00eda|viv\u00eda|trabajaba|estaba)\b"
@@ -424,7 +424,7 @@ def _shift(words: list[str], named: Span, today: date) -> Span:
 
 
 def _feast(name: str, today: date, *, ahead: bool) -> int:
-    """The one that is nearest before *today*, or after it."""
+    """The nearest date before *today*, or after it."""
     days = [_feast_in(name, year) for year in (today.year - 1, today.year, today.year + 1)]
     now = today.toordinal()
     return next(day for day in days if day >= now) if ahead else [day for day in days if day <= now][-1]
