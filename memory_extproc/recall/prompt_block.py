@@ -122,12 +122,17 @@ def render(
 
 def _write_fitting(ranked: Sequence[Ranked], room: int, longest: int, *, statements: bool) -> list[str]:
     """Lines whose messages are as long as lets all of them fit into *room* tokens, and at least *longest*."""
-    lines: list[str] = []
-    for characters in (8 * longest, 4 * longest, 2 * longest, longest):
-        lines = [_line(_shorten(one.memory, characters, statements=statements), corrects=False) for one in ranked]
-        if sum(estimate_tokens(line) + 1 for line in lines) <= room:
-            break
-    return lines
+    for characters in (8 * longest, 4 * longest, 2 * longest):
+        lines: list[str] = []
+        left = room
+        for one in ranked:
+            lines.append(_line(_shorten(one.memory, characters, statements=statements), corrects=False))
+            left -= estimate_tokens(lines[-1]) + 1
+            if left < 0:  # of a thousand messages only the first are read
+                break
+        else:
+            return lines
+    return [_line(_shorten(one.memory, longest, statements=statements), corrects=False) for one in ranked]
 
 
 def _shorten(memory: Memory, longest: int, *, statements: bool) -> Memory:
