@@ -1,8 +1,8 @@
 """Part (j): processor time of an exchange by stage, as a multiple of embedding its query.
 
 The whole sidecar counts, threads of libraries too. It stands behind Envoy as in `exchanges`, under `sampler`;
-one embedding, by the graph for any processor, is measured in this process between the rounds, so that other work on
-the machine slows both alike.
+one embedding (`benchmarks.embedding`) is measured in this process between the rounds, so that other work on the
+machine slows both alike.
 Time of the processor and not of the clock: what others do beside us moves it far less.
 """
 
@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks import words
+from benchmarks.embedding import open_unit_model
 from benchmarks.exchanges import ASKED_BEFORE, LEARN, RECALL, Listening
 from benchmarks.figures import MS, Cost, median
 from benchmarks.gateway import gateway
@@ -31,9 +32,7 @@ from benchmarks.load import Round, Sent
 from benchmarks.sampler import OUTSIDE, Counted
 from benchmarks.sidecar import MODELS, Place, Running, prepare, serving
 from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits
-from memory_extproc.inference.onnx import OnnxModel
 from memory_extproc.ports import EmbeddingModel
-from memory_extproc.settings import load
 
 STREAMED = "streamed"
 WARM_UP = 150  # requests
@@ -54,7 +53,7 @@ class Bench:
     idle: float = 0.0  # seconds of CPU in a second without requests
     asked: int = ASKED_BEFORE
 
-    async def counted(self) -> Counted:
+    async def read_counts(self) -> Counted:
         self.record.unlink(missing_ok=True)
         os.kill(self.running.pid, signal.SIGUSR1)
         async with asyncio.timeout(WRITTEN_WITHIN):
@@ -68,11 +67,11 @@ class Bench:
             port=self.port, callers=[caller], first=self.asked, requests=requests, warmup=0,
             learn=way != RECALL, stream=way == STREAMED,
         )  # fmt: skip
-        before, began = await self.counted(), time.monotonic()
+        before, began = await self.read_counts(), time.monotonic()
         sent = await self.client.ask(plan, Sent, within=ROUND_WITHIN)
         if way != RECALL:
             await self.running.quiet()
-        after, rested = await self.counted(), self.idle * (time.monotonic() - began)
+        after, rested = await self.read_counts(), self.idle * (time.monotonic() - began)
         self.asked = sent.next
         return Counted(
             (after.process - before.process - rested) / requests,
@@ -128,9 +127,8 @@ async def costs(scratch: Path, *, quick: bool) -> list[Cost]:
 
 async def _bench(stack: AsyncExitStack, place: Place, scratch: Path) -> Bench:
     record = scratch / "sampled.json"
-    settings = load(place.config, {})
-    model = MODELS / f"{settings.memory.embedding.model}-{settings.memory.embedding.precision}"
-    embedder = BatchingEmbedder(await asyncio.to_thread(OnnxModel, model, vnni=False), EmbedderLimits(), None)
+    unit = await asyncio.to_thread(open_unit_model, MODELS, scratch)
+    embedder = BatchingEmbedder(unit, EmbedderLimits(), None)
     stack.push_async_callback(embedder.close)
     upstream = (
         await (await stack.enter_async_context(child("upstream", scratch=scratch))).hear(Listening, within=20)

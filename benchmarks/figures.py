@@ -48,11 +48,11 @@ class Target(NamedTuple):
     floor: bool = False
 
     @property
-    def wanted(self) -> str:
+    def goal(self) -> str:
         return f"{'at least' if self.floor else 'at most'} {self.bound:g}{self.unit}"
 
     @property
-    def kept(self) -> bool:
+    def is_reached(self) -> bool:
         return self.seen >= self.bound if self.floor else self.seen <= self.bound
 
 
@@ -73,6 +73,15 @@ class Chunks(msgspec.Struct, frozen=True):
 
     delay: dict[str, dict[str, Spread]]
     to_answering: dict[str, float]  # ours / only answering, p50 of each round, the median of rounds
+
+
+class Hostility(msgspec.Struct, frozen=True):
+    """Part (k): one caller's recalls, alone and beside another caller's costly requests."""
+
+    alone: Spread
+    beside: Spread
+    sent: int  # costly requests, one a second
+    slowest: float  # ms, of the costly requests
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -165,7 +174,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """What one run measured; a part that was left out is None."""
+    """The figures of a run; an omitted part is None."""
 
     at: str
     quick: bool
@@ -179,6 +188,7 @@ class Results(msgspec.Struct, frozen=True):
     api: Api | None = None
     stage: list[Stage] | None = None
     cost: list[Cost] | None = None
+    hostile: Hostility | None = None
 
     def targets(self) -> list[Target]:
         return [*self._speed(), *self._processor(), *self._size(), *self._growth()]
@@ -191,6 +201,9 @@ class Results(msgspec.Struct, frozen=True):
             rates = self.requests.throughput
             yield Target("requests with recall, 8 clients", 220, rates["recall"], "/s", floor=True)
             yield Target("recall and learn, 8 clients", 80, rates["recall and learn"], "/s", floor=True)
+        if self.hostile:
+            slower = self.hostile.beside.p99 - self.hostile.alone.p99
+            yield Target("recall beside one costly request a second, p99, slower by", 50, slower, " ms")
         if self.drain:
             slowest = min(found.drained for found in self.drain.values())
             yield Target("turns learned from a backlog", 150, slowest, "/s", floor=True)

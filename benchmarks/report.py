@@ -60,6 +60,7 @@ def markdown(results: Results) -> Iterator[str]:
         yield "\nA quick run: few rounds, small stores. Not to be quoted."
     yield from _targets(results)
     yield from _requests(results)
+    yield from _hostile(results)
     yield from _chunks(results)
     yield from _start(results)
     yield from _growth(results)
@@ -84,8 +85,8 @@ def _targets(results: Results) -> Iterator[str]:
     yield "\n## Figures to reach"
     yield from _table("what", "to reach", "measured", "reached")
     for target in results.targets():
-        kept = "yes" if target.kept else "**no**"
-        yield _row(target.what, target.wanted, f"{target.seen:.2f}{target.unit}", kept)
+        reached = "yes" if target.is_reached else "**no**"
+        yield _row(target.what, target.goal, f"{target.seen:.2f}{target.unit}", reached)
 
 
 def _requests(results: Results) -> Iterator[str]:
@@ -118,6 +119,23 @@ def _requests(results: Results) -> Iterator[str]:
 
 def _outcomes(outcomes: dict[str, int]) -> str:
     return ", ".join(f"{word or 'none'} {count:,}" for word, count in sorted(outcomes.items()))
+
+
+def _hostile(results: Results) -> Iterator[str]:
+    found = results.hostile
+    if found is None:
+        return
+    yield "\n## Costly requests of another caller"
+    yield ""
+    yield (
+        "One caller recalls 20 times a second at random moments; another sends one request a second of nearly "
+        "4 MiB, made to cost: gzip members without contents, keys and card numbers by the thousand, nested "
+        "markers, characters that grow when normalised, orders and facts without end. It is learned from."
+    )
+    yield from _table("recalls", "p50 ms", "p99 ms")
+    yield _row("alone", f"{found.alone.p50:.2f}", f"{found.alone.p99:.2f}")
+    yield _row("beside the costly requests", f"{found.beside.p50:.2f}", f"{found.beside.p99:.2f}")
+    yield f"\n{found.sent} costly requests; the slowest took {found.slowest:,.0f} ms."
 
 
 def _chunks(results: Results) -> Iterator[str]:

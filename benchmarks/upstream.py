@@ -47,11 +47,11 @@ def event(number: int, *, last: bool) -> bytes:
     return b"data: " + json.dumps(made).encode() + b"\n\n"
 
 
-def framed(piece: bytes) -> bytes:
+def frame_chunk(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
-def unframed(got: bytearray, at: int) -> tuple[bytes, int]:
+def read_chunk(got: bytearray, at: int) -> tuple[bytes, int]:
     """The chunked body that begins at *at*, and where it ends; 0 while it is not whole."""
     body = b""
     while (line := got.find(b"\r\n", at)) >= 0:
@@ -87,7 +87,7 @@ class Conversation(asyncio.Protocol):
         self._got += data
         while (head := self._got.find(b"\r\n\r\n")) >= 0:
             if CHUNKED.search(self._got, 0, head):
-                body, end = unframed(self._got, head + 4)
+                body, end = read_chunk(self._got, head + 4)
             else:
                 length = LENGTH.search(self._got, 0, head)
                 end = head + 4 + (int(length[1]) if length else 0)
@@ -115,8 +115,8 @@ class Conversation(asyncio.Protocol):
         start = loop.time() + PAUSE
         for number in range(CHUNKS):
             await asyncio.sleep(max(start + number * INTERVAL - loop.time(), 0))
-            self._transport.write(framed(event(number, last=number == CHUNKS - 1)))
-        self._transport.write(framed(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+            self._transport.write(frame_chunk(event(number, last=number == CHUNKS - 1)))
+        self._transport.write(frame_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
 
 async def main() -> None:

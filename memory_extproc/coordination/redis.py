@@ -366,7 +366,7 @@ class RedisLedger:
         return [job for part in parts for job in await self._jobs([one.decode() for one in part]) if job.open]
 
     async def _jobs(self, ids: Sequence[str]) -> list[LedgerJob]:
-        """Those of *ids* that exist, in their order."""
+        """The existing jobs of *ids*, in their order."""
         self._check()
         if not ids:
             return []

@@ -184,7 +184,7 @@ class Forgetter:
             owner=owner,
             scope=named,
         )
-        cut = blind.cut(owner, named, job.at)
+        cut = blind.make_cut(owner, named, job.at)
         if cut is not None:
             cut = msgspec.structs.replace(cut, at=job.until)
         items = await self._eraser.collect_items(owner, named, job.until)

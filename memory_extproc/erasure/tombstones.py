@@ -320,7 +320,7 @@ class KeyedHasher:
     def item(self, kind: Kind, owner: Owner, name: str) -> bytes:
         return self.hash("item", kind.value, owner.key, name)
 
-    def cut(self, owner: Owner, scope: ForgetScope, at: datetime) -> ScopeTombstone | None:
+    def make_cut(self, owner: Owner, scope: ForgetScope, at: datetime) -> ScopeTombstone | None:
         """The cut for *scope*; None for a scope of named memories, which pending turns cannot match."""
         if scope.ids or scope.query:
             return None

@@ -197,7 +197,7 @@ async def _cpu_ms(work: Awaitable[object]) -> float:
 def judge_block(
     question: IntentQuestion, found: RecallResult, there: Played, milliseconds: float | None = None
 ) -> Judged:
-    """What the block in *found* is worth for *question*."""
+    """Judge the block in *found* as an answer to *question*."""
     lines = [_Line(line, found, there) for line in found.block.splitlines() if line.startswith("- ")]
     wanted = [[line.holds(piece) for line in lines] for piece in question.wanted]
     to_the_point = {id_ for piece in question.wanted for id_ in piece.ids} | set(question.serves)

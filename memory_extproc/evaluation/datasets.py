@@ -364,7 +364,7 @@ def _conversation_of_haystack(sample: Mapping[str, Any], where: str) -> Conversa
 
 
 def _turn(turn: Mapping[str, Any], where: str, session: str, number: int, begins: datetime) -> Said | None:
-    """None of a turn in which nothing is said."""
+    """The message of *turn*; None for a turn without words."""
     role, text = turn.get("role"), turn.get("content")
     if not isinstance(role, str) or role not in _ROLES:
         raise DatasetError(f"{where}.role: expected user or assistant")

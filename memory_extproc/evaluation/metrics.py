@@ -243,7 +243,7 @@ def mean(values: Sequence[float]) -> float | None:
 
 
 def interval(values: Sequence[float]) -> list[float] | None:
-    """95 % of the means of *values* drawn anew with replacement (the bootstrap: Efron 1979); None of nothing."""
+    """95 % of the means of *values* drawn anew with replacement (bootstrap: Efron 1979); None without values."""
     if not values:
         return None
     drawn = np.random.default_rng(_SEED).integers(0, len(values), (_DRAWS, len(values)))
@@ -302,7 +302,7 @@ def _recall(k: int, one: Asked) -> float:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that *share* of *values* do not exceed (nearest rank); None of nothing."""
+    """The smallest value that *share* of *values* do not exceed (nearest rank); None without values."""
     if not values:
         return None
     ordered = sorted(values)

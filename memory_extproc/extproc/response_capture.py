@@ -117,24 +117,26 @@ class BodyMemoryBudget:
         """*limit*: bytes, above 0."""
         self._limit = limit
         self._reading = self._learning = 0
-        metrics.process_bytes.set_function(lambda: self.held)  # asked for when it is scraped, not at every chunk
+        metrics.process_bytes.set_function(
+            lambda: self.bytes_in_use
+        )  # asked for when it is scraped, not at every chunk
 
     def reconfigure(self, limit: int) -> None:
         """A new limit in bytes; existing reservations stay until released."""
         self._limit = limit
 
     @property
-    def held(self) -> int:
+    def bytes_in_use(self) -> int:
         return self._reading + self._learning
 
     def reserve_read(self, count: int) -> bool:
-        if self.held + count > self._limit:
+        if self.bytes_in_use + count > self._limit:
             return False
         self._reading += count
         return True
 
     def reserve_learn(self, count: int) -> bool:
-        if self._learning + count > self._limit * LEARNING_SHARE or self.held + count > self._limit:
+        if self._learning + count > self._limit * LEARNING_SHARE or self.bytes_in_use + count > self._limit:
             return False
         self._learning += count
         return True

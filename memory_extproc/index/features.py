@@ -194,7 +194,7 @@ def _dense(found: dict[str, Floats], line: Timeline, dense: Floats) -> None:
 
 def _mass(found: dict[str, Floats], line: Timeline, bm25: Floats, dense: Floats | None) -> None:
     """The share of all evidence that stands in a memory's session."""
-    evidence = standardised(bm25) + (0.0 if dense is None else standardised(dense))
+    evidence = standardise(bm25) + (0.0 if dense is None else standardise(dense))
     mass = np.exp(np.minimum(evidence, 12.0))
     session = np.bincount(line.session, weights=mass, minlength=line.sessions)[line.session]
     usual = float(mass.mean()) if len(mass) else 1.0
@@ -229,7 +229,7 @@ def _when(found: dict[str, Floats], known: Known, asked: Asked) -> None:
     found["days_same"] = same.astype(np.float64)
 
 
-def standardised(values: Floats) -> Floats:
+def standardise(values: Floats) -> Floats:
     """*values* in standard deviations from their mean."""
     if not len(values):
         return values

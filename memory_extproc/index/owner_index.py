@@ -27,7 +27,7 @@ from memory_extproc.index.entries import (
     entry_of,
     timeline_of,
 )
-from memory_extproc.index.features import IMAGINED, Known, Matched, of_vectors, of_words, standardised
+from memory_extproc.index.features import IMAGINED, Known, Matched, of_vectors, of_words, standardise
 from memory_extproc.model import Memory, MemoryState, Role, Source
 
 Floats = npt.NDArray[np.float64]
@@ -94,9 +94,9 @@ class Worded:
         line = self.known.timeline
         if not line.in_pieces:
             return line.places[at]
-        scores = standardised(self.pieces)
+        scores = standardise(self.pieces)
         if dense is not None:
-            scores = scores + standardised(np.asarray(dense, dtype=np.float64)[line.places])
+            scores = scores + standardise(np.asarray(dense, dtype=np.float64)[line.places])
         return line.best_pieces(at, np.where(allowed[line.places], scores, -np.inf))
 
 
@@ -125,8 +125,8 @@ class OwnerIndex:
         return self._bytes + self._postings.size + 2 * int(self._rows.nbytes)
 
     @property
-    def worn(self) -> bool:
-        """Whether so much was taken out that it should be made anew."""
+    def needs_rebuild(self) -> bool:
+        """Whether so many memories were dropped that the index should be built anew."""
         dead = len(self._entries) - self._alive
         return dead > max(_LEAST_DEAD, self._alive // 3)
 

@@ -1,4 +1,4 @@
-"""A prepared model on disk: model.onnx, tokenizer.json and the manifest that says what they must be."""
+"""A prepared model on disk: its graph, tokenizer.json and the manifest that says what they must be."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 from memory_extproc.errors import PermanentError
 
 MODEL = "model.onnx"
-FUSED = "model-vnni.onnx"  # the same weights in a quicker graph, for processors with VNNI; optional
+FUSED = "model-fused.onnx"  # in place of MODEL: a graph of whole layers in 8 bits, for one text at a time
 TOKENIZER = "tokenizer.json"
 SCORE = "pair_score"  # output of a cross-encoder: (batch,)
 MANIFEST = "manifest.json"
@@ -49,8 +49,8 @@ class FileRecord(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What `models prepare` wrote and from what. *fingerprint* depends on the source's weights, tokenizer and
-    limits, the precision and the recipe, never on the machine, the graph or library versions."""
+    """The files that `models prepare` wrote, with their source. *fingerprint* depends on the source's weights,
+    tokenizer and limits, the precision and the recipe, never on the machine, the graph or library versions."""
 
     recipe: int
     kind: ModelKind = ModelKind.EMBEDDER
@@ -112,7 +112,8 @@ def read_manifest(directory: Path, kind: ModelKind | None = None) -> Manifest:
         raise ModelDirectoryError(f"model directory {directory} {found}: {remedy}")
     if kind not in {None, manifest.kind}:
         raise ModelDirectoryError(f"model directory {directory} holds a model of kind {manifest.kind}, not {kind}")
-    if missing := {MODEL, TOKENIZER} - manifest.files.keys():
+    graph = FUSED if FUSED in manifest.files else MODEL
+    if missing := {graph, TOKENIZER} - manifest.files.keys():
         raise ModelDirectoryError(f"{path} does not list {', '.join(sorted(missing))}: {remedy}")
     return manifest
 

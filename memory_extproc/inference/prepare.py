@@ -158,8 +158,7 @@ def _try(part: Path, manifest: Manifest) -> None:
     if manifest.kind is ModelKind.CROSS_ENCODER:
         CrossEncoderModel(part, manifest.max_seq_length)
     else:
-        for vnni in (False, True):
-            OnnxModel(part, vnni=vnni)
+        OnnxModel(part)
 
 
 def _convert(
@@ -173,7 +172,7 @@ def _convert(
     weights = record_of(files / (graph or WEIGHTS))
     if str(source) == DEFAULT_SOURCE and weights.sha256 != DEFAULT_WEIGHTS_SHA256:
         raise PermanentError(f"{source} does not hold the weights it should: SHA-256 {weights.sha256}")
-    length = _max_seq_length(files)
+    length, written = _max_seq_length(files), MODEL
     _write_tokenizer(files / TOKENIZER, part / TOKENIZER)
     say(f"reading {graph}" if graph else f"writing the graph of {WEIGHTS}")
     if kind is ModelKind.CROSS_ENCODER:
@@ -188,13 +187,14 @@ def _convert(
         model, dimension = append_pooling(encoder, pooling)
     if precision is Precision.INT8:
         say("quantising to 8 bits")
-        model = quantise(model)
         if graph is None and kind is ModelKind.EMBEDDER:
             tokenizer = Tokenizer.from_file(str(part / TOKENIZER))
             tokenizer.enable_truncation(length)
             fused = fused_bert_graph(files, encoder, lambda text: tokenizer.encode(text).ids)
-            onnx.save_model(append_pooling(fused, pooling)[0], part / FUSED)
-    onnx.save_model(model, part / MODEL)
+            model, written = append_pooling(fused, pooling)[0], FUSED
+        else:
+            model = quantise(model)
+    onnx.save_model(model, part / written)
     recipe = f"{RECIPE}|{weights.sha256}|{record_of(files / TOKENIZER).sha256}|{head}|{length}|{precision}"
     return Manifest(
         recipe=RECIPE,

@@ -322,7 +322,7 @@ class Aside(StrEnum):
 
 
 class UnreadableError(Exception):
-    """Nothing of a segment can be read."""
+    """A segment has no readable part."""
 
     def __init__(self, why: Aside) -> None:
         super().__init__(why.value)

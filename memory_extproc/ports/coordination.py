@@ -39,7 +39,7 @@ class Coordination(Protocol):
         """Count a write and return the new version. *changed*: ids of the rows written or deleted; None: any."""
 
     async def changes(self, owner: Owner, since: int) -> Changes | None:
-        """What was written after version *since*; None where that is not kept any more, or could be anything."""
+        """The writes after version *since*; None if they are unknown or no longer kept."""
 
     async def epoch(self, owner: Owner) -> int:
         """The number of forgets of *owner*; a write that began in an older epoch is discarded."""

@@ -107,7 +107,7 @@ class Fusion:
         if CLOSELY in found.names and weights.close is not None:
             if few and weights.close_few is not None:
                 return weights.close_few
-            # What a word tells apart among so few rests on nothing that the weights for many were fitted on.
+            # The weights for many memories were fitted on no store where words distinguish so few.
             if found.searched >= FEWEST:
                 return weights.close
         return weights.hybrid_few if few and weights.hybrid_few is not None else weights.hybrid

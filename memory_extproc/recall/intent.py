@@ -506,8 +506,8 @@ INTENTS = read_intents((files(__package__) / "intents.toml").read_text(encoding=
 
 
 # --- trust -------------------------------------------------------------------------------------------
-# What results of tools and documents said serves the caller's own affairs and conversations of the past. For advice
-# and for questions about the world it does not: that is where planted words pay, and a tool can be asked again.
+# Results of tools and documents may answer questions about the caller's own affairs and past conversations. For
+# advice and questions about the world they may not: planted words would pay there, and a tool can be asked again.
 
 _ABOUT_CONVERSATIONS = frozenset({Kind.PAST, Kind.DATED, Kind.SUBJECT, Kind.AS_OF})
 _FOR_ADVICE = frozenset({Kind.CONSTRAINT, Kind.OVERVIEW})

@@ -110,7 +110,7 @@ class Lookups:
     async def _of(
         self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
     ) -> Lookup | None:
-        # What bears on a request is told by plain words; likeness finds constraints in what is none.
+        # Constraints are stated in plain words; likeness finds constraints in texts without any.
         reads = None if intent.kind in {Kind.CONSTRAINT, Kind.OVERVIEW} else self._reads
         return await _FINDERS[intent.kind](Asked(self._selects, reads, wish, intent, searched, now))
 

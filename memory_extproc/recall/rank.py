@@ -56,9 +56,9 @@ def weigh(
     Equal statements, also in other forms or another order of words, are given once, the newest of them; of a
     message and an equal fact only the fact, because a fact is replaced when it no longer holds and a message is
     not. A memory and its sources give a single line, the line that serves *asked* best (see `dedup`), at the
-    best place among them. Memories that are not *trusted* are left out first. What the model sees already
-    (*in_view*, and by id *seen*) is left out, as is what cannot be recalled at *now*. Far behind the limit
-    nothing is compared any more.
+    best place among them. Memories that are not *trusted* are left out first. Memories that the
+    model sees already (*in_view*, and by id *seen*) are left out, and memories that are not recallable at *now*.
+    Candidates far beyond the limit are not compared.
     """
     view = View(in_view)
     left_out = [_to_considered(one, Verdict.UNTRUSTED) for one in ordered if not trusted(one.memory)]
@@ -350,8 +350,8 @@ def asks_for_new(text: str) -> bool:
 
 
 def most_lost(text: str, today: date) -> float:
-    """Points of score that the oldest memory loses for the question *text*, asked on the day *today*. Nothing where
-    the question names a day of its own."""
+    """Points of score that the oldest memory loses for the question *text*, asked on the day *today*: zero
+    where the question names a day of its own."""
     return FRESH if asks_for_new(text) else 0.0 if days_named(text, today) else USUAL
 
 

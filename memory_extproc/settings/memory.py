@@ -1,4 +1,4 @@
-"""What the vLLM semantic router also documents, under its names: `memory` and `external_models`."""
+"""Sections that the vLLM semantic router also documents, under its names: `memory` and `external_models`."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Memory(Section):
 
 
 class ModelRole(StrEnum):
-    """What an external language model is for. All others fall back to the extraction model."""
+    """The purpose of an external language model. All other roles fall back to the extraction model."""
 
     MEMORY_EXTRACTION = "memory_extraction"
     MEMORY_REWRITE = "memory_rewrite"

@@ -142,7 +142,7 @@ class ResidentRows:
         self._expires[at] = _NEVER
         self._index.drop(at)
         self._facets.drop(at)
-        if self._index.worn:
+        if self._index.needs_rebuild:
             self._close_ranks()
 
     def nearest(self, to: Vector, limit: int, scope: Scope, now: datetime) -> list[Hit]:

@@ -185,7 +185,7 @@ _PIECES = 64  # of a message
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A turn's words; *sources* are the ids of the memories they stand in. Nothing is left of some turns."""
+    """A turn's words; *sources* are the ids of the memories that hold them. A turn may have lost all of them."""
 
     turn: SaidTurn
     asked: str = field(default="", repr=False)

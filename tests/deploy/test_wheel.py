@@ -102,14 +102,15 @@ def test_the_model_comes_from_its_wheel_and_former_data_is_kept(wheels: dict[str
 def test_the_models_wheel_has_its_files_with_checksums_and_its_licence(wheels: dict[str, Path]) -> None:
     names = zipfile.ZipFile(wheels["memory_extproc_minilm"]).namelist()
     inside = {name.rpartition("/")[2] for name in names if name.startswith(f"memory_extproc_minilm/{MODEL}/")}
-    assert inside == {"manifest.json", "model.onnx", "model-vnni.onnx", "tokenizer.json"}
+    assert inside == {"manifest.json", "model-fused.onnx", "tokenizer.json"}
+    assert wheels["memory_extproc_minilm"].stat().st_size <= 25_000_000
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
 def test_a_damaged_model_gets_into_no_wheel(tmp_path: Path, int8_model_dir: Path) -> None:
     damaged = tmp_path / int8_model_dir.name
     damaged.mkdir()
-    for name in ("manifest.json", "model.onnx", "model-vnni.onnx"):
+    for name in ("manifest.json", "model-fused.onnx"):
         (damaged / name).write_bytes((int8_model_dir / name).read_bytes())
     (damaged / "tokenizer.json").write_text("{}")
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path)]

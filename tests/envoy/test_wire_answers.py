@@ -266,7 +266,7 @@ async def test_every_byte_is_given_back_once_exchanges_are_over(stand: Stand) ->
     await stand.start()
     await asyncio.gather(*(stand.chat(a_chat(stream=True), user=f"user-{n}") for n in range(20)))
     await until(lambda: stand.sidecar.sample("streams_open") == 0, "no stream is open")
-    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+    await until(lambda: stand.sidecar.held.bytes_in_use == 0, "no bytes are held")
 
 
 async def test_an_answer_of_many_megabytes_passes_whole_and_is_not_kept(stand: Stand) -> None:

@@ -97,7 +97,7 @@ async def test_three_megabytes_get_their_block_though_envoy_may_buffer_next_to_n
     content = stand.upstream.got[0].json["messages"][0]["content"]
     assert content.startswith(asked)
     assert BLOCK in content
-    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+    await until(lambda: stand.sidecar.held.bytes_in_use == 0, "no bytes are held")
 
 
 async def test_ten_megabytes_pass_untouched(stand: Stand) -> None:
@@ -164,10 +164,10 @@ async def test_a_client_that_leaves_while_it_sends_leaves_nothing_behind(stand: 
         f"POST {PATH_CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nx-authz-user-id: ann\r\n"
         "content-length: 1000\r\n\r\n{".encode()
     )
-    await until(lambda: stand.sidecar.held.held == 1, "its first byte is held")
+    await until(lambda: stand.sidecar.held.bytes_in_use == 1, "its first byte is held")
     writer.close()
     await until(lambda: stand.sidecar.exchanges(Outcome.ABANDONED) == 1, "the exchange is counted")
-    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+    await until(lambda: stand.sidecar.held.bytes_in_use == 0, "no bytes are held")
     assert stand.upstream.got == []
     reader.feed_eof()
 
@@ -299,7 +299,7 @@ async def test_envoys_own_answer_to_a_client_that_falls_silent_reaches_it(stand:
     assert b"stream timeout" in answer
     assert stand.upstream.got == []
     await until(lambda: stand.sidecar.exchanges(Outcome.ABANDONED) == 1, "the exchange is counted")
-    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+    await until(lambda: stand.sidecar.held.bytes_in_use == 0, "no bytes are held")
     assert stand.sidecar.sample("stream_faults_total", kind="out_of_order") == 0
 
 
@@ -314,7 +314,7 @@ async def test_a_model_that_answers_before_it_has_the_whole_of_a_large_body_is_h
     await stand.start()
     answer = await uploaded(stand, json.dumps(a_chat("x" * (8 * MIB))).encode(), 256 * KIB, pause=0.001)
     assert (answer.status, answer.body) == (401, refusal)
-    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+    await until(lambda: stand.sidecar.held.bytes_in_use == 0, "no bytes are held")
 
 
 async def test_many_at_once_each_get_their_own_back(stand: Stand) -> None:
@@ -339,5 +339,5 @@ async def test_many_at_once_each_get_their_own_back(stand: Stand) -> None:
     for number, answer in enumerate(answers):
         named = {word for word in answer.split() if word.startswith(b"caller-")}
         assert named == {f"caller-{number}".encode()}, "nobody hears anybody else"
-    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+    await until(lambda: stand.sidecar.held.bytes_in_use == 0, "no bytes are held")
     assert (await stand.envoy.stats()).get("spurious_msgs_received", 0) == 0

@@ -39,7 +39,7 @@ async def test_a_bug_in_recall_leaves_the_request_as_it_came(stand: Stand) -> No
     assert stand.upstream.got[0].json == a_chat()
     assert stand.sidecar.sample("stream_faults_total", kind="bug") == 1
     await until(lambda: stand.sidecar.exchanges(Outcome.UNAVAILABLE) == 1, "the exchange is counted")
-    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+    await until(lambda: stand.sidecar.held.bytes_in_use == 0, "no bytes are held")
 
 
 @both_ways
@@ -59,7 +59,7 @@ async def test_a_recall_slower_than_envoys_own_patience_passes_when_envoy_may_fa
     assert answer.status == 200
     assert stand.upstream.got[0].json == a_chat()
     await until(lambda: stand.sidecar.exchanges(Outcome.ABANDONED) == 1, "the exchange is counted")
-    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+    await until(lambda: stand.sidecar.held.bytes_in_use == 0, "no bytes are held")
 
 
 @both_ways
@@ -166,7 +166,7 @@ async def test_a_client_that_leaves_in_the_middle_teaches_nothing(stand: Stand) 
     await until(lambda: stand.sidecar.sample("turns_total", outcome="cut_off") == 1, "the turn is counted")
     gone.set()
     assert stand.sidecar.learns.exchanged == []
-    await until(lambda: stand.sidecar.held.held == 0, "no bytes are held")
+    await until(lambda: stand.sidecar.held.bytes_in_use == 0, "no bytes are held")
 
 
 @both_ways

@@ -510,7 +510,7 @@ _CONDITION = re.compile(
     re.IGNORECASE,
 )
 _ALLERGY = re.compile(r"(?P<what>[\w-]+(?:\s+[\w-]+)?)\s+(?:allerg(?:y|ies)|intolerance)$", re.IGNORECASE)
-# What other constructions take for granted, each as the clause that says so.
+# Presuppositions of other constructions, each as a clause of its own.
 _PARTS = {
     **LISTS["words"],
     "relative": _RELATIVE,

@@ -370,7 +370,7 @@ async def test_a_late_look_of_another_forget_takes_along_what_was_made_of_an_acc
         id="7" * 32, subject=blind.subject(ANN), name="session", at=world.now, owner=ANN,
         scope=ForgetScope(session="monday"),
     )  # fmt: skip
-    cut = blind.cut(ANN, ForgetScope(session="monday"), world.now)
+    cut = blind.make_cut(ANN, ForgetScope(session="monday"), world.now)
     await world.ledger.write(job.to_ledger(), cut=msgspec.json.encode(cut))
     world.forgotten.renew(job.subject)
     forgetter.sweep(ANN)

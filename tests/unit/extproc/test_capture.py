@@ -28,11 +28,11 @@ async def test_an_answer_in_pieces_is_read_whole_and_its_bytes_given_back() -> N
     captured, held = a_capture()
     for start in range(0, len(ANSWER), 7):
         captured.add(ANSWER[start : start + 7])
-    assert held.held == len(ANSWER)
+    assert held.bytes_in_use == len(ANSWER)
     answer = await captured.read()
     assert isinstance(answer, Answer)
     assert (answer.text, answer.complete) == ("Ten.", True)
-    assert held.held == 0
+    assert held.bytes_in_use == 0
 
 
 async def test_a_chunk_larger_than_a_slice_is_read_whole() -> None:
@@ -47,21 +47,21 @@ async def test_an_answer_that_unpacks_to_more_than_the_limit_is_dropped() -> Non
     captured, held = a_capture("gzip", limit=1000)
     captured.add(gzip.compress(bytes(100_000)))
     assert await captured.read() is TurnOutcome.CAPTURE_LIMIT
-    assert held.held == 0
+    assert held.bytes_in_use == 0
 
 
 async def test_an_answer_not_packed_as_it_says_is_unreadable() -> None:
     captured, held = a_capture("gzip")
     captured.add(ANSWER)
     assert await captured.read() is TurnOutcome.UNREADABLE
-    assert held.held == 0
+    assert held.bytes_in_use == 0
 
 
 async def test_what_was_dropped_stays_dropped() -> None:
     captured, held = a_capture(limit=10)
     captured.add(b"x" * 11)
     captured.add(b"x")
-    assert held.held == 0
+    assert held.bytes_in_use == 0
     assert await captured.read() is TurnOutcome.CAPTURE_LIMIT
 
 
@@ -69,7 +69,7 @@ async def test_when_the_process_is_full_captures_give_way() -> None:
     captured, held = a_capture(process_bytes=100)
     captured.add(b"x" * 70)
     captured.add(b"x" * 10)
-    assert held.held == 0
+    assert held.bytes_in_use == 0
     assert await captured.read() is TurnOutcome.PROCESS_LIMIT
 
 
@@ -78,4 +78,4 @@ async def test_letting_go_twice_gives_back_once() -> None:
     captured.add(b"x")
     captured.forget()
     captured.forget()
-    assert held.held == 0
+    assert held.bytes_in_use == 0

@@ -120,7 +120,7 @@ def test_a_request_goes_on_once_and_whole_however_it_was_cut(
     assert bench.enriches.bodies == [body]
     assert beyond.model.body == (body if new is None else new)
     assert (beyond.model.ends, beyond.model.trailers) == (not trailers, trailers)
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 @settings(deadline=None)
@@ -138,7 +138,7 @@ def test_each_piece_of_an_answer_goes_back_at_once_and_the_same(
                 assert beyond.client.body == before + event.data
         await bench.exchange.leave()
         await bench.background.__aexit__()
-        assert bench.held.held == 0
+        assert bench.held.bytes_in_use == 0
         return beyond
 
     beyond = asyncio.run(play())
@@ -207,7 +207,7 @@ async def test_a_body_above_the_limit_goes_on_as_it_comes_from_there_on(size: in
     assert beyond.client.headers.set_headers == (("x-memory-status", "too_large"),)
     assert beyond.client.body == ANSWER
     assert bench.outcome(Outcome.TOO_LARGE) == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 @pytest.mark.parametrize("pieces", [[b"x" * 60, b"y" * 60], [b"x" * 60, b"y" * 60, b"z"]])
@@ -218,16 +218,16 @@ async def test_without_room_for_a_body_it_goes_on_as_it_comes(pieces: list[bytes
     assert beyond.client.headers is not None
     assert beyond.client.headers.set_headers == (("x-memory-status", "overloaded"),)
     assert bench.outcome(Outcome.OVERLOADED) == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 async def test_what_waits_for_its_rest_counts_in_the_processes_budget() -> None:
     bench = Bench(mode=BOTH)
     await bench.exchange.handle(CHAT)
     await bench.exchange.handle(RequestBody(b"x" * 60, last=False))
-    assert bench.held.held == 60
+    assert bench.held.bytes_in_use == 60
     await bench.exchange.leave()
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 @pytest.mark.parametrize("fails", [RuntimeError("a bug"), Enriched(outcome=Outcome.BAD_BODY)])
@@ -248,7 +248,7 @@ async def test_whatever_happens_to_a_whole_body_it_goes_on_as_it_came(
     assert beyond.model.headers.remove_headers == ("x-memory-retrieve",)
     assert beyond.ended is (isinstance(fails, Exception) and mode is ASKS)
     assert bench.outcome(Outcome.UNAVAILABLE if isinstance(fails, Exception) else Outcome.BAD_BODY) == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 async def test_a_read_path_that_never_comes_back_keeps_nothing() -> None:
@@ -259,7 +259,7 @@ async def test_a_read_path_that_never_comes_back_keeps_nothing() -> None:
     assert beyond.model.body == b"{}"
     assert beyond.client.body == ANSWER
     assert bench.outcome(Outcome.OUT_OF_TIME) == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 @pytest.mark.parametrize(("mode", "ends"), [(BOTH, False), (ASKS, True)])
@@ -313,9 +313,9 @@ async def test_an_answer_from_envoy_itself_ends_the_waiting_for_a_body() -> None
     bench = Bench(mode=BOTH)
     await bench.exchange.handle(CHAT)
     await bench.exchange.handle(RequestBody(b"{", last=False))
-    assert bench.held.held == 1
+    assert bench.held.bytes_in_use == 1
     beyond = Beyond([replace(reply) for reply in await bench.exchange.handle(EARLY)])
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
     assert await bench.exchange.handle(RequestBody(b"}", last=True)) == []
     beyond.took(await bench.exchange.handle(ResponseBody(b"slow", last=True)))
     assert beyond.client.body == b"slow"
@@ -397,7 +397,7 @@ async def test_a_gateway_that_keeps_the_headers_to_itself_gets_its_bodies_back(l
         back += b"".join(reply.chunk.data for reply in replies if reply.chunk)
     await bench.exchange.leave()
     assert back == b"abcdef"
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 SENT = st.lists(st.binary(min_size=1, max_size=5), min_size=1, max_size=4)
@@ -439,7 +439,7 @@ def test_in_any_order_of_both_bodies_and_with_any_fault_nothing_is_lost_or_said_
             beyond.took(reply for reply in replies if reply.chunk or reply.to not in (RequestBody, ResponseBody))
         await bench.exchange.leave()
         await bench.background.__aexit__()
-        assert bench.held.held == 0
+        assert bench.held.bytes_in_use == 0
         if mode.duplex_request:
             assert beyond.model.body == b"".join(sent)
             assert beyond.model.ends == 1

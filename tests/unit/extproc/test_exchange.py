@@ -55,7 +55,7 @@ async def test_a_whole_exchange_is_enriched_marked_and_learned() -> None:
     assert exchanged.injected == ("a fact",)
     assert bench.count("turns", outcome="journalled") == 1
     assert bench.outcome(Outcome.USED) == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 async def test_a_request_that_is_not_ours_ends_at_its_headers() -> None:
@@ -136,7 +136,7 @@ async def test_an_answer_that_cannot_be_learned_passes_without_us(
     replies = await bench.play(CHAT, BODY, ResponseHeaders(Headers(headers), last=False))
     assert replies[-1].ends
     assert bench.count("turns", outcome=fate) == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 async def test_an_answer_without_a_body_is_closed_at_its_headers() -> None:
@@ -176,7 +176,7 @@ async def test_an_answer_cut_off_is_not_learned(chunks: list[bytes]) -> None:
     await bench.play(CHAT, BODY, OK, *(ResponseBody(chunk, last=False) for chunk in chunks))
     assert bench.learns.exchanged == []
     assert bench.count("turns", outcome="cut_off") == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 async def test_an_error_in_a_200_is_not_learned() -> None:
@@ -199,7 +199,7 @@ async def test_of_a_request_that_the_semantic_router_refused_nothing_is_learned(
     replies = await bench.play(CHAT, BODY, refused)
     assert replies[-1].ends
     assert bench.count("turns", outcome="router_refused") == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 @pytest.mark.parametrize(
@@ -248,14 +248,14 @@ async def test_an_answer_above_the_limit_passes_and_is_dropped() -> None:
     replies = await bench.play(CHAT, BODY, OK, big, big, ResponseBody(b"", last=True))
     assert replies[3:] == [PASS, PASS, PASS]
     assert bench.count("turns", outcome="capture_limit") == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 async def test_without_memory_for_an_answer_it_is_not_learned() -> None:
     bench = Bench(process_bytes=100)
     await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER, last=True))
     assert bench.count("turns", outcome="process_limit") == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ async def test_names_of_any_length_count_among_the_bytes_that_are_kept(names: di
     bench = Bench(replace(USED, heard=heard(**names)), process_bytes=2_000)
     await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER, last=True))
     assert bench.count("turns", outcome="process_limit") == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 async def test_without_memory_for_a_request_it_passes_as_overloaded() -> None:
@@ -283,7 +283,7 @@ async def test_a_read_path_that_never_comes_back_is_not_waited_for() -> None:
     replies = await bench.play(CHAT, BODY, OK)
     assert (replies[1].body, replies[2].set_headers) == (None, (("x-memory-status", "out_of_time"),))
     assert bench.outcome(Outcome.OUT_OF_TIME) == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 async def test_a_mode_in_which_bodies_cannot_be_changed_is_left_at_the_headers() -> None:
@@ -300,7 +300,7 @@ async def test_a_fault_is_counted_as_unavailable() -> None:
         await bench.exchange.handle(BODY)
     await bench.exchange.leave(faulty=True)
     assert bench.outcome(Outcome.UNAVAILABLE) == 1
-    assert bench.held.held == 0
+    assert bench.held.bytes_in_use == 0
 
 
 async def test_in_observability_mode_a_body_in_pieces_is_put_together() -> None:
@@ -393,7 +393,7 @@ def test_any_order_of_messages_is_answered_once_each_or_refused_unchanged(
         await bench.exchange.leave()
         await bench.background.__aexit__()
         assert len(bench.learns.exchanged) <= 1
-        assert bench.held.held == 0
+        assert bench.held.bytes_in_use == 0
         counted = [
             sample.value
             for metric in bench.metrics.exchanges.collect()

@@ -35,7 +35,7 @@ def test_never_more_than_the_limit_and_what_is_given_back_is_free_again(wishes: 
     for to_read, count in wishes:
         if (held.reserve_read if to_read else held.reserve_learn)(count):
             taken.append((to_read, count))
-        assert held.held <= 100
+        assert held.bytes_in_use <= 100
     for to_read, count in taken:
         (held.release_read if to_read else held.release_learn)(count)
-    assert held.held == 0
+    assert held.bytes_in_use == 0

@@ -118,7 +118,7 @@ class Bench:
         replies = [reply for event in events for reply in await self.exchange.handle(event)]
         await self.exchange.leave()
         await self.background.__aexit__()
-        assert self.held.held == 0, "every byte is given back"
+        assert self.held.bytes_in_use == 0, "every byte is given back"
         return replies
 
     def turns(self, outcome: TurnOutcome) -> float:

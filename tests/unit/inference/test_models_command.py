@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from memory_extproc.cli import admin
 from memory_extproc.cli.admin import models_app
-from memory_extproc.inference.model_files import MODEL
+from memory_extproc.inference.model_files import FUSED
 from memory_extproc.settings import Settings
 from tests.fixtures.tiny_bert import write_tiny_bert
 
@@ -46,7 +46,7 @@ def test_a_program_reads_one_json_object(tiny: Path, tmp_path: Path) -> None:
 
 def test_a_repair_says_what_was_wrong(tiny: Path, tmp_path: Path) -> None:
     prepare(tiny, tmp_path)
-    (tmp_path / "tiny-int8" / MODEL).unlink()
+    (tmp_path / "tiny-int8" / FUSED).unlink()
 
     code, out, err = prepare(tiny, tmp_path)
 
@@ -72,7 +72,7 @@ def test_a_directory_is_checked_against_its_manifest(tiny: Path, tmp_path: Path)
     directory = tmp_path / "tiny-int8"
 
     whole = CliRunner().invoke(models_app, ["check", str(directory), "--json"])
-    (directory / MODEL).write_bytes(b"")
+    (directory / FUSED).write_bytes(b"")
     damaged = CliRunner().invoke(models_app, ["check", str(directory)])
 
     assert (whole.exit_code, json.loads(whole.stdout)["state"]) == (0, "whole")

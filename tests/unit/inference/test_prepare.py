@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from benchmarks.embedding import write_unit_model
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.bert_onnx import bert_graph
 from memory_extproc.inference.model_files import (
@@ -23,7 +24,7 @@ from memory_extproc.inference.model_files import (
     read_manifest,
     verify,
 )
-from memory_extproc.inference.onnx import OnnxModel, has_vnni
+from memory_extproc.inference.onnx import OnnxModel
 from memory_extproc.inference.prepare import Prepared, parse_source, prepare
 from tests.fixtures.tiny_bert import HIDDEN, MAX_SEQ_LENGTH, write_tiny_bert
 
@@ -79,7 +80,7 @@ def test_eight_bits_stay_near_full_precision_and_take_a_quarter(tiny: Path, tmp_
         "ij,ij->i", OnnxModel(full.directory).run(TEXTS, 64), OnnxModel(small.directory).run(TEXTS, 64)
     )
     assert cosines.min() > 0.995
-    assert small.manifest.files[MODEL].size < 0.4 * full.manifest.files[MODEL].size
+    assert small.manifest.files[FUSED].size < 0.4 * full.manifest.files[MODEL].size
     assert small.manifest.fingerprint != full.manifest.fingerprint
 
 
@@ -90,45 +91,17 @@ def test_eight_bit_vectors_do_not_depend_on_company(tiny: Path, tmp_path: Path) 
 
 
 def test_the_fused_graph_gives_one_vector_to_a_text_alone_and_in_company(tiny: Path, tmp_path: Path) -> None:
-    model = OnnxModel(prepared(tiny, tmp_path, Precision.INT8).directory, vnni=True)
+    model = OnnxModel(prepared(tiny, tmp_path, Precision.INT8).directory)
 
     assert np.array_equal(model.run(TEXTS, 1), model.run(TEXTS, 10_000))
 
 
-def test_the_graph_follows_the_processor(tiny: Path, tmp_path: Path) -> None:
-    made = prepared(tiny, tmp_path, Precision.INT8)
-    plain = OnnxModel(made.directory, vnni=False).run(TEXTS, 1)
-    own = OnnxModel(made.directory).run(TEXTS, 1)
+def test_a_directory_of_an_earlier_version_serves_with_the_graph_that_it_has(tiny: Path, tmp_path: Path) -> None:
+    full = prepared(tiny, tmp_path / "models")
+    earlier = OnnxModel(write_unit_model(full.directory, tmp_path / "earlier"))
 
-    assert np.array_equal(own, plain) is not has_vnni()
-
-
-@pytest.mark.parametrize("flag", ["avx512_vnni", "avx_vnni"])
-def test_a_processor_with_vnni_is_known_by_its_flag(tmp_path: Path, flag: str) -> None:
-    (tmp_path / "cpuinfo").write_text(f"flags\t\t: avx2 {flag} fma\n")
-
-    assert has_vnni(tmp_path / "cpuinfo")
-
-
-@pytest.mark.parametrize("flags", ["avx2 avx512f", "", None])
-def test_a_processor_without_vnni_or_without_a_description_gets_the_plain_graph(
-    tmp_path: Path, flags: str | None
-) -> None:
-    if flags is not None:
-        (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\n")
-
-    assert not has_vnni(tmp_path / "cpuinfo")
-
-
-def test_a_directory_of_an_earlier_version_has_the_plain_graph_alone(tiny: Path, tmp_path: Path) -> None:
-    made = prepared(tiny, tmp_path, Precision.INT8)
-    plain = OnnxModel(made.directory, vnni=False).run(TEXTS, 1)
-    manifest = json.loads((made.directory / MANIFEST).read_bytes())
-    del manifest["files"][FUSED]
-    (made.directory / MANIFEST).write_text(json.dumps(manifest))
-    (made.directory / FUSED).unlink()
-
-    assert np.array_equal(OnnxModel(made.directory, vnni=True).run(TEXTS, 1), plain)
+    cosines = np.einsum("ij,ij->i", earlier.run(TEXTS, 10_000), OnnxModel(full.directory).run(TEXTS, 1))
+    assert cosines.min() > 0.995
 
 
 def test_a_second_preparation_changes_nothing(tiny: Path, tmp_path: Path) -> None:
