@@ -14,8 +14,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -33,6 +35,7 @@ PACKAGE = Path(memory_extproc.__file__).parent
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 OWNER = Owner("", "ann")
 _LIMIT = 60  # seconds that a flow may take
+_NEWS = ("My sister Anna works at Google.", "My dog is called Rex.", "I live in Lisbon.")
 
 
 @dataclass
@@ -96,22 +99,11 @@ async def wait_for(holds: Callable[[], Awaitable[Any]], what: str) -> None:
 
 
 async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
-    """The flows of a recall, of learning a turn, and of a forget."""
-    config = scratch / "config.yaml"
-    configured = {
-        "data_dir": str(scratch / "data"),
-        "memory": {"embedding": {"models_dir": str(models)}, "milvus": {"shards": 2}},
-        "listen": {
-            "ext_proc": "127.0.0.1:0",
-            "api": "127.0.0.1:0",
-            "console": "127.0.0.1:0",
-            "http": "127.0.0.1:0",
-        },
-        "recall": {"deadline": "5s"},
-        "learn": {"session_idle": "1s"},
-    }
-    config.write_text(json.dumps(configured))
-    flows = {name: Flow() for name in ("recall", "learn", "forget")}
+    """The flows of a recall, of learning a turn, and of a forget.
+
+    Of each the shortest of three, because work in the background can fall into any of them."""
+    config = _write_configuration(models, scratch)
+    rounds: list[dict[str, Flow]] = []
     async with app.sidecar(load(config, {})) as running, grpc.aio.insecure_channel(running.ext_proc) as channel:
         process = channel.stream_stream(
             METHOD,
@@ -136,8 +128,8 @@ async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
             pages = [page async for page in running.partitions.rows(OWNER)]
             return [memory for page in pages for memory in page if memory.source is Source.RULES]
 
-        async def knows(count: int) -> bool:
-            return len(await facts()) >= count
+        async def is_more_known(known: AbstractSet[str]) -> bool:
+            return any(fact.id not in known for fact in await facts())
 
         async def is_up() -> bool:
             return running.metrics.registry.get_sample_value("memory_extproc_store_up") == 1
@@ -147,24 +139,46 @@ async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
 
         await wait_for(is_up, "the store is open")
         await send(exchange("My budget for the Hawaii trip is $10,000.", "Noted."))
-        await wait_for(lambda: knows(1), "a fact is known")
+        await wait_for(partial(is_more_known, set()), "a fact is known")
         question = exchange("What's my budget for the trip to Hawaii?", "It is $10,000.")
 
         async def used() -> bool:
             return (await send(question[:3])).startswith("used")
 
         await wait_for(used, "the fact is recalled")
-        with recording(flows["recall"]):
-            await send(question[:3])
-        with recording(flows["learn"]):
-            await send(exchange("My sister Anna works at Google.", "Good to know."))
-            await wait_for(lambda: knows(2), "the second fact is known")
-        # A turn that is still being learned would show in the forget's flow.
-        await wait_for(is_idle, "every turn is learned")
-        [first, *_] = await facts()
-        with recording(flows["forget"]):
-            await running.forgets.forget(OWNER, ForgetScope(ids=(first.id,)))
-    return flows
+        for news in _NEWS:
+            flows = {name: Flow() for name in ("recall", "learn", "forget")}
+            with recording(flows["recall"]):
+                await send(question[:3])
+            known = {fact.id for fact in await facts()}
+            with recording(flows["learn"]):
+                await send(exchange(news, "Good to know."))
+                await wait_for(partial(is_more_known, known), "the fact is known")
+            # A turn that is still being learned would show in the forget's flow.
+            await wait_for(is_idle, "every turn is learned")
+            [first, *_] = [fact for fact in await facts() if fact.id not in known]
+            with recording(flows["forget"]):
+                await running.forgets.forget(OWNER, ForgetScope(ids=(first.id,)))
+            rounds.append(flows)
+    return {name: min((flows[name] for flows in rounds), key=lambda flow: len(flow.files)) for name in rounds[0]}
+
+
+def _write_configuration(models: Path, scratch: Path) -> Path:
+    config = scratch / "config.yaml"
+    configured = {
+        "data_dir": str(scratch / "data"),
+        "memory": {"embedding": {"models_dir": str(models)}, "milvus": {"shards": 2}},
+        "listen": {
+            "ext_proc": "127.0.0.1:0",
+            "api": "127.0.0.1:0",
+            "console": "127.0.0.1:0",
+            "http": "127.0.0.1:0",
+        },
+        "recall": {"deadline": "5s"},
+        "learn": {"session_idle": "1s"},
+    }
+    config.write_text(json.dumps(configured))
+    return config
 
 
 def _status(reply: Any) -> str:
