@@ -1,1 +1,1 @@
-"""What memory costs: latency, throughput, streamed answers, start, growth. `python -m benchmarks --help`."""
+"""The cost of memory: latency, throughput, streamed answers, start, growth. `python -m benchmarks --help`."""

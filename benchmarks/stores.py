@@ -1,4 +1,4 @@
-"""What a sidecar takes with each kind of store: to start, for a caller held in process, for a recall.
+"""The cost of a sidecar with each kind of store: to start, for a caller held in process, for a recall.
 
 `python -m benchmarks.stores [CALLERS]` prints a table; docs/sizing.md has it. Seconds of a core are those of the
 sidecar alone: what else the machine does shows in them far less than in times.

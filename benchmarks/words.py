@@ -1,4 +1,4 @@
-"""What the callers of the benchmark have said, and what they ask: fixed by their number, none of it random.
+"""Statements and questions of the benchmark's callers: fixed by their number, none of it random.
 
 Every question has its memory, and no two numbers give one question, so no cache ever helps.
 """

@@ -1,4 +1,4 @@
-"""What the store holds of a user, read from its files while the sidecar is stopped."""
+"""A user's memories in the store, read from its files while the sidecar is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation's site is made of beside docs/: pages that stand elsewhere in the repository, and links
+"""The sources of the documentation's site beside docs/: pages that stand elsewhere in the repository, and links
 between all of them. mkdocs calls the functions by their names (`hooks` in mkdocs.yml)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was decided for requests that are over, over the API: records of ids, shown with the words of now."""
+"""Decisions for past requests, over the API: records of ids, shown with today's texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is searched for: the caller's last words, made to stand alone where they lean on what was said."""
+"""The query of a search: the caller's last words, completed where they lean on earlier ones."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What may be kept of people's words: secrets, identifiers, special categories, poison. Pure: rules about text."""
+"""Rules on the texts that may be kept: secrets, identifiers, special categories, poison. Pure: rules about text."""

@@ -1,4 +1,4 @@
-"""What Envoy saw of the filter; the only place where a bypass shows."""
+"""Envoy's view of the filter; the only place where a bypass shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memory does for requests, and what it costs them."""
+"""The effect of memory on requests, and its cost."""
 
 from __future__ import annotations
 

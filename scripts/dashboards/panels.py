@@ -1,4 +1,4 @@
-"""What a dashboard is made of: panels with a unit and with what they tell, and PromQL in the words used most."""
+"""Parts of dashboards: panels with a unit and a description, and the PromQL used most."""
 
 from __future__ import annotations
 

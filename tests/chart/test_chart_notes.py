@@ -1,4 +1,4 @@
-"""What Helm says after an installation: three commands that name what is there, and what must be known at once."""
+"""Helm's notes after an installation: three commands that name what is there, and what must be known at once."""
 
 from __future__ import annotations
 

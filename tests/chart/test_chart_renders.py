@@ -1,4 +1,4 @@
-"""What the chart renders is what Kubernetes, the gateways and the sidecar itself take."""
+"""Kubernetes, the gateways and the sidecar itself take the chart's manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the audit commands print and how they end, over a log that a real sidecar's parts wrote."""
+"""Output and exit codes of the audit commands, over a log that a real sidecar's parts wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every ConsentRecords promises, over the one in memory, the SQLite file and a real Redis."""
+"""The promises of every ConsentRecords, over the one in memory, the SQLite file and a real Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a project shares with its members: on their page and over the API, by a verified claim alone."""
+"""Memories that a project shares with its members: on their page and over the API, by a verified claim alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every Coordination promises, over the one in memory, the SQLite file and a real Redis."""
+"""The promises of every Coordination, over the one in memory, the SQLite file and a real Redis."""
 
 from __future__ import annotations
 

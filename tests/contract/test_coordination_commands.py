@@ -1,4 +1,4 @@
-"""What `memory-extproc coordination` shows and does, beside replicas on a real Redis."""
+"""Output and effects of `memory-extproc coordination`, beside replicas on a real Redis."""
 
 from __future__ import annotations
 

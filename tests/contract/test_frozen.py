@@ -1,4 +1,4 @@
-"""What an earlier version left in files, in Redis and in rows is read by this one, and what this one leaves has all
+"""This version reads the files, the Redis and the rows of an earlier one, and its own have all
 that the earlier one looks for: so they may stand side by side, and one may take over from the other."""
 
 from __future__ import annotations

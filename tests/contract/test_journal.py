@@ -1,4 +1,4 @@
-"""What every Journal promises: the one in memory, the SQLite file, a real Redis, one with another to spare."""
+"""The promises of every Journal: the one in memory, the SQLite file, a real Redis, one with another to spare."""
 
 from __future__ import annotations
 

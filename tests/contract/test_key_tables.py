@@ -1,4 +1,4 @@
-"""What every table of wrapped keys promises, over the one in memory, the SQLite file and a real Redis."""
+"""The promises of every table of wrapped keys, over the one in memory, the SQLite file and a real Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what over the memory API: each method, each role, each way to come with the wrong credentials."""
+"""Permissions over the memory API: each method, each role, each way to come with the wrong credentials."""
 
 from __future__ import annotations
 

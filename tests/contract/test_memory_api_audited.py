@@ -1,4 +1,4 @@
-"""What of the calls of the memory API stands in the audit log, and what happens while nothing can stand there."""
+"""Calls of the memory API in the audit log, and their refusal while the log cannot be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever stands in the fields of a request, a call ends as documented and reaches nobody else's memories: over
+"""With any values in a request's fields, a call ends as documented and reaches nobody else's memories: over
 real gRPC, and over a Milvus Lite file, whose filters are made of such words."""
 
 from __future__ import annotations

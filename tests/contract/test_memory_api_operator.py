@@ -1,4 +1,4 @@
-"""What operators ask of the server, and decisions that are kept, over the memory API."""
+"""Operators' calls and kept decisions, over the memory API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a turn, what was put aside, what was given up on: over the memory API."""
+"""Receipts of turns, quarantine and dead letters, over the memory API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who keeps what callers share, over the memory API: admins of the tenant, and nobody by a header alone."""
+"""Shared memories over the memory API are kept by admins of the tenant, and nobody by a header alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every Mirror promises, over the one in memory, the SQLite file and collections of real Milvus servers."""
+"""The promises of every Mirror, over the one in memory, the SQLite file and collections of real Milvus servers."""
 
 from __future__ import annotations
 

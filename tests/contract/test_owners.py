@@ -1,4 +1,4 @@
-"""What every OwnerRegistry promises, over the SQLite file and a real Redis; and how it is kept up."""
+"""The promises of every OwnerRegistry, over the SQLite file and a real Redis; and how it is kept up."""
 
 from __future__ import annotations
 

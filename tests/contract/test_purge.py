@@ -1,4 +1,4 @@
-"""What was deleted leaves Milvus Lite's files, whatever happens on the way."""
+"""Deleted rows leave Milvus Lite's files, whatever happens on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a forget may rely on where several replicas share a Redis."""
+"""Guarantees for a forget where several replicas share a Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do to everybody's memories by command, over the real store and the real model."""
+"""Operators' commands on everybody's memories, over the real store and the real model."""
 
 from __future__ import annotations
 

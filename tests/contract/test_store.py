@@ -1,4 +1,4 @@
-"""What every memory store promises, over the fake, a Lite file, a Lite server and a real Milvus."""
+"""The promises of every memory store, over the fake, a Lite file, a Lite server and a real Milvus."""
 
 from __future__ import annotations
 

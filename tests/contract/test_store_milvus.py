@@ -1,4 +1,4 @@
-"""What the adapter to Milvus promises beyond the port: opening, faults, and what survives them."""
+"""The promises of the adapter to Milvus beyond the port: opening, faults, and the rows that survive them."""
 
 from __future__ import annotations
 

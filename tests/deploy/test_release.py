@@ -1,4 +1,4 @@
-"""What a tag releases: the workflow is sound, and version and image's name stand in one place each."""
+"""The release of a tag: the workflow is sound, and version and image's name stand in one place each."""
 
 from __future__ import annotations
 

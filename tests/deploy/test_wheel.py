@@ -1,4 +1,4 @@
-"""What `make dist` builds, installed in an empty environment and started with no file at all."""
+"""The wheels of `make dist`, installed in an empty environment and started with no file at all."""
 
 from __future__ import annotations
 

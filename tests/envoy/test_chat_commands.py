@@ -1,4 +1,4 @@
-"""What is said in a chat about remembering holds for the very next request, through the real Envoy."""
+"""Commands in a chat hold for the very next request, through the real Envoy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was decided for a request, asked for afterwards, through a real Envoy."""
+"""The decision for a request, asked for afterwards, through a real Envoy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `envoy-config` writes, taken by the real Envoy and driven with traffic."""
+"""The output of `envoy-config`, taken by the real Envoy and driven with traffic."""
 
 from __future__ import annotations
 

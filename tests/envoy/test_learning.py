@@ -1,4 +1,4 @@
-"""What is learned of what was said, through the real Envoy, the real store and the real model."""
+"""Memories learned from conversations, through the real Envoy, the real store and the real model."""
 
 from __future__ import annotations
 

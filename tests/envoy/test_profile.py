@@ -1,4 +1,4 @@
-"""Who a caller is, through the real Envoy: told when configured, once, in the same bytes, and only as it holds."""
+"""Profiles through the real Envoy: told when configured, once, in the same bytes, and only as it holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client and an LLM see of us through a real Envoy, when all goes well."""
+"""Requests and answers as client and LLM see them through a real Envoy, when all goes well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is only so where a real Envoy sends bodies in FULL_DUPLEX_STREAMED. What is so in every mode is tested in
+"""Behaviour of FULL_DUPLEX_STREAMED alone, through a real Envoy. Behaviour of every mode is tested in
 test_wire_answers, test_wire_passes and test_wire_faults, in this one too."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What passes through a real Envoy as if we were not there, and what never gets through."""
+"""Traffic that passes a real Envoy as if we were not there, and traffic that never gets through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was put aside of a person is listed, released and dropped by command, over the real store."""
+"""A person's quarantined memories are listed, released and dropped by command, over the real store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible endpoint may do to us, and what we make of it."""
+"""Faults of an OpenAI-compatible endpoint, and how they are handled."""
 
 from __future__ import annotations
 

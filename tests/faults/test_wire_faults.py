@@ -1,4 +1,4 @@
-"""Whatever breaks on our side, through a real Envoy that forgives nothing: the client gets its answer."""
+"""The client gets its answer whatever breaks in the sidecar, through a real Envoy that forgives nothing."""
 
 from __future__ import annotations
 

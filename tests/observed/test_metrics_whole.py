@@ -1,4 +1,4 @@
-"""What the metrics hold and what they never do."""
+"""The contents of the metrics, and words that they never hold."""
 
 from __future__ import annotations
 

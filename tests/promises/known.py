@@ -1,4 +1,4 @@
-"""What each person may see, worked out beside the sidecar from what was said and asked alone.
+"""The memories that each person may see, worked out beside the sidecar from the words said and asked alone.
 
 Every thing said carries a word of its own that nothing else does. Whatever shows that word to somebody shows them
 what was said; a word that must be there and is not was lost.

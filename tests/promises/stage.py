@@ -1,4 +1,4 @@
-"""What a story is played on: lives of the sidecar and what they stand on, and all that anybody can see of them."""
+"""The stage of a story: lives of the sidecar, their surroundings, and all that anybody can see of them."""
 
 from __future__ import annotations
 

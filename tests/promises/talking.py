@@ -1,4 +1,4 @@
-"""What people say, in conversations of every kind."""
+"""Words of people in conversations of every kind."""
 
 from __future__ import annotations
 

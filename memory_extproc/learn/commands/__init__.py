@@ -1,1 +1,1 @@
-"""What users tell the assistant to remember or to forget: found in messages, and done."""
+"""Users' commands to remember or to forget: found in messages, and carried out."""

@@ -1,4 +1,4 @@
-"""What the audit log tells, and what it notices of what was done to it."""
+"""The contents of the audit log, and the tampering that it notices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmarks promise about their own figures."""
+"""The promises of the benchmarks about their figures."""
 
 from __future__ import annotations
 

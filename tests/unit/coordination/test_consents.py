@@ -1,4 +1,4 @@
-"""What a caller chose holds on both paths, at once here and soon elsewhere, and a no is never overridden."""
+"""A caller's choice holds on both paths, at once here and soon elsewhere, and a no is never overridden."""
 
 from __future__ import annotations
 

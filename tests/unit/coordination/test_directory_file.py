@@ -1,4 +1,4 @@
-"""What a data directory remembers of its fleet, over files as a crash, a hand or another version leaves them."""
+"""A data directory's record of its fleet, over files as a crash, a hand or another version leaves them."""
 
 from __future__ import annotations
 

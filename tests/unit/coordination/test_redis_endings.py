@@ -1,4 +1,4 @@
-"""Who is told to end while Redis is asked ends, whatever the client makes of it."""
+"""A task that is cancelled while Redis is asked ends, whatever the client makes of it."""
 
 from __future__ import annotations
 

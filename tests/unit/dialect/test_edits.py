@@ -1,4 +1,4 @@
-"""What we do to a client's body: the block where it was promised, our fields gone, all else as it was."""
+"""Edits of a client's body: the block where it was promised, our fields gone, all else as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we know of models: the block's form and its room."""
+"""The profiles of models: the block's form and its room."""
 
 from __future__ import annotations
 

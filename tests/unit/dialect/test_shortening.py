@@ -1,4 +1,4 @@
-"""What stands for the beginning of a conversation goes in its place; nothing is torn apart, all else stays."""
+"""The summary of a conversation's beginning goes in its place; nothing is torn apart, all else stays."""
 
 from __future__ import annotations
 

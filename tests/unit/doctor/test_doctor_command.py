@@ -1,4 +1,4 @@
-"""What the command takes, and how it says what was found."""
+"""The command's arguments, and how it reports its findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read out of Envoy's admin page, and what follows from it."""
+"""Facts read from Envoy's admin page, and the findings that follow from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check makes of what a gateway answered. The gateways here are scripts; tests/envoy has real ones."""
+"""Findings of a check by the answers of a gateway. The gateways here are scripts; tests/envoy has real ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sealed is read with its owner's key, in its own place, whole, or not at all."""
+"""Sealed data is read with its owner's key, in its own place, whole, or not at all."""
 
 from __future__ import annotations
 

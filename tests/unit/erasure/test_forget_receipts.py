@@ -1,4 +1,4 @@
-"""What a receipt says, to whom, and how it is checked."""
+"""The contents of a receipt, its readers, and its verification."""
 
 from __future__ import annotations
 

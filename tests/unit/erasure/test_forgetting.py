@@ -1,4 +1,4 @@
-"""What a forget takes, what it leaves, and what it says of it."""
+"""The memories that a forget deletes and leaves, and its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits in the intake log and was forgotten meanwhile: it is not learned when it is taken up."""
+"""Turns in the intake log that were forgotten meanwhile are not learned."""
 
 from __future__ import annotations
 

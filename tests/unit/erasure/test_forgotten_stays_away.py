@@ -1,4 +1,4 @@
-"""What was forgotten does not come back: not by who was on their way, a crash, a backup or a client."""
+"""Forgotten memories do not come back: not by turns on their way, a crash, a backup or a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever holds a receipt can have it checked, and have it looked for once more."""
+"""The holder of a receipt can have it checked, and the memories searched for once more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a forget takes along: versions, turns, what was drawn from them; and what it leaves."""
+"""The cascade of a forget: versions, turns, memories drawn from them; and its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fitted is the best there is for what it was fitted on, and the same every time."""
+"""A fit is the best for its data, and the same every time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured is what the product does: learned by its write path, answered by its read path."""
+"""The evaluation measures the product: learned by its write path, answered by its read path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is fitted is judged by conversations that it has not seen, through the candidates that recall would get."""
+"""A fit is judged by conversations that it has not seen, through the candidates that recall would get."""
 
 from __future__ import annotations
 

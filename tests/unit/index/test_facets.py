@@ -1,4 +1,4 @@
-"""What memories tell of, whom they name and which days they are about: in process and read from the store alike."""
+"""Attributes, people and days of memories: in process and read from the store alike."""
 
 from __future__ import annotations
 

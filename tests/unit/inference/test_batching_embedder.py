@@ -1,4 +1,4 @@
-"""Who goes first, who goes together, and what becomes of those who leave."""
+"""The order of calls, their batches, and calls that are cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a model's answer once reasoning and fences are taken off."""
+"""A model's answer without its reasoning and fences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reranks is what the configuration says."""
+"""The reranker is the configured one."""
 
 from __future__ import annotations
 

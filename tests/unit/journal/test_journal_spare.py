@@ -1,4 +1,4 @@
-"""What is accepted while the shared journal is away: kept here, and learned as soon as that answers."""
+"""Turns accepted while the shared journal is away: kept here, and learned as soon as that answers."""
 
 from __future__ import annotations
 

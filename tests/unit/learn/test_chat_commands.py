@@ -1,4 +1,4 @@
-"""What people tell the assistant to keep and to forget: whole sentences, in five languages, and nothing else."""
+"""Commands to keep and to forget: whole sentences, in five languages, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people say in a chat about remembering holds at once: kept as a fact, gone softly, or no longer so."""
+"""Commands in a chat hold at once: kept as a fact, gone softly, or no longer so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model proposes is read strictly and held against the caller's words; the rules serve when it fails."""
+"""A model's proposals are read strictly and held against the caller's words; the rules serve when it fails."""
 
 from __future__ import annotations
 

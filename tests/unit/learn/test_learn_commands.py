@@ -1,4 +1,4 @@
-"""What `memory-extproc learn` shows and does, beside a sidecar that runs or without one."""
+"""Output and effects of `memory-extproc learn`, beside a sidecar that runs or without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the learner promises about turns it accepted."""
+"""The learner's promises about accepted turns."""
 
 from __future__ import annotations
 

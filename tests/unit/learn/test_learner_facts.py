@@ -1,4 +1,4 @@
-"""What the learner promises about facts: who finds them when the model is away, what they are read with, and that
+"""The learner's promises about facts: who finds them when the model is away, what they are read with, and that
 what was injected never comes back as something new."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model says of a message in doubt is taken only in the message's own words."""
+"""A model's reading of a doubtful message counts only in the message's own words."""
 
 from __future__ import annotations
 

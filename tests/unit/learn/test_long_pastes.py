@@ -1,4 +1,4 @@
-"""What is kept of a message that is too long for all its pieces."""
+"""The pieces that are kept of a message that is too long for all of them."""
 
 from __future__ import annotations
 

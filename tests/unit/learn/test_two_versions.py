@@ -1,4 +1,4 @@
-"""What one version wrote is read by the version beside it, while both run during a rolling update.
+"""Two versions read each other's records while both run during a rolling update.
 
 The texts below were written by 0.1.0. They stay as they are: what reads them no more breaks an update.
 """

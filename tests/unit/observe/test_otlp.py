@@ -1,4 +1,4 @@
-"""What is collected, without a collector: the exporter is never reached."""
+"""Spans and metrics without a collector: the exporter is never reached."""
 
 from __future__ import annotations
 

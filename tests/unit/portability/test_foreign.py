@@ -1,4 +1,4 @@
-"""What other memory layers export becomes memories, one person's at a time."""
+"""Exports of other memory layers become memories, one person's at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written out comes back as it was, always in the same bytes, and what is wrong is named."""
+"""Exports come back as they were, always in the same bytes, and faults are named."""
 
 from __future__ import annotations
 

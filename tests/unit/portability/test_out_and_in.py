@@ -1,4 +1,4 @@
-"""What an owner has comes out whole and in order, and what is brought in is checked and becomes the owner's."""
+"""An owner's memories come out whole and in order, and imported ones are checked and become the owner's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person edits in a page reaches the store; what the store has reaches the pages; nobody's work is lost."""
+"""Edits of a page reach the store, changes in the store reach the pages, and nobody's work is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands beside what was found already makes room, behind the first few, for what stands elsewhere."""
+"""Behind the first few, neighbours of memories that were found already make room for memories from elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sums up the conversation that goes on is not told to a model that sees it; it is, once it does not."""
+"""A summary of the ongoing conversation is not told to a model that sees its messages; it is, once it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is searched for: the words, what they are made of, and what a model makes of them."""
+"""The query of a search: its words, their sources, and a model's rewriting of them."""
 
 from __future__ import annotations
 

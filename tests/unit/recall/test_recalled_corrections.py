@@ -1,4 +1,4 @@
-"""What a person took back a moment later stands beside what they had said, and ahead of it."""
+"""A correction made a moment later stands beside the first statement, and ahead of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What age costs."""
+"""The cost of a memory's age."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the conversation shows already is not injected once more."""
+"""Memories that the conversation shows already are not injected once more."""
 
 from __future__ import annotations
 

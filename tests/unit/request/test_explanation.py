@@ -1,4 +1,4 @@
-"""What a response says of the memories injected is bounded, and no id breaks it."""
+"""The explanation in a response's headers is bounded, and no id breaks it."""
 
 from __future__ import annotations
 

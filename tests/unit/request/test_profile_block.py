@@ -1,4 +1,4 @@
-"""Who a caller is told once in a conversation, stays byte for byte, and goes when it no longer holds."""
+"""A profile is told once in a conversation, stays byte for byte, and goes when it no longer holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the record of what was given: other replicas, faults, its time, and forgets."""
+"""Records of injected blocks: other replicas, faults, its time, and forgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever model a memory's vector came from, in the end it is the model in use; nothing newer is undone."""
+"""In the end every memory has a vector of the model in use; nothing newer is undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a person's memories as time goes by, and what goes first."""
+"""The memories that are kept as time goes by, and those that go first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of one subject is told together, every value in it, and only while each of the facts holds."""
+"""Facts about one subject are told together, every value in it, and only while each of them holds."""
 
 from __future__ import annotations
 

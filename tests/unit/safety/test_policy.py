@@ -1,4 +1,4 @@
-"""What of an exchange may be written, as a whole."""
+"""The storable part of an exchange, as a whole."""
 
 from __future__ import annotations
 

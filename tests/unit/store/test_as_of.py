@@ -1,4 +1,4 @@
-"""What held once and was replaced since is found by who asks for that time, and by nobody else."""
+"""Facts that were replaced are found by questions about their time, and by no others."""
 
 from __future__ import annotations
 

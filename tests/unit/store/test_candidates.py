@@ -1,4 +1,4 @@
-"""What the owner's partition gives the read path: candidates by words and vectors, whatever the store does."""
+"""The owner's partition gives the read path candidates by words and vectors, whatever the store does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a new collection is made of on a server of which version, and beside another replica: what is not at hand is
+"""The schema of a new collection by the server's version, and beside another replica: what is not at hand is
 at least asked rightly."""
 
 from __future__ import annotations

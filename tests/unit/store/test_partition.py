@@ -1,4 +1,4 @@
-"""What an owner's partition promises to recall and to learn, whatever its store does meanwhile."""
+"""The promises of an owner's partition to recall and to learning, whatever its store does meanwhile."""
 
 from __future__ import annotations
 

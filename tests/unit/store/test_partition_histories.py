@@ -1,4 +1,4 @@
-"""Whatever happened, a partition finds what a freshly filled one finds."""
+"""After any history, a partition finds the same as a freshly filled one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kind of value a question asks for, and where one statement may end and another begin."""
+"""The kind of value that a question asks for, and the boundaries between statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is only politeness, what only asks, who is spoken of, what is searched for."""
+"""Politeness, mere questions, the people spoken of, and the words to search for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a function said of a text is kept for a while, and the text itself is not."""
+"""A function's result for a text is kept for a while, and the text itself is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was made of messages is made anew when one is corrected, replaced or forgotten, and holds until then."""
+"""Summaries are made anew when a message is corrected, replaced or forgotten, and hold until then."""
 
 from __future__ import annotations
 
