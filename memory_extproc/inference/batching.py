@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
+from threading import Lock, get_native_id
 from typing import Protocol
 
 import numpy as np
@@ -111,6 +113,7 @@ class BatchingEmbedder:
         self._begun = asyncio.Event()
         self._closed = False
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="embed")
+        self._less_urgent = ThreadPoolExecutor(limits.threads, "embed_later", _give_way)
         self._cache = QueryCache(limits.cached_queries)
         self._lately = QueryCache(min(limits.cached_queries, _LATELY))
 
@@ -210,7 +213,8 @@ class BatchingEmbedder:
         if not background:
             self._beginning += 1
             work = partial(self._taken_up, loop, work)
-        self._pool.submit(work).add_done_callback(_Back(loop, self, batch, background))
+        pool = self._less_urgent if background else self._pool
+        pool.submit(work).add_done_callback(_Back(loop, self, batch, background))
 
     def _taken_up(self, loop: asyncio.AbstractEventLoop, work: Run) -> Matrix:
         """On a thread."""
@@ -261,7 +265,17 @@ class BatchingEmbedder:
             item.call.fail(TransientError("the embedder is closed"))
         self._queries.clear()
         self._background.clear()
-        await asyncio.to_thread(self._pool.shutdown)
+        for pool in (self._pool, self._less_urgent):
+            await asyncio.to_thread(pool.shutdown)
+
+
+_NICENESS = 5  # of threads for background work, which get a third of a busy core
+
+
+def _give_way() -> None:
+    """On a thread of its own: lets the operating system prefer requests where all cores are busy."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICENESS)
 
 
 @dataclass(frozen=True, slots=True)
