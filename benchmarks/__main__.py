@@ -22,7 +22,7 @@ from benchmarks.lines import ChildFailedError
 from benchmarks.sidecar import Place, prepare
 from memory_extproc.observe import log
 
-PARTS = ("start", "requests", "chunks", "growth", "learn", "drain", "api", "stage", "cost")
+PARTS = ("start", "requests", "hostile", "chunks", "growth", "learn", "drain", "api", "stage", "cost")
 DOCS = Path("docs/benchmarks")
 Say = Callable[[str], None]
 
@@ -66,7 +66,7 @@ async def measure(parts: list[str], order: random.Random, say: Say, *, quick: bo
         scratch = Path(made)
         place = Place.make(scratch, "store")
         rows = 0
-        if set(parts) & {"start", "requests", "chunks"}:
+        if set(parts) & {"start", "requests", "hostile", "chunks"}:
             say(f"{len(USERS)} callers say what they say, 1,000 memories each")
             rows = await prepare(place, USERS)
         for part, run in _runs(place, rows, scratch, order, quick=quick, million=million).items():
@@ -81,45 +81,21 @@ def _runs(
 ) -> dict[str, Callable[[], Awaitable[object]]]:
     effort = Effort.of(quick=quick)
 
-    async def start() -> object:
-        return await starting.start(place, rows, scratch, quick=quick)
-
-    async def requests() -> object:
+    async def stand(measure: Callable[[exchanges.Stand], Awaitable[object]]) -> object:
         async with exchanges.stand(place, scratch) as at:
-            return await exchanges.requests(at, effort, order)
-
-    async def chunks() -> object:
-        async with exchanges.stand(place, scratch) as at:
-            return await exchanges.chunks(at, effort, order)
-
-    async def grown() -> object:
-        return await growth.growth(scratch, order, quick=quick, million=million)
-
-    async def learned() -> object:
-        return await learning.learning(scratch, quick=quick)
-
-    async def drained() -> object:
-        return await draining.drain(scratch, quick=quick)
-
-    async def called() -> object:
-        return await memory_api.memory_api(scratch, quick=quick)
-
-    async def staged() -> object:
-        return await stage.stages(quick=quick)
-
-    async def spent() -> object:
-        return await cost.costs(scratch, quick=quick)
+            return await measure(at)
 
     return {
-        "start": start,
-        "requests": requests,
-        "chunks": chunks,
-        "growth": grown,
-        "learn": learned,
-        "drain": drained,
-        "api": called,
-        "stage": staged,
-        "cost": spent,
+        "start": lambda: starting.start(place, rows, scratch, quick=quick),
+        "requests": lambda: stand(lambda at: exchanges.requests(at, effort, order)),
+        "hostile": lambda: stand(lambda at: exchanges.hostility(at, effort)),
+        "chunks": lambda: stand(lambda at: exchanges.chunks(at, effort, order)),
+        "growth": lambda: growth.growth(scratch, order, quick=quick, million=million),
+        "learn": lambda: learning.learning(scratch, quick=quick),
+        "drain": lambda: draining.drain(scratch, quick=quick),
+        "api": lambda: memory_api.memory_api(scratch, quick=quick),
+        "stage": lambda: stage.stages(quick=quick),
+        "cost": lambda: cost.costs(scratch, quick=quick),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.figures import Chunks, Requests, Spread, median, percentile
+from benchmarks.attacker import EVERY, Attack, Attacked, bodies
+from benchmarks.figures import MS, Chunks, Hostility, Requests, Spread, median, percentile
 from benchmarks.gateway import IN_PIECES, TWO_FILTERS, gateway
 from benchmarks.lines import Child, child
 from benchmarks.load import Round, Sent
@@ -52,6 +54,7 @@ class Stand:
 
     ports: Mapping[str, int]
     client: Child
+    attacker: Child
     sidecar: Running
     added_bytes: float
     first: int  # number of the next question to us: no other way remembers what it was asked
@@ -83,6 +86,7 @@ async def stand(place: Place, scratch: Path) -> AsyncIterator[Stand]:
         upstream = await _listening(stack, "upstream", scratch=scratch)
         sidecar = await stack.enter_async_context(serving(place))
         client = await stack.enter_async_context(child("load", scratch=scratch))
+        attacker = await stack.enter_async_context(child("attacker", scratch=scratch))
         added = await _block_size(client, upstream, place, scratch)
         ways = {
             PLAIN: None,
@@ -93,7 +97,7 @@ async def stand(place: Place, scratch: Path) -> AsyncIterator[Stand]:
             IN_PIECES: place.ext_proc,
         }
         ports = await stack.enter_async_context(gateway(upstream, ways, scratch))
-        yield Stand(ports, client, sidecar, added, ASKED_BEFORE)
+        yield Stand(ports, client, attacker, sidecar, added, ASKED_BEFORE)
 
 
 async def _listening(stack: AsyncExitStack, module: str, *arguments: str, scratch: Path) -> int:
@@ -169,3 +173,35 @@ async def chunks(at: Stand, effort: Effort, order: random.Random) -> Chunks:
         }
         ratios[str(streams)] = median([ours / peer for ours, peer in zip(p50[LEARN], p50[ANSWERS], strict=True)])
     return Chunks(delay=delay, to_answering=ratios)
+
+
+ATTACKER = "attacker"
+RATE = 20.0  # recalls a second of the caller beside the attacker, at random moments
+
+
+async def hostility(at: Stand, effort: Effort) -> Hostility:
+    """Recalls of one caller, alone and beside costly requests of another, in turns; each body once a round."""
+    seconds = float(len(bodies())) * EVERY
+    alone: list[float] = []
+    beside: list[float] = []
+    attacked: list[Attacked] = []
+    for _ in range(effort.stream_rounds):
+        alone += await _recalls(at, seconds)
+        plan = Attack(at.ports[RECALL], ATTACKER, 0, seconds)
+        sending = asyncio.create_task(at.attacker.ask(plan, Attacked, within=ROUND_WITHIN))
+        beside += await _recalls(at, seconds)
+        attacked.append(await sending)
+        await at.sidecar.quiet()
+    return Hostility(
+        alone=Spread.of(alone),
+        beside=Spread.of(beside),
+        sent=sum(one.sent for one in attacked),
+        slowest=MS * max(one.slowest for one in attacked),
+    )
+
+
+async def _recalls(at: Stand, seconds: float) -> list[float]:
+    plan = Round(at.ports[RECALL], [READER] * CLIENTS, at.first, seconds=seconds, rate=RATE)
+    sent = await at.client.ask(plan, Sent, within=ROUND_WITHIN)
+    at.first = sent.next
+    return sent.times

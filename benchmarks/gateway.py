@@ -19,6 +19,7 @@ from benchmarks.lines import ChildFailedError, end, tail
 from memory_extproc.extproc.codec import HANDED
 
 ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ".tools/envoy/envoy/_bin/envoy"))
+REQUEST_BYTES = 4 * 2**20  # limits.request_body
 STARTS_WITHIN = 30.0  # seconds
 TWO_FILTERS = "two filters"  # the way over two filters of ours
 IN_PIECES = "full duplex"  # the way on which Envoy hands both bodies over in pieces and keeps no copy
@@ -124,7 +125,12 @@ def _listener(name: str, port: int, ext_proc: str | None) -> dict[str, Any]:
         "http_filters": [*_filters(name, ext_proc), router],
     }
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
-    return {"name": name, "address": _address(port), "filter_chains": [{"filters": filters}]}
+    return {
+        "name": name,
+        "address": _address(port),
+        "per_connection_buffer_limit_bytes": 2 * REQUEST_BYTES,
+        "filter_chains": [{"filters": filters}],
+    }
 
 
 def bootstrap(upstream: int, ways: Mapping[str, Servers], ports: Mapping[str, int], admin: int) -> dict[str, Any]:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from multiprocessing import get_context, parent_process
 from typing import Any, ParamSpec, Self, TypeVar
 
 from memory_extproc.errors import TransientError
@@ -95,6 +100,8 @@ R = TypeVar("R")
 # Characters or bytes. Below it the most expensive work, finding the messages behind ten thousand tools, takes less
 # than ten milliseconds; above it the hundred microseconds of a thread do not matter.
 LARGE = 64 * 1024
+# Where set, a list that gets the seconds of CPU of each work in a thread.
+THREAD_SECONDS: ContextVar[list[float] | None] = ContextVar("thread_seconds", default=None)
 # Requests have a thread pool of their own, so that they never queue behind learning, which uses asyncio's.
 _REQUESTS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="request")
 
@@ -106,8 +113,65 @@ async def off_loop(size: int, work: Callable[P, R], *args: P.args, **kwargs: P.k
     completes by itself."""
     if size < LARGE:
         return work(*args, **kwargs)
-    context = copy_context()
-    return await asyncio.get_running_loop().run_in_executor(_REQUESTS, partial(context.run, work, *args, **kwargs))
+    call = partial(copy_context().run, _note_seconds, partial(work, *args, **kwargs))
+    return await asyncio.get_running_loop().run_in_executor(_REQUESTS, call)
+
+
+def _note_seconds(work: Callable[[], R]) -> R:
+    began = time.thread_time()
+    try:
+        return work()
+    finally:
+        if (seconds := THREAD_SECONDS.get()) is not None:
+            seconds.append(time.thread_time() - began)
+
+
+# Characters. So much text takes 50 milliseconds and more, in which a thread would let the event loop run for a
+# fraction of the time: a search of a regular expression keeps the interpreter's lock until it ends.
+LONG = 16_000
+
+
+class HelperProcess:
+    """Analyses long texts in a process of its own and of low priority, so that requests do not wait for them.
+
+    It is started when it is first needed. If it is killed, the work is done in a thread, and the next work starts
+    another."""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+
+    async def run(self, size: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run *work* on text of *size* characters: in a thread up to LONG. *work* and its arguments are pickled."""
+        call = partial(work, *args, **kwargs)
+        if size > LONG:
+            pool = self._pool
+            try:
+                if pool is None:
+                    # Not forked: a copy of a process with threads may wait for ever.
+                    pool = self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin_to_help)
+                return await asyncio.get_running_loop().run_in_executor(pool, call)
+            except (BrokenExecutor, OSError) as error:
+                log.warning("background.helper_lost", error=type(error).__name__)
+                if self._pool is pool:
+                    self._pool = None
+        return await asyncio.to_thread(call)
+
+
+HELPER = HelperProcess()
+_LESS_URGENT = 10  # by so much, in the unit of nice(2)
+
+
+def _begin_to_help() -> None:
+    os.nice(_LESS_URGENT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the sidecar decides when to end
+    parent = parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(0)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 # Cancellation that survives client libraries which swallow it.

@@ -226,6 +226,7 @@ def wire_options(settings: Settings) -> RequestOptions:
         limit=settings.memory.default_retrieval_limit,
         threshold=settings.memory.default_similarity_threshold,
         request_bytes=settings.limits.request_body,
+        caller_cpu=settings.limits.caller_cpu,
         answer_bytes=settings.limits.answer_capture,
         inject_as=inject.as_,
         window=None if inject.window == "auto" else inject.window,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from memory_extproc.concurrency import HELPER
 from memory_extproc.learn.chunking import Chunker, ChunkLimits, pieces
 from memory_extproc.model import (
     TRUST,
@@ -188,9 +188,21 @@ def _line(named: Iterable[tuple[str, str]], most_bytes: int) -> str:
     return " ".join(f"{name}={cut(value, most_bytes)}" for name, value in written if value)
 
 
-_AT_ONCE = 4_000  # characters judged on the event loop (a few milliseconds); longer texts use a thread
+_AT_ONCE = 4_000  # characters judged on the event loop (a few milliseconds)
 
-Judges = Callable[[Turn, datetime], Sequence[Judged]]  # pure
+Judges = Callable[[Turn, datetime], Sequence[Judged]]  # pure; can be pickled
+
+
+async def judge_turns(judges: Judges, turns: Sequence[Turn], now: datetime) -> list[Sequence[Judged]]:
+    """The decisions on each of *turns*, apart from the event loop where they are long."""
+    size = sum(len(turn.asked) + len(turn.answered) for turn in turns)
+    if size > _AT_ONCE:
+        return await HELPER.run(size, _judge_all, judges, turns, now)
+    return _judge_all(judges, turns, now)
+
+
+def _judge_all(judges: Judges, turns: Sequence[Turn], now: datetime) -> list[Sequence[Judged]]:
+    return [judges(turn, now) for turn in turns]
 
 
 class Messages:
@@ -260,12 +272,8 @@ class Messages:
     async def _judge_entries(self, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, Sequence[Judged]]]:
         now = self._now()
 
-        def judge_all() -> list[tuple[JournalEntry, Sequence[Judged]]]:
-            return [(entry, self._judges(entry.turn, now)) for entry in entries]
-
-        if sum(len(entry.turn.asked) + len(entry.turn.answered) for entry in entries) > _AT_ONCE:
-            return await asyncio.to_thread(judge_all)
-        return judge_all()
+        judged = await judge_turns(self._judges, [entry.turn for entry in entries], now)
+        return list(zip(entries, judged, strict=True))
 
     async def _embed(self, judged: Sequence[Judged], but: frozenset[str]) -> list[Embedded]:
         memories = [one.memory for one in judged if one.memory is not None and one.memory.id not in but]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +30,7 @@ from memory_extproc.learn.conflicts import (
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.learn.messages import Judges as MessagesJudges
-from memory_extproc.learn.messages import provenance
+from memory_extproc.learn.messages import judge_turns, provenance
 from memory_extproc.model import (
     TRUST,
     Embedded,
@@ -436,8 +435,6 @@ def _ids(value: object) -> tuple[str, ...]:
 
 # Predict the memories of waiting turns, so that a forget reaches them before they are stored.
 
-_AT_ONCE = 4_000  # characters read on the event loop (a few milliseconds); longer texts use a thread
-
 
 class ComingMemories:
     """Implements erasure.eraser.ForeseesMemories, with the ids that the memories will have."""
@@ -448,15 +445,8 @@ class ComingMemories:
         self.complete = by_rules_alone
 
     async def foresee_messages(self, turns: Sequence[Turn]) -> Sequence[Memory]:
-        now = self._now()
-
-        def judge_all() -> list[Memory]:
-            found = [one.memory for turn in turns for one in self._judged(turn, now)]
-            return [memory for memory in found if memory is not None]
-
-        if sum(len(turn.asked) + len(turn.answered) for turn in turns) > _AT_ONCE:
-            return await asyncio.to_thread(judge_all)
-        return judge_all()
+        judged = await judge_turns(self._judged, turns, self._now())
+        return [one.memory for all_of_it in judged for one in all_of_it if one.memory is not None]
 
     async def foresee_facts(self, turns: Sequence[Turn]) -> Sequence[Memory]:
         by_id = {turn.id: turn for turn in turns}

@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
-from memory_extproc.concurrency import contain_faults
+from memory_extproc.concurrency import HELPER, contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.chunking import both_ends
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
@@ -131,14 +131,13 @@ class Screening:
         refused = await self._find_refusal(exchanged, waited=waited)
         if refused is not None:
             return refused
-        said = sum(len(message.text) for message in exchanged.history)
-        if said + len(exchanged.asked) + len(exchanged.answered) > _AT_ONCE:
-            masked, kept = await asyncio.to_thread(self._read, exchanged)
+        if (size := exchanged.characters) > _AT_ONCE:
+            kinds, screened = await HELPER.run(size, _screen_words, exchanged, self._policy, self._most)
         else:
-            masked, kept = self._read(exchanged)
-        for kind in (*masked.kinds, *kept.kinds):
+            kinds, screened = _screen_words(exchanged, self._policy, self._most)
+        for kind in kinds:
             self._metrics.withheld.labels(kind).inc()
-        return Screened(masked.exchanged, kept.exchanged)
+        return screened
 
     async def _find_refusal(self, exchanged: Exchanged, *, waited: bool) -> TurnOutcome | None:
         # The wire has asked already, but an answer can take minutes and consent can change meanwhile. An undecided
@@ -159,18 +158,21 @@ class Screening:
             undecided = undecided or allowed is None
         return TurnOutcome.UNDECIDED if undecided else None
 
-    def _read(self, exchanged: Exchanged) -> tuple[Found, Found]:
-        policy = self._policy
-        masked = without_secrets(exchanged, policy.rules)
-        return masked, policy.filter_exchange(self._truncate(masked))
 
-    def _truncate(self, masked: Found) -> Exchanged:
-        """Shorten overlong messages: screening a pasted book takes seconds."""
-        exchanged, mask = masked.exchanged, None if masked.behind is None else masked.behind.mask
-        users = [message for message in exchanged.history if message.role is Role.USER][-WRITTEN:]
-        history = tuple(replace(one, text=both_ends(one.text, _OF_HISTORY, mask)) for one in users)
-        asked, answered = (both_ends(text, self._most, mask) for text in (exchanged.asked, exchanged.answered))
-        return replace(exchanged, history=history, asked=asked, answered=answered)
+def _screen_words(exchanged: Exchanged, policy: Policy, most: int) -> tuple[tuple[str, ...], Screened]:
+    """The kinds of text left out, and what may be stored."""
+    masked = without_secrets(exchanged, policy.rules)
+    kept = policy.filter_exchange(_truncate(masked, most))
+    return (*masked.kinds, *kept.kinds), Screened(masked.exchanged, kept.exchanged)
+
+
+def _truncate(masked: Found, most: int) -> Exchanged:
+    """Shorten overlong messages: screening a pasted book takes seconds."""
+    exchanged, mask = masked.exchanged, None if masked.behind is None else masked.behind.mask
+    users = [message for message in exchanged.history if message.role is Role.USER][-WRITTEN:]
+    history = tuple(replace(one, text=both_ends(one.text, _OF_HISTORY, mask)) for one in users)
+    asked, answered = (both_ends(text, most, mask) for text in (exchanged.asked, exchanged.answered))
+    return replace(exchanged, history=history, asked=asked, answered=answered)
 
 
 def _person(exchanged: Exchanged) -> Owner | None:
@@ -251,7 +253,12 @@ class Incognito:
         """Whether *exchanged* belongs to such a conversation; its own turn is then marked too. Raises where that
         cannot be found out. *waited*: other replicas may not have decided, and marked, the turns before it yet."""
         caller = exchanged.caller.person
-        if not await self._any(caller.owner, _keys_of(exchanged, sys.maxsize if waited else _LOOKBACK)):
+        lookback = sys.maxsize if waited else _LOOKBACK
+        if exchanged.characters > _AT_ONCE:
+            keys = await asyncio.to_thread(_keys_of, exchanged, lookback)
+        else:
+            keys = _keys_of(exchanged, lookback)
+        if not await self._any(caller.owner, keys):
             return False
         await self.mark(caller, exchanged.history, exchanged.asked, exchanged.continues)
         if exchanged.response_id:
@@ -469,6 +476,10 @@ class PutAside:
         why = {Role.USER: asked, Role.ASSISTANT: answered}
         return tuple(_mark_suspicion(one, why[one.role]) for one in self._judges(turn, now))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled filter keeps today's setting."""
+        return PutAside, (self._judges,), {"_aside": partial(bool, self._aside())}
+
 
 def _of_answer(turn: Turn) -> Suspicion | None:
     return foreign_suspicion(turn.answered) if turn.tools else suspicion(turn.answered)
@@ -513,8 +524,9 @@ class Trusting:
         if not self._aside():
             return list(await self._extractor.extract(turns, earlier=earlier))
         everything = [*earlier, *turns]
-        if sum(len(turn.asked) + len(turn.answered) for turn in everything) > _AT_ONCE:
-            read = await asyncio.to_thread(_trusted_turns, everything)
+        size = sum(len(turn.asked) + len(turn.answered) for turn in everything)
+        if size > _AT_ONCE:
+            read = await HELPER.run(size, _trusted_turns, everything)
         else:
             read = _trusted_turns(everything)
         said = {turn.id: turn for turn in turns if turn.id in read}

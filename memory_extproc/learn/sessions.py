@@ -24,6 +24,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from memory_extproc.concurrency import HELPER
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.learn.chunking import both_ends
 from memory_extproc.model import Exchanged, Message, Origin, Owner, Role, Turn, digest
@@ -43,7 +44,7 @@ _EARLIER_CHARACTERS = 500
 _SWAPS = 16  # tries of a compare-and-swap that others keep winning
 # A longer history is hashed off the event loop.
 _LONG = 400  # messages
-_LARGE = 200_000  # characters
+_LARGE = 64_000  # characters
 
 
 class _Spot(msgspec.Struct, frozen=True, array_like=True):
@@ -115,9 +116,8 @@ class Sessions:
         """Where *exchanged* belongs, with the words of *kept* where not all of them may be written: of the others
         hashes are noted and nothing else. While Coordination is down it raises, or with *apart* it becomes a
         session of its own, whose ids a retry shares: a turn apart from its session is better than a turn lost."""
-        said = sum(len(message.text) for message in exchanged.history) + len(exchanged.asked)
-        if len(exchanged.history) > _LONG or said > _LARGE:
-            conversation = await asyncio.to_thread(read, exchanged)
+        if len(exchanged.history) > _LONG or exchanged.characters > _LARGE:
+            conversation = await HELPER.run(exchanged.characters, read, exchanged)
         else:
             conversation = read(exchanged)
         kept = kept or exchanged

@@ -340,6 +340,7 @@ class RequestOptions:
     limit: int  # memories in a block; a client may lower it
     threshold: float  # relevance, 0 to 1; a client may raise it
     request_bytes: int  # largest request body parsed, compressed or not
+    caller_cpu: float  # cores that one caller's long requests may take on average; 0: no limit
     answer_bytes: int  # largest response kept for learning, compressed or not
     inject_as: str  # auto, system_message or user_suffix
     window: int | None  # tokens; None: from the model's profile

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
-from memory_extproc.concurrency import off_loop
+from memory_extproc.concurrency import THREAD_SECONDS, off_loop
 from memory_extproc.dialect.base import ChatRequest, apply
 from memory_extproc.dialect.memory_fields import removals
 from memory_extproc.errors import BadBodyError
@@ -130,12 +134,59 @@ class Enriched:
     def explanation(self) -> str:
         """The value of the response header x-memory-explain, a list of strings with parameters (RFC 9651).
 
-        Bounded: what does not fit is left out, the least relevant first."""
+        Bounded: the least relevant memories are left out."""
         said = ""
         for id_, relevance in self.given:
-            # Ids of imported memories hold whatever their source wrote.
+            # Ids of imported memories may have any characters.
             one = f'"{quote(id_, safe="")}"' + ("" if relevance is None else f";relevance={relevance:.3f}")
             if len(said) + len(one) > LONGEST_EXPLANATION:
                 break
             said += f", {one}" if said else one
         return said
+
+
+# A budget of processor time for each caller's long requests: those of one caller cannot slow all others.
+
+_BURST = 60.0  # seconds of the share that may be spent at once
+_MOST_CALLERS = 10_000  # remembered, the latest
+
+
+class CpuBudget:
+    """A token bucket of CPU seconds for each caller. Only work in threads counts, which requests below 64 KiB need
+    only where they are compressed. One event loop owns it."""
+
+    def __init__(self, cores: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """*cores*: the share of a core that each caller has; 0: no limit."""
+        self._cores, self._clock = cores, clock
+        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # seconds, and when they were noted
+
+    def is_spent(self, caller: str) -> bool:
+        return bool(self._cores) and self._debt(caller) >= self._cores * _BURST
+
+    @contextmanager
+    def charge(self, caller: str) -> Iterator[None]:
+        """Charge the threads of the requests inside to *caller*."""
+        seconds: list[float] = []
+        token = THREAD_SECONDS.set(seconds)
+        try:
+            yield
+        finally:
+            THREAD_SECONDS.reset(token)
+            if seconds and self._cores:
+                self._spend(caller, sum(seconds))
+
+    def _spend(self, caller: str, seconds: float) -> None:
+        before = self._debt(caller)
+        self._spent[caller] = before + seconds, self._clock()
+        self._spent.move_to_end(caller)
+        if before < self._cores * _BURST <= before + seconds:
+            log.warning("request.cpu_budget_spent", cores=self._cores)
+        if len(self._spent) > _MOST_CALLERS:
+            self._spent.popitem(last=False)
+
+    def _debt(self, caller: str) -> float:
+        spent, at = self._spent.get(caller, (0.0, 0.0))
+        left = spent - self._cores * (self._clock() - at)
+        if left <= 0:
+            self._spent.pop(caller, None)
+        return max(0.0, left)

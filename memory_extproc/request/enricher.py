@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from memory_extproc.concurrency import off_loop
+from memory_extproc.concurrency import LARGE, off_loop
 from memory_extproc.dialect.base import ChatRequest, Edit, Form, Placing, apply
 from memory_extproc.dialect.openai_responses import Responses
 from memory_extproc.dialect.registry import choose_form, profile_for, room
@@ -36,7 +36,7 @@ from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chain, ChainReader, ConsentRegistry, IncognitoMarker, MemoryRecaller, ProfileReader
 from memory_extproc.request.admission import Admitted, Mode, RequestOptions
-from memory_extproc.request.body import Enriched, PendingTurn, read_body, read_plain
+from memory_extproc.request.body import CpuBudget, Enriched, PendingTurn, read_body, read_plain
 from memory_extproc.request.compression import Compression, is_state
 from memory_extproc.request.content_encoding import is_encoded
 from memory_extproc.request.decisions import DecisionLog
@@ -106,6 +106,7 @@ class Enricher:
     ) -> None:
         self.compression, self._decisions = compression, decisions
         self._options, self._identity, self._rules = options, identity, rules
+        self._budget = CpuBudget(options.caller_cpu)
         self._replays, self._consent, self._incognito, self._traces = replays, consent, incognito, traces
         self._decider = InjectionPlanner(
             options, recalls=recalls, replays=replays, metrics=metrics, chains=chains, profiles=profiles
@@ -116,10 +117,14 @@ class Enricher:
         """*watching*:
 
         Envoy ignores our response (observability mode), so nothing is injected, as in shadow mode."""
-        request = await read_body(admitted, body, self._options.request_bytes)
-        if isinstance(request, Enriched):
-            return request
-        return await self._read(admitted, request, watching=watching)
+        caller = "" if admitted.caller is None else admitted.caller.owner.key
+        if (len(body) >= LARGE or admitted.encoding) and self._budget.is_spent(caller):
+            return Enriched(outcome=Outcome.OVERLOADED)
+        with self._budget.charge(caller):
+            request = await read_body(admitted, body, self._options.request_bytes)
+            if isinstance(request, Enriched):
+                return request
+            return await self._read(admitted, request, watching=watching)
 
     async def _read(self, admitted: Admitted, request: ChatRequest, *, watching: bool) -> Enriched:
         circumstances = await self._circumstances(admitted, request)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 from memory_extproc.errors import ConfigurationError
@@ -54,7 +53,11 @@ class BlockPatterns:
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         """ConfigurationError names a pattern that RE2 does not read."""
+        self._written = tuple(patterns)
         self._patterns = tuple(_compile(pattern) for pattern in patterns)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockPatterns, (self._written,)  # compiled patterns cannot be pickled
 
     def match(self, text: str) -> bool:
         """Whether any of them occurs in *text*."""
@@ -81,14 +84,13 @@ def _compile(pattern: str) -> Any:
 
 
 NO_PATTERNS = BlockPatterns()
-_MASK_ALL: Mapping[SecretClass, SecretPolicy] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class StorageRules:
     """Which texts may be stored, and in which form."""
 
-    secrets: Mapping[SecretClass, SecretPolicy] = field(default_factory=lambda: _MASK_ALL)  # absent: MASK
+    secrets: Mapping[SecretClass, SecretPolicy] = field(default_factory=dict)  # absent: MASK
     never_store: BlockPatterns = NO_PATTERNS
 
     def of(self, kind: str) -> SecretPolicy:

@@ -89,6 +89,13 @@ class Limits(Section):
     content_bytes: Size = Field(
         8 << 10, ge=256, le=65_535, description="maximum size of one memory's text in UTF-8; longer text is cut"
     )
+    caller_cpu: float = Field(
+        0.2,
+        ge=0,
+        le=64,
+        description="cores that one caller's requests above 64 KiB may take, on average over a minute; beyond it "
+        "they, and compressed ones, pass with the outcome `overloaded`; 0: no limit",
+    )
     streams: int = Field(
         10_000,
         ge=1,

@@ -1,4 +1,5 @@
-"""What the documentation says to install is rendered, and stands in the order of filters that its pictures show."""
+"""The manifests that the documentation says to install are rendered, and stand in the order of filters that its
+pictures show."""
 
 from __future__ import annotations
 

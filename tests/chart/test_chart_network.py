@@ -1,5 +1,5 @@
-"""Who reaches the pods and whom they reach; a policy that shuts Envoy out shows nowhere, for requests pass all the
-same."""
+"""Network policies: peers that reach the pods and that they reach; a policy that shuts Envoy out shows nowhere,
+for requests pass all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the memory API promises its clients, over real gRPC; two users of one tenant and a namesake in another."""
+"""The promises of the memory API to its clients, over real gRPC; two users of one tenant and a namesake in
+another."""
 
 from __future__ import annotations
 

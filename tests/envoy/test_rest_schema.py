@@ -1,4 +1,5 @@
-"""What the OpenAPI document allows is answered as it says, and nothing that it forbids makes the server fail."""
+"""Requests that the OpenAPI document allows are answered as it says, and none that it forbids makes the server
+fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a project's members share, through the real Envoy: two users, two tenants, two projects, and who forges."""
+"""Memories shared by a project's members, through the real Envoy: two users, two tenants, two projects, and who
+forges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What was answered in full is learned: after a kill -9 at any moment, and after a Redis that was away or slow."""
+"""Every answer that was complete is learned: after a kill -9 at any moment, and after a Redis that was away or
+slow."""
 
 from __future__ import annotations
 

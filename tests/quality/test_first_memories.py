@@ -1,5 +1,5 @@
-"""Who has said little yet is remembered as well as who has said much: the people of both sets with one, two or six
-of their memories each, and the questions that these answer, with the real model.
+"""People who have said little are remembered as well as those who have said much: the people of both sets with
+one, two or six of their memories each, and the questions that these answer, with the real model.
 
 The floors stand a little below what was measured when they were set.
 """

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.commands.parser import Act, Command, CommandMode, Markers, commands_of, doubtful, forgets
@@ -345,6 +346,10 @@ class Unsaid:
 
     def __call__(self, turn: Turn, now: datetime) -> Sequence[Judged]:
         return () if self._obeys() and forgets(turn.asked) else self._judges(turn, now)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickled judge keeps today's setting."""
+        return Unsaid, (self._judges,), {"_obeys": partial(bool, self._obeys())}
 
 
 class Unextracted:

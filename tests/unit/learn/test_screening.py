@@ -39,6 +39,13 @@ class Watched(InMemoryJournal):
         return await super().append(turn)
 
 
+class ReadingPolicy(Policy):
+    """Keeps all that it reads."""
+
+    def filter_exchange(self, exchanged: Exchanged) -> Found:
+        return Found(replace(exchanged, answered="read"))
+
+
 class AwayCoordination(InMemoryCoordination):
     """Records out of reach."""
 
@@ -264,20 +271,14 @@ async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not
 
 
 async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:
-    read: list[Exchanged] = []
-
-    class ReadingPolicy(Policy):
-        def filter_exchange(self, exchanged: Exchanged) -> Found:
-            read.append(exchanged)
-            return Found(exchanged)
-
     door = Door()
     screening = Screening(door.consent, door.incognito, None, ReadingPolicy(), door.world.metrics, most=MOST)
     book = "I live in Bonn. " + "It was a dark night. " * MOST + "What is this about?"
     screened = await screening.screen(said(book, book, "Ok."))
     assert isinstance(screened, Screened)
     assert screened.whole.asked == book, "by all of which the message is known again"
-    for text in (read[0].asked, read[0].history[0].text, screened.kept.asked):
+    assert screened.kept.answered == "read", "by the policy"
+    for text in (screened.kept.asked, screened.kept.history[0].text):
         assert len(text) <= MOST
         assert text.startswith("I live in Bonn.")
         assert text.endswith("What is this about?")

@@ -1,4 +1,5 @@
-"""Who a caller is: what holds now, of weight, one line for each attribute, within bounds, in the same bytes."""
+"""The profile of a caller: current facts of weight, one line for each attribute, within bounds, in the same
+bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a caller shares with others, recalled beside their own: ranked together, marked, at no cost of their own."""
+"""Memories that a caller shares with others, recalled beside their own: ranked together, marked, at no cost of
+their own."""
 
 from __future__ import annotations
 

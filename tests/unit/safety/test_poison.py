@@ -1,6 +1,6 @@
-"""What instructs an assistant is told from what people say; the held-back cases were written before the rules were,
-and none of them was looked at while the rules were made. Those of another were written by somebody else, later; the
-rules were widened by what they missed."""
+"""Instructions to an assistant are told from people's statements; the held-back cases were written before the
+rules were, and none of them was looked at while the rules were made. Those of another were written by somebody
+else, later; the rules were widened by what they missed."""
 
 from __future__ import annotations
 
