@@ -34,6 +34,8 @@ from memory_extproc.ports import Now
 
 log = logger(__name__)
 
+_PATH = "/v1/memory"
+_ROUTER_PATH = "/api/v1/storage/memories"  # of the semantic router's versions since 0.4.0; before them _PATH
 SHORT_ID = 16  # hex digits of an id that answers show; any unambiguous prefix names the memory
 VERBOSE = "verbose"
 _INTERNAL = RESERVED - {RATING}  # metadata that only our own programs use
@@ -93,7 +95,7 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 
 class RestApi:
-    """Answers every path below /v1/memory."""
+    """Answers every path below /v1/memory, and below the path of the same methods in the semantic router's API."""
 
     def __init__(
         self,
@@ -110,8 +112,9 @@ class RestApi:
         self._bindings = tuple(bindings())
 
     def register(self, application: web.Application) -> None:
-        for path in ("/v1/memory", "/v1/memory{verb:[:/%].*}"):
+        for path in (_PATH, _ROUTER_PATH):
             application.router.add_route("*", path, self.answer)
+            application.router.add_route("*", path + "{verb:[:/%].*}", self.answer)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -123,6 +126,8 @@ class RestApi:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = re.sub("%3[Aa]", ":", request.rel_url.raw_path)
+        if path.startswith(_ROUTER_PATH):
+            path = _PATH + path.removeprefix(_ROUTER_PATH)
         if path == "/v1/memory/":
             # Without this, an id that a client lost on the way would name the whole collection.
             raise bad_request(("id", "an id after /v1/memory/; without the slash the path names every memory"))

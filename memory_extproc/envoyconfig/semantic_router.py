@@ -128,8 +128,9 @@ def router_file(tree: Any) -> Mapping[str, Any]:
         inside = "in a ConfigMap the text under `data`, otherwise `spec.config`"
         kind = tree["kind"] if str(tree["kind"]).isalnum() else "kind"
         raise ConfigurationError([f"{kind}: a Kubernetes object; give the router's own file ({inside})"])
-    inner = tree.get("config")
-    return inner if isinstance(inner, Mapping) and not tree.keys() & {"routing", "recipes", "global"} else tree
+    # The chart's `global` is Helm's, with an image registry.
+    inner = tree.get("configOverride") or tree.get("config")
+    return inner if isinstance(inner, Mapping) and not tree.keys() & {"routing", "recipes", "version"} else tree
 
 
 def decisions_of(tree: Mapping[str, Any]) -> list[Decision]:
@@ -149,7 +150,7 @@ def decisions_of(tree: Mapping[str, Any]) -> list[Decision]:
     ]
     count = Counter(_name(body, at) for at, _, body in named)
     return [
-        Decision(at, recipe, name, f"{recipe}/{name}" if recipe and count[name] > 1 else name, body)
+        Decision(at, recipe, name, (f"{recipe}/{name}" if recipe and count[name] > 1 else name).strip(), body)
         for at, recipe, body in named
         for name in (_name(body, at),)
     ]

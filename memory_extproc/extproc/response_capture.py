@@ -71,8 +71,9 @@ class Capture:
 
 # Response headers of the vLLM semantic router about its answers. The first name answers without a model, or
 # refusals: nothing is learned. The second mark answers to other requests, and the third doubtful answers: only the
-# caller's words are learned.
-_PATH, _CACHE_HIT, _WARNINGS = "x-vsr-response-path", "x-vsr-cache-hit", "x-vsr-response-warnings"
+# caller's words are learned. Versions before 0.4 have no path.
+_PATH, _WARNINGS = "x-vsr-response-path", "x-vsr-response-warnings"
+_IMMEDIATE = ("x-vsr-cache-hit", "x-vsr-fast-response")
 _NO_ANSWER = frozenset({"blocked", "rate_limited", "error"})
 _NOT_OF_THE_MODEL = frozenset({"cache", "fast_response"})
 
@@ -80,7 +81,8 @@ _NOT_OF_THE_MODEL = frozenset({"cache", "fast_response"})
 def is_router_flagged(headers: Headers) -> bool:
     """Whether the router answered itself or from a cache, or warns of the answer."""
     warned = _find_flag(headers, _WARNINGS) not in {"", "none", "[]"}
-    return warned or _find_flag(headers, _PATH) in _NOT_OF_THE_MODEL or _find_flag(headers, _CACHE_HIT) == "true"
+    immediate = any(_find_flag(headers, name) == "true" for name in _IMMEDIATE)
+    return warned or immediate or _find_flag(headers, _PATH) in _NOT_OF_THE_MODEL
 
 
 def _find_flag(headers: Headers, name: str) -> str:

@@ -20,7 +20,9 @@ from memory_extproc.observe.metrics import Metrics
 
 log = logger(__name__)
 
-_PATH = "/api/v1/classify/fact-check"
+# Since the router's version 0.4.0, and before. A router that does not have the path answers as in _ELSEWHERE.
+_PATHS = ("/api/v1/diagnostics/classify/fact-check", "/api/v1/classify/fact-check")
+_ELSEWHERE = frozenset({403, 404, 405})
 _OPEN = "the router kept failing and is left alone for a while"
 _LONGEST_TEXT = 4_000  # characters: the router's own classifiers read no more than some hundred tokens
 _LONGEST_ANSWER = 64 << 10  # bytes
@@ -58,6 +60,7 @@ class FactClassifier:
         self._limits, self._metrics, self._clock = limits, metrics, clock
         self._breaker = Breaker(limits.breaker, clock, _OPEN)
         self._known: OrderedDict[str, bool] = OrderedDict()
+        self._paths = list(_PATHS)  # the one that answered last comes first
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -115,16 +118,23 @@ class FactClassifier:
             raise aiohttp.ClientConnectionError
         key = self._limits.access_key
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        url = self._limits.url.rstrip("/") + _PATH
-        async with self._session.post(url, json={"text": text}, headers=headers, allow_redirects=False) as answer:
-            if answer.status != _OK:
-                raise aiohttp.ClientConnectionError
-            raw = bytearray()
-            async for piece in answer.content.iter_any():
-                raw += piece
-                if len(raw) > _LONGEST_ANSWER:
-                    raise msgspec.DecodeError
-            return bytes(raw)
+        for path in tuple(self._paths):
+            url = self._limits.url.rstrip("/") + path
+            async with self._session.post(
+                url, json={"text": text}, headers=headers, allow_redirects=False
+            ) as answer:
+                if answer.status in _ELSEWHERE:
+                    continue
+                if answer.status != _OK:
+                    break
+                self._paths.sort(key=path.__ne__)
+                raw = bytearray()
+                async for piece in answer.content.iter_any():
+                    raw += piece
+                    if len(raw) > _LONGEST_ANSWER:
+                        raise msgspec.DecodeError
+                return bytes(raw)
+        raise aiohttp.ClientConnectionError
 
     def _count_failure(self, outcome: Classified) -> tuple[None, Classified]:
         self._breaker.count_failure()

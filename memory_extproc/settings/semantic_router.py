@@ -7,6 +7,7 @@ Every key about memory gets one row. No row holds a secret."""
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -67,13 +68,11 @@ _SAME = {
     "default_similarity_threshold": "memory.default_similarity_threshold",
     "milvus.address": "memory.milvus.address",
     "milvus.collection": "memory.milvus.collection",
-    "milvus.dimension": "memory.milvus.dimension",
     "reflection.max_inject_tokens": "inject.token_budget",
     "reflection.block_patterns": "privacy.never_inject",
 }
 _NOTES = {
     "default_similarity_threshold": "a calibrated relevance here, not a cosine: measure before you rely on it",
-    "milvus.dimension": "only with an embedding model of this dimension; the router's vectors cannot be reused",
     "milvus.collection": "the collection behind it has another schema: take memories over with `memory import`",
 }
 _BUILT_IN = {
@@ -85,15 +84,23 @@ _BUILT_IN = {
     "reflection.dedup_threshold": "repetitions are left out by their words",
     "quality_scoring.initial_strength_days": "see retention",
     "quality_scoring.prune_threshold": "see retention",
+    "persistence": "accepted turns are journalled and learned in the background, within their own limits (journal)",
 }
 _DROPPED = {
     "milvus.num_partitions": "Milvus gets a partition key; see memory.milvus.layout",
     "embedding_model": "a model of the router's own; memory.embedding names ours, and memories are embedded anew",
+    "embedding": "a model of the router's own; memory.embedding names ours, and memories are embedded anew",
+    "milvus.dimension": "of the router's model; memory.embedding.dimension is ours",
     "redis_cache": "active callers' memories are held in process (recall.partition_bytes)",
     "valkey": "Milvus is the only store",
     "qdrant": "Milvus is the only store",
 }
 _LOST = {"quality_scoring.max_memories_per_user": "no bound per user; retention ages memories instead"}
+# The router reads 0 in these as absent, and then uses a default of its own.
+_ZERO_IS_ABSENT = frozenset({
+    "default_retrieval_limit", "default_similarity_threshold", "extraction_batch_size", "similarity_threshold",
+    "reflection.max_inject_tokens", "reflection.recency_decay_days",
+})  # fmt: skip
 
 
 def is_router_file(tree: Mapping[str, Any]) -> bool:
@@ -118,7 +125,8 @@ def accept_router_keys(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[s
     return ours, tuple(f"{row.key}: the semantic router's key; {row.fate}: {row.note}" for row in told)
 
 
-_TRANSLATED = frozenset({*_BUILT_IN, *_DROPPED, *_LOST, *_SAME})
+# Without the keys that our own `memory` section has under the same name.
+_TRANSLATED = frozenset({*_BUILT_IN, *_DROPPED, *_LOST, *_SAME}) - {"embedding", "milvus.dimension"}
 
 
 def _translate_strange_keys(tree: Mapping[str, Any]) -> tuple[Imported, dict[str, Any]]:
@@ -164,17 +172,20 @@ def import_configuration(tree: Mapping[str, Any]) -> Imported:
     if str(tree.get("version", _VERSION)) != _VERSION:
         found.rows.append(Row("version", Fate.DROPPED, f"read as {_VERSION}, the version that was checked"))
     place, memory = _memory_block(tree)
+    if "memory" in tree and place != "memory":
+        found.rows.append(Row("memory", Fate.DROPPED, f"{place} counts"))
     decisions, external = _decisions(tree), tuple(_external_models(tree))
     if memory is None and not decisions and not external:
         raise ConfigurationError(
             ["no memory configuration found: expected global.stores.memory, memory, or a decision's memory plugin"]
         )
-    for key, value in _flatten(memory or {}):
+    common = dict(_flatten(memory or {}))
+    for key, value in common.items():
         _translate(found, place, key, value)
     settings = found.settings.setdefault("memory", {})
-    only = settings.get("enabled") is False and any(plugin.get("enabled") is not False for _, plugin in decisions)
+    only = settings.get("enabled") is False and any(_is_on(plugin) for _, plugin in decisions)
     for decision, plugin in decisions:
-        _translate_decision(found, decision, plugin, settings if only else {})
+        _translate_decision(found, decision, plugin, common, otherwise=settings if only else {})
     if only:
         settings["enabled"] = True
         _add_rule(found, f"{place}.enabled, for all but these decisions", {"path": "*"}, _OFF)
@@ -216,19 +227,25 @@ def _memory_plugin(decision: Decision) -> Mapping[str, Any] | None:
     return None
 
 
+def _is_on(plugin: Mapping[str, Any]) -> bool:
+    """Whether a memory plugin switches memory on. The router reads a missing `enabled` as false."""
+    return plugin.get("enabled") is True
+
+
 def _flatten(block: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Keys of *block* with their values; sections that are translated key by key are flattened."""
+    """Keys of *block* with their values, nulls left out; sections that are translated key by key are flattened."""
     for key, value in block.items():
         if key in {"milvus", "reflection", "quality_scoring"} and isinstance(value, Mapping):
-            for inner, each in value.items():
-                yield f"{key}.{inner}", each
-        else:
+            yield from ((f"{key}.{inner}", each) for inner, each in value.items() if each is not None)
+        elif value is not None:
             yield key, value
 
 
 def _translate(found: Imported, place: str, key: str, value: Any) -> None:
     at = f"{place}.{key}"
-    if key in _SAME:
+    if _is_absent(key, value):
+        found.rows.append(Row(at, Fate.DROPPED, "0 stands for the router's default; ours holds"))
+    elif key in _SAME:
         ours = _SAME[key]
         _put(found.settings, ours, value)
         fate = Fate.CARRIED if ours.endswith(key) else Fate.RENAMED
@@ -243,6 +260,10 @@ def _translate(found: Imported, place: str, key: str, value: Any) -> None:
         found.rows.append(Row(at, Fate.LOST, _LOST[key]))
     else:
         found.rows.append(Row(at, Fate.LOST, "a key that this version does not know"))
+
+
+def _is_absent(key: str, value: Any) -> bool:
+    return key in _ZERO_IS_ABSENT and type(value) in {int, float} and value == 0
 
 
 def _backend(found: Imported, at: str, value: Any) -> None:
@@ -261,7 +282,7 @@ def _half_life(found: Imported, at: str, value: Any) -> None:
 
 def _disabled_routes(found: Imported, at: str, value: Any) -> None:
     for number, path in enumerate(as_list(value, at)):
-        _add_rule(found, f"{at}[{number}]", {"path": _literal(path, f"{at}[{number}]")}, _OFF)
+        _add_rule(found, f"{at}[{number}]", {"path": _literal(path, f"{at}[{number}]")}, _OFF, _PATH_NOTE)
 
 
 def _disabled_models(found: Imported, at: str, value: Any) -> None:
@@ -270,16 +291,19 @@ def _disabled_models(found: Imported, at: str, value: Any) -> None:
 
 
 _OFF = {"retrieve": "skip", "store": "skip"}
+_PATH_NOTE = "; the path that memory sees: behind the router that is the one it sends on (/v1/chat/completions)"
 _SPECIAL: Mapping[str, Callable[[Imported, str, Any], None]] = {
     "backend": _backend,
     "reflection.recency_decay_days": _half_life,
     "disabled_routes": _disabled_routes,
     "disabled_models": _disabled_models,
 }
-# Keys of a language model that only other roles have a use for.
+# Keys of a language model that only other roles, or only the router's client, have a use for.
 _OF_OTHER_MODELS = frozenset({
-    "llm_provider", "parser_type", "threshold", "name", "use_chat_template", "prompt_template",
+    "llm_provider", "parser_type", "threshold", "name", "use_chat_template", "prompt_template", "max_request_bytes",
+    "max_response_bytes",
 })  # fmt: skip
+_OF_A_MODEL = ("llm_timeout_seconds", "max_tokens", "temperature")  # 0 is absent, too
 # Keys of a decision's plugin → keys of a rule.
 _OF_DECISION = {
     "retrieval_limit": "limit", "similarity_threshold": "threshold", "reflection.max_inject_tokens": "token_budget",
@@ -287,21 +311,35 @@ _OF_DECISION = {
 
 
 def _translate_decision(
-    found: Imported, decision: Decision, plugin: Mapping[str, Any], otherwise: Mapping[str, Any]
+    found: Imported,
+    decision: Decision,
+    plugin: Mapping[str, Any],
+    common: Mapping[str, Any],
+    *,
+    otherwise: Mapping[str, Any],
 ) -> None:
-    """A decision shows itself to us by a header that its `header_mutation` plugin sets. *otherwise*: the settings
-    of memory if it is on for decisions alone; then each of them needs a rule."""
+    """A decision shows itself to us by a header that its `header_mutation` plugin sets. *common*: the keys that
+    hold for all requests. *otherwise*: the settings of memory if it is on for decisions alone; then each of them
+    needs a rule."""
     at, then = decision.at, dict[str, Any]()
     for key, value in _flatten(plugin):
+        if _is_absent(key, value):
+            continue
         if key in _OF_DECISION:
-            then |= {} if value is None else {_OF_DECISION[key]: value}
+            then[_OF_DECISION[key]] = value
+        elif key in _BUILT_IN:
+            found.rows.append(Row(f"{at}: memory.{key}", Fate.BUILT_IN, _BUILT_IN[key]))
         elif key not in {"enabled", "auto_store"}:
-            fate = Fate.BUILT_IN if key in _BUILT_IN else Fate.LOST
-            found.rows.append(Row(f"{at}: memory.{key}", fate, _BUILT_IN.get(key, "holds for all requests here")))
+            same = key in common and common[key] == value
+            fate, whose = (
+                (Fate.BUILT_IN, "as for all requests") if same else (Fate.LOST, "one for all requests here")
+            )
+            ours = _SAME.get(key, "recall.half_life" if key in _SPECIAL else "")
+            found.rows.append(Row(f"{at}: memory.{key}", fate, f"{ours}: {whose}" if ours else whose))
     stores = plugin.get("auto_store")
     if stores is None and otherwise:
         stores = otherwise.get("auto_store") is True
-    if plugin.get("enabled") is False:
+    if not _is_on(plugin):
         then |= _OFF
     elif stores is not None:
         then["store"] = "force" if stores is True else "skip"
@@ -314,7 +352,7 @@ def _translate_decision(
                 f"{at}.plugins",
                 Fate.RULE,
                 "add to this decision in the router: {type: header_mutation, configuration: {update: [{name: "
-                f"{DECISION_HEADER}, value: {decision.header!r}}}]}}}}",
+                f"{DECISION_HEADER}, value: {json.dumps(decision.header, ensure_ascii=False)}}}]}}}}",
             )
         )
 
@@ -334,6 +372,15 @@ def _translate_models(found: Imported, models: Any, place: str) -> None:
             endpoint["access_key"] = model.pop("access_key")
             found.rows.append(Row(f"{at}.access_key", Fate.RENAMED, "llm_endpoint.access_key"))
         model["llm_endpoint"] = endpoint
+        if "reasoning" in model:
+            effort = as_mapping(model.pop("reasoning"), f"{at}.reasoning").get("reasoning_effort")
+            model |= {"reasoning_effort": effort} if effort else {}
+            found.rows.append(
+                Row(f"{at}.reasoning", Fate.RENAMED, "reasoning_effort; see extra_body for other fields")
+            )
+        for key in _OF_A_MODEL:
+            if key in model and model[key] in {0, None}:
+                del model[key]
         for holder, inner in ((model, ""), (endpoint, ".llm_endpoint")):
             for key in _OF_OTHER_MODELS.intersection(holder):
                 del holder[key]
@@ -353,9 +400,9 @@ def without_secrets(settings: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return written, any(keys)
 
 
-def _add_rule(found: Imported, at: str, when: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+def _add_rule(found: Imported, at: str, when: Mapping[str, Any], then: Mapping[str, Any], note: str = "") -> None:
     found.settings.setdefault("rules", []).append({"when": dict(when), "then": dict(then)})
-    found.rows.append(Row(at, Fate.RULE, f"rules[{len(found.settings['rules']) - 1}]"))
+    found.rows.append(Row(at, Fate.RULE, f"rules[{len(found.settings['rules']) - 1}]{note}"))
 
 
 def _literal(name: Any, at: str) -> str:

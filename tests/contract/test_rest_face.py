@@ -276,6 +276,21 @@ async def test_a_change_refuses_what_a_get_passes_over(
     assert (await stand.rest("GET", "/v1/memory", user="bob")).json["total"] == 0
 
 
+async def test_the_path_of_the_semantic_routers_newer_versions_leads_to_the_same_memories(
+    stand: ConsoleStand,
+) -> None:
+    id_, path = await stored(stand, "Likes tea"), "/api/v1/storage/memories"
+    assert (await stand.rest("GET", f"{path}?limit=500")).json == (
+        await stand.rest("GET", "/v1/memory?limit=500")
+    ).json
+    assert (await stand.rest("GET", f"{path}/{id_}")).json["content"] == "Likes tea"
+    assert (await stand.rest("GET", f"{path}/{id_}", user="bob")).status == 404
+    assert (await stand.rest("DELETE", f"{path}/")).status == 400
+    assert (await stand.rest("GET", f"{path}x")).status == 404
+    assert (await stand.rest("DELETE", f"{path}/{id_}")).status == 200
+    assert (await stand.rest("GET", "/v1/memory")).json["total"] == 0
+
+
 async def test_errors_in_the_semantic_routers_form_when_a_setting_asks_for_it(tmp_path: Path) -> None:
     made = ConsoleStand(tmp_path)
     made.error_body = "semantic_router"

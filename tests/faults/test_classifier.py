@@ -19,9 +19,11 @@ Answers = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Router:
-    """Plays the classification API of configuration version v0.3."""
+    """Plays the classification API, at the place where it is since version 0.4.0 or where it was before."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.paths: list[str] = []
         self.asked: list[dict[str, str]] = []
         self.keys: list[str] = []
         self.answers: Answers = self.says_fact
@@ -32,20 +34,26 @@ class Router:
         )
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.paths.append(request.path)
+        if request.path != self.path:
+            raise web.HTTPNotFound
         self.asked.append(await request.json())
         self.keys.append(request.headers.get("authorization", ""))
         return await self.answers(request)
 
 
-@pytest.fixture
-async def router() -> Router:
-    return Router()
+PATHS = ("/api/v1/diagnostics/classify/fact-check", "/api/v1/classify/fact-check")
+
+
+@pytest.fixture(params=PATHS)
+def router(request: pytest.FixtureRequest) -> Router:
+    return Router(request.param)
 
 
 @pytest.fixture
 async def classifier(router: Router) -> AsyncIterator[FactClassifier]:
     application = web.Application()
-    application.router.add_post("/api/v1/classify/fact-check", router.handle)
+    application.router.add_post("/{path:.*}", router.handle)
     runner = web.AppRunner(application)
     await runner.setup()
     try:
@@ -69,6 +77,7 @@ async def test_a_question_is_asked_once_and_then_known(router: Router, classifie
     for other in ("a", "b", "c"):
         await classifier.is_fact(other, LONG)
     assert (await classifier.is_fact("Who wrote Faust?", LONG))[1] == "answered", "the least recently used went"
+    assert router.paths[-4:] == [router.path] * 4, "the place is searched once"
 
 
 async def html(_: web.Request) -> web.StreamResponse:

@@ -208,6 +208,7 @@ async def test_of_a_request_that_the_semantic_router_refused_nothing_is_learned(
         ("x-vsr-response-path", "cache", False),
         ("x-vsr-response-path", "fast_response", False),
         ("x-vsr-cache-hit", "true", False),
+        ("x-vsr-fast-response", "true", False),
         ("x-vsr-response-warnings", "hallucination,unverified_factual", False),
         ("x-vsr-response-path", "upstream", True),
         ("x-vsr-cache-hit", "false", True),

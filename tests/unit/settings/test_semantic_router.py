@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -149,6 +150,10 @@ MODEL = {
 }  # fmt: skip
 GUARD = {"llm_provider": "vllm", "model_role": "guardrail", "llm_endpoint": {}, "threshold": 0.7}
 MEMORY = {"enabled": True, "auto_store": True, "milvus": {"address": "m:19530", "dimension": 384}}
+REFLECTION = {
+    "enabled": True, "algorithm": "recency_semantic", "max_inject_tokens": 384, "recency_decay_days": 14,
+    "dedup_threshold": 0.9, "block_patterns": ["api key", "password"],
+}  # fmt: skip
 # The forms of the examples in its source (config/, e2e/config, e2e/profiles), versions v0.1 to v0.3.
 FORMS = {
     "v0.3 with models": {"global": {"stores": {"memory": MEMORY}, "model_catalog": {"external": [MODEL, GUARD]}}},
@@ -157,6 +162,36 @@ FORMS = {
     "older decisions": {
         "providers": {}, "memory": MEMORY,
         "decisions": [{"name": "a", "plugins": [{"type": "memory", "configuration": {"enabled": False}}]}],
+    },
+    "v0.4, with every key of its reference": {
+        "version": "v0.3",
+        "global": {
+            "stores": {
+                "memory": {
+                    **MEMORY, "backend": "milvus", "disabled_routes": [], "disabled_models": [],
+                    "valkey": {"host": "v", "password": "hunter2"}, "qdrant": {"api_key": "hunter2"},
+                    "hybrid_search": True, "hybrid_mode": "rerank", "adaptive_threshold": True,
+                    "reflection": REFLECTION, "persistence": {"timeout_seconds": 30, "queue": 64},
+                },
+            },
+            "model_catalog": {
+                "external": [
+                    {**MODEL, "max_request_bytes": 1, "max_response_bytes": 1, "reasoning": {"family": "q"}},
+                ],
+            },
+        },
+        "recipes": [
+            {"name": "default", "routing": {"decisions": [{"name": "a", "plugins": [
+                {"type": "memory", "configuration": {"enabled": True, "reflection": REFLECTION}},
+            ]}]}},
+        ],
+    },
+    "the values of its chart, with Helm's global": {
+        "global": {"namespace": "", "imageRegistry": ""},
+        "config": {"global": {"stores": {"memory": MEMORY}, "model_catalog": {"external": [MODEL]}}},
+    },
+    "an older embedding section": {
+        "global": {}, "memory": {**MEMORY, "embedding": {"model": "mmbert", "dimension": 384}},
     },
     "a plugin without settings": {"routing": {"decisions": [{"name": "a", "plugins": [{"type": "memory"}]}]}},
     "null in place of sections": {"global": {"stores": {"memory": MEMORY}}, "routing": None, "listeners": None},
@@ -262,12 +297,47 @@ def test_a_decision_that_has_memory_while_the_rest_has_none_is_the_only_one_with
 
 def test_what_a_decision_says_of_reflection_beside_its_budget_is_not_lost_in_silence() -> None:
     reflection = {"max_inject_tokens": 100, "block_patterns": ["x"], "recency_decay_days": 3, "enabled": True}
-    plugin = {"type": "memory", "configuration": {"reflection": reflection, "adaptive_threshold": True}}
-    found = import_configuration({"routing": {"decisions": [{"name": "a", "plugins": [plugin]}]}})
+    plugin = {
+        "type": "memory",
+        "configuration": {"enabled": True, "reflection": reflection, "adaptive_threshold": True},
+    }
+    tree: dict[str, Any] = {"routing": {"decisions": [{"name": "a", "plugins": [plugin]}]}}
+    found = import_configuration(tree)
     fates = {row.key.rpartition(": memory.")[2]: row.fate for row in found.rows}
     assert fates["reflection.block_patterns"] is fates["reflection.recency_decay_days"] is Fate.LOST
     assert fates["reflection.enabled"] is fates["adaptive_threshold"] is Fate.BUILT_IN
     assert found.settings["rules"][0]["then"] == {"token_budget": 100}
+    tree["global"] = {"stores": {"memory": {"reflection": {"block_patterns": ["x"], "recency_decay_days": 3}}}}
+    assert not import_configuration(tree).lost, "it says the same as for all requests"
+
+
+def test_a_plugin_that_does_not_say_enabled_switches_memory_off_as_in_the_router(tmp_path: Path) -> None:
+    plugin = {"type": "memory", "configuration": {"retrieval_limit": 3}}
+    tree = {
+        "routing": {"decisions": [{"name": "a", "plugins": [plugin]}]},
+        "global": {"stores": {"memory": MEMORY}},
+    }
+    (rule,) = (each.rule() for each in load(written(tmp_path, yaml.safe_dump(tree)), {}).rules)
+    assert (rule.then.retrieve, rule.then.store) == ("skip", "skip")
+
+
+def test_zero_and_null_stand_for_a_default_and_not_for_a_limit_of_nothing(tmp_path: Path) -> None:
+    configuration = {"enabled": True, "similarity_threshold": 0, "retrieval_limit": None, "auto_store": None}
+    memory = {
+        "enabled": True, "default_retrieval_limit": 0, "default_similarity_threshold": 0.0, "valkey": None,
+        "milvus": None, "reflection": {"max_inject_tokens": 0, "recency_decay_days": 0, "block_patterns": None},
+    }  # fmt: skip
+    model = {**MODEL, "max_tokens": 0, "temperature": 0, "llm_timeout_seconds": 0}
+    tree = {
+        "routing": {"decisions": [{"name": "a", "plugins": [{"type": "memory", "configuration": configuration}]}]},
+        "global": {"stores": {"memory": memory}, "model_catalog": {"external": [model]}},
+    }
+    ours, defaults = load(written(tmp_path, yaml.safe_dump(tree)), {}), load(None, {})
+    assert ours.memory.default_similarity_threshold == defaults.memory.default_similarity_threshold
+    assert ours.memory.default_retrieval_limit == defaults.memory.default_retrieval_limit
+    assert (ours.inject, ours.recall, ours.rules) == (defaults.inject, defaults.recall, ())
+    (found,) = ours.external_models
+    assert (found.max_tokens, found.temperature, found.llm_timeout_seconds) == (500, 0.1, 30)
 
 
 def test_an_imported_value_that_is_not_valid_here_ends_the_import_with_1_and_its_place(tmp_path: Path) -> None:
