@@ -134,8 +134,8 @@ LONG = 16_000
 class HelperProcess:
     """Analyses long texts in a process of its own and of low priority, so that requests do not wait for them.
 
-    It is started when it is first needed. If it is killed, the work is done in a thread, and the next work starts
-    another."""
+    It is started when it is first needed, and ends with this process or at `close`. If it is killed or cannot be
+    started, the work is done in a thread, and the next work starts another."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
@@ -155,6 +155,17 @@ class HelperProcess:
                 if self._pool is pool:
                     self._pool = None
         return await asyncio.to_thread(call)
+
+    def close(self) -> None:
+        """End the process without waiting for its work, which at exit concurrent.futures would do. The turns of
+        that work are in the intake log or the journal."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            # Python 3.14 has kill_workers() for it.
+            processes = list((pool._processes or {}).values())  # noqa: SLF001
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.kill()
 
 
 HELPER = HelperProcess()

@@ -37,7 +37,7 @@ from memory_extproc.app.data_dir import DataDirectory, OpenFiles, watched_files
 from memory_extproc.app.read_path import ReadPath, ReadPathParts, open_reading, open_wire
 from memory_extproc.app.storage import Storage, open_kept, renewed_keys
 from memory_extproc.app.write_path import Door, WritePath, open_writing
-from memory_extproc.concurrency import Background
+from memory_extproc.concurrency import HELPER, Background
 from memory_extproc.console.server import ConsoleServer
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
@@ -106,6 +106,7 @@ async def sidecar(
         log.warning("configuration.notice", notice=notice)
     async with AsyncExitStack() as stack:
         data = stack.enter_context(DataDirectory(settings)).path
+        stack.callback(HELPER.close)
         traces = await open_traces(settings, stack)
         frame = AppContext(live=live, data=data, metrics=metrics, traces=traces, stack=stack, now=now)
         kept = await open_kept(frame)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from memory_extproc.dialect.base import Edit
 from memory_extproc.errors import BadBodyError
@@ -24,11 +25,10 @@ _KEY = re.compile(rb"(" + _STRING + rb")" + _SPACE + rb":" + _SPACE, re.DOTALL)
 _COMMA = re.compile(_SPACE + rb"," + _SPACE)
 # A string, number or literal, up to a delimiter.
 _SCALAR = re.compile(_STRING + rb'|[^\s,\[\]{}":]++', re.DOTALL)
-# Everything up to and including the next bracket outside strings; and the same skipping flat objects, such as most
-# messages of a long conversation: a single match instead of thousands.
+# Everything up to and including the next bracket outside strings and flat objects, such as most messages of a long
+# conversation: a single match instead of thousands.
 _FLAT = rb'[^\[\]{}"]++|' + _STRING
-_BRACKET = re.compile(rb"(?:" + _FLAT + rb")*+([\[\]{}])", re.DOTALL)
-_DEEP_BRACKET = re.compile(rb"(?:" + _FLAT + rb"|\{(?:" + _FLAT + rb")*+\})*+([\[\]{}])", re.DOTALL)
+_BRACKET = re.compile(rb"(?:" + _FLAT + rb"|\{(?:" + _FLAT + rb")*+\})*+([\[\]{}])", re.DOTALL)
 _OPENING = frozenset((b"[", b"{"))
 # Matches every escape, so that the second half of an escaped backslash never starts another. Pairs come first; the
 # rest are lone surrogates.
@@ -36,6 +36,13 @@ _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
 _MANY = 512  # brackets; beyond it, decoding the value is faster than stepping through them
+_WINDOW = 64 * 1024  # bytes of such a value that are decoded first
+# By byte: whether it matters for the depth, and by how much the depth changes behind it.
+_QUOTE = ord('"')
+_STEPS = np.zeros(256, np.int8)
+_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
+_IS_MARK = _STEPS != 0
+_IS_MARK[_QUOTE] = True
 _VALUE = json.JSONDecoder(parse_int=len, parse_float=len, strict=False)  # numbers may be of any length
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -66,19 +73,36 @@ def value_end(body: bytes, at: int) -> int:
     if body[at : at + 1] not in _OPENING:
         return _SCALAR.match(body, at).end()  # type: ignore[union-attr]  # valid JSON has a value here
     level = 1
-    for count, (end, step) in enumerate(_brackets(_DEEP_BRACKET, body, at + 1)):
+    for count, (end, step) in enumerate(_brackets(_BRACKET, body, at + 1)):
         level += step
         if level == 0:
             return end
         if count == _MANY:
-            # A character per byte, so that its count is in bytes.
-            return at + int(_VALUE.raw_decode(body[at:].decode("latin-1"))[1])
+            return _decoded_end(body, at)
     raise ValueError("the value has no end: the body was not checked to be JSON")
 
 
-def deeper_than(body: bytes, levels: int) -> bool:
-    """Whether lists and objects nest deeper than *levels*, for any bytes; exact for valid JSON."""
-    return _depth(_DEEP_BRACKET, body) + 1 > levels and _depth(_BRACKET, body) > levels
+def _decoded_end(body: bytes, at: int) -> int:
+    """The end of the list or object at *at*. Decodes no more than four times its length."""
+    size = _WINDOW
+    while True:
+        try:
+            # A character per byte, so that its count is in bytes.
+            return at + int(_VALUE.raw_decode(body[at : at + size].decode("latin-1"))[1])
+        except json.JSONDecodeError:
+            if at + size >= len(body):
+                raise
+            size *= 2
+
+
+def measure_nesting(body: bytes) -> tuple[int, int]:
+    """How deep lists and objects nest, and how many there are; exact for valid JSON.
+
+    In C throughout, because a body can have millions."""
+    signs = np.frombuffer(body.replace(b"\\\\", b"").replace(b'\\"', b""), np.uint8)
+    signs = signs[_IS_MARK[signs]]
+    steps = _STEPS[signs] * ~np.logical_xor.accumulate(signs == _QUOTE)
+    return int(np.cumsum(steps, dtype=np.int32).max(initial=0)), int((steps > 0).sum())
 
 
 def members(body: bytes, at: int) -> list[Member]:
@@ -158,14 +182,6 @@ def without_lone_surrogates(body: bytes) -> bytes:
     return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], body)
 
 
-def _depth(pattern: re.Pattern[bytes], body: bytes) -> int:
-    deepest = level = 0
-    for _, step in _brackets(pattern, body, 0):
-        level += step
-        deepest = max(deepest, level)
-    return deepest
-
-
 def _brackets(pattern: re.Pattern[bytes], body: bytes, at: int) -> Iterator[tuple[int, int]]:
     """Yield the end of each bracket that *pattern* finds from *at*, with 1 for opening and -1 for closing brackets.
 
@@ -200,6 +216,9 @@ Fields = Mapping[str, Any]
 
 # Far beyond the needs of tool schemas, far below the recursion limit.
 MAX_DEPTH = 200
+# A conversation of 20,000 messages in parts has 60,000 lists and objects. A million takes a second to decode: the
+# garbage collector walks through them again and again.
+MAX_CONTAINERS = 100_000
 
 _NAMES = {dict: "object", list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
 
@@ -207,8 +226,12 @@ _NAMES = {dict: "object", list: "list", str: "string", bool: "boolean", int: "nu
 def parse(body: bytes) -> dict[str, Any]:
     """Parse the body's object; the last of duplicate keys counts. BadBodyError if it is invalid."""
     start = len(BOM) if body.startswith(BOM) else 0
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and deeper_than(body, MAX_DEPTH):
-        raise BadBodyError(f"nested deeper than {MAX_DEPTH} levels")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
+        depth, containers = measure_nesting(body)
+        if depth > MAX_DEPTH:
+            raise BadBodyError(f"nested deeper than {MAX_DEPTH} levels")
+        if containers > MAX_CONTAINERS:
+            raise BadBodyError(f"more than {MAX_CONTAINERS:,} lists and objects")
     value = _decode_value(body[start:] if start else body, start)
     if not isinstance(value, dict):
         raise wrong("body", "object", value)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.dialect import memory_fields
 from memory_extproc.dialect.base import BodyControls, ChatRequest, Form, Placing, apply
-from memory_extproc.dialect.json_spans import MAX_DEPTH
+from memory_extproc.dialect.json_spans import MAX_CONTAINERS, MAX_DEPTH
 from memory_extproc.dialect.registry import dialect_for
 from memory_extproc.errors import BadBodyError
 from memory_extproc.model import MemoryType, Message, Role
@@ -283,6 +283,15 @@ def test_nesting_is_read_to_its_bound_and_refused_beyond() -> None:
     assert read(CHAT, nested(MAX_DEPTH)).asked == ""
     with pytest.raises(BadBodyError, match="nested deeper"):
         read(CHAT, nested(MAX_DEPTH + 1))
+
+
+def test_lists_and_objects_are_counted_without_those_in_strings() -> None:
+    def holding(count: int) -> bytes:
+        return b'{"messages": [], "x": ["\\"[[[[", ' + b", ".join([b"{}"] * (count - 3)) + b"]}"
+
+    assert read(CHAT, holding(MAX_CONTAINERS)).asked == ""
+    with pytest.raises(BadBodyError, match="more than 100,000 lists and objects"):
+        read(CHAT, holding(MAX_CONTAINERS + 1))
 
 
 @given(

@@ -6,8 +6,10 @@ import json
 import time
 
 import pytest
+from hypothesis import given
 
 from memory_extproc.dialect import json_spans
+from tests.unit.dialect.json_texts import values
 
 TOOL = {"name": "f", "parameters": {"properties": {"größe": {"enum": ["a]", "b}", '"'], "minimum": 1.0}}}}
 
@@ -20,6 +22,25 @@ def test_the_end_of_a_list_is_found_whatever_is_nested_in_it(count: int, ascii_o
     first, second = json_spans.members(body, 0)
     assert body[first.value : first.end] == value
     assert (second.name, body[second.value : second.end]) == ("after", b"[1]")
+
+
+def test_the_end_of_a_value_longer_than_what_is_decoded_at_once_is_found() -> None:
+    value = b"[" + b"[]," * 1000 + b'"' + b"[" * 300_000 + b'"]'
+    assert json_spans.value_end(b'{"a":' + value + b', "b": []}', 5) == 5 + len(value)
+
+
+@given(values)
+def test_nesting_is_measured_as_it_is_written(text: str) -> None:
+    def depth(value: object) -> int:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+        return 0 if inner is None else 1 + max(map(depth, inner), default=0)
+
+    def count(value: object) -> int:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+        return 0 if inner is None else 1 + sum(map(count, inner))
+
+    value = json.loads(text, object_pairs_hook=lambda pairs: {str(at): one for at, (_, one) in enumerate(pairs)})
+    assert json_spans.measure_nesting(text.encode()) == (depth(value), count(value))
 
 
 def test_numbers_of_any_length_and_control_characters_are_passed_over() -> None:

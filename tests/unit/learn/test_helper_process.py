@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from multiprocessing import spawn
 from pathlib import Path
 
 import pytest
@@ -29,8 +32,7 @@ PASTED = "2026-01-05 12:00:01 worker 7 finished in 31 ms\n" * 500
 async def helper() -> AsyncIterator[HelperProcess]:
     made = HelperProcess()
     yield made
-    if made._pool is not None:
-        made._pool.shutdown()
+    made.close()
 
 
 async def test_short_work_stays_in_this_process_and_long_work_leaves_it(helper: HelperProcess) -> None:
@@ -49,6 +51,25 @@ async def test_work_whose_process_is_killed_is_done_here_and_the_next_has_anothe
     await until(lambda: not is_running(first), "the process is gone")
     assert await helper.run(LONG + 1, os.getpid) != first
     assert await helper.run(LONG + 1, os.getpid) not in {first, os.getpid()}
+
+
+async def test_closing_ends_the_process_without_waiting_for_its_work(helper: HelperProcess) -> None:
+    pid = await helper.run(LONG + 1, os.getpid)
+    working = asyncio.create_task(helper.run(LONG + 1, time.sleep, 3600))
+    await until(lambda: helper._pool is not None and bool(helper._pool._pending_work_items), "it works")
+    working.cancel()
+    helper.close()
+    await until(lambda: not is_running(pid), "the process is gone")
+
+
+async def test_where_no_process_can_be_started_the_work_is_done_here(helper: HelperProcess) -> None:
+    python = spawn.get_executable()
+    spawn.set_executable("/nowhere")
+    try:
+        for _ in range(2):
+            assert await helper.run(LONG + 1, os.getpid) == os.getpid()
+    finally:
+        spawn.set_executable(python)
 
 
 def is_running(pid: int) -> bool:
