@@ -106,19 +106,19 @@ class OperatorCalls:
         tenant = fields.name("tenant_id", request.tenant_id)
         after = _read_token(fields, request.page_token) if request.page_token else None
         fields.check()
-        found = await self._facts.owners.page(after, limit + 1, tenant=tenant)
-        owners, _ = await self._facts.owners.totals()
+        found = await self._facts.owners.page(after, limit + 1, tenant=tenant, quarantined=request.quarantined)
+        totals = await self._facts.owners.totals()
         call.count = len(found[:limit])
         return pb.ListUsersResponse(
             users=map(_encode_entry, found[:limit]),
-            total=owners,
+            total=totals.owners,
             next_page_token=_write_token(found[limit - 1].owner) if len(found) > limit else "",
         )
 
     async def status(self, _: Call, __: pb.GetServerStatusRequest) -> pb.GetServerStatusResponse:
         facts = self._facts
         depth = await facts.journal.depth()
-        owners, memories = await facts.owners.totals()
+        totals = await facts.owners.totals()
         since, outcomes = facts.outcomes.counts()
         lines = await asyncio.to_thread(facts.audited, _AUDIT_LINES)
         consents = {} if facts.consent is None else await facts.consent.counts()
@@ -131,8 +131,9 @@ class OperatorCalls:
             outcomes_since=since,
             canary=facts.canary(),
             store_failing_s=facts.store_failing_for().total_seconds(),
-            users=owners,
-            memories=memories,
+            users=totals.owners,
+            memories=totals.memories,
+            quarantined=totals.quarantined,
             audit=map(json.loads, lines),
             consents={choice.value: count for choice, count in consents.items()},
             findings=findings,
@@ -209,6 +210,7 @@ def _encode_entry(entry: OwnerEntry) -> pb.UserEntry:
         kind=_KINDS.get(owner.kind, owner.kind.value),
         memories=entry.memories,
         updated_at=entry.updated_at,
+        quarantined=entry.quarantined,
     )
 
 

@@ -70,18 +70,19 @@ def users(
     api: Api,
     *,
     of_tenant: Annotated[str, typer.Option(help="only of this tenant")] = "",
+    quarantined: Annotated[bool, typer.Option(help="only users with memories in quarantine")] = False,
     limit: Annotated[int, typer.Option(min=1, help="maximum number of results")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List users with the number of their memories; for admins of no single tenant."""
-    found, total = api.list_pages("ListUsers", "users", limit, tenant_id=of_tenant)
+    found, total = api.list_pages("ListUsers", "users", limit, tenant_id=of_tenant, quarantined=quarantined)
     if as_json:
         show.show_json({"users": [show.plain(one) for one in found], "total": str(total)})  # as REST has it
         return
-    table = Table("user", "tenant", "kind", "memories", "last written")
+    table = Table("user", "tenant", "kind", "memories", "in quarantine", "last written")
     for one in found:
         name, whose = (Text(show.harmless(words)) for words in (one.user_id, one.tenant_id))
-        table.add_row(name, whose, one.kind, str(one.memories), _time(one.updated_at))
+        table.add_row(name, whose, one.kind, str(one.memories), str(one.quarantined), _time(one.updated_at))
     show.console().print(table if found else "nobody")
     show.console().print(f"{total} in all")
 
@@ -123,7 +124,7 @@ def status(api: Api, *, as_json: AsJson = False) -> None:
         show.show_json(show.plain(found))
         return
     out = show.console()
-    out.print(f"{found.memories} memories of {found.users} users")
+    out.print(f"{found.memories} memories of {found.users} users, {found.quarantined} in quarantine")
     out.print(f"{found.waiting_turns} turns wait, {found.dead_letters} dead letters")
     if found.HasField("canary"):
         out.print(f"canary found {found.canary:.0%}")

@@ -38,9 +38,13 @@ class OperatorPage:
         letters = await self._call("ListDeadLetters", pb.ListDeadLettersRequest(limit=_LETTERS), visit)
         query = visit.request.query
         asked = pb.ListUsersRequest(
-            limit=_USERS, tenant_id=query.get("tenant", ""), page_token=query.get("page", "")
+            limit=_USERS,
+            tenant_id=query.get("tenant", "").strip(),
+            page_token=query.get("page", ""),
+            quarantined="quarantined" in query,
         )
-        users = await self._call("ListUsers", asked, visit)
+        users: Any = await self._call("ListUsers", asked, visit)
+        filters = {"tenant": asked.tenant_id, **({"quarantined": "on"} if asked.quarantined else {})}
         planned = None
         if query.get("show") == "retention":
             wanted = pb.PlanRetentionRoundRequest(page_token=query.get("from", ""))
@@ -57,10 +61,8 @@ class OperatorPage:
             since=moment(shown["outcomes_since"]),
             outcomes=sorted(shown["outcomes"].items(), key=lambda one: -int(one[1])),
             users=[{**one, "updated": moment(one["updated_at"])} for one in to_json(users, verbose=True)["users"]],
-            tenant=asked.tenant_id,
-            following=urlencode({"tenant": asked.tenant_id, "page": users.next_page_token})
-            if users.next_page_token
-            else "",
+            filters=filters,
+            following=urlencode({**filters, "page": users.next_page_token}) if users.next_page_token else "",
             planned=None if planned is None else to_json(planned, verbose=True),
             hashed=flat.get("privacy.hash_user_ids") == "true",
             sections=sorted(flat.items()),

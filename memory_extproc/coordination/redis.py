@@ -19,7 +19,7 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import check_registered
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import LedgerJob, LedgerMarks, Owner
-from memory_extproc.ports import Changes, KeyWrapper, OwnerEntry
+from memory_extproc.ports import Changes, KeyWrapper, OwnerEntry, OwnerTotals
 
 _GLANCE = timedelta(milliseconds=60)  # how long a request waits for the version of cached data
 # A sorted set holds each owner's record keys with their expiry, so that they can be found and deleted. The server's
@@ -203,17 +203,23 @@ class RedisCoordination:
 
 # The registry of owners: names in a sorted set of equal scores, which Redis keeps in the order of their bytes.
 
-# KEYS: names, counts, total. ARGV: name, memories, time.
+# KEYS: names, counts, totals, names of those with memories in quarantine. ARGV: name, memories, time, quarantined.
 _PUT_OWNER = """
-local before = redis.call('HGET', KEYS[2], ARGV[1])
-local counted = before and tonumber(string.match(before, '^%d+')) or 0
-redis.call('INCRBY', KEYS[3], tonumber(ARGV[2]) - counted)
+local before = redis.call('HGET', KEYS[2], ARGV[1]) or '0 0 0'
+local memories, quarantined = string.match(before, '^(%d+) %d+ (%d+)')
+redis.call('HINCRBY', KEYS[3], 'memories', ARGV[2] - (memories or 0))
+redis.call('HINCRBY', KEYS[3], 'quarantined', ARGV[4] - (quarantined or 0))
 if ARGV[2] == '0' then
   redis.call('ZREM', KEYS[1], ARGV[1])
   redis.call('HDEL', KEYS[2], ARGV[1])
 else
   redis.call('ZADD', KEYS[1], 0, ARGV[1])
-  redis.call('HSET', KEYS[2], ARGV[1], ARGV[2] .. ' ' .. ARGV[3])
+  redis.call('HSET', KEYS[2], ARGV[1], table.concat(ARGV, ' ', 2))
+end
+if ARGV[4] == '0' then
+  redis.call('ZREM', KEYS[4], ARGV[1])
+else
+  redis.call('ZADD', KEYS[4], 0, ARGV[1])
 end
 return 1
 """
@@ -224,32 +230,38 @@ class RedisOwners:
 
     def __init__(self, link: RedisLink, *, prefix: str = "memory-extproc") -> None:
         self._link, self._client = link, link.client
-        self._names, self._counts, self._total = (
-            f"{prefix}:{{owners}}:{what}" for what in ("names", "counts", "memories")
+        self._names, self._counts, self._totals, self._quarantined = (
+            f"{prefix}:{{owners}}:{what}" for what in ("names", "counts", "totals", "quarantined")
         )
         self._put = self._client.register_script(_PUT_OWNER)
 
     async def put(self, entry: OwnerEntry) -> None:
-        args: list[str | int] = [_owner_name(entry.owner), entry.memories, int(entry.updated_at.timestamp())]
-        await self._link.limit_time(self._put(keys=[self._names, self._counts, self._total], args=args))
+        at = int(entry.updated_at.timestamp())
+        args: list[str | int] = [_owner_name(entry.owner), entry.memories, at, entry.quarantined]
+        keys = [self._names, self._counts, self._totals, self._quarantined]
+        await self._link.limit_time(self._put(keys=keys, args=args))
 
-    async def page(self, after: Owner | None, limit: int, *, tenant: str = "") -> Sequence[OwnerEntry]:
+    async def page(
+        self, after: Owner | None, limit: int, *, tenant: str = "", quarantined: bool = False
+    ) -> Sequence[OwnerEntry]:
         first, last = (f"[{tenant}\0", f"({tenant}\1") if tenant else ("-", "+")
         if after is not None:
             first = f"({_owner_name(after)}"
-        names = await self._link.limit_time(self._client.zrangebylex(self._names, first, last, 0, limit))
+        listed = self._quarantined if quarantined else self._names
+        names = await self._link.limit_time(self._client.zrangebylex(listed, first, last, 0, limit))
         counts = await self._link.limit_time(self._client.hmget(self._counts, names)) if names else []
         found = []
         for name, count in zip(names, counts, strict=True):
             if count is not None:  # it went between the two
-                memories, _, at = bytes(count).partition(b" ")
+                memories, at, *held = map(int, bytes(count).split())
                 whose = Owner(*bytes(name).decode("utf-8", "surrogatepass").split("\0", 1))
-                found.append(OwnerEntry(whose, int(memories), datetime.fromtimestamp(int(at), UTC)))
+                found.append(OwnerEntry(whose, memories, datetime.fromtimestamp(at, UTC), *held))
         return found
 
-    async def totals(self) -> tuple[int, int]:
+    async def totals(self) -> OwnerTotals:
         owners = await self._link.limit_time(self._client.zcard(self._names))
-        return int(owners), int(await self._link.limit_time(self._client.get(self._total)) or 0)
+        totals = await self._link.limit_time(self._client.hmget(self._totals, ["memories", "quarantined"]))
+        return OwnerTotals(int(owners), *(int(one or 0) for one in totals))
 
 
 def _owner_name(owner: Owner) -> str:

@@ -17,7 +17,7 @@ from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, Sqlite
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Changes, Now, OwnerEntry
+from memory_extproc.ports import Changes, Now, OwnerEntry, OwnerTotals
 
 # Statements are separated by a semicolon and an empty line. Owners are stored by key, never by name.
 _SCHEMA = Schema(
@@ -338,40 +338,54 @@ class SqliteLedger(SqliteBacked):
 
 # The registry of owners in a SQLite file of its own: no other file names owners.
 
-_OWNERS_SCHEMA = Schema(
-    application=0x6D65786F,  # "mexo"
-    version=1,
-    script="""
+_OWNERS_SCRIPT = """
 CREATE TABLE owners (
     tenant TEXT NOT NULL,
     user TEXT NOT NULL,
     memories INTEGER NOT NULL,
     updated REAL NOT NULL,
+    quarantined INTEGER NOT NULL,
     PRIMARY KEY (tenant, user)
 ) WITHOUT ROWID;
 
-CREATE TABLE totals (id INTEGER PRIMARY KEY, owners INTEGER NOT NULL, memories INTEGER NOT NULL);
+CREATE INDEX owners_quarantined ON owners (tenant, user) WHERE quarantined > 0;
 
-INSERT INTO totals VALUES (1, 0, 0);
+CREATE TABLE totals (
+    id INTEGER PRIMARY KEY, owners INTEGER NOT NULL, memories INTEGER NOT NULL, quarantined INTEGER NOT NULL
+);
+
+INSERT INTO totals VALUES (1, 0, 0, 0);
 
 CREATE TRIGGER owner_added AFTER INSERT ON owners BEGIN
-    UPDATE totals SET owners = owners + 1, memories = memories + new.memories; END;
+    UPDATE totals SET owners = owners + 1, memories = memories + new.memories,
+        quarantined = quarantined + new.quarantined; END;
 
 CREATE TRIGGER owner_changed AFTER UPDATE ON owners BEGIN
-    UPDATE totals SET memories = memories + new.memories - old.memories; END;
+    UPDATE totals SET memories = memories + new.memories - old.memories,
+        quarantined = quarantined + new.quarantined - old.quarantined; END;
 
 CREATE TRIGGER owner_removed AFTER DELETE ON owners BEGIN
-    UPDATE totals SET owners = owners - 1, memories = memories - old.memories; END
-""",
+    UPDATE totals SET owners = owners - 1, memories = memories - old.memories,
+        quarantined = quarantined - old.quarantined; END
+"""
+_OWNERS_SCHEMA = Schema(
+    application=0x6D65786F,  # "mexo"
+    version=2,
+    script=_OWNERS_SCRIPT,
+    # The file is counted anew from the store where it is empty, so an older one is replaced.
+    upgrades={1: f"DROP TABLE owners;\n\nDROP TABLE totals;\n{_OWNERS_SCRIPT}"},
 )
 _PUT_OWNER = """
-INSERT INTO owners (tenant, user, memories, updated) VALUES (?, ?, ?, ?)
-ON CONFLICT (tenant, user) DO UPDATE SET memories = excluded.memories, updated = excluded.updated
+INSERT INTO owners (tenant, user, memories, updated, quarantined) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (tenant, user) DO UPDATE
+SET memories = excluded.memories, updated = excluded.updated, quarantined = excluded.quarantined
 """
 _OWNERS = """
-SELECT tenant, user, memories, updated FROM owners WHERE (tenant, user) > (?, ?) AND tenant <= ?
+SELECT tenant, user, memories, updated, quarantined FROM owners {}(tenant, user) > (?, ?) AND tenant <= ?
 ORDER BY tenant, user LIMIT ?
 """
+_ALL_OWNERS = _OWNERS.format("WHERE ")
+_QUARANTINED_OWNERS = _OWNERS.format("INDEXED BY owners_quarantined WHERE quarantined > 0 AND ")
 
 
 class SqliteOwners(SqliteBacked):
@@ -383,20 +397,24 @@ class SqliteOwners(SqliteBacked):
     async def put(self, entry: OwnerEntry) -> None:
         name, at = (entry.owner.tenant, entry.owner.user), entry.updated_at.timestamp()
         if entry.memories:
-            await self._file.execute(_PUT_OWNER, (*name, entry.memories, at))
+            await self._file.execute(_PUT_OWNER, (*name, entry.memories, at, entry.quarantined))
         else:
             await self._file.execute("DELETE FROM owners WHERE tenant = ? AND user = ?", name, scrub=True)
 
-    async def page(self, after: Owner | None, limit: int, *, tenant: str = "") -> Sequence[OwnerEntry]:
+    async def page(
+        self, after: Owner | None, limit: int, *, tenant: str = "", quarantined: bool = False
+    ) -> Sequence[OwnerEntry]:
         # U+10FFFF sorts behind every tenant's name.
         last = tenant or "\U0010ffff"
         first = max((tenant, ""), ("", "") if after is None else (after.tenant, after.user))
-        rows = self._file.read_all(_OWNERS, (*first, last, limit))
-        return [OwnerEntry(Owner(row[0], row[1]), row[2], datetime.fromtimestamp(row[3], UTC)) for row in rows]
+        rows = self._file.read_all(_QUARANTINED_OWNERS if quarantined else _ALL_OWNERS, (*first, last, limit))
+        return [
+            OwnerEntry(Owner(row[0], row[1]), row[2], datetime.fromtimestamp(row[3], UTC), row[4]) for row in rows
+        ]
 
-    async def totals(self) -> tuple[int, int]:
-        row = self._file.read("SELECT owners, memories FROM totals", ())
-        return (0, 0) if row is None else (int(row[0]), int(row[1]))
+    async def totals(self) -> OwnerTotals:
+        row = self._file.read("SELECT owners, memories, quarantined FROM totals", ())
+        return OwnerTotals(0, 0, 0) if row is None else OwnerTotals(*map(int, row))
 
 
 # Only kinds of records that are registered are kept: a forget erases by the registry (model/records.py).

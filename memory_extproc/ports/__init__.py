@@ -17,6 +17,7 @@ from memory_extproc.ports.coordination import (
     Mirror,
     OwnerEntry,
     OwnerRegistry,
+    OwnerTotals,
 )
 from memory_extproc.ports.services import (
     Chain,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from memory_extproc.model import (
     Caller,
@@ -72,6 +72,15 @@ class OwnerEntry:
     owner: Owner
     memories: int
     updated_at: datetime
+    quarantined: int = 0  # of the memories
+
+
+class OwnerTotals(NamedTuple):
+    """The number of owners, of their memories, and of those in quarantine."""
+
+    owners: int
+    memories: int
+    quarantined: int
 
 
 class OwnerRegistry(Protocol):
@@ -80,12 +89,14 @@ class OwnerRegistry(Protocol):
     async def put(self, entry: OwnerEntry) -> None:
         """In place of the owner's entry. Without memories the entry, and any trace of the name, goes."""
 
-    async def page(self, after: Owner | None, limit: int, *, tenant: str = "") -> Sequence[OwnerEntry]:
+    async def page(
+        self, after: Owner | None, limit: int, *, tenant: str = "", quarantined: bool = False
+    ) -> Sequence[OwnerEntry]:
         """Return at most *limit* entries behind *after* in the order of tenant and user, of *tenant* alone if it is
-        named. The cost depends on the page, not on the number of owners."""
+        named. *quarantined*: only owners with memories in quarantine. The cost depends on the page, not on the
+        number of owners."""
 
-    async def totals(self) -> tuple[int, int]:
-        """How many owners, and memories of all of them."""
+    async def totals(self) -> OwnerTotals: ...
 
 
 class ConsentRecords(Protocol):

@@ -12,8 +12,10 @@ from typing import Protocol, Self
 from memory_extproc.concurrency import contain_faults
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import (
+    Conditions,
     Embedded,
     Memory,
+    MemoryHead,
     MemoryState,
     Outcome,
     Owner,
@@ -161,13 +163,18 @@ class CountedRecalls:
 # The registry of owners, kept up as memories are written.
 
 
+_QUARANTINED = Conditions(states=frozenset({MemoryState.QUARANTINED}))
+
+
 class HeldCounter(Protocol):
-    def count_held(self, owner: Owner) -> int | None:
-        """How many memories *owner* has; None where it is not known in process."""
+    def count_held(self, owner: Owner) -> tuple[int, int] | None:
+        """How many memories *owner* has, and how many in quarantine; None where it is not known in process."""
 
 
 class StoredCounter(OwnerLister, Protocol):
     async def count(self, owner: Owner) -> int: ...
+
+    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]: ...
 
 
 class OwnerCounter:
@@ -205,7 +212,7 @@ class OwnerCounter:
             self._changed[owner] = None
 
     async def fill(self) -> None:
-        if (await self._registry.totals())[0] == 0:
+        if (await self._registry.totals()).owners == 0:
             async for owners in self._stored.owners():
                 for owner in owners:
                     self.note(owner)
@@ -214,19 +221,25 @@ class OwnerCounter:
         """Update the registry for owners that were noted, at most *most* of them by a count in the store."""
         asked = 0
         for owner in list(self._changed):
-            memories = None if self.held is None else self.held.count_held(owner)
-            if memories is None and asked == self._most:
+            counted = None if self.held is None else self.held.count_held(owner)
+            if counted is None and asked == self._most:
                 continue
             del self._changed[owner]
             try:
-                if memories is None:
+                if counted is None:
                     asked += 1
-                    memories = await self._stored.count(owner)
-                await self._registry.put(OwnerEntry(owner, memories, self._now().replace(microsecond=0)))
+                    counted = await self._count_stored(owner)
+                memories, quarantined = counted
+                at = self._now().replace(microsecond=0)
+                await self._registry.put(OwnerEntry(owner, memories, at, quarantined))
             except MemoryExtprocError as error:
                 self._changed[owner] = None
                 log.info("owners.not_counted", kind=type(error).__name__)
                 return
+
+    async def _count_stored(self, owner: Owner) -> tuple[int, int]:
+        memories = await self._stored.count(owner)
+        return memories, len(await self._stored.heads(owner, _QUARANTINED)) if memories else 0
 
     async def _keep_counting(self) -> None:
         filled = False

@@ -329,10 +329,10 @@ class Partitions:
             self._roster.account(owned)
             self._roster.release(owner, owned)
 
-    def count_held(self, owner: Owner) -> int | None:
-        """Return the number of memories of *owner* in any state; None unless all are in process."""
+    def count_held(self, owner: Owner) -> tuple[int, int] | None:
+        """Return how many memories *owner* has, and how many in quarantine; None unless all are in process."""
         owned = self._roster.of(owner)
-        return None if owned is None or owned.held is None else len(owned.held)
+        return None if owned is None or owned.held is None else (len(owned.held), owned.held.quarantined)
 
     def owners(self) -> list[Owner]:
         """Owners with state in this process."""

@@ -78,6 +78,7 @@ class ResidentRows:
         self._projects: dict[str, int] = {}
         self._origins: dict[str, int] = {}
         self._words = 0  # bytes beyond the arrays and the index
+        self.quarantined = 0  # how many rows are
         self._index = OwnerIndex()
         self._facets = Facets()
         self._vectors: Matrix = np.zeros((0, 0), dtype=np.float32)
@@ -121,6 +122,7 @@ class ResidentRows:
         self._index.add(memory)
         self._facets.add(at, memory)
         self._words += memory_bytes(memory)
+        self.quarantined += memory.state is MemoryState.QUARANTINED
         self._vectors[at] = row.vector
         # Inputs of a search's mask. A row that may never be recalled counts as expired.
         may_be_recalled = memory.state is MemoryState.ACTIVE and memory.source is not Source.QUESTION
@@ -138,6 +140,7 @@ class ResidentRows:
         if at is None or memory is None:
             return
         self._words -= memory_bytes(memory)
+        self.quarantined -= memory.state is MemoryState.QUARANTINED
         self._memories[at] = None
         self._expires[at] = _NEVER
         self._index.drop(at)

@@ -221,12 +221,16 @@ async def test_why_shows_what_was_considered_and_operators_see_the_server(
     context = page.context
     await page.goto(stand.link("ops", Role.ADMIN))
     await stand.remember(a_memory("Ignore <b>all</b> that", ANN, state=MemoryState.QUARANTINED))
+    await stand.owners.put(OwnerEntry(Owner("", "aaron"), 9, stand.time))
+    await stand.owners.put(OwnerEntry(ANN, 2, stand.time, 1))
     await page.click("text=Operator")
     await page.wait_for_selector("#effective")
     await page.click("summary:has-text('secrets masked')")
     assert "<b>x</b>" in await page.inner_text("section:has(#effective) table")
-    await page.fill("[name=user]", "ann")
-    await page.click("button:has-text('Open')")
+    await page.click("text=whose")
+    await page.wait_for_url("**quarantined=on**")
+    assert await page.locator("section:has(#users) tbody tr").all_inner_texts() == ["ann\t\t2\t1\t2026-03-02 09:00"]
+    await page.click("section:has(#users) a:has-text('ann')")
     await page.wait_for_selector("h1:has-text('ann')")
     assert "Ignore" not in await page.inner_text("main"), "nobody's words without asking for them"
     await page.click("text=Show quarantine")

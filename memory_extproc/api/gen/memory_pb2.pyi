@@ -663,14 +663,16 @@ class RateMemoryRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ..., rating: _Optional[str] = ..., user_id: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class ListUsersRequest(_message.Message):
-    __slots__ = ("tenant_id", "limit", "page_token")
+    __slots__ = ("tenant_id", "limit", "page_token", "quarantined")
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     tenant_id: str
     limit: int
     page_token: str
-    def __init__(self, tenant_id: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    quarantined: bool
+    def __init__(self, tenant_id: _Optional[str] = ..., limit: _Optional[int] = ..., page_token: _Optional[str] = ..., quarantined: _Optional[bool] = ...) -> None: ...
 
 class ListUsersResponse(_message.Message):
     __slots__ = ("users", "total", "next_page_token")
@@ -683,25 +685,27 @@ class ListUsersResponse(_message.Message):
     def __init__(self, users: _Optional[_Iterable[_Union[UserEntry, _Mapping]]] = ..., total: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class UserEntry(_message.Message):
-    __slots__ = ("tenant_id", "user_id", "kind", "memories", "updated_at")
+    __slots__ = ("tenant_id", "user_id", "kind", "memories", "updated_at", "quarantined")
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
     USER_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     MEMORIES_FIELD_NUMBER: _ClassVar[int]
     UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     tenant_id: str
     user_id: str
     kind: str
     memories: int
     updated_at: _timestamp_pb2.Timestamp
-    def __init__(self, tenant_id: _Optional[str] = ..., user_id: _Optional[str] = ..., kind: _Optional[str] = ..., memories: _Optional[int] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    quarantined: int
+    def __init__(self, tenant_id: _Optional[str] = ..., user_id: _Optional[str] = ..., kind: _Optional[str] = ..., memories: _Optional[int] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., quarantined: _Optional[int] = ...) -> None: ...
 
 class GetServerStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetServerStatusResponse(_message.Message):
-    __slots__ = ("waiting_turns", "oldest_waiting_at", "dead_letters", "outcomes", "outcomes_since", "canary", "store_failing_s", "users", "memories", "audit", "consents", "findings", "examined_at")
+    __slots__ = ("waiting_turns", "oldest_waiting_at", "dead_letters", "outcomes", "outcomes_since", "canary", "store_failing_s", "users", "memories", "audit", "consents", "findings", "examined_at", "quarantined")
     class OutcomesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -729,6 +733,7 @@ class GetServerStatusResponse(_message.Message):
     CONSENTS_FIELD_NUMBER: _ClassVar[int]
     FINDINGS_FIELD_NUMBER: _ClassVar[int]
     EXAMINED_AT_FIELD_NUMBER: _ClassVar[int]
+    QUARANTINED_FIELD_NUMBER: _ClassVar[int]
     waiting_turns: int
     oldest_waiting_at: _timestamp_pb2.Timestamp
     dead_letters: int
@@ -742,7 +747,8 @@ class GetServerStatusResponse(_message.Message):
     consents: _containers.ScalarMap[str, int]
     findings: _containers.RepeatedCompositeFieldContainer[Finding]
     examined_at: _timestamp_pb2.Timestamp
-    def __init__(self, waiting_turns: _Optional[int] = ..., oldest_waiting_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., dead_letters: _Optional[int] = ..., outcomes: _Optional[_Mapping[str, int]] = ..., outcomes_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., canary: _Optional[float] = ..., store_failing_s: _Optional[float] = ..., users: _Optional[int] = ..., memories: _Optional[int] = ..., audit: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., consents: _Optional[_Mapping[str, int]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., examined_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    quarantined: int
+    def __init__(self, waiting_turns: _Optional[int] = ..., oldest_waiting_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., dead_letters: _Optional[int] = ..., outcomes: _Optional[_Mapping[str, int]] = ..., outcomes_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., canary: _Optional[float] = ..., store_failing_s: _Optional[float] = ..., users: _Optional[int] = ..., memories: _Optional[int] = ..., audit: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., consents: _Optional[_Mapping[str, int]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., examined_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., quarantined: _Optional[int] = ...) -> None: ...
 
 class Finding(_message.Message):
     __slots__ = ("check", "verdict", "seen", "mend")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -136,6 +137,10 @@ async def test_what_is_not_recallable_is_never_found_but_counted_and_kept(hidden
         assert [one.memory.content for one in searched.found] == ["shown"]
         assert searched.total == (2 if filled else None)
         assert list(await partitions.get(ANN, [hidden.memory.id])) == [hidden.memory]
+        quarantined = int(hidden.memory.state is MemoryState.QUARANTINED)
+        assert partitions.count_held(ANN) == ((2, quarantined) if filled else None)
+        await partitions.put(ANN, [replace(hidden, memory=replace(hidden.memory, state=MemoryState.ACTIVE))])
+        assert partitions.count_held(ANN) == ((2, 0) if filled else None), "released, it is in quarantine no longer"
 
 
 async def test_a_memory_expires_while_it_is_held() -> None:
