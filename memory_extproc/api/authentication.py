@@ -110,6 +110,7 @@ class ProxyOptions:
     user_header: str = "x-authz-user-id"
     tenant_header: str = "x-authz-tenant-id"
     roles_header: str = ""  # empty: every caller has the user role
+    projects_header: str = ""  # empty: no caller is a member of a project
     names: tuple[str, ...] = ()  # globs over certificate names of proxies that are not on this machine
 
 
@@ -132,7 +133,8 @@ class TrustedProxy:
         if not user or tenant is None:
             raise unauthenticated_error()
         roles = ",".join(headers.all(options.roles_header)) if options.roles_header else ""
-        return _principal(Means.TRUSTED_PROXY, tenant, user, roles_of(_words(roles)))
+        principal = _principal(Means.TRUSTED_PROXY, tenant, user, roles_of(_words(roles)))
+        return replace(principal, projects=_projects_in(headers.all(options.projects_header)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +245,17 @@ def _words(given: Any) -> list[str]:
     if isinstance(given, str):
         return given.replace(",", " ").split()
     return [one for one in given if isinstance(one, str)] if isinstance(given, list) else []
+
+
+def _projects_in(values: Sequence[str]) -> tuple[str, ...]:
+    """The projects in a header: a JSON list, as Envoy writes one of its metadata, or names separated by commas."""
+    if len(values) != 1:
+        return ()  # sent twice, it may be the client's
+    try:
+        listed = msgspec.json.decode(values[0].encode("utf-8", "surrogatepass"), type=list[Any])
+    except (msgspec.DecodeError, UnicodeError):
+        listed = [name.strip(" \t") for name in values[0].split(",")]
+    return tuple(name for name in names_in(listed) if LOST not in name)
 
 
 def _key_in(authorization: str) -> str:

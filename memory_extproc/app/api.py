@@ -312,6 +312,7 @@ class Proofs:
             user_header=identity.user_header,
             tenant_header=identity.tenant_header,
             roles_header=api.trusted_proxy.roles_header,
+            projects_header=api.trusted_proxy.projects_header if shares else "",
             names=api.trusted_proxy.names,
         )
         ways: list[CredentialVerifier] = []

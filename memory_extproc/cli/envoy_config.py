@@ -199,6 +199,8 @@ def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
         user_header=settings.identity.user_header,
         tenant_header=settings.identity.tenant_header,
         roles_header=settings.api.trusted_proxy.roles_header,
+        projects_header=settings.api.trusted_proxy.projects_header,
+        projects=settings.identity.metadata_projects,
         message_timeout=settings.message_timeout,
         health_interval=settings.envoy.health_interval,
         route_timeout=settings.envoy.route_timeout,
@@ -278,7 +280,7 @@ def _rest(faults: list[str], settings: Settings, asked: Asked) -> RestApi:
             address = f"{sidecar.rpartition(':')[0]}:{split_address(listening)[1]}"
     if not address.startswith("unix:"):
         _parse_option(faults, "--api", split_address, address)
-    return RestApi(address)
+    return RestApi(address, page=settings.console.page)
 
 
 def _jwt_verification(faults: list[str], settings: Settings, asked: Asked) -> Verified | None:

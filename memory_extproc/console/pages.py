@@ -39,7 +39,7 @@ from memory_extproc.console.sessions import (
     csrf_token,
     follow_link,
 )
-from memory_extproc.model import Consent, MemoryState, MemoryType, Owner, Source
+from memory_extproc.model import Consent, MemoryState, MemoryType, Outcome, Owner, Source, TurnOutcome
 from memory_extproc.model.headers import Headers
 from memory_extproc.model.turn import message_id_of
 from memory_extproc.ports import Coordination
@@ -509,6 +509,28 @@ _SOURCES: Mapping[str, str] = {
     Source.LLM: "learned from a chat by a language model",
     Source.API: "added by you or for you",
 }
+_ORIGINS = (("app", "Application"), ("model", "Model"), ("route", "Route"))
+# Why a request left with or without memories, or its turn was not learned. Rarer reasons are shown by their names.
+_OUTCOMES: Mapping[str, str] = {
+    Outcome.USED: "memories were used",
+    Outcome.NOTHING_RELEVANT: "no memory was relevant enough",
+    Outcome.EMPTY: "nothing is remembered yet",
+    Outcome.SKIPPED_FACT: "a question of general knowledge",
+    Outcome.SKIPPED_GREETING: "a greeting",
+    Outcome.SKIPPED_TOOL: "a call of a tool",
+    Outcome.OPTED_OUT: "the application asked for none",
+    Outcome.DISABLED: "the operator has disabled memory here",
+    Outcome.NO_CONSENT: "there is no consent to it (see Settings)",
+    Outcome.OUT_OF_TIME: "memory was too slow",
+    Outcome.OVERLOADED: "the server was overloaded",
+    Outcome.UNAVAILABLE: "memory was unavailable",
+    Outcome.SHADOWED: "a trial run that sends nothing to the model",
+    Outcome.CONTROL: "a comparison without memory",
+    TurnOutcome.INCOGNITO: "an incognito conversation",
+    TurnOutcome.NOT_ASKED: "storing was disabled for this request",
+    TurnOutcome.NOT_OK: "the model did not answer",
+    TurnOutcome.FORGOTTEN: "it was forgotten",
+}
 _TYPES: Mapping[str, str] = {
     MemoryType.SEMANTIC: "fact",
     MemoryType.PROCEDURAL: "how to",
@@ -521,6 +543,7 @@ def shown_memory(memory: Any) -> dict[str, Any]:
     """A memory as the templates show it. Every text is escaped there."""
     plain = to_json(memory, verbose=False)
     subject = plain.get("metadata", {}).get("subject", "")
+    origin = dict(part.partition("=")[::2] for part in plain.get("origin", "").split())
     return {
         **plain,
         "subject": subject if isinstance(subject, str) else "",
@@ -528,6 +551,7 @@ def shown_memory(memory: Any) -> dict[str, Any]:
         "rating": plain.get("metadata", {}).get("rating", ""),
         "suspicion": plain.get("metadata", {}).get("suspicion", "suspicious"),
         "known_from": _SOURCES.get(plain["source"], plain["source"]),
+        "through": [(words, origin[name]) for name, words in _ORIGINS if name in origin],
         "created": moment(plain.get("created_at", "")),
         "updated": moment(plain.get("updated_at", "")),
         "until": moment(plain.get("valid_to", "") or plain.get("updated_at", "")),
@@ -551,6 +575,10 @@ def subject_words(subject: str, content: str) -> str:
 
 def moment(stamp: str) -> str:
     return stamp[:16].replace("T", " ")
+
+
+def outcome_words(outcome: str) -> str:
+    return _OUTCOMES.get(outcome, outcome.replace("_", " "))
 
 
 def _subject_of(memory: Mapping[str, Any]) -> str:
@@ -610,13 +638,15 @@ def templates() -> Environment:
     """Made at the first page, so that a sidecar without visitors has nothing of it in memory."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
 
-    return Environment(
+    made = Environment(
         loader=PackageLoader("memory_extproc.console"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["outcome"] = outcome_words
+    return made
 
 
 @cache

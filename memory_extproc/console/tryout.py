@@ -9,17 +9,20 @@ from datetime import timedelta
 from typing import Any
 
 import aiohttp
+import grpc
 from aiohttp import web
 
+from memory_extproc.api.call import RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
+from memory_extproc.api.review import DROPPED
 from memory_extproc.api.service import MemoryService
 from memory_extproc.console.pages import Pages, Visit, shown_memory
 from memory_extproc.console.sessions import PATH
-from memory_extproc.model import JournalState
+from memory_extproc.model import JournalState, Outcome
 
 _ANSWER_BYTES = 256 * 1024
 _WAIT = timedelta(seconds=60)  # for a model's answer
-_ENDED = frozenset({JournalState.LEARNED, JournalState.DEAD})
+_ENDED = frozenset({JournalState.LEARNED, JournalState.DEAD, DROPPED})
 _TEXT = 4000  # characters of a message
 
 
@@ -51,35 +54,45 @@ class TryOut:
         explained: Any = await self._service.call(
             "ExplainRecall", pb.ExplainRecallRequest(text=text), visit.presented
         )
-        answer, outcome = await self._send(visit, text, session)
-        done, learned = await self._receipt(visit, session)
+        answer, status = await self._send(visit, text, session)
+        outcome = status.partition(";")[0]
+        trace = dict(part.partition("=")[::2] for part in status.split(";")).get("trace", "")
         return self._page(
             visit,
             session=session,
             said=text,
             answer=answer,
-            outcome=outcome.partition(";")[0],
-            trace=dict(part.partition("=")[::2] for part in outcome.split(";")).get("trace", ""),
-            block=explained.block,
-            learned=learned,
-            done=done,
+            outcome=outcome,
+            trace=trace,
+            block=explained.block if outcome == Outcome.USED else "",
+            **await self._read_receipt(visit, session, trace),
         )
 
     async def _show_learned(self, visit: Visit) -> web.StreamResponse:
         """The list alone, for the page that looks every second until the turn is learned."""
-        session = visit.request.query.get("session", "")[:64]
-        done, learned = await self._receipt(visit, session)
-        return self._page(visit, session=session, said="-", learned=learned, done=done)
+        session, trace = (visit.request.query.get(name, "")[:64] for name in ("session", "trace"))
+        learned = await self._read_receipt(visit, session, trace)
+        return self._page(visit, session=session, said="-", trace=trace, **learned)
 
-    async def _receipt(self, visit: Visit, session: str) -> tuple[bool, list[dict[str, Any]]]:
-        """Whether the session's newest turn is learned, and the memories that were made of it."""
-        asked = pb.ListTurnsRequest(session_id=session, limit=1)
-        turns: Any = await self._service.call("ListTurns", asked, visit.presented)
-        if not turns.turns:
-            return False, []
-        newest = pb.GetTurnRequest(id=turns.turns[0].id)
-        receipt: Any = await self._service.call("GetTurn", newest, visit.presented)
-        return receipt.state in _ENDED, [shown_memory(memory) for memory in receipt.learned]
+    async def _read_receipt(self, visit: Visit, session: str, trace: str) -> dict[str, Any]:
+        """The memories made of a request's turn, or of the session's newest; no state while it is unknown."""
+        wanted = trace
+        if not wanted:
+            asked = pb.ListTurnsRequest(session_id=session, limit=1)
+            turns: Any = await self._service.call("ListTurns", asked, visit.presented)
+            wanted = turns.turns[0].id if turns.turns else ""
+        try:
+            receipt: Any = await self._service.call("GetTurn", pb.GetTurnRequest(id=wanted), visit.presented)
+        except RefusedError as refused:
+            if refused.code is not grpc.StatusCode.NOT_FOUND:
+                raise
+            receipt = pb.TurnReceipt()
+        return {
+            "state": receipt.state,
+            "reason": receipt.reason,
+            "learned": [shown_memory(memory) for memory in receipt.learned],
+            "done": receipt.state in _ENDED,
+        }
 
     async def _send(self, visit: Visit, text: str, session: str) -> tuple[str, str]:
         """The model's answer, and the word of memory that came with it."""
@@ -102,7 +115,8 @@ class TryOut:
             return "The gateway cannot be reached, or its answer cannot be read.", ""
 
     def _page(self, visit: Visit, *, session: str, said: str = "", **found: Any) -> web.Response:
-        shown = {"answer": "", "outcome": "", "trace": "", "block": "", "learned": [], "done": False, **found}
+        words = dict.fromkeys(("answer", "outcome", "trace", "block", "state", "reason"), "")
+        shown = {**words, "learned": [], "done": False, **found}
         return self._pages.render("try.html", visit.principal, session=session, said=said, **shown)
 
 

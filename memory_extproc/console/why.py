@@ -79,7 +79,10 @@ class WhyPage:
             if refused.code is not grpc.StatusCode.UNIMPLEMENTED:
                 raise
             return None
-        return [{**to_json(one, verbose=False), "time": moment(one.at.ToJsonString())} for one in found.decisions]
+        return [
+            {**to_json(one, verbose=False), "time": one.at.ToJsonString()[:19].replace("T", " ")}
+            for one in found.decisions
+        ]
 
 
 def _show_explanation(explained: Any) -> dict[str, Any]:

@@ -297,25 +297,50 @@ _UNSENT = route_v3.RetryPolicy(
 
 
 def rest_routes(options: EnvoyOptions) -> list[route_v3.Route]:
-    """The API's routes, before the chat routes. ext_proc is off for them: there is nothing to recall."""
+    """The API's and the page's routes, before the chat routes. ext_proc is off: there is nothing to recall."""
     per_filter = {FILTER: Packed.pack(ext_proc_v3.ExtProcPerRoute(disabled=True))}
     # Not a plain prefix: /v1/memories, should an LLM API ever have it, is not ours.
     matches = {
         "memory_api": route_v3.RouteMatch(path_separated_prefix=PREFIX),
         "memory_api_verbs": route_v3.RouteMatch(prefix=f"{PREFIX}:"),
     }
-    action = route_v3.RouteAction(
-        cluster=API,
-        # The API rejects unknown host names (DNS rebinding). Envoy has checked the client's.
-        host_rewrite_literal="localhost",
-        append_x_forwarded_host=True,
-        timeout=options.route_timeout,
-        idle_timeout=options.idle_timeout,
-        retry_policy=_UNSENT,
-    )
+    common: dict[str, Any] = {
+        "cluster": API,
+        "timeout": options.route_timeout,
+        "idle_timeout": options.idle_timeout,
+        "retry_policy": _UNSENT,
+    }
+    # The API rejects unknown host names (DNS rebinding). Envoy has checked the client's.
+    action = route_v3.RouteAction(host_rewrite_literal="localhost", append_x_forwarded_host=True, **common)
+    actions = dict.fromkeys(matches, action)
+    if options.rest is not None and options.rest.page:
+        # With the name that the browser asked for (console.hosts): forms come from the same origin.
+        matches["memory_page"] = route_v3.RouteMatch(path_separated_prefix="/console")
+        actions["memory_page"] = route_v3.RouteAction(**common)
     return [
-        route_v3.Route(name=name, match=match, route=action, typed_per_filter_config=per_filter)
+        route_v3.Route(
+            name=name,
+            match=match,
+            route=actions[name],
+            typed_per_filter_config=per_filter,
+            request_headers_to_add=_name_projects(options),
+        )
         for name, match in matches.items()
+    ]
+
+
+def _name_projects(options: EnvoyOptions) -> list[core.HeaderValueOption]:
+    """Names the caller's projects, which Envoy's metadata holds, to the API; a client's own header goes."""
+    if not (options.projects and options.projects_header):
+        return []
+    namespace, _, keys = options.projects.partition(":")
+    place = ":".join((namespace, *keys.split(".")))
+    return [
+        core.HeaderValueOption(
+            header=core.HeaderValue(key=options.projects_header, value=f"%DYNAMIC_METADATA({place})%"),
+            append_action=core.HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
+            keep_empty_value=True,
+        )
     ]
 
 

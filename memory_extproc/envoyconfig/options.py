@@ -67,6 +67,7 @@ class RestApi:
     """The memory API, for clients that speak HTTP and JSON."""
 
     address: str  # host:port or unix:/path, as listen.console
+    page: bool = False  # the page is served there, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,8 @@ class EnvoyOptions:
     user_header: str
     tenant_header: str
     roles_header: str = ""  # the header with which a gateway grants roles in the memory API
+    projects_header: str = ""  # the header that names the caller's projects to the memory API
+    projects: str = ""  # its source: namespace:key.key in dynamic metadata
     message_timeout: timedelta  # above the sidecar's own deadline
     health_interval: timedelta
     route_timeout: timedelta  # of a whole exchange; zero: none
@@ -95,7 +98,8 @@ class EnvoyOptions:
 
     @property
     def identity_headers(self) -> tuple[str, ...]:
-        return tuple(name for name in (self.user_header, self.tenant_header, self.roles_header) if name)
+        names = (self.user_header, self.tenant_header, self.roles_header, self.projects_header)
+        return tuple(name for name in names if name)
 
     @property
     def forwarded_namespaces(self) -> tuple[str, ...]:

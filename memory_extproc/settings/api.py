@@ -65,6 +65,12 @@ class TrustedProxySection(Section):
         "role user. The gateway must set or remove this header in every request, or callers can "
         "grant themselves roles",
     )
+    projects_header: OptionalHeader = Field(
+        "",
+        description="header that lists the projects of which the caller is a member, as a JSON list or separated "
+        "by commas, for the memories that they share (scopes.project.recall); empty: not read. The gateway must "
+        "set or remove it in every request; envoy-config sets it from identity.metadata_projects",
+    )
     names: tuple[str, ...] = Field(
         (),
         description="names or globs (SAN or common name) of trusted proxies on other machines, which must "

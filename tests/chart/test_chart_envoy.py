@@ -17,6 +17,17 @@ from tests.fixtures.chart import CHART, ROOT, documents, one, rendered
 
 ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ROOT / ".tools/envoy/envoy/_bin/envoy"))
 Tree = dict[str, Any]
+SHARING = [
+    "api.enabled=true",
+    "config.api.auth={trusted_proxy}",
+    "config.api.insecure=true",
+    "config.api.audit.directory=/audit",
+    "api.route.enabled=true",
+    "api.route.hostnames={memory.example.com}",
+    "api.route.page=true",
+    "config.identity.metadata_projects=envoy.filters.http.ext_authz:groups.projects",
+    "config.api.trusted_proxy.projects_header=X-Authz-Projects",
+]
 
 
 def blocks(*settings: str, values: str = "raw-tls.yaml") -> dict[str, Any]:
@@ -47,7 +58,10 @@ def bootstrap(parts: dict[str, Any]) -> Tree:
                 {
                     "name": "all",
                     "domains": ["*"],
-                    "routes": [{"match": {"prefix": "/"}, "direct_response": {"status": 200}}],
+                    "routes": [
+                        *parts.get("6-routes.yaml", []),
+                        {"match": {"prefix": "/"}, "direct_response": {"status": 200}},
+                    ],
                 }
             ]
         },
@@ -88,10 +102,27 @@ def checked(tree: Tree, tmp_path: Path) -> None:
         ("default.yaml", ["gateway.type=raw", "gateway.observe.enabled=true"]),
         ("sidecar-raw.yaml", ["gateway.observe.enabled=true"]),
         ("semantic-router.yaml", ["gateway.observe.enabled=true", "gateway.stripControlHeaders=true"]),
+        ("sidecar-raw.yaml", SHARING),
     ],
 )
 def test_envoy_takes_the_blocks(values: str, settings: list[str], tmp_path: Path) -> None:
     checked(bootstrap(blocks(*settings, values=values)), tmp_path)
+
+
+def test_projects_are_named_to_the_api_as_envoy_config_does_and_by_no_client(tmp_path: Path) -> None:
+    parts = blocks(*SHARING, values="sidecar-raw.yaml")
+    strips = parts["1-at-the-edge.yaml"][0]["typed_config"]["mutations"]["request_mutations"]
+    assert {"remove": "x-authz-projects"} in strips
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({
+        "identity": {"metadata_projects": "envoy.filters.http.ext_authz:groups.projects"},
+        "api": {"trusted_proxy": {"projects_header": "x-authz-projects"}}, "console": {"page": True},
+    }))  # fmt: skip
+    [ours] = written("--rest", "--config", str(path), "--shape", "filter", "--identity", "strip")
+    added = [route["request_headers_to_add"] for route in ours["routes"]]
+    assert len(added) == len(parts["6-routes.yaml"]) == 3
+    for route, same in zip(parts["6-routes.yaml"], added, strict=True):
+        assert route["request_headers_to_add"] == same
 
 
 def patched(values: str, *settings: str) -> list[Tree]:
@@ -126,7 +157,8 @@ def test_envoy_takes_what_istio_is_told_to_patch(values: str, settings: list[str
 
 
 def written(*arguments: str) -> list[Tree]:
-    command = [sys.executable, "-m", "memory_extproc", "envoy-config", "--no-rest", *arguments]
+    command = [sys.executable, "-m", "memory_extproc", "envoy-config", *arguments]
+    command += [] if "--rest" in arguments else ["--no-rest"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     return documents(run.stdout)

@@ -19,7 +19,9 @@ from aiohttp.test_utils import TestServer
 from memory_extproc.api.authorization import RateLimits
 from memory_extproc.api.principal import Role
 from memory_extproc.console.sessions import COOKIE, LIFE, LINK_LIFE
+from memory_extproc.model import Caller, Owner, TurnOutcome
 from tests.fixtures.console import Answered, ConsoleStand
+from tests.fixtures.waiting import until
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -233,11 +235,18 @@ async def test_the_chat_box_speaks_as_its_reader_and_survives_any_gateway(tmp_pa
             fields = {"csrf": csrf, "text": "My dog is Rex", "session": "s"}
             shown = await post(stand, "/console/try", cookie, fields)
             assert "&lt;b&gt;Hello&lt;/b&gt;" in shown.text
-            assert "memory: used" in shown.text
+            assert "memories were used" in shown.text
             for _ in answers[1:]:
                 assert (await post(stand, "/console/try", cookie, fields)).status == 200
             assert (await post(stand, "/console/try", cookie, {**fields, "csrf": ""})).status == 403
-            assert (await page(stand, "/console/try/learned?session=s", cookie)).status == 200
+            assert "Nothing yet" in (await page(stand, "/console/try/learned?session=s", cookie)).text
+            stand.decisions.note(Caller(Owner("", "ann")), "r-1", TurnOutcome.INCOGNITO)
+
+            async def is_told() -> bool:
+                told = (await page(stand, "/console/try/learned?session=s&trace=r-1", cookie)).text
+                return "Nothing: an incognito conversation" in told and "hx-trigger" not in told
+
+            await until(is_told, "the reason is shown, and the page asks no more")
     assert heard == [("ann", "My dog is Rex")] * len(answers)
 
 

@@ -390,6 +390,34 @@ def test_roles_come_from_a_gateway_only_where_a_header_for_them_is_configured() 
     assert second.roles == frozenset({Role.ADMIN, Role.AUDITOR})
 
 
+@pytest.mark.parametrize(
+    ("sent", "members"),
+    [
+        (['["atlas", "a, b", "bor\u00e9al", 7, "", "z\\u0000"]'], ("atlas", "a, b", "bor\u00e9al")),
+        (["atlas, borealis"], ("atlas", "borealis")),
+        (["atlas"], ("atlas",)),
+        (["[]"], ()),
+        ([""], ()),
+        (['["atlas"', "x\ufffd"], ()),
+        (["x\ufffd, atlas"], ("atlas",)),
+        (["atlas", "borealis"], ()),
+        ([], ()),
+    ],
+)
+def test_projects_come_from_a_gateway_only_where_a_header_for_them_is_configured(
+    sent: list[str], members: tuple[str, ...]
+) -> None:
+    pairs = [("x-authz-user-id", "ann"), *(("x-projects", value) for value in sent)]
+    presented = Credentials("unix:", Headers(pairs))
+    plain, told = TrustedProxy(ProxyOptions()), TrustedProxy(ProxyOptions(projects_header="x-projects"))
+    first, second = plain.principal(presented), told.principal(presented)
+    assert first is not None
+    assert second is not None
+    assert (first.projects, second.projects) == ((), members)
+    elsewhere = Credentials("ipv4:192.0.2.7:1", Headers(pairs))
+    assert told.principal(elsewhere) is None
+
+
 def test_a_gateways_user_or_tenant_that_is_not_one_name_is_refused() -> None:
     proxy = TrustedProxy(ProxyOptions())
     for pairs in (

@@ -4,6 +4,7 @@ forges."""
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from memory_extproc import app
 from memory_extproc.model import Embedded, Owner
 from tests.builders import a_memory
 from tests.fixtures.envoy import Wiring
+from tests.fixtures.rest import RestStand
 from tests.fixtures.waiting import until
 from tests.fixtures.whole import WholeStand
 
@@ -83,6 +85,29 @@ async def test_a_projects_memories_reach_its_members_and_nobody_else(whole: Whol
         answer = await whole.say(ASKED, **stranger)
         assert SHARED not in whole.shown
         assert not answer.memory.startswith("used")
+
+
+async def test_members_see_what_a_project_shares_on_the_page_by_envoys_metadata(rest: RestStand) -> None:
+    rest.changes["identity"] = {"metadata_projects": f"{NAMESPACE}:projects"}
+    rest.changes["scopes"] = {"project": {"recall": True}}
+    rest.changes["api"] = {"trusted_proxy": {"projects_header": "x-authz-projects"}}
+    rest.changes["console"] = {"page": True}
+    rest.options = replace(
+        rest.options,
+        projects_header="x-authz-projects",
+        projects=f"{NAMESPACE}:projects",
+        metadata_namespaces=(NAMESPACE,),
+    )
+    await rest.start(WIRING)
+    await share(rest, SHARED, Owner.of_project("acme", "atlas"))
+    who, named, path = {"x_authz_tenant_id": "acme"}, {"x_memory_shared": "project:atlas"}, "/v1/memory?limit=5"
+    for projects in ("atlas", '["borealis", "atlas"]'):
+        assert SHARED in (await rest.rest("GET", "/console", **who, x_verified_projects=projects)).text
+        listed = (await rest.rest("GET", path, **who, **named, x_verified_projects=projects)).json["memories"]
+        assert [one["content"] for one in listed] == [SHARED]
+    for forged in ({"x_authz_projects": "atlas"}, {"x_authz_projects": "atlas", "x_verified_projects": "borealis"}):
+        assert SHARED not in (await rest.rest("GET", "/console", **who, **forged)).text
+        assert (await rest.rest("GET", path, **who, **named, **forged)).status == 403
 
 
 async def test_an_operators_memories_reach_everybody_of_the_tenant(whole: WholeStand) -> None:

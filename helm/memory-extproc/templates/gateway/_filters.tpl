@@ -20,6 +20,11 @@
 - {{ .tenantHeader }}
 {{- end }}
 {{- end -}}
+{{- range list "roles_header" "projects_header" }}
+{{- with dig "api" "trusted_proxy" . "" $.Values.config }}
+- {{ lower . }}
+{{- end }}
+{{- end -}}
 {{- end -}}
 
 {{/* At the edge: what a client must not say for itself. */}}
@@ -30,6 +35,20 @@
 {{- if .Values.gateway.stripControlHeaders }}
 {{ include "memory.controlHeaders" . }}
 {{- end }}
+{{- end -}}
+
+{{/* Names the caller's projects, which Envoy's metadata holds, to the memory API; as `memory-extproc envoy-config` writes it. */}}
+{{- define "memory.nameProjects" -}}
+{{- $header := dig "api" "trusted_proxy" "projects_header" "" .Values.config -}}
+{{- with dig "identity" "metadata_projects" "" .Values.config -}}
+{{- if $header -}}
+{{- $place := splitn ":" 2 . -}}
+request_headers_to_add:
+  - header: {key: {{ lower $header }}, value: {{ printf "%%DYNAMIC_METADATA(%s:%s)%%" $place._0 (replace "." ":" $place._1) | quote }}}
+    append_action: OVERWRITE_IF_EXISTS_OR_ADD
+    keep_empty_value: true
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "memory.stripFilter" -}}
