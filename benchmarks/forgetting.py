@@ -24,7 +24,17 @@ from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Embedded, ForgetScope, ForgetState, Memory, MemoryType, Owner, Source, digest
+from memory_extproc.model import (
+    Embedded,
+    ForgetScope,
+    ForgetState,
+    Memory,
+    MemoryType,
+    Owner,
+    Provenance,
+    Source,
+    digest,
+)
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus.options import MilvusOptions
@@ -64,7 +74,7 @@ def rows(owner: Owner, count: int) -> list[Embedded]:
                 updated_at=at,
                 session=f"s{n // 20}",
                 seq=n % 20,
-                metadata={"turn": digest("turn", str(n // 2))},
+                provenance=Provenance(turn=digest("turn", str(n // 2))),
             ),
             vector,
         )

@@ -26,8 +26,8 @@ from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits, LlmPro
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector, Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.messages import format_origin
 from memory_extproc.learn.messages import judge as remembered
-from memory_extproc.learn.messages import provenance
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import (
     ChatState,
@@ -36,6 +36,7 @@ from memory_extproc.model import (
     MemoryType,
     Message,
     Owner,
+    Provenance,
     Role,
     Source,
     Turn,
@@ -165,7 +166,7 @@ def _fact(name: str, at: int) -> Memory:
         source=Source.LLM,
         created_at=NOW,
         updated_at=NOW,
-        metadata={"subject": f"{name} service", "attribute": what, "value": f"{what}-{at}"},
+        provenance=Provenance(subject=f"{name} service", attribute=what, value=f"{what}-{at}"),
     )
 
 
@@ -225,7 +226,7 @@ class Bench:
             now=self.clock,
             rng=lambda: 0.0,
             holder="bench",
-            provenance=lambda turn: provenance(turn.origin),
+            format_origin=lambda turn: format_origin(turn.origin),
         )
         async with topics:
             for turn in said:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from memory_extproc.learn.chunking import ChunkLimits
 from memory_extproc.learn.messages import judge
-from memory_extproc.model import Caller, Memory, MemoryType, Owner, RecallRequest, Role, Source, Turn, digest
+from memory_extproc.model import (
+    Caller,
+    Memory,
+    MemoryType,
+    Owner,
+    Provenance,
+    RecallRequest,
+    Role,
+    Source,
+    Turn,
+    digest,
+)
 
 MONDAY = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 ANN = Owner("acme", "ann")
@@ -26,8 +38,12 @@ class Clock:
         return self.now
 
 
-def a_memory(content: str, owner: Owner = ANN, **changes: Any) -> Memory:
-    """An active semantic memory of Ann, made on Monday, with an id of its owner and words."""
+def a_memory(
+    content: str, owner: Owner = ANN, *, metadata: Mapping[str, Any] | None = None, **changes: Any
+) -> Memory:
+    """An active semantic memory of Ann, made on Monday, with an id of its owner and words.
+
+    *metadata*: its provenance in the stored form."""
     memory = Memory(
         id=digest("test", owner.key, content),
         owner=owner,
@@ -36,6 +52,7 @@ def a_memory(content: str, owner: Owner = ANN, **changes: Any) -> Memory:
         source=Source.RULES,
         created_at=MONDAY,
         updated_at=MONDAY,
+        provenance=Provenance.decode(metadata or {}),
     )
     return replace(memory, **changes)
 

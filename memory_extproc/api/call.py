@@ -78,7 +78,7 @@ def message_of(memory: Memory) -> pb.Memory:
         superseded_by=memory.superseded_by,
         session_id=memory.session,
         origin=memory.origin,
-        metadata=memory.metadata or None,
+        metadata=memory.provenance.encode() or None,
         state=memory.state.value,
         role=memory.role.value,
         seq=memory.seq,
@@ -91,8 +91,8 @@ def message_of(memory: Memory) -> pb.Memory:
 
 def _accessed_at(memory: Memory) -> datetime | None:
     """When it was last put before a model, as far as that was counted."""
-    at = memory.metadata.get("accessed")
-    return datetime.fromtimestamp(at, UTC) if isinstance(at, int) else None
+    at = memory.provenance.accessed
+    return None if at is None else datetime.fromtimestamp(at, UTC)
 
 
 # A call repeated with the same request_id changes nothing and gets the first call's answer.

@@ -28,7 +28,7 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import METHODS, Role
 from memory_extproc.api.service import MemoryService
 from memory_extproc.curation.editor import RESERVED
-from memory_extproc.model import RATING, Source
+from memory_extproc.model import Source
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Now
 
@@ -38,7 +38,7 @@ _PATH = "/v1/memory"
 _ROUTER_PATH = "/api/v1/storage/memories"  # of the semantic router's versions since 0.4.0; before them _PATH
 SHORT_ID = 16  # hex digits of an id that answers show; any unambiguous prefix names the memory
 VERBOSE = "verbose"
-_INTERNAL = RESERVED - {RATING}  # metadata that only our own programs use
+_INTERNAL = RESERVED - {"rating"}  # metadata that only our own programs use
 _WHOLE_ID = re.compile(r"[0-9a-f]{64}")
 _PIECE = 64 * 1024  # bytes read at a time from an import
 _ELEMENT = 256 * 1024  # bytes of an element of an import

@@ -74,9 +74,8 @@ class ReviewCalls:
         memories: dict[str, list[Memory]] = {}
         async for rows in self._lists.rows(call.owner):
             for memory in rows:
-                turn_id = memory.metadata.get("turn")
-                if isinstance(turn_id, str) and turn_id.startswith(wanted):
-                    memories.setdefault(turn_id, []).append(memory)
+                if memory.provenance.turn.startswith(wanted):
+                    memories.setdefault(memory.provenance.turn, []).append(memory)
         found = entries.keys() | memories.keys()
         if not found:
             raise _no_such_turn()

@@ -13,7 +13,7 @@ from memory_extproc.encryption.cipher import sealable
 from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector
-from memory_extproc.learn.messages import provenance
+from memory_extproc.learn.messages import format_origin
 from memory_extproc.model import message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
@@ -258,7 +258,7 @@ def make_topics(
         monotonic_now=steady_now,
         rng=random.random,
         holder=uuid.uuid4().hex,
-        provenance=lambda turn: provenance(turn.origin),
+        format_origin=lambda turn: format_origin(turn.origin),
     )
 
 

@@ -126,7 +126,7 @@ async def _ids_named(quarantine: Quarantine, owner: Owner, beginnings: list[str]
 def _quarantine_as_json(memory: Memory) -> dict[str, Any]:
     return {
         "id": memory.id,
-        "suspicion": memory.metadata.get("suspicion", ""),
+        "suspicion": memory.provenance.suspicion,
         "content": memory.content,
         "role": memory.role,
         "source": memory.source,
@@ -148,8 +148,7 @@ def _show(held: list[Memory]) -> None:
     for memory in held:
         words = harmless(memory.content)
         shown = words if len(words) <= _WORDS else f"{words[:_WORDS]}…"
-        why = str(memory.metadata.get("suspicion", ""))
-        table.add_row(memory.id[:_SHOWN], why, f"{memory.created_at:%Y-%m-%d}", Text(shown))
+        table.add_row(memory.id[:_SHOWN], memory.provenance.suspicion, f"{memory.created_at:%Y-%m-%d}", Text(shown))
     console.print(table)
 
 

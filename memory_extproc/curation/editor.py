@@ -20,8 +20,6 @@ from weakref import WeakValueDictionary
 
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import (
-    RATING,
-    TRUST,
     Conditions,
     Embedded,
     Hit,
@@ -31,14 +29,14 @@ from memory_extproc.model import (
     MemoryState,
     MemoryType,
     Owner,
+    Provenance,
     Rating,
     Scope,
     Source,
     Trust,
     digest,
-    trust_noted,
     trust_of,
-    without_doubt,
+    with_trust,
 )
 from memory_extproc.ports import EmbeddingModel, HeadLister, Journal, MemoryLister, MemoryWriter, Now
 from memory_extproc.safety.operator_rules import MASK_SECRETS
@@ -50,14 +48,9 @@ RESERVED = frozenset(
         "turn", "piece", "whole", "heard", "ordinal", "said", "revision", "confirmations", "version", "confidence",
         "sources", "drawn_from", "beside", "replaces", "corrects", "also", "ends",
         "retired", "retired_at", "retired_from", "unretired", "derived", "merged", "made", "past", "accessed",
-        TRUST,
-        RATING,
+        "trust", "rating",
     }
 )  # fmt: skip
-# Metadata keys of a soft deletion and of its reversal (seconds since 1970).
-_RETIRED_FROM, _UNRETIRED = "retired_from", "unretired"
-_RETIREMENT = frozenset({"retired", "retired_at", _RETIRED_FROM})
-_MAKING = frozenset({"derived", "sources", "past", "made"})  # the sources of a derived memory, with time and kind
 _NEIGHBOURS = 32  # candidates compared with a text
 _ATTEMPTS = 3  # at a correction, while others write the same row
 _FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
@@ -236,7 +229,7 @@ class MemoryEditor:
                     return corrected
                 told, others = await self._told_sources(corrected)
                 if others and corrected.content != there[0].content:
-                    corrected = replace(corrected, metadata=_made_of(corrected.metadata, told))
+                    corrected = replace(corrected, provenance=_made_of(corrected.provenance, told))
                 if await self._replace(owner, there[0], corrected):
                     await self._part(owner, corrected, others)
                     return corrected
@@ -246,12 +239,12 @@ class MemoryEditor:
         """Split the sources of a derived memory into those with values still in its text, and the others.
 
         A forget of a former source must not take the memory along."""
-        named = _texts(memory.metadata.get("sources"))
-        if "derived" not in memory.metadata or not named:
+        named = memory.provenance.sources
+        if not memory.provenance.derived or not named:
             return [], []
         rows = await self._keeps.get(memory.owner, named)
         content = memory.content.casefold()
-        told = {row.id for row in rows if str(row.metadata.get("value") or row.content).casefold() in content}
+        told = {row.id for row in rows if (row.provenance.value or row.content).casefold() in content}
         return [one for one in named if one in told], [one for one in named if one not in told]
 
     async def _part(self, owner: Owner, corrected: Memory, others: Sequence[str]) -> None:
@@ -260,10 +253,9 @@ class MemoryEditor:
         Otherwise a forget of *corrected* would make their outdated content active again."""
 
         def part(row: Embedded) -> Sequence[Embedded]:
-            if row.memory.metadata.get("merged") != corrected.id:
+            if row.memory.provenance.merged != corrected.id:
                 return ()
-            metadata = {name: value for name, value in row.memory.metadata.items() if name != "merged"}
-            return [Embedded(replace(row.memory, metadata=metadata), row.vector)]
+            return [Embedded(replace(row.memory, provenance=row.memory.provenance.replace(merged="")), row.vector)]
 
         for one in others:
             await self._lists.change(owner, one, part)
@@ -277,10 +269,7 @@ class MemoryEditor:
             memory = row.memory
             if memory.state is not MemoryState.ACTIVE:
                 raise NotActiveError("only an active memory can be rated")
-            metadata = {name: value for name, value in memory.metadata.items() if name != RATING}
-            if rating is not Rating.NONE:
-                metadata[RATING] = rating.value
-            rated = replace(memory, metadata=metadata)
+            rated = replace(memory, provenance=memory.provenance.replace(rating=rating))
             return [Embedded(rated, row.vector)]
 
         await self._lists.change(owner, memory_id, rate)
@@ -297,13 +286,14 @@ class MemoryEditor:
             if memory.state is not MemoryState.DELETED:
                 restored = memory
                 return ()
-            history = memory.metadata.get(_RETIRED_FROM) == MemoryState.SUPERSEDED.value
-            kept = {name: value for name, value in memory.metadata.items() if name not in _RETIREMENT}
+            history = memory.provenance.retired_from == MemoryState.SUPERSEDED.value
             restored = replace(
                 memory,
                 state=MemoryState.SUPERSEDED if history else MemoryState.ACTIVE,
                 updated_at=max(now, memory.updated_at),
-                metadata={**kept, _UNRETIRED: now.timestamp()},
+                provenance=memory.provenance.replace(
+                    retired="", retired_at=None, retired_from="", unretired=now.timestamp()
+                ),
             )
             return [Embedded(restored, row.vector)]
 
@@ -332,17 +322,16 @@ class MemoryEditor:
         def confirm(row: Embedded) -> Sequence[Embedded]:
             nonlocal confirmed
             memory = row.memory
-            before = memory.metadata.get("confirmations", 0)
-            count = before + 1 if isinstance(before, int) else 1
+            known = memory.provenance.without_doubt().with_fields(told.metadata)
             confirmed = changed = replace(
                 memory,
                 updated_at=max(now, memory.updated_at),
                 importance=memory.importance if told.importance is None else told.importance,
                 expires_at=told.expires_at or memory.expires_at,
-                metadata={**without_doubt(memory), **told.metadata, "confirmations": count},
+                provenance=known.replace(confirmations=known.confirmations + 1),
             )
             if not trust_of(memory).covers(Trust.CONFIRMED):
-                confirmed = changed = replace(changed, metadata=trust_noted(changed, Trust.CONFIRMED))
+                confirmed = changed = with_trust(changed, Trust.CONFIRMED)
             return [Embedded(changed, row.vector)]
 
         await self._lists.change(owner, same.id, confirm)
@@ -351,24 +340,30 @@ class MemoryEditor:
     async def _correct(self, memory: Memory, correction: Correction) -> Memory:
         now = self._now().replace(microsecond=0)
         values = _mask_texts(correction.values, self._masks)
-        kept = {name: value for name, value in memory.metadata.items() if name in RESERVED}
-        metadata = {**values.pop("metadata", memory.metadata), **kept}
-        changed = replace(memory, **values, metadata=metadata)
+        known = memory.provenance
+        if (own := values.pop("metadata", None)) is not None:
+            kept = {name: value for name, value in known.encode().items() if name in RESERVED}
+            known = Provenance.decode({**own, **kept})
+        changed = replace(memory, **values, provenance=known)
         if changed == memory:
             return memory
         if changed.content != memory.content:
             meaning = await self._understands.meaning(memory.owner, changed.content)
-            if "metadata" not in correction.values:
-                metadata.update(_meaning_of_correction(meaning, memory, changed.content))
-            metadata.pop(RATING, None)  # it was of the old words
-            # Later than anything that was made of its old words, also within this second.
-            metadata["said"] = self._now().timestamp()
-            changed = replace(changed, source=Source.API, valid_from=now, embed_model=self._embedder.fingerprint)
+            if own is None:
+                known = known.replace(**_meaning_of_correction(meaning, memory, changed.content))
+            changed = replace(
+                changed,
+                source=Source.API,
+                valid_from=now,
+                embed_model=self._embedder.fingerprint,
+                # The rating was of the old words. *said*: later than anything that was made of its old words, also
+                # within this second.
+                provenance=known.replace(rating=Rating.NONE, said=self._now().timestamp()),
+            )
             # A correction leaves the class: only saying the same again confirms it.
-            metadata = trust_noted(replace(changed, metadata=metadata), trust_of(memory))
-        revision = memory.metadata.get("revision", 1)
-        metadata["revision"] = revision + 1 if isinstance(revision, int) else 2
-        return replace(changed, metadata=metadata, updated_at=max(now, memory.updated_at))
+            changed = with_trust(changed, trust_of(memory))
+        revised = changed.provenance.replace(revision=(known.revision or 1) + 1)
+        return replace(changed, provenance=revised, updated_at=max(now, memory.updated_at))
 
     async def _replace(self, owner: Owner, before: Memory, after: Memory) -> bool:
         """Replace the row; False if it has changed since it was read."""
@@ -383,7 +378,7 @@ class MemoryEditor:
                 return ()
             version = replace(
                 before,
-                id=digest("version", owner.key, before.id, str(after.metadata["revision"])),
+                id=digest("version", owner.key, before.id, str(after.provenance.revision)),
                 state=MemoryState.SUPERSEDED,
                 superseded_by=before.id,
                 valid_to=after.updated_at,
@@ -395,9 +390,7 @@ class MemoryEditor:
     def _row(self, owner: Owner, told: NewMemory, meaning: Meaning, key: str) -> Memory:
         now = self._now()
         whole = now.replace(microsecond=0)
-        understood = (
-            {"subject": meaning.subject, "attribute": meaning.attribute, "value": meaning.value} if meaning else {}
-        )
+        understood = Provenance().replace(**_fields_of(meaning) if meaning else {})
         return Memory(
             id=digest("api", owner.key, key),
             owner=owner,
@@ -412,7 +405,7 @@ class MemoryEditor:
             session=told.session,
             importance=0.5 if told.importance is None else told.importance,
             embed_model=self._embedder.fingerprint,
-            metadata={**understood, **told.metadata, "said": round(now.timestamp(), 3)},
+            provenance=understood.with_fields(told.metadata).replace(said=round(now.timestamp(), 3)),
         )
 
     def _turn(self, owner: Owner) -> asyncio.Lock:
@@ -424,24 +417,16 @@ class MemoryEditor:
 
 def etag_of(memory: Memory) -> str:
     """A tag that changes with every correction, but not with access counts or confirmations."""
-    own = {name: value for name, value in memory.metadata.items() if name not in RESERVED}
+    own = {name: value for name, value in memory.provenance.encode().items() if name not in RESERVED}
     parts = (memory.content, memory.type, memory.project, memory.importance, memory.expires_at, memory.state, own)
     return digest("etag", json.dumps(parts, sort_keys=True, default=str))[:16]
 
 
-def _made_of(metadata: Mapping[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-    """*metadata* limited to the given *sources*."""
-    kept = {name: value for name, value in metadata.items() if name not in _MAKING}
+def _made_of(known: Provenance, sources: Sequence[str]) -> Provenance:
+    """*known*, limited to the given *sources*."""
     if not sources:
-        return kept
-    past = [one for one in _texts(metadata.get("past")) if one in sources]
-    made = {name: metadata[name] for name in _MAKING & metadata.keys()}
-    return {**kept, **made, "sources": list(sources), "past": past}
-
-
-def _texts(value: object) -> list[str]:
-    """The strings in *value*; imported metadata may have any type."""
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
+        return known.replace(derived="", sources=(), past=None, made=None)
+    return known.replace(sources=tuple(sources), past=tuple(one for one in known.past or () if one in sources))
 
 
 def _mask_texts(values: Mapping[str, Any], masks: Callable[[str], str]) -> dict[str, Any]:
@@ -462,11 +447,15 @@ def _given_meaning(metadata: Mapping[str, Any]) -> Meaning:
     return Meaning()
 
 
-def _meaning_of_correction(meaning: Meaning, before: Memory, content: str) -> Mapping[str, Any]:
+def _fields_of(meaning: Meaning) -> dict[str, str]:
+    return {"subject": meaning.subject, "attribute": meaning.attribute, "value": meaning.value}
+
+
+def _meaning_of_correction(meaning: Meaning, before: Memory, content: str) -> dict[str, str]:
     """The meaning of a corrected fact. If the new words are not understood, subject and attribute stay."""
     if meaning:
-        return {"subject": meaning.subject, "attribute": meaning.attribute, "value": meaning.value}
-    return {"value": content} if "value" in before.metadata else {}
+        return _fields_of(meaning)
+    return {"value": content} if before.provenance.value else {}
 
 
 # The catalogue: pages of memories, a memory with its history, counts.
@@ -634,7 +623,9 @@ class MemoryCatalog:
         async for rows in self._lists.rows(owner):
             for row in rows:
                 states[row.state] += 1
-                size += len(row.content.encode()) + len(str(dict(row.metadata))) + _ROW_BYTES + self._vector_bytes
+                size += (
+                    len(row.content.encode()) + len(str(row.provenance.encode())) + _ROW_BYTES + self._vector_bytes
+                )
                 recallable += row.recallable(now)
                 oldest = row.created_at if oldest is None else min(oldest, row.created_at)
                 newest = row.created_at if newest is None else max(newest, row.created_at)

@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from memory_extproc.encryption.cipher import (
     KeyDestroyedError,
@@ -31,6 +31,7 @@ from memory_extproc.model import (
     Memory,
     MemoryHead,
     Owner,
+    Provenance,
     Scope,
     SearchResult,
     Turn,
@@ -43,7 +44,6 @@ from memory_extproc.ports import Changes, Coordination, Journal, JournalDepth, J
 
 log = logger(__name__)
 T = TypeVar("T")
-_ROW_MARK = "sealed"  # the only key of a sealed row's metadata; its value is the sealed metadata
 _TRIES = 4
 
 
@@ -122,13 +122,13 @@ class EncryptedStore:
     def _seal(self, key: DataKey, memory: Memory) -> Memory:
         content = memory.content.encode("utf-8", "replace")[: self._room].decode("utf-8", "ignore")
         try:
-            metadata = json.dumps(dict(memory.metadata), separators=(",", ":"), allow_nan=False)
+            metadata = json.dumps(memory.provenance.encode(), separators=(",", ":"), allow_nan=False)
         except (TypeError, ValueError):
             raise PermanentError("metadata that is not JSON") from None
         return replace(
             memory,
             content=seal_text(key, _row_context(memory, "content"), content),
-            metadata={_ROW_MARK: seal_text(key, _row_context(memory, "metadata"), metadata)},
+            provenance=Provenance(sealed=seal_text(key, _row_context(memory, "metadata"), metadata)),
         )
 
     async def _unseal(
@@ -160,11 +160,12 @@ class EncryptedStore:
 
 
 def _unsealed_row(key: DataKey | None, memory: Memory) -> Memory:
-    if tuple(memory.metadata) != (_ROW_MARK,):
+    sealed = memory.provenance.sealed
+    if not sealed or memory.provenance != Provenance(sealed=sealed):
         return memory  # from before texts were sealed
-    metadata: Any = json.loads(unseal_text(key, _row_context(memory, "metadata"), memory.metadata[_ROW_MARK]))
+    metadata = json.loads(unseal_text(key, _row_context(memory, "metadata"), sealed))
     content = unseal_text(key, _row_context(memory, "content"), memory.content)
-    return replace(memory, content=content, metadata=metadata)
+    return replace(memory, content=content, provenance=Provenance.decode(metadata))
 
 
 def _row_context(memory: Memory, what: str) -> bytes:

@@ -5,7 +5,7 @@
 - A fact goes with its older versions and the messages of their turns; other facts of these turns stay, unless they
   state the same. For a fact named by id or query, all memories that repeat its words go too. So do repetitions of a
   named message, except phrases that people and assistants use at every turn.
-- A memory derived from a forgotten memory (listed in `metadata.sources`) goes; its other sources stay and become
+- A memory derived from a forgotten memory (listed in `provenance.sources`) goes; its other sources stay and become
   active again. A memory drawn from several turns goes with any of them, and takes none of the others along."""
 
 from __future__ import annotations
@@ -18,12 +18,9 @@ from math import inf
 from memory_extproc.erasure.tombstones import (
     KeyedHasher,
     Kind,
-    drawn_from,
     is_message,
     items_of_message,
     moment_of,
-    sources_of,
-    turn_of,
     was_message,
 )
 from memory_extproc.model import ForgetScope, Memory, Role
@@ -52,7 +49,7 @@ class Cascade:
             owner = memory.owner
             found.add(blind.item(Kind.MEMORY, owner, memory.id))
             found |= items_of_message(blind, memory)
-            turn = turn_of(memory)
+            turn = memory.provenance.turn
             if turn in self.turns:
                 found.add(blind.item(Kind.TURN, owner, turn))
             elif turn in self.quoted:
@@ -116,7 +113,7 @@ def derived_from(sources: Collection[str], rows: Iterable[Memory]) -> dict[str, 
     """Those of *rows* that were derived from *sources*, directly or through each other; without the sources."""
     made_of: defaultdict[str, list[Memory]] = defaultdict(list)
     for memory in rows:
-        for source in sources_of(memory):
+        for source in memory.provenance.sources:
             made_of[source].append(memory)
     found: dict[str, Memory] = {}
     waiting = list(sources)
@@ -141,13 +138,13 @@ class _Growing:
         self._made_of: defaultdict[str, list[Memory]] = defaultdict(list)
         self._drawn_from: defaultdict[str, list[Memory]] = defaultdict(list)
         for memory in known.values():
-            if turn := turn_of(memory):
+            if turn := memory.provenance.turn:
                 self._by_turn[turn].append(memory)
             if memory.superseded_by:
                 self._older[memory.superseded_by].append(memory)
-            for source in sources_of(memory):
+            for source in memory.provenance.sources:
                 self._made_of[source].append(memory)
-            for turn in drawn_from(memory):
+            for turn in memory.provenance.drawn_from:
                 self._drawn_from[turn].append(memory)
 
     def take(self, memories: Iterable[Memory]) -> None:
@@ -163,8 +160,8 @@ class _Growing:
             if self._for_a_turn(memory):
                 continue
             waiting += self._older_than(memory)
-            turn = turn_of(memory)
-            if not turn or drawn_from(memory):
+            turn = memory.provenance.turn
+            if not turn or memory.provenance.drawn_from:
                 continue  # drawn from several turns: quotes none of them
             if was_message(memory):
                 self.whole.add(turn)
@@ -177,18 +174,18 @@ class _Growing:
 
         Memories merged into it go only if it was named itself; if it goes because of another source, they stay."""
         for_a_source = self._for_a_source(memory)
-        return [
-            one for one in self._older[memory.id] if not (for_a_source and one.metadata.get("merged") == memory.id)
-        ]
+        return [one for one in self._older[memory.id] if not (for_a_source and one.provenance.merged == memory.id)]
 
     def _for_a_source(self, memory: Memory) -> bool:
         """Whether it was not named, and goes because of a source."""
-        of_taken = any(source in self.taken for source in sources_of(memory))
+        of_taken = any(source in self.taken for source in memory.provenance.sources)
         return self._for_a_turn(memory) or (memory.id not in self._named and of_taken)
 
     def _for_a_turn(self, memory: Memory) -> bool:
         """Whether it was not named, and goes because of a turn that it was drawn from."""
-        return memory.id not in self._named and not self.whole.union(self.quoted).isdisjoint(drawn_from(memory))
+        return memory.id not in self._named and not self.whole.union(self.quoted).isdisjoint(
+            memory.provenance.drawn_from
+        )
 
     def _quote(self, turn: str, waiting: list[Memory]) -> None:
         """Take the messages of *turn*, which contain the words of a forgotten fact; its other facts stay."""
@@ -214,7 +211,7 @@ class _Growing:
                 holding[word].add(one)
         for memory in [one for one in self.taken.values() if not self._for_a_source(one)]:
             again: list[Memory] = []
-            for turn in () if drawn_from(memory) else said_again_in(memory):
+            for turn in () if memory.provenance.drawn_from else memory.provenance.also:
                 self._quote(turn, again)
             self.take(again)
             if is_message(memory):
@@ -232,7 +229,7 @@ class _Growing:
             for one in carrying - self.taken.keys():
                 found_one = self._known[one]
                 if is_message(found_one):
-                    self._quote(turn_of(found_one), waiting)
+                    self._quote(found_one.provenance.turn, waiting)
                     self.take_alone([one])
                 else:
                     waiting.append(found_one)
@@ -247,7 +244,7 @@ class _Growing:
             return bool(said)
         if message.id in self._named:
             return len(said) > 1
-        told = (one for one in self._by_turn[turn_of(message)] if one.role is not Role.ASSISTANT)
+        told = (one for one in self._by_turn[message.provenance.turn] if one.role is not Role.ASSISTANT)
         return any(said & stems(one.content) for one in told)
 
 
@@ -255,8 +252,8 @@ def _carrying(fact: Memory, holding: Mapping[str, set[str]]) -> set[str]:
     """Ids of memories that repeat *fact*: all words of its value, and at least a word of its subject or attribute.
 
     A fact without a subject is matched by nearly all of its words."""
-    value = telling(word_set(str(fact.metadata.get("value", ""))))
-    about = telling(word_set(f"{fact.metadata.get('subject', '')} {fact.metadata.get('attribute', '')}"))
+    value = telling(word_set(fact.provenance.value))
+    about = telling(word_set(f"{fact.provenance.subject} {fact.provenance.attribute}"))
     if not value:
         return _all_of(telling(word_set(fact.content)), holding)
     with_value = _all_of(value, holding)
@@ -275,9 +272,3 @@ def telling(words: frozenset[str]) -> frozenset[str]:
     return frozenset(
         word for word in words if word not in _EMPTY and (len(word) >= _LITTLE or any(map(str.isdigit, word)))
     )
-
-
-def said_again_in(fact: Memory) -> Sequence[str]:
-    """Ids of later turns that repeated *fact*."""
-    also = fact.metadata.get("also", {})
-    return [turn for turn in also if isinstance(turn, str)] if isinstance(also, Mapping) else []

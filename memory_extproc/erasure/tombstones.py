@@ -35,7 +35,6 @@ from memory_extproc.model import (
     Turn,
     Vector,
     message_ids,
-    seconds_said,
 )
 from memory_extproc.ports import Ledger, MemoryStore, Replicas
 from memory_extproc.text.words import words_hash
@@ -269,12 +268,6 @@ def _nothing(_owner: Owner) -> None:
 # A *cut* covers everything of a scope asked up to a moment, pending turns included. An *item* names a single thing:
 # a memory, a turn, a position in a conversation, words.
 
-MOMENT = "said"  # in a memory's metadata: when it was said, in seconds since 1970 with fractions, unlike rows
-HEARD = "heard"  # in a message's metadata: Turn.heard
-PAST = "past"  # in the metadata of a memory that lists earlier values: the ids of their facts
-DRAWN_FROM = "drawn_from"  # in the metadata of a memory drawn from several turns: their ids
-SOURCES = "sources"  # in the metadata of a derived memory: the ids of its sources
-WHOLE = "whole"  # in the metadata of a piece: hash of the message that it is a piece of
 RETRIED = timedelta(minutes=2)  # an opening sent once more within it is a retry, later it is said anew
 _BYTES = 16
 
@@ -373,12 +366,12 @@ class Tombstones:
             return False
         owner, moment = memory.owner, moment_of(memory)
         # Earlier values that it lists are facts, whose ids never return: the time of its own value does not matter.
-        if any(self._when(Kind.MEMORY, owner, earlier) != NEVER for earlier in _ids(memory, PAST)):
+        if any(self._when(Kind.MEMORY, owner, earlier) != NEVER for earlier in memory.provenance.past or ()):
             return True
-        named = [(Kind.MEMORY, memory.id), *((Kind.MEMORY, source) for source in sources_of(memory))]
-        if turn := turn_of(memory):
+        named = [(Kind.MEMORY, memory.id), *((Kind.MEMORY, source) for source in memory.provenance.sources)]
+        if turn := memory.provenance.turn:
             named += [(kind, turn) for kind in ((Kind.TURN, Kind.MESSAGES) if is_message(memory) else (Kind.TURN,))]
-        named += [(kind, turn) for turn in drawn_from(memory) for kind in (Kind.TURN, Kind.MESSAGES)]
+        named += [(kind, turn) for turn in memory.provenance.drawn_from for kind in (Kind.TURN, Kind.MESSAGES)]
         return any(moment <= self._when(kind, owner, name) for kind, name in named)
 
     def cut_at(self, memory: Memory) -> float:
@@ -432,12 +425,12 @@ class Tombstones:
 
         They name its turn if it was forgotten by id, and itself if it is within a cut: memories may be derived from
         it."""
-        owner, turn = memory.owner, turn_of(memory)
+        owner, turn = memory.owner, memory.provenance.turn
         if (cut := self.cut_at(memory)) != NEVER:
             item = self.blind.item(Kind.MEMORY, owner, memory.id)
             return {} if item in self.items else {item: cut}
         when = self._when(Kind.MEMORY, owner, memory.id)
-        if not turn or drawn_from(memory) or moment_of(memory) > when:
+        if not turn or memory.provenance.drawn_from or moment_of(memory) > when:
             return {}
         if any(self._when(kind, owner, turn) != NEVER for kind in (Kind.TURN, Kind.MESSAGES)):
             return {}
@@ -459,29 +452,8 @@ NEVER = float("-inf")
 
 def moment_of(memory: Memory) -> float:
     """When it was said, in seconds since 1970."""
-    said = seconds_said(memory.metadata.get(MOMENT))
+    said = memory.provenance.said
     return memory.created_at.timestamp() if said is None else said
-
-
-def turn_of(memory: Memory) -> str:
-    """The id of its turn; empty if it has none."""
-    turn = memory.metadata.get("turn", "")
-    return turn if isinstance(turn, str) else ""
-
-
-def sources_of(memory: Memory) -> Sequence[str]:
-    """Ids of the memories that *memory* was derived from."""
-    return _ids(memory, SOURCES)
-
-
-def drawn_from(memory: Memory) -> Sequence[str]:
-    """Ids of the turns that *memory* was drawn from together; empty for a single turn."""
-    return _ids(memory, DRAWN_FROM)
-
-
-def _ids(memory: Memory, name: str) -> Sequence[str]:
-    found = memory.metadata.get(name, ())
-    return [one for one in found if isinstance(one, str)] if isinstance(found, list | tuple) else []
 
 
 def is_message(memory: Memory) -> bool:
@@ -498,12 +470,10 @@ def items_of_message(blind: KeyedHasher, memory: Memory) -> set[bytes]:
     """Items that recognise the caller's message when the client resends it."""
     if not was_message(memory) or memory.role is not Role.USER:
         return set()
-    whole = memory.metadata.get(WHOLE)
-    words = whole if isinstance(whole, str) else words_hash(memory.content)
+    words = memory.provenance.whole or words_hash(memory.content)
     found = {blind.item(Kind.SAID, memory.owner, words)}
-    heard = memory.metadata.get(HEARD)
-    if isinstance(heard, str):
-        found.add(blind.item(Kind.HEARD, memory.owner, heard))
+    if memory.provenance.heard:
+        found.add(blind.item(Kind.HEARD, memory.owner, memory.provenance.heard))
     return found
 
 
@@ -517,7 +487,7 @@ def items_of_turn(blind: KeyedHasher, turn: Turn) -> set[bytes]:
 
 # Jobs: a forget in progress as stored in the ledger, and its receipt.
 
-# The rounding error of a time in a memory's metadata.
+# The rounding error of a time in a memory's provenance.
 _ROUNDING = timedelta(milliseconds=1)
 WAITING_TURNS = "waiting_turns"  # step: turns accepted before the forget that could not be searched yet
 NOTHING_FOUND = "nothing was found of what was asked for"

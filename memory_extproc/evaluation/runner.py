@@ -428,12 +428,12 @@ class Played:
         of its sentences."""
         if memory.id in self._notes:
             return (self._notes[memory.id],)
-        if "span" in memory.metadata:
+        if memory.provenance.span is not None:
             return tuple(id_ for said in self._find_quoted(memory) for id_ in self.covers(said))
         return self._messages.get((memory.session, memory.seq), ())
 
     def _find_quoted(self, summary: Memory) -> list[Memory]:
-        first, end = summary.metadata["span"]
+        first, end = summary.provenance.span or (0, 0)
         return [
             memory
             for memory in self.memories

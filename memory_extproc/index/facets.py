@@ -53,8 +53,8 @@ def tells_of(memory: Memory) -> int:
     """The mask of the attributes that *memory* tells of its owner; an assistant's words tell of no attribute."""
     if not _is_own(memory):
         return 0
-    named = memory.metadata.get("attribute") if memory.source in _FACTS else None
-    return ATTRIBUTES.told_by(memory.content, named if isinstance(named, str) else "")
+    named = memory.provenance.attribute if memory.source in _FACTS else ""
+    return ATTRIBUTES.told_by(memory.content, named)
 
 
 def _is_own(memory: Memory) -> bool:

@@ -144,8 +144,7 @@ class OwnerIndex:
         row["message"] = memory.source in _MESSAGES
         row["session"] = self._code(f"session:{memory.session}") if memory.session and stands else -1
         row["seq"] = min(max(memory.seq, 0), _SEQ_MOST)
-        piece = memory.metadata.get("piece", 0)
-        row["piece"] = piece if isinstance(piece, int) else 0
+        row["piece"] = memory.provenance.piece or 0
         row["role"] = _ROLES[memory.role]
         # A fact is about the caller, even if drawn from the assistant's words.
         row["about_caller"] = memory.role is Role.USER or memory.source in {Source.RULES, Source.LLM}

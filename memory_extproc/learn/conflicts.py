@@ -97,15 +97,15 @@ def likeness(fact: Fact, found: Hit) -> FactRelation:
     """The relation by rules. A high cosine proves nothing: a flight on May 3 and a flight on May 8 are 0.96 alike.
     Below it, only exclusive facts and literal repetitions are related."""
     there = found.memory
-    named = there.metadata
+    named = there.provenance
     if saying(fact.content) == saying(there.content) and _currencies_agree(fact.content, there.content):
         return FactRelation.SAME
-    named_whole = {"subject", "attribute", "value"} <= named.keys()
+    named_whole = bool(named.subject and named.attribute and named.value)
     if named_whole and (longer := _added_detail(fact, there)) is not None:
         return longer
-    if not named_whole or about(fact.subject) != about(str(named["subject"])):
+    if not named_whole or about(fact.subject) != about(named.subject):
         return FactRelation.OTHER
-    if fact.ends or named.get("ends"):
+    if fact.ends or named.ends:
         return _likeness_of_endings(fact, there)
     if denies(fact.content, there.content):
         return FactRelation.CHANGED
@@ -113,10 +113,10 @@ def likeness(fact: Fact, found: Hit) -> FactRelation:
 
 
 def _likeness_of_values(fact: Fact, found: Hit) -> FactRelation:
-    there, named = found.memory, found.memory.metadata
-    if about(fact.attribute) != about(str(named["attribute"])):
+    there, named = found.memory, found.memory.provenance
+    if about(fact.attribute) != about(named.attribute):
         return FactRelation.SAME if _same_said(fact, there) else FactRelation.OTHER
-    if agree(fact.value, str(named["value"])):
+    if agree(fact.value, named.value):
         return FactRelation.SAME
     if (detailed := _detail(fact, there)) is not None:
         return detailed
@@ -126,7 +126,7 @@ def _likeness_of_values(fact: Fact, found: Hit) -> FactRelation:
 def _detail(fact: Fact, there: Memory) -> FactRelation | None:
     """Compare the detail of *fact* and *there* where either value contains the other. Where both have detail of
     their own beside the value, they are two facts and both stay. None: neither value contains the other."""
-    value = str(there.metadata["value"])
+    value = there.provenance.value
     mine, theirs = set(saying(fact.value)), set(saying(value))
     if (
         not mine
@@ -136,7 +136,7 @@ def _detail(fact: Fact, there: Memory) -> FactRelation | None:
     ):
         return None
     said, known = _details(fact.content), _details(there.content)
-    renamed = fact.attribute != there.metadata["attribute"]  # the job and its employer: neither is in the other
+    renamed = fact.attribute != there.provenance.attribute  # the job and its employer: neither is in the other
     if mine < theirs or (renamed and said <= known):
         return FactRelation.WIDER if said <= known else FactRelation.OTHER
     if theirs < mine or (renamed and known <= said):
@@ -154,7 +154,7 @@ _NAMED = re.compile(r"^(User's [a-z-]+) [A-Z][\w'-]+(?= [a-z])")
 
 def _added_detail(fact: Fact, there: Memory) -> FactRelation | None:
     """Compare a statement with the same statement continued, or with the person's name in it."""
-    if fact.ends or there.metadata.get("ends"):
+    if fact.ends or there.provenance.ends:
         return None
     for short, long, relation in (
         (fact.content, there.content, FactRelation.WIDER),
@@ -181,20 +181,17 @@ def _same_said(fact: Fact, there: Memory) -> bool:
     """Whether both come from one turn with one distinctive value: an extractor that reads a turn twice may name the
     attribute differently. "likes" alone is not distinctive."""
     telling = any(char.isdigit() for char in fact.value) or len(saying(fact.value)) > 1
-    return (
-        telling and there.metadata.get("turn") == fact.turn_id and agree(fact.value, str(there.metadata["value"]))
-    )
+    return telling and there.provenance.turn == fact.turn_id and agree(fact.value, there.provenance.value)
 
 
 def _likeness_of_endings(fact: Fact, there: Memory) -> FactRelation:
     """An ending changes the fact that it ends, and a new beginning changes the ending; related facts stay: a person
     who no longer lives in Paris may live in Tokyo."""
-    named = there.metadata
-    attribute, value = str(named["attribute"]), str(named["value"])
+    attribute, value = there.provenance.attribute, there.provenance.value
     rest = attribute.removeprefix(fact.attribute)  # "play tennis on sundays" ends with "play tennis"
     if _having(fact.attribute) != _having(attribute) and (rest == attribute or _GOES_ON.match(rest) is None):
         return FactRelation.OTHER
-    if fact.ends and named.get("ends"):
+    if fact.ends and there.provenance.ends:
         return FactRelation.SAME if agree(fact.value, value) else FactRelation.OTHER
     if not fact.ends:
         begins_again = fact.exclusive or agree(fact.value, value)
@@ -240,14 +237,14 @@ def _find_moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
     wanted = about(fact.attribute) - set(saying(fact.value))
     found: list[tuple[Memory, bool]] = []
     for other in others:
-        named = other.memory.metadata
-        if about(str(named.get("subject", ""))) != about(fact.subject) or named.get("ends"):
+        named = other.memory.provenance
+        if about(named.subject) != about(fact.subject) or named.ends:
             continue
-        kind = about(str(named.get("attribute", ""))) - set(saying(str(named.get("value", ""))))
+        kind = about(named.attribute) - set(saying(named.value))
         if wanted and wanted <= kind:
             found.append((other.memory, wanted == kind))
     if formerly := set(saying(fact.formerly)):
-        fits = [len(formerly & set(saying(str(memory.metadata.get("value", ""))))) for memory, _ in found]
+        fits = [len(formerly & set(saying(memory.provenance.value))) for memory, _ in found]
         found = [one for one, fit in zip(found, fits, strict=True) if fit and fit == max(fits)]
     exact = [one for one in found if one[1]]
     chosen = exact or found
@@ -281,14 +278,14 @@ def says(memory: Memory, fact: Fact) -> bool:
     return (
         set(saying(fact.content)) <= set(saying(memory.content))
         and negates(fact.content) == negates(memory.content)
-        and bool(memory.metadata.get("ends")) == fact.ends
+        and memory.provenance.ends == fact.ends
         and _currencies_agree(fact.content, memory.content)
     )
 
 
 def _one_subject(fact: Fact, memory: Memory) -> bool:
-    subject = memory.metadata.get("subject")
-    return subject is None or about(str(subject)) == about(fact.subject)
+    subject = memory.provenance.subject
+    return not subject or about(subject) == about(fact.subject)
 
 
 def _comparable(there: Memory, row: Memory) -> bool:
@@ -297,23 +294,21 @@ def _comparable(there: Memory, row: Memory) -> bool:
         and there.source in FACTS.sources
         and there.project == row.project
         and there.owner == row.owner
-        and (there.metadata.get("speaker", "") == row.metadata.get("speaker", "") or not _of_speakers(there, row))
+        and (there.provenance.speaker == row.provenance.speaker or not _of_speakers(there, row))
     )
 
 
 def _of_speakers(*memories: Memory) -> bool:
     """Whether a memory is about its speaker. In shared memories, "my editor" differs between speakers."""
-    return any(str(memory.metadata.get("subject", "")).casefold().startswith("user") for memory in memories)
+    return any(memory.provenance.subject.casefold().startswith("user") for memory in memories)
 
 
 def _age(memory: Memory) -> tuple[float, int, int, str]:
     """Sort key: time said, place in the session, place in the message. Rows keep whole seconds, in which two chats
-    can contradict one another, so the exact time is in the metadata."""
-    ordinal = memory.metadata.get("ordinal", 0)
+    can contradict one another, so the exact time is in the provenance."""
+    known = memory.provenance
     whole = (memory.valid_from or memory.created_at).timestamp()
-    moment = memory.metadata.get("said", whole)
-    said = float(moment) if isinstance(moment, int | float) else whole
-    return said, memory.seq, ordinal if isinstance(ordinal, int) else 0, memory.id
+    return whole if known.said is None else known.said, memory.seq, known.ordinal or 0, memory.id
 
 
 # When two facts speak of the same, and when they say the same of it. Pure.

@@ -6,17 +6,16 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
 
 from memory_extproc.concurrency import HELPER
 from memory_extproc.learn.chunking import Chunker, ChunkLimits, pieces
 from memory_extproc.model import (
-    TRUST,
     Embedded,
     Memory,
     MemoryType,
     Origin,
     Owner,
+    Provenance,
     Role,
     Source,
     Trust,
@@ -122,9 +121,7 @@ def _judge_chunks(
     for number, text in enumerate(found.texts):
         if not says_more_than_masks(text):
             continue
-        # A whole message needs no number; chunks do, because they share their place in the session.
-        numbered = {"piece": number, "whole": whole} if len(found.texts) > 1 else {}
-        memory = _memory(turn, ordinal, number, cut(text, limits.bytes), now, numbered)
+        memory = _memory(turn, ordinal, number, cut(text, limits.bytes), now, whole)
         if decision is Decision.QUESTION:
             memory = replace(memory, source=Source.QUESTION)
         yield Judged(role, decision, memory)
@@ -132,9 +129,8 @@ def _judge_chunks(
         yield Judged(role, Decision.SURPLUS, None)
 
 
-def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, numbered: dict[str, Any]) -> Memory:
+def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, whole: str) -> Memory:
     said = turn.at.replace(microsecond=0)
-    made_of_tools = {TRUST: Trust.TOOL.value} if turn.tools and ordinal else {}
     return Memory(
         id=message_id(turn, ordinal, number),
         owner=turn.owner,
@@ -148,15 +144,17 @@ def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, 
         session=turn.session,
         seq=turn.seq + ordinal,
         role=_MESSAGES[ordinal],
-        origin=provenance(turn.origin),
-        metadata={"turn": turn.id, **_moment_fields(turn, ordinal), **numbered, **made_of_tools},
+        origin=format_origin(turn.origin),
+        provenance=Provenance(
+            turn=turn.id,
+            said=turn.at.timestamp() if turn.at.microsecond else None,
+            heard="" if ordinal else turn.heard,
+            # A whole message needs no number; chunks do, because they share their place in the session.
+            piece=number if whole else None,
+            whole=whole,
+            trust=Trust.TOOL if turn.tools and ordinal else None,
+        ),
     )
-
-
-def _moment_fields(turn: Turn, ordinal: int) -> dict[str, Any]:
-    """Fields that identify the message and its exact time for a forget; rows keep whole seconds."""
-    exact: dict[str, Any] = {"said": turn.at.timestamp()} if turn.at.microsecond else {}
-    return {**exact, "heard": turn.heard} if turn.heard and ordinal == 0 else exact
 
 
 def message_id(turn: Turn, ordinal: int, number: int = 0) -> str:
@@ -172,7 +170,7 @@ def cut(text: str, most_bytes: int) -> str:
     return encoded[:most_bytes].decode("utf-8", "ignore")
 
 
-def provenance(origin: Origin) -> str:
+def format_origin(origin: Origin) -> str:
     """*origin* as a line for the store's field, without empty parts: "app=chat model=qwen3". White space in
     client-supplied names cannot add parts, and the line is always valid in the store."""
     named = (("app", origin.app), ("dialect", origin.dialect), ("model", origin.model), ("route", origin.route))
@@ -306,8 +304,6 @@ def _not_yet() -> None:
 
 # Corrected memories belong to the person: a repeated turn with a new answer does not overwrite them.
 
-REVISION = "revision"  # in a memory's metadata, from its first correction on
-
 
 async def find_corrected(keeps: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry]) -> frozenset[str]:
     """The ids of messages and chunks of *entries* that a person corrected. Reads the store for replaced turns only,
@@ -315,4 +311,4 @@ async def find_corrected(keeps: MemoryWriter, owner: Owner, entries: Iterable[Jo
     ids = [memory_id for entry in entries if entry.replaced for memory_id in message_ids(entry.turn)]
     if not ids:
         return frozenset()
-    return frozenset(memory.id for memory in await keeps.get(owner, ids) if REVISION in memory.metadata)
+    return frozenset(memory.id for memory in await keeps.get(owner, ids) if memory.provenance.revision)

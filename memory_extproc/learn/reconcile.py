@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.conflicts import (
@@ -30,14 +30,14 @@ from memory_extproc.learn.conflicts import (
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.learn.messages import Judges as MessagesJudges
-from memory_extproc.learn.messages import judge_turns, provenance
+from memory_extproc.learn.messages import format_origin, judge_turns
 from memory_extproc.model import (
-    TRUST,
     Embedded,
     Hit,
     Memory,
     MemoryState,
     Owner,
+    Provenance,
     Role,
     Scope,
     Source,
@@ -121,29 +121,29 @@ def row_of(fact: Fact, turn: Turn, ordinal: int, embed_model: str) -> Memory:
         session=turn.session,
         seq=turn.seq,
         role=Role.NONE,
-        origin=provenance(turn.origin),
+        origin=format_origin(turn.origin),
         importance=fact.importance,
         embed_model=embed_model,
-        metadata={
-            "subject": fact.subject,
-            "attribute": fact.attribute,
-            "value": fact.value,
-            "version": fact.version,
-            "confidence": round(fact.confidence, 3),
-            "turn": turn.id,
-            "ordinal": ordinal,
-            "said": round((fact.began or turn.at).timestamp(), 3),
-            **_where_given(drawn_from=list(fact.drawn_from)),
-            **_where_given(ends=fact.ends, context=fact.context, event_date=fact.happens),
-            **({} if fact.trust is Trust.CALLER else {TRUST: fact.trust.value}),
-            **_where_given(sensitivity=fact.sensitivity, suspicion=fact.suspicion, speaker=turn.speaker),
-        },
+        provenance=Provenance(
+            subject=fact.subject,
+            attribute=fact.attribute,
+            value=fact.value,
+            version=fact.version,
+            confidence=round(fact.confidence, 3),
+            turn=turn.id,
+            ordinal=ordinal,
+            said=round((fact.began or turn.at).timestamp(), 3),
+            drawn_from=fact.drawn_from,
+            ends=fact.ends,
+            context=fact.context,
+            event_date=fact.happens,
+            trust=None if fact.trust is Trust.CALLER else fact.trust,
+            sensitivity=fact.sensitivity,
+            suspicion=fact.suspicion,
+            speaker=turn.speaker,
+        ),
         state=MemoryState.QUARANTINED if fact.suspicion else MemoryState.ACTIVE,
     )
-
-
-def _where_given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value}
 
 
 class Reconciler:
@@ -245,12 +245,13 @@ class Reconciler:
         row, owner = proposed.row, proposed.row.owner
         replaced = change.ids if isinstance(change, Replace) else ()
         if there is not None:
-            replaced = tuple(dict.fromkeys((*_ids(there.metadata.get("replaces")), *replaced)))
+            replaced = tuple(dict.fromkeys((*there.provenance.replaces, *replaced)))
         before = await self._keeps.get(owner, replaced) if replaced else ()
         if there is None:
-            also = _where_given(beside=list(proposed.beside), replaces=list(replaced), corrects=_turns_of(before))
-            noted = {**row.metadata, **also, **_where_given(judge=judge)}
-            await self._keeps.put(owner, [Embedded(replace(row, metadata=noted), proposed.vector)])
+            noted = row.provenance.replace(
+                beside=proposed.beside, replaces=replaced, corrects=_turns_of(before), judge=judge
+            )
+            await self._keeps.put(owner, [Embedded(replace(row, provenance=noted), proposed.vector)])
         # After the put: a crash between the two leaves both, and the next attempt ends here.
         for old in before:
             if old.state is MemoryState.ACTIVE:
@@ -259,7 +260,7 @@ class Reconciler:
 
     async def _outdate(self, proposed: _Proposed, newer: str, since: datetime, *, stored: bool) -> None:
         row, owner = proposed.row, proposed.row.owner
-        old = replace(row, metadata={**row.metadata, **_where_given(beside=list(proposed.beside))})
+        old = replace(row, provenance=row.provenance.replace(beside=proposed.beside))
         if stored:
             await self._keeps.supersede(owner, row.id, newer, since)
         else:
@@ -307,8 +308,8 @@ class Reconciler:
             superseded_by=answer.id,
             valid_to=at,
         )
-        whole = {"whole": words_hash(answer.content), **answer.metadata}
-        changed = replace(answer, content=rest, updated_at=max(at, answer.updated_at), metadata=whole)
+        whole = answer.provenance.replace(whole=answer.provenance.whole or words_hash(answer.content))
+        changed = replace(answer, content=rest, updated_at=max(at, answer.updated_at), provenance=whole)
         await self._keeps.put(answer.owner, [Embedded(history, before), Embedded(changed, after)])
 
     async def _retire_messages(self, owner: Owner, fact: Memory, by: str, at: datetime) -> None:
@@ -328,16 +329,13 @@ class Reconciler:
 
 def _said_in(fact: Memory) -> dict[str, tuple[str, ...]]:
     """The turns that said *fact*, each with the facts that it said beside."""
-    found = {str(fact.metadata.get("turn", "")): _ids(fact.metadata.get("beside"))}
-    also = fact.metadata.get("also")
-    if isinstance(also, Mapping):
-        found |= {str(turn): _ids(beside) for turn, beside in also.items()}
-    return {turn: beside for turn, beside in found.items() if turn}
+    known = fact.provenance
+    return {turn: beside for turn, beside in {known.turn: known.beside, **known.also}.items() if turn}
 
 
 def _contradicts(fact: Fact, old: Memory) -> bool:
     """Whether the value of *old* holds no longer; more detail of the same takes nothing back."""
-    return not set(saying(str(old.metadata.get("value", "")))) <= set(saying(fact.value)) or fact.ends
+    return not set(saying(old.provenance.value)) <= set(saying(fact.value)) or fact.ends
 
 
 def _may_mention(answer: Memory, old: Memory, until: datetime) -> bool:
@@ -362,11 +360,11 @@ _GOES_BY = re.compile(
 def without_value(text: str, old: Memory, new: str) -> str:
     """*text* without the sentences that go by the value of *old*: they name it, and speak to the caller or name the
     thing itself. A sentence that names the *new* value too tells of the change, and stays."""
-    value = set(saying(str(old.metadata.get("value", ""))))
+    value = set(saying(old.provenance.value))
     telling = value - _VERDICT_WORDS
     if not telling:
         return text
-    thing = stems(str(old.metadata.get("attribute", ""))) - stems(str(old.metadata.get("value", "")))
+    thing = stems(old.provenance.attribute) - stems(old.provenance.value)
     newer = set(saying(new)) - value
     ends = [0, *sentence_ends(text), len(text)]
     kept = [
@@ -392,7 +390,7 @@ def _says_no_more(message: Memory, told: Sequence[Memory], facts: int) -> bool:
     """Whether *message* is complete and says nothing beyond its *facts*, the first of *told*. A model omits
     trifles; rules omit everything they do not understand, so for rules each clause must have produced a fact, with
     no name, no number and at most three words left over."""
-    whole = message.source is Source.VERBATIM and "piece" not in message.metadata
+    whole = message.source is Source.VERBATIM and message.provenance.piece is None
     if message.state is not MemoryState.ACTIVE or not whole:
         return False
     if told[0].source is Source.LLM:
@@ -419,18 +417,13 @@ def _is_known_number(word: str, told: Sequence[Memory]) -> bool:
     return any(keys <= set(saying(fact.content)) for fact in told)
 
 
-def _turns_of(facts: Iterable[Memory]) -> list[str]:
+def _turns_of(facts: Iterable[Memory]) -> tuple[str, ...]:
     """The turns behind *facts*, and behind the facts that these replaced: their words are outdated."""
     turns: dict[str, None] = {}
     for fact in facts:
-        also = fact.metadata.get("also")
-        named = [fact.metadata.get("turn"), *_ids(fact.metadata.get("corrects"))]
-        turns |= dict.fromkeys(str(one) for one in (*named, *(also if isinstance(also, Mapping) else ())) if one)
-    return list(turns)[:_MOST_CORRECTED]
-
-
-def _ids(value: object) -> tuple[str, ...]:
-    return tuple(str(one) for one in value) if isinstance(value, list | tuple) else ()
+        known = fact.provenance
+        turns |= dict.fromkeys(one for one in (known.turn, *known.corrects, *known.also) if one)
+    return tuple(turns)[:_MOST_CORRECTED]
 
 
 # Predict the memories of waiting turns, so that a forget reaches them before they are stored.

@@ -490,11 +490,11 @@ def _mark_suspicion(judged: Judged, why: Suspicion | None) -> Judged:
     if memory is None:
         return judged
     category = sensitivity(memory.content)
-    noted = {**({"sensitivity": category.value} if category else {}), **({"suspicion": why.value} if why else {})}
-    if not noted:
-        return judged
+    noted = memory.provenance.replace(
+        sensitivity=category.value if category else "", suspicion=why.value if why else ""
+    )
     state = MemoryState.QUARANTINED if why else memory.state
-    return replace(judged, memory=replace(memory, state=state, metadata={**memory.metadata, **noted}))
+    return replace(judged, memory=replace(memory, state=state, provenance=noted))
 
 
 class Trusting:
@@ -580,7 +580,7 @@ class Quarantine:
     keeps: MemoryWriter
 
     async def list_quarantined(self, owner: Owner) -> AsyncIterator[Memory]:
-        """Every memory of *owner* in quarantine, each once; its suspicion stands in its metadata."""
+        """Every memory of *owner* in quarantine, each once; its suspicion stands in its provenance."""
         async for page in self.store.pages(owner, _PAGE, fresh=True):
             for row in page:
                 if row.memory.state is MemoryState.QUARANTINED:
@@ -595,7 +595,7 @@ class Quarantine:
                     row.memory,
                     state=MemoryState.ACTIVE,
                     updated_at=max(row.memory.updated_at, now.replace(microsecond=0)),
-                    metadata={**row.memory.metadata, "released": True},
+                    provenance=row.memory.provenance.replace(released=True),
                 ),
                 row.vector,
             )

@@ -1,4 +1,4 @@
-"""The domain model as frozen values. No I/O, no clock, no library types except numpy's."""
+"""The domain model as frozen values. No I/O, no clock, no library types except numpy's and msgspec's."""
 
 from memory_extproc.model.erasure import (
     RECORD_KINDS,
@@ -14,8 +14,6 @@ from memory_extproc.model.erasure import (
     WaitingPlace,
 )
 from memory_extproc.model.memory import (
-    RATING,
-    TRUST,
     AttributeReader,
     Candidates,
     Conditions,
@@ -29,6 +27,7 @@ from memory_extproc.model.memory import (
     MemoryState,
     MemoryType,
     Period,
+    Provenance,
     Rating,
     Role,
     Scope,
@@ -41,10 +40,8 @@ from memory_extproc.model.memory import (
     Vector,
     Words,
     least_trusted,
-    seconds_said,
-    trust_noted,
     trust_of,
-    without_doubt,
+    with_trust,
 )
 from memory_extproc.model.owner import SHARED, Caller, Consent, ConsentChange, DataKey, Owner, OwnerKind, digest
 from memory_extproc.model.recall import (
@@ -74,11 +71,9 @@ from memory_extproc.model.turn import (
 )
 
 __all__ = [
-    "RATING",
     "RECORD_KINDS",
     "SHARED",
     "TEXT_KINDS",
-    "TRUST",
     "Arm",
     "AttributeReader",
     "Caller",
@@ -114,6 +109,7 @@ __all__ = [
     "OwnerKind",
     "Period",
     "Profile",
+    "Provenance",
     "Ranked",
     "Rating",
     "RecallRequest",
@@ -141,8 +137,6 @@ __all__ = [
     "least_trusted",
     "message_id_of",
     "message_ids",
-    "seconds_said",
-    "trust_noted",
     "trust_of",
-    "without_doubt",
+    "with_trust",
 ]

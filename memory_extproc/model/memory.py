@@ -1,15 +1,15 @@
-"""Memories and search results."""
+"""Memories, their provenance, and search results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
+from enum import Enum, StrEnum
 from fnmatch import fnmatchcase
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -52,7 +52,7 @@ class Source(StrEnum):
     RULES = "rules"  # extracted by the rules
     LLM = "llm"  # extracted by a model
     API = "api"  # written through the memory API
-    SUMMARY = "summary"  # of a topic or session; its sources are in metadata.sources
+    SUMMARY = "summary"  # of a topic or session; its sources are in provenance.sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,203 @@ class Rating(StrEnum):
     WRONG = "wrong"  # not recalled, and the first to go
 
 
-RATING = "rating"  # in a memory's metadata
+class Trust(StrEnum):
+    """The trust of a memory: by its origin, never more than that of anything it was made of.
+
+    From the most trusted to the least. The values are stored and public: none is renamed."""
+
+    OPERATOR = "operator"  # an operator's, shared with everyone
+    CALLER = "caller"  # the caller's own words
+    CONFIRMED = "confirmed"  # another's words that the caller repeated
+    IMPORT = "import"  # from a file
+    MEMBER = "member"  # a project's
+    ASSISTANT = "assistant"
+    TOOL = "tool"  # from the results of tools, or from a document
+
+    def covers(self, least: Trust) -> bool:
+        """Whether it is trusted as far as *least*, or further."""
+        return _RANKS[self] <= _RANKS[least]
+
+
+_RANKS = {trust: rank for rank, trust in enumerate(Trust)}
+
+
+def least_trusted(classes: Iterable[Trust]) -> Trust:
+    return max(classes, key=_RANKS.__getitem__)
+
+
+# The limit of datetime; https://docs.python.org/3/library/datetime.html#datetime.MAXYEAR
+_END_OF_TIME = 253_402_300_800.0  # the year 10000, in seconds since 1970
+
+Ids = tuple[str, ...]
+Seconds = Annotated[float | None, "seconds since 1970"]  # up to the year 10000
+Number = int | None
+
+
+# A Struct, not a dataclass: loading an owner's memories builds thousands, and a Struct of 50 fields takes 1/40 of
+# the time.
+class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The origin and the history of a memory. Names are stored and public: none is renamed.
+
+    A field that has its default is not stored. A value of another type than its name has here, as an imported file
+    may hold, stands in *extra*: it is kept, and no reader sees it."""
+
+    # The turn.
+    turn: str = ""  # its id
+    said: Seconds = None  # the time of the turn, with fractions, unlike the times of rows
+    ordinal: Number = None  # place of a fact among the facts of its turn
+    piece: Number = None  # place of a chunk in a long message
+    whole: str = ""  # a chunk or shortened message: hash of the whole message
+    heard: str = ""  # a message: Turn.heard
+    speaker: str = ""  # a shared memory: keyed hash of the member
+    # The statement of a fact.
+    subject: str = ""
+    attribute: str = ""
+    value: str = ""
+    ends: bool = False  # it states that something holds no longer
+    context: str = ""
+    event_date: str = ""
+    # Extraction and screening.
+    version: str = ""  # of the rules, or of the prompt
+    confidence: float | None = None  # 0 to 1
+    judge: str = ""  # version of the prompt that compared it with earlier facts
+    trust: Trust | None = None  # None: by role, source and owner
+    sensitivity: str = ""  # special category of personal data
+    suspicion: str = ""  # reason of a quarantine
+    released: bool = False  # from quarantine
+    # Related facts and turns.
+    drawn_from: Ids = ()  # a fact drawn from several turns together: their ids
+    beside: Ids = ()  # the other facts of its turn
+    replaces: Ids = ()  # the facts that it replaced
+    corrects: Ids = ()  # the turns of the facts that it replaced
+    confirmations: int = 0
+    also: dict[str, Ids] = {}  # the later turns that repeated it, each with the facts beside it
+    # A memory derived from others.
+    derived: str = ""  # "history", "reflection" or "subject"
+    sources: Ids = ()  # the memories that it was derived from
+    past: Ids | None = None  # sources that were already history; None: times decide
+    made: Seconds = None  # the time of reading the sources
+    # A summary.
+    kind: str = ""  # topic, part, session or subject
+    name: str = ""  # a topic's
+    level: Number = None  # 1: of topics; higher: of summaries
+    levels: Number = None
+    span: tuple[int, int] | None = None  # places of its messages in the session, half open
+    until: Seconds = None  # the time of its last turn
+    turns: Number = None
+    ratio: float | None = None  # its tokens to the tokens of its sources
+    # Later changes.
+    revision: Number = None  # corrections by a person, plus 1
+    rating: Rating = Rating.NONE
+    pinned: bool = False  # exempt from pruning; any API client with write access may set it
+    accessed: Seconds = None  # the last time that a model was given it, in whole seconds
+    merged: str = ""  # id of the memory that repeats its content
+    retired: str = ""  # reason of a soft deletion
+    retired_at: Seconds = None
+    retired_from: str = ""  # the state before
+    unretired: Seconds = None  # the time of its owner's undoing a soft deletion
+    sealed: str = ""  # in an encrypted store: all other fields, encrypted
+    # Opaque fields of its owner, and values that no reader accepts.
+    extra: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        """Subject, value and extra fields are private."""
+        return "Provenance(…)"
+
+    @classmethod
+    def decode(cls, metadata: Mapping[str, Any]) -> Provenance:
+        """Read the stored form. It may come from a file, with any JSON value anywhere."""
+        known: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        for name, value in metadata.items():
+            read = _READERS.get(name)
+            said = None if read is None else read(value)
+            if said is None or said == _DEFAULTS[name]:
+                extra[name] = value
+            else:
+                known[name] = said
+        return cls(**known, extra=extra) if extra else cls(**known)
+
+    def encode(self) -> dict[str, Any]:
+        """The stored and public form: JSON values by name."""
+        stated = {name: value for name in _DEFAULTS if (value := getattr(self, name)) != _DEFAULTS[name]}
+        return {**self.extra, **{name: _plain(value) for name, value in stated.items()}}
+
+    def replace(self, **changes: Any) -> Provenance:
+        return msgspec.structs.replace(self, **changes)
+
+    def with_fields(self, metadata: Mapping[str, Any]) -> Provenance:
+        """Overwrite with the fields of *metadata*, in the stored form."""
+        return self.decode({**self.encode(), **metadata})
+
+    def without_doubt(self) -> Provenance:
+        """Remove a rating as wrong, as for a memory that was confirmed."""
+        return self.replace(rating=Rating.NONE) if self.rating is Rating.WRONG else self
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return {name: list(ids) for name, ids in value.items()}
+    return value.value if isinstance(value, Enum) else value
+
+
+# Readers of single values: None for a value of another type.
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def _number(value: object) -> float | None:
+    return value if type(value) in {int, float} else None  # type: ignore[return-value]
+
+
+def _seconds(value: object) -> float | None:
+    number = _number(value)
+    return number if number is not None and 0 <= number < _END_OF_TIME else None
+
+
+def _flag(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _ids(value: object) -> Ids | None:
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list | tuple) else None
+
+
+def _ids_by_turn(value: object) -> dict[str, Ids] | None:
+    return {turn: _ids(ids) or () for turn, ids in value.items()} if isinstance(value, Mapping) else None
+
+
+def _span(value: object) -> tuple[int, int] | None:
+    ends = value if isinstance(value, list | tuple) else ()
+    return (ends[0], ends[1]) if len(ends) == 2 and all(type(end) is int for end in ends) else None  # noqa: PLR2004
+
+
+def _rating(value: object) -> Rating | None:
+    return _RATINGS.get(value) if isinstance(value, str) else None
+
+
+def _trust(value: object) -> Trust | None:
+    return _TRUSTS.get(value) if isinstance(value, str) else None
+
+
 _RATINGS = {each.value: each for each in Rating}
+_TRUSTS = {each.value: each for each in Trust}
+_OF_TYPE: dict[Any, Callable[[object], Any]] = {
+    str: _text, int: _whole, Number: _whole, float | None: _number, Seconds: _seconds, bool: _flag, Ids: _ids,
+    Ids | None: _ids, dict[str, Ids]: _ids_by_turn, tuple[int, int] | None: _span, Rating: _rating,
+    Trust | None: _trust,
+}  # fmt: skip
+_HINTS = get_type_hints(Provenance, include_extras=True)
+_READERS = {name: _OF_TYPE[kind] for name, kind in _HINTS.items() if name != "extra"}
+_DEFAULTS = {name: getattr(Provenance(), name) for name in _READERS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +294,7 @@ class Memory:
     expires_at: datetime | None = None
     superseded_by: str = ""
     embed_model: str = ""  # fingerprint of the model that made the vector
-    metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    provenance: Provenance = field(default=Provenance(), repr=False)  # stored as `metadata`
 
     def recallable(self, now: datetime) -> bool:
         """Whether recall may ever return it at *now*: active, not expired, not a bare question, and not
@@ -108,14 +303,8 @@ class Memory:
             self.state is MemoryState.ACTIVE
             and self.source is not Source.QUESTION
             and (self.expires_at is None or now < self.expires_at)
-            and self.rating is not Rating.WRONG
+            and self.provenance.rating is not Rating.WRONG
         )
-
-    @property
-    def rating(self) -> Rating:
-        """The owner's opinion, from metadata; an imported file may hold any value there."""
-        said = self.metadata.get(RATING)
-        return _RATINGS.get(said, Rating.NONE) if isinstance(said, str) else Rating.NONE
 
     @property
     def head(self) -> MemoryHead:
@@ -132,13 +321,6 @@ class Memory:
             and period.first < self.valid_to
             and (self.expires_at is None or now < self.expires_at)
         )
-
-
-def without_doubt(memory: Memory) -> Mapping[str, Any]:
-    """Return the metadata of *memory* without a rating as wrong, for a memory that was confirmed."""
-    if memory.rating is not Rating.WRONG:
-        return memory.metadata
-    return {name: value for name, value in memory.metadata.items() if name != RATING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,64 +472,19 @@ class Candidates:
     path: str  # "hybrid" or "lexical" from the owner's partition in process, "store" from the store's own search
 
 
-# The limit of datetime; https://docs.python.org/3/library/datetime.html#datetime.MAXYEAR
-_END_OF_TIME = 253_402_300_800.0  # the year 10000, in seconds since 1970
-
-
-def seconds_said(value: object) -> float | None:
-    """A time from metadata, in seconds since 1970; None if invalid.
-
-    Metadata may come from a file, with an integer of any length.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    return float(value) if 0 <= value < _END_OF_TIME else None
-
-
-# The trust of a memory: by its origin, never more than that of anything it was made of.
-
-TRUST = "trust"  # of metadata: the class, where it is another than role, source and owner say
-
-
-class Trust(StrEnum):
-    """From the most trusted to the least. The values are stored and public: none is renamed."""
-
-    OPERATOR = "operator"  # an operator's, shared with everyone
-    CALLER = "caller"  # the caller's own words
-    CONFIRMED = "confirmed"  # another's words that the caller repeated
-    IMPORT = "import"  # from a file
-    MEMBER = "member"  # a project's
-    ASSISTANT = "assistant"
-    TOOL = "tool"  # from the results of tools, or from a document
-
-    def covers(self, least: Trust) -> bool:
-        """Whether it is trusted as far as *least*, or further."""
-        return _RANKS[self] <= _RANKS[least]
-
-
-_RANKS = {trust: rank for rank, trust in enumerate(Trust)}
-_VALUES = {trust.value: trust for trust in Trust}
-
-
-def least_trusted(classes: Iterable[Trust]) -> Trust:
-    return max(classes, key=_RANKS.__getitem__)
-
-
 def trust_of(memory: Memory) -> Trust:
-    """The class in the metadata, else the class of role, source and owner, which rows of earlier versions have."""
+    """Its stored class, else the class of role, source and owner, which rows of earlier versions have."""
     kind = memory.owner.kind
     if kind is OwnerKind.GLOBAL:
         return Trust.OPERATOR
-    stored = memory.metadata.get(TRUST)
-    trust = _VALUES.get(stored) if isinstance(stored, str) else None
-    trust = trust or _of_origin(memory)
+    trust = memory.provenance.trust or _of_origin(memory)
     return least_trusted((trust, Trust.MEMBER)) if kind is OwnerKind.PROJECT else trust
 
 
-def trust_noted(memory: Memory, trust: Trust) -> dict[str, object]:
-    """The metadata of *memory* with the class *trust*, which is written only where nothing else tells it."""
-    metadata = {name: value for name, value in memory.metadata.items() if name != TRUST}
-    return metadata if trust is _of_origin(memory) else {**metadata, TRUST: trust.value}
+def with_trust(memory: Memory, trust: Trust) -> Memory:
+    """*memory* with the class *trust*, which is stored only where nothing else tells it."""
+    stored = None if trust is _of_origin(memory) else trust
+    return replace(memory, provenance=memory.provenance.replace(trust=stored))
 
 
 def _of_origin(memory: Memory) -> Trust:

@@ -21,7 +21,6 @@ import msgspec
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
-    TRUST,
     Consent,
     Embedded,
     ImportProblem,
@@ -30,12 +29,13 @@ from memory_extproc.model import (
     Memory,
     MemoryState,
     Owner,
+    Provenance,
     Source,
     Trust,
     digest,
     least_trusted,
-    trust_noted,
     trust_of,
+    with_trust,
 )
 from memory_extproc.portability.records import COUNTED, ID, Record, RefusedError, memory_of, read_record, record_of
 from memory_extproc.ports import (
@@ -54,8 +54,7 @@ from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 T = TypeVar("T")
 _MOST_PROBLEMS: Final = 1000
 _DEEPEST: Final = 8  # levels of metadata
-SOURCES: Final = "sources"  # of metadata: ids of the memories that a summary was made of
-_MOST_SOURCES: Final = 100  # of them that a summary of ours names
+_MOST_SOURCES: Final = 100  # that a summary of ours names
 _GIVEN_BY_US = frozenset({"user_id", "tenant_id", "last_accessed_at"})  # assigned by us when the API shows a memory
 # Fields that may differ between equal memories: times and counters.
 _BESIDE_THE_POINT = {"id": "", "updated_at": None, "created_at": None, "access_count": 0}
@@ -220,15 +219,14 @@ class Import:
         memory = memory_of(
             record, self._owner, ours(key) if record.id else key, self._parts.now(), self._parts.rules()
         )
-        metadata = dict(memory.metadata)
+        provenance = memory.provenance
         if sources := _sources(record):
             # A forget of a source finds the summary by these ids.
-            metadata[SOURCES] = [ours(id_) for id_ in sources]
-        memory = replace(memory, superseded_by=ours(record.superseded_by), metadata=metadata)
+            provenance = provenance.replace(sources=tuple(ours(id_) for id_ in sources))
+        memory = replace(memory, superseded_by=ours(record.superseded_by), provenance=provenance)
         # A file can say anything of itself: it may lower its class, and never raise it.
         stated = Trust.IMPORT if record.trust is None else record.trust
-        trust = least_trusted((trust_of(memory), stated, Trust.IMPORT))
-        return replace(memory, metadata=trust_noted(memory, trust))
+        return with_trust(memory, least_trusted((trust_of(memory), stated, Trust.IMPORT)))
 
     async def _keep(self, changes: Sequence[_Change]) -> None:
         vectors = await self._parts.embeds.embed([change.memory.content for change in changes])
@@ -297,10 +295,10 @@ class Import:
             self._counted.problems.append(ImportProblem(index, sent, reason.value, message))
 
 
-def _sources(record: Record) -> list[str]:
+def _sources(record: Record) -> tuple[str, ...]:
     """Ids of the source memories of a summary."""
-    named = record.metadata.get(SOURCES) if record.source is Source.SUMMARY else None
-    return [one for one in named if isinstance(one, str)][:_MOST_SOURCES] if isinstance(named, list) else []
+    named = Provenance.decode(record.metadata).sources if record.source is Source.SUMMARY else ()
+    return named[:_MOST_SOURCES]
 
 
 def _id_of_sent(owner: Owner, sent: str) -> str:
@@ -330,7 +328,7 @@ def _says_the_same(there: Memory, brought: Memory) -> bool:
 
 
 def _without_counts(record: Record) -> Record:
-    metadata = {name: value for name, value in record.metadata.items() if name not in {COUNTED, TRUST}}
+    metadata = {name: value for name, value in record.metadata.items() if name not in {COUNTED, "trust"}}
     return msgspec.structs.replace(record, metadata=metadata, **_BESIDE_THE_POINT)
 
 

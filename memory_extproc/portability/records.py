@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from memory_extproc.errors import PermanentError
-from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Role, Source, Trust
+from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Provenance, Role, Source, Trust
 from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 
 # The alphabet of store ids. A leading dot would hide a file, and two dots are a directory.
@@ -28,7 +28,6 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 
 
-SAID = "said"  # of metadata: when it was said, in seconds since 1970
 COUNTED = "accessed"  # of metadata: when the memory was last put before a model, counted like access_count
 
 
@@ -86,7 +85,7 @@ def record_of(memory: Memory) -> Record:
         seq=memory.seq,
         origin=memory.origin,
         access_count=memory.access_count,
-        metadata=dict(memory.metadata),
+        metadata=memory.provenance.encode(),
         content=memory.content,
     )
 
@@ -121,14 +120,14 @@ def memory_of(
         valid_to=_whole_or_none(record.valid_to),
         expires_at=_whole_or_none(record.expires_at),
         superseded_by=record.superseded_by,
-        metadata=_limit_dates(record.metadata, now),
+        provenance=_limit_dates(Provenance.decode(record.metadata), now),
     )
 
 
-def _limit_dates(metadata: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    said = metadata.get(SAID)
+def _limit_dates(stated: Provenance, now: datetime) -> Provenance:
+    said = stated.extra.get("said", stated.said)
     late = isinstance(said, int | float) and not said <= now.timestamp()  # not a number is late, too
-    return {**metadata, SAID: round(now.timestamp(), 3)} if late else dict(metadata)
+    return stated.replace(said=round(now.timestamp(), 3)) if late else stated
 
 
 def read_record(plain: Mapping[str, Any]) -> Record:

@@ -195,8 +195,7 @@ class Asked:
 
     def _main(self, memory: Memory, attributes: int) -> int:
         """The first attribute that *memory* tells, by its field if there is a field."""
-        named = memory.metadata.get("attribute")
-        by_words = (ATTRIBUTES.of_field(named) if isinstance(named, str) else 0) or self.tells_by_words(memory)
+        by_words = ATTRIBUTES.of_field(memory.provenance.attribute) or self.tells_by_words(memory)
         mask = by_words & attributes or self.tells(memory) & attributes or self.tells(memory)
         return mask & -mask
 

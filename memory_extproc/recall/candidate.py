@@ -79,7 +79,7 @@ def reasons(memory: Memory, features: Mapping[str, float]) -> list[str]:
     for name, least, words in _REASONS:
         if name not in found and features.get(name, 0.0) >= least:
             found[name] = words
-    if memory.rating is Rating.HELPFUL:
+    if memory.provenance.rating is Rating.HELPFUL:
         found["rating"] = "was called helpful"
     return list(found.values())
 

@@ -17,28 +17,25 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from memory_extproc.index.facets import names_in
 from memory_extproc.model import Memory, Owner, Role, Source
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.topic_context import View, sources_of
+from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, only_asks, polite
 from memory_extproc.text.persons import Kind, corrects, expected_answer_type, kinds, may_correct, subject
 from memory_extproc.text.sentences import clauses, sentences
 from memory_extproc.text.words import MOST_REMEMBERED, content_words, fold, memoize_by_hash, negates, stem
 
-CORRECTS: Final = "corrects"  # in the metadata of a fact: the turns of the facts that it replaced
-_REVISION = "revision"  # in the metadata of a memory that a person corrected
 _SELF = "user"
 _DRAWN = frozenset({Source.RULES, Source.LLM})
 _SEVERAL = 2
 _LOOKED_AT = 40  # passing candidates, best first; later candidates are never injected
 _LEFT = 1  # words that may be missing in an equivalent statement: "moved to" for "lives in"
-_ENDS = 2  # of a span: its first place and the place after its last
 
 Words = AbstractSet[str]
 
@@ -96,12 +93,11 @@ class _Drawn:
         self._facts: defaultdict[Hashable, list[Memory]] = defaultdict(list)
         self._since: defaultdict[Hashable, list[Memory]] = defaultdict(list)
         for fact in found:
-            if fact.source not in _DRAWN and not (fact.source is Source.API and fact.metadata.get("turn")):
+            if fact.source not in _DRAWN and not (fact.source is Source.API and fact.provenance.turn):
                 continue
-            anew = _REVISION in fact.metadata
             for key in _named(fact):
-                (self._since if anew else self._facts)[key].append(fact)
-            for turn in _texts(fact.metadata.get(CORRECTS)):
+                (self._since if fact.provenance.revision else self._facts)[key].append(fact)
+            for turn in fact.provenance.corrects:
                 self._since[fact.owner, turn].append(fact)
 
     def any_of(self, message: Memory) -> bool:
@@ -124,16 +120,12 @@ def _each(facts: Mapping[Hashable, Sequence[Memory]], message: Memory) -> Sequen
 
 def _named(memory: Memory) -> Iterator[Hashable]:
     """The turns and the place in a session that *memory* belongs to. Session names of owners may coincide."""
-    also = memory.metadata.get("also")
-    turns = [memory.metadata.get("turn"), *(also if isinstance(also, Mapping) else ())]
-    for turn in _texts([*turns, *_texts(memory.metadata.get("drawn_from"))]):
-        yield memory.owner, turn
+    known = memory.provenance
+    for turn in (known.turn, *known.also, *known.drawn_from):
+        if turn:
+            yield memory.owner, turn
     if memory.session and memory.source is not Source.API:
         yield memory.owner, memory.session, memory.seq
-
-
-def _texts(value: object) -> list[str]:
-    return [one for one in value if isinstance(one, str) and one] if isinstance(value, list | tuple) else []
 
 
 def _serving(
@@ -221,8 +213,7 @@ def _denies(text: str) -> bool:
 
 def _value(fact: Memory) -> Words:
     """The words of its value; of a verdict ("likes") the words of the thing that is judged."""
-    named = fact.metadata.get("value")
-    value = content_stems(named) if isinstance(named, str) else None
+    value = content_stems(fact.provenance.value)
     if value and value <= _VERDICTS:
         return (_told(fact) - _VERDICTS) or _told(fact)
     return value or _told(fact)
@@ -247,8 +238,8 @@ def _in_other_words(passing: Sequence[Memory]) -> Mapping[str, str]:
 
 def _about(fact: Memory) -> Words:
     """The subject of *fact*; empty for the caller."""
-    named = fact.metadata.get("subject")
-    return content_stems(named) if isinstance(named, str) and named.casefold() != _SELF else frozenset()
+    named = fact.provenance.subject
+    return content_stems(named) if named.casefold() != _SELF else frozenset()
 
 
 def _of_several(passing: Sequence[Memory]) -> Mapping[str, str]:
@@ -256,8 +247,8 @@ def _of_several(passing: Sequence[Memory]) -> Mapping[str, str]:
     found = {one.id for one in passing}
     told: dict[str, str] = {}
     for whole in passing:
-        if whole.metadata.get("derived") == "subject":
-            there = [one for one in sources_of(whole) if one in found]
+        if whole.provenance.derived == "subject":
+            there = [one for one in whole.provenance.sources if one in found]
             if len(there) >= _SEVERAL:
                 told |= dict.fromkeys(there, whole.id)  # merged facts do not overlap: a fact has a single subject
             elif there:
@@ -268,8 +259,8 @@ def _of_several(passing: Sequence[Memory]) -> Mapping[str, str]:
 def _sums_up(memory: Memory, passing: Sequence[Memory]) -> bool:
     """Whether *memory* is a summary, and something that it sums up is among *passing*: that is to the point, and
     the rest of the summary is about other things."""
-    span = memory.metadata.get("span") if memory.source is Source.SUMMARY else None
-    if not isinstance(span, list | tuple) or len(span) != _ENDS or not all(isinstance(end, int) for end in span):
+    span = memory.provenance.span if memory.source is Source.SUMMARY else None
+    if span is None:
         return False
     # A span of a file may be of any length.
     within, where = range(*span), (memory.owner, memory.session)

@@ -244,7 +244,7 @@ def with_features(found: Candidates, values: Floats) -> Candidates:
     """*found* with READ_CLOSELY and READ_BESIDES after the other features. Mean and deviation are over the
     candidates, because no other memory was read, and without pieces of long messages where possible: a pasted log
     is no measure of the distance between statements and a question. NaN where nothing is known."""
-    usual = np.array(["piece" not in memory.metadata for memory in found.memories], dtype=bool)
+    usual = np.array([memory.provenance.piece is None for memory in found.memories], dtype=bool)
     if np.count_nonzero(usual) < _FEWEST_USUAL:
         usual[:] = True
     kept = usual[:, None] & ~np.isnan(values)

@@ -149,9 +149,7 @@ def group_of(memory: Memory, tells: int) -> str:
     """The heading that an overview puts *memory* under."""
     if memory.type is MemoryType.PROCEDURAL:
         return "procedures"
-    named = memory.metadata.get("attribute")
-    by_field = ATTRIBUTES.of_field(named) if isinstance(named, str) else 0
-    groups = ATTRIBUTES.groups(by_field or tells)
+    groups = ATTRIBUTES.groups(ATTRIBUTES.of_field(memory.provenance.attribute) or tells)
     return next((group for group in GROUPS if group in groups), _OTHER)
 
 
@@ -228,7 +226,7 @@ async def _subject(asked: Asked) -> Lookup | None:
     # A summary that merely mentions the subject is about other things, too.
     summaries = [one for one in having if one.source is Source.SUMMARY]
     having = [one for one in having if one.source is not Source.SUMMARY]
-    about = [one for one in summaries if wanted <= content_stems(_name_of(one)) or len(having) < _MOST_ABOUT]
+    about = [one for one in summaries if wanted <= content_stems(one.provenance.name) or len(having) < _MOST_ABOUT]
     about = list({(one.owner, one.session): one for one in about[::-1]}.values())[::-1]
     spans = [(one.owner, one.session, span) for one in about if (span := span_of(one))]
     facts = (
@@ -242,11 +240,6 @@ async def _subject(asked: Asked) -> Lookup | None:
     own_facts = facts_first(filter(said_by_owner, having))
     found = _each_once([*own_facts, *said, *having, *beside, *telling[:_MOST_BESIDE], *about[:_MOST_ABOUT]])
     return asked.lookup(found, alone=True, all_of_it=True)
-
-
-def _name_of(summary: Memory) -> str:
-    name = summary.metadata.get("name")
-    return name if isinstance(name, str) else ""
 
 
 _MOST_ABOUT = 2  # summaries of a subject

@@ -1,6 +1,6 @@
 """Traits of a memory: the person that it is about, and whether it states anything of its owner.
 
-By the memory's words and metadata alone, for lookups by kind of question. Pure; linear in the text.
+By the memory's words and provenance alone, for lookups by kind of question. Pure; linear in the text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ READ_FOR_STATEMENT = 600  # characters
 _LEAST_STATED = 3  # content words
 _NOBODY_ELSE = frozenset({"", "we", "they", "you"})  # "We got a dog" is about no other person
 _LEADS = re.compile(r"\A(?:(?i:ok|okay|so|and|but|hey|oh|btw|also|anyway|well|yo)\b[,.!]? ?){1,4}")
-_ENDS = 2  # of a span: first place and end
 
 # Names that their words show to be people's.
 _ONE = r"[A-Z\u00c0-\u00de][\w-]{0,30}+(?<=[a-z\u00df-\u00ff])"
@@ -70,8 +69,8 @@ def is_of_family(memory: Memory) -> bool:
 
 def about_self(memory: Memory) -> bool:
     """Whether *memory* is about its owner, and not about another person or an animal."""
-    named = memory.metadata.get("subject")
-    if isinstance(named, str) and named and memory.source in FACTS:
+    named = memory.provenance.subject
+    if named and memory.source in FACTS:
         return named.casefold() == "user"
     if subject(memory.content)[0] not in _NOBODY_ELSE:
         return False
@@ -107,9 +106,8 @@ def facts_first(memories: Iterable[Memory]) -> list[Memory]:
 
 def weight(memory: Memory) -> float:
     """How much *memory* matters to its owner: its importance, and a little for each time it was said or used."""
-    confirmed = memory.metadata.get("confirmations", 0)
-    said = confirmed if isinstance(confirmed, int) else 0
-    return memory.importance + 0.03 * min(said, 5) + 0.01 * min(memory.access_count, 5)
+    said = min(memory.provenance.confirmations, 5)
+    return memory.importance + 0.03 * said + 0.01 * min(memory.access_count, 5)
 
 
 def valid_since(memory: Memory) -> float:
@@ -141,8 +139,8 @@ def said_by_owner(memory: Memory) -> bool:
 
 
 def named_content(memory: Memory) -> str:
-    name = memory.metadata.get("name")
-    return f"{name} {memory.content}" if isinstance(name, str) else memory.content
+    name = memory.provenance.name
+    return f"{name} {memory.content}" if name else memory.content
 
 
 def states(memory: Memory, attributes: int, *, of_self: bool = False) -> bool:
@@ -178,10 +176,8 @@ def all_names(memories: Iterable[Memory]) -> frozenset[str]:
 
 def span_of(memory: Memory) -> range | None:
     """The places of the messages under a summary; None for other memories."""
-    span = memory.metadata.get("span") if memory.source is Source.SUMMARY else None
-    if not isinstance(span, list | tuple) or len(span) != _ENDS or not all(isinstance(end, int) for end in span):
-        return None
-    return range(*span)
+    span = memory.provenance.span if memory.source is Source.SUMMARY else None
+    return None if span is None else range(*span)
 
 
 def stands_in(memory: Memory, owner: Owner, session: str, span: range) -> bool:
@@ -189,8 +185,8 @@ def stands_in(memory: Memory, owner: Owner, session: str, span: range) -> bool:
 
 
 def last_said(summary: Memory) -> float:
-    until = summary.metadata.get("until")
-    return float(until) if isinstance(until, int | float) else summary.updated_at.timestamp()
+    until = summary.provenance.until
+    return summary.updated_at.timestamp() if until is None else until
 
 
 def said_within(memory: Memory, days: tuple[int, int]) -> bool:

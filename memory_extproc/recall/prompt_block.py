@@ -362,17 +362,17 @@ def render_profile(found: Sequence[Entry], most: int) -> Profile:
 
 def _about(memory: Memory) -> tuple[str, str] | None:
     """The line of a stable fact; None for other memories."""
-    named: Mapping[str, object] = memory.metadata
-    subject, attribute = named.get("subject"), named.get("attribute")
-    stable = memory.type is MemoryType.SEMANTIC and memory.source in _FACTS and not named.get("ends")
-    if not stable or not isinstance(subject, str) or not isinstance(attribute, str) or not attribute:
-        return None
-    return subject.casefold(), attribute.casefold()
+    known = memory.provenance
+    stable = memory.type is MemoryType.SEMANTIC and memory.source in _FACTS and not known.ends
+    return (
+        (known.subject.casefold(), known.attribute.casefold())
+        if stable and known.subject and known.attribute
+        else None
+    )
 
 
 def _value(memory: Memory) -> str:
-    value = memory.metadata.get("value")
-    return value if isinstance(value, str) and value else memory.content
+    return memory.provenance.value or memory.content
 
 
 def _age(memory: Memory) -> tuple[datetime, str]:

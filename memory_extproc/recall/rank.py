@@ -360,7 +360,8 @@ HELPFUL = 0.4  # points of score that a memory gains which its owner called help
 
 def gained_by_rating(memories: Sequence[Memory]) -> npt.NDArray[np.float64]:
     """Points of score, 0 or more, that each memory gains."""
-    return np.array([HELPFUL * (memory.rating is Rating.HELPFUL) for memory in memories], dtype=np.float64)
+    helpful = [memory.provenance.rating is Rating.HELPFUL for memory in memories]
+    return HELPFUL * np.array(helpful, dtype=np.float64)
 
 
 def lost_to_age(

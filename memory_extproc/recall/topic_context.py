@@ -70,7 +70,7 @@ class Threads:
         return one.memory.source is Source.SUMMARY and one.relevance >= self._limits.min_relevance
 
     async def _messages(self, topic: Memory) -> Sequence[Memory]:
-        ids = sources_of(topic)
+        ids = topic.provenance.sources
         found = await self._reads.get(topic.owner, ids) if ids else ()
         messages = [row for row in found if row.source is Source.VERBATIM]
         return sorted(messages, key=lambda row: (row.seq, row.id))
@@ -131,17 +131,11 @@ class Ongoing:
         messages: list[Memory] = []
         below: Sequence[Memory] = [summary]
         for _ in range(_LEVELS):
-            ids = [one for memory in below for one in sources_of(memory)][:_FETCHED]
+            ids = [one for memory in below for one in memory.provenance.sources][:_FETCHED]
             rows = await self._reads.get(summary.owner, ids) if ids else ()
             messages += (row for row in rows if row.source in _SAID)
             below = [row for row in rows if row.source is Source.SUMMARY]
         return messages
-
-
-def sources_of(memory: Memory) -> list[str]:
-    """Ids of the sources of *memory*."""
-    named = memory.metadata.get("sources", ())
-    return [one for one in named if isinstance(one, str)] if isinstance(named, list | tuple) else []
 
 
 # --- view --------------------------------------------------------------------------------------------
@@ -168,7 +162,7 @@ class View:
         last = bisect_left(self._lengths, _SPACED * len(words) + _MARGIN)
         if any(self._normal_of(text) == words for text in self._texts[first:last]):
             return True
-        return "piece" in memory.metadata and self._holds(memory)
+        return memory.provenance.piece is not None and self._holds(memory)
 
     def _normal_of(self, text: str) -> str:
         known = self._normal.get(text)

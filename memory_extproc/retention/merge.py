@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.model import (
-    TRUST,
     Embedded,
     Matrix,
     Memory,
@@ -21,21 +21,14 @@ from memory_extproc.model import (
     Trust,
     digest,
     least_trusted,
-    trust_noted,
     trust_of,
+    with_trust,
 )
 from memory_extproc.retention.rules import (
-    ACCESSED,
-    DERIVED,
     HISTORY,
-    MADE,
-    PAST,
-    PINNED,
-    SOURCES,
     RetentionRules,
     read_at,
     score,
-    sources_of,
 )
 
 Says = Callable[[str], Hashable]  # normalises a text; equal texts give equal keys
@@ -74,7 +67,7 @@ def duplicates(
             continue
         words = says(memory.content) if rules.same_words else ""
         # An expiring memory is no duplicate of a permanent memory, nor an ending of a beginning.
-        ends = (memory.expires_at, bool(memory.metadata.get("ends")))
+        ends = (memory.expires_at, memory.provenance.ends)
         alike[memory.project, memory.type, words, ends].append(row)
     found: list[Merging] = []
     for group in alike.values():
@@ -89,7 +82,8 @@ def duplicates(
 
 def _merging(memories: Sequence[Memory], retention: RetentionRules, now: datetime) -> Merging:
     def rank(memory: Memory) -> tuple[bool, float, bool, str]:
-        return memory.metadata.get(PINNED) is True, score(memory, retention, now), not sources_of(memory), memory.id
+        known = memory.provenance
+        return known.pinned, score(memory, retention, now), not known.sources, memory.id
 
     best = max(memories, key=rank)
     importance = sum(memory.importance for memory in memories) / len(memories)
@@ -99,7 +93,7 @@ def _merging(memories: Sequence[Memory], retention: RetentionRules, now: datetim
 
 def speaking(canonical: Memory, merging: Merging) -> Memory:
     """*canonical* as it speaks for all."""
-    return replace(canonical, importance=merging.importance, metadata=trust_noted(canonical, merging.trust))
+    return with_trust(replace(canonical, importance=merging.importance), merging.trust)
 
 
 # Clusters of close memories: connected components under a cosine distance, computed exactly. Pure functions.
@@ -152,9 +146,11 @@ def _groups(label: npt.NDArray[np.int64]) -> list[list[int]]:
 About = Callable[[str], Hashable]  # normalises the name of a subject or attribute
 Agree = Callable[[str, str], bool]  # whether two values are equal
 _FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
-_NOT_INHERITED = frozenset(
-    {"turn", "ordinal", "beside", "replaces", "also", "confirmations", "revision", ACCESSED, SOURCES, PAST, MADE}
-)
+# Of the current value, as opposed to the history.
+_NOT_INHERITED: Mapping[str, Any] = {
+    "turn": "", "ordinal": None, "beside": (), "replaces": (), "also": {}, "confirmations": 0, "revision": None,
+    "accessed": None,
+}  # fmt: skip
 _ENDS = ". ! ?"
 
 
@@ -183,31 +179,25 @@ def histories(
         return []
     things: defaultdict[Hashable, list[Memory]] = defaultdict(list)
     for memory in rows:
-        named = _attribute_of(memory)
-        if named is not None:
-            key = (memory.project, memory.type, about(named["subject"]), about(named["attribute"]))
-            things[key].append(memory)
+        if _is_statement(memory):
+            known = memory.provenance
+            things[memory.project, memory.type, about(known.subject), about(known.attribute)].append(memory)
     made = (_consolidate_statements(statements, rules, agree, now) for statements in things.values())
     return sorted((one for one in made if one is not None), key=lambda one: one.derived.id)
 
 
-def _attribute_of(memory: Memory) -> Mapping[str, str] | None:
-    """Subject, attribute and value; None if any is missing, or if the memory states that something ended."""
-    metadata = memory.metadata
-    named = {name: metadata.get(name) for name in ("subject", "attribute", "value")}
-    whole = all(isinstance(value, str) and value for value in named.values())
-    if not whole or metadata.get("ends") or memory.source not in _FACTS:
-        return None
-    if memory.state not in {MemoryState.ACTIVE, MemoryState.SUPERSEDED}:
-        return None
-    return {name: str(value) for name, value in named.items()}
+def _is_statement(memory: Memory) -> bool:
+    """Whether it gives an attribute of a subject a value, and does not state that something ended."""
+    known = memory.provenance
+    whole = bool(known.subject and known.attribute and known.value) and not known.ends
+    return whole and memory.source in _FACTS and memory.state in {MemoryState.ACTIVE, MemoryState.SUPERSEDED}
 
 
 def _consolidate_statements(
     statements: Sequence[Memory], rules: HistoryRules, agree: Agree, now: datetime
 ) -> Consolidation | None:
     active = [memory for memory in statements if memory.recallable(now)]
-    if len(active) != 1 or active[0].metadata.get(DERIVED):
+    if len(active) != 1 or active[0].provenance.derived:
         return None
     current = active[0]
     # An expiring statement must not enter a history that outlives it.
@@ -216,10 +206,10 @@ def _consolidate_statements(
         return None
     earlier: list[Memory] = []
     for one in before:
-        value = str(one.metadata["value"])
-        if agree(value, str(current.metadata["value"])):
+        value = one.provenance.value
+        if agree(value, current.provenance.value):
             continue
-        earlier = [known for known in earlier if not agree(value, str(known.metadata["value"]))]
+        earlier = [known for known in earlier if not agree(value, known.provenance.value)]
         earlier.append(one)
     if not earlier:
         return None
@@ -232,27 +222,21 @@ def _when_said(memory: Memory) -> tuple[float, int, int, str]:
 
     Rows keep whole seconds, and a second can hold several values."""
     whole = (memory.valid_from or memory.created_at).timestamp()
-    said, ordinal = memory.metadata.get("said", whole), memory.metadata.get("ordinal", 0)
-    return (
-        float(said) if isinstance(said, int | float) else whole,
-        memory.seq,
-        ordinal if isinstance(ordinal, int) else 0,
-        memory.id,
-    )
+    known = memory.provenance
+    return whole if known.said is None else known.said, memory.seq, known.ordinal or 0, memory.id
 
 
 def _was_made_for_good(memory: Memory) -> bool:
-    history = memory.state is MemoryState.SUPERSEDED and not memory.metadata.get(DERIVED)
+    history = memory.state is MemoryState.SUPERSEDED and not memory.provenance.derived
     return history and memory.expires_at is None
 
 
 def _derive_memory(current: Memory, earlier: Sequence[Memory], now: datetime) -> Memory:
     at = now.replace(microsecond=0)
-    values = ", then ".join(str(one.metadata["value"]) for one in earlier)
+    values = ", then ".join(one.provenance.value for one in earlier)
     text = current.content.rstrip()
     end = text[-1] if text and text[-1] in _ENDS else ""
-    sources = [current.id, *(one.id for one in earlier)]
-    inherited = {name: value for name, value in current.metadata.items() if name not in _NOT_INHERITED}
+    sources = (current.id, *(one.id for one in earlier))
     return replace(
         current,
         id=digest("derived", HISTORY, current.owner.key, *sources),
@@ -260,12 +244,12 @@ def _derive_memory(current: Memory, earlier: Sequence[Memory], now: datetime) ->
         created_at=at,
         updated_at=max(at, current.updated_at),
         embed_model="",
-        metadata={
-            **inherited,
-            DERIVED: HISTORY,
-            SOURCES: sources,
-            PAST: sources[1:],
-            MADE: read_at(at.timestamp(), [current, *earlier]),
-            TRUST: least_trusted(map(trust_of, [current, *earlier])).value,
-        },
+        provenance=current.provenance.replace(
+            derived=HISTORY,
+            sources=sources,
+            past=sources[1:],
+            made=read_at(at.timestamp(), [current, *earlier]),
+            trust=least_trusted(map(trust_of, [current, *earlier])),
+            **_NOT_INHERITED,
+        ),
     )

@@ -41,7 +41,6 @@ from memory_extproc.retention.rules import (
     retire_memory,
     revive_memory,
     same_words,
-    sources_of,
     unmade,
 )
 
@@ -205,7 +204,7 @@ class RetentionPass:
         rebuilt = 0
         for memory in sorted(due, key=lambda one: (_level(one), one.id)):
             anew = await rebuilds.rebuild(memory, {one: row.memory for one, row in known.items()})
-            if anew is None or not await self._stand(owner, known, sources_of(anew.memory)):
+            if anew is None or not await self._stand(owner, known, anew.memory.provenance.sources):
                 continue
             anew = Embedded(restore_memory(anew.memory), anew.vector)
             if await self._written.change(owner, known, {memory.id: anew}):
@@ -318,7 +317,7 @@ class RetentionPass:
         there = next(iter(await self._keeps.get(owner, [one.current.id])), None)
         if there is None or not as_read(there, one.current):
             return
-        if not await self._stand(owner, known, sources_of(derived.memory)):
+        if not await self._stand(owner, known, derived.memory.provenance.sources):
             return
         await self._keeps.put(owner, [derived])
         into = derived.memory.id
@@ -335,5 +334,4 @@ class RetentionPass:
 
 def _level(summary: Memory) -> int:
     """The level of a summary: 0 for a topic, higher for summaries of summaries."""
-    level = summary.metadata.get("level")
-    return level if isinstance(level, int) else 0
+    return summary.provenance.level or 0

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.model import (
-    TRUST,
     Embedded,
     Memory,
     MemoryState,
     MemoryType,
     Owner,
     OwnerKind,
+    Provenance,
     Source,
     digest,
     least_trusted,
@@ -28,17 +28,12 @@ from memory_extproc.model import (
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.retention.merge import About
 from memory_extproc.retention.rules import (
-    DERIVED,
-    MADE,
-    PAST,
-    SOURCES,
     SUBJECT,
     Reason,
     expires_with,
     read_at,
     retire_memory,
     same_words,
-    sources_of,
 )
 
 # Themes: groups of an owner's facts that are worth a reflection. Pure functions.
@@ -75,9 +70,9 @@ def themes(rows: Sequence[Embedded], rules: ThemeRules, about: About) -> list[Th
     Each fact is in at most one group; groups with too few facts are dropped."""
     by_subject: defaultdict[Hashable, list[Embedded]] = defaultdict(list)
     for row in rows:
-        subject = row.memory.metadata.get("subject")
-        named = isinstance(subject, str) and subject and about(subject) != about(_SELF)
-        by_subject[about(str(subject)) if named else None].append(row)
+        subject = about(row.memory.provenance.subject)
+        named = row.memory.provenance.subject and subject != about(_SELF)
+        by_subject[subject if named else None].append(row)
     rest = by_subject.pop(None, [])
     found: list[list[Embedded]] = []
     for group in by_subject.values():
@@ -276,14 +271,14 @@ class Reflections:
             project=project,
             importance=self._limits.importance,
             embed_model=self._embedder.fingerprint,
-            metadata={
-                DERIVED: REFLECTION,
-                SOURCES: [memory.id for memory in evidence],
-                PAST: [],
-                MADE: read_at(now.timestamp(), evidence),
-                TRUST: least_trusted(map(trust_of, evidence)).value,
-                "version": self._reflects.version,
-            },
+            provenance=Provenance(
+                derived=REFLECTION,
+                sources=tuple(memory.id for memory in evidence),
+                past=(),
+                made=read_at(now.timestamp(), evidence),
+                trust=least_trusted(map(trust_of, evidence)),
+                version=self._reflects.version,
+            ),
         )
 
     async def _thought_over(self, owner: Owner, project: str) -> frozenset[str]:
@@ -353,8 +348,8 @@ class Subjects:
         subjects: defaultdict[Hashable, list[Memory]] = defaultdict(list)
         told: set[str] = set()
         for memory in memories:
-            if memory.state is MemoryState.ACTIVE and memory.metadata.get(DERIVED) == SUBJECT:
-                told |= set(sources_of(memory))
+            if memory.state is MemoryState.ACTIVE and memory.provenance.derived == SUBJECT:
+                told |= set(memory.provenance.sources)
             elif (named := self._subject(memory, now)) is not None:
                 subjects[memory.project, named].append(memory)
         found: list[tuple[Memory, ...]] = []
@@ -366,13 +361,12 @@ class Subjects:
         return sorted(found, key=lambda facts: facts[0].id)
 
     def _subject(self, memory: Memory, now: datetime) -> Hashable | None:
-        named = memory.metadata
-        subject, value = named.get("subject"), named.get("value")
-        fact = memory.source in _TOLD_OF and memory.type is MemoryType.SEMANTIC and not named.get("ends")
-        if not fact or not memory.recallable(now) or not isinstance(subject, str) or not isinstance(value, str):
+        known = memory.provenance
+        fact = memory.source in _TOLD_OF and memory.type is MemoryType.SEMANTIC and not known.ends
+        if not fact or not memory.recallable(now) or not known.subject or not known.value:
             return None
-        key = self._about(subject)
-        return key if subject and value and key != self._about(_SELF) else None
+        key = self._about(known.subject)
+        return key if key != self._about(_SELF) else None
 
     async def tell(self, owner: Owner, facts: Sequence[Memory], known: Iterable[Memory]) -> list[Embedded]:
         """Return the combined row and the retired earlier rows. The caller writes them."""
@@ -385,9 +379,9 @@ class Subjects:
             memory.id
             for memory in known
             if memory.state is MemoryState.ACTIVE
-            and memory.metadata.get(DERIVED) == SUBJECT
+            and memory.provenance.derived == SUBJECT
             and memory.id != row.id
-            and ids & set(sources_of(memory))
+            and ids & set(memory.provenance.sources)
         ]
         there = await self._keeps.get(owner, [*ids, *before])
         standing = {memory.id: memory for memory in there}
@@ -411,14 +405,14 @@ class Subjects:
             project=facts[0].project,
             importance=max(memory.importance for memory in facts),
             embed_model=self._embedder.fingerprint,
-            metadata={
-                DERIVED: SUBJECT,
-                "kind": SUBJECT,
-                "subject": facts[0].metadata["subject"],
-                SOURCES: [memory.id for memory in facts],
-                PAST: [],
-                MADE: read_at(now.timestamp(), facts),
-                TRUST: least_trusted(map(trust_of, facts)).value,
-                "version": self._consolidates.version,
-            },
+            provenance=Provenance(
+                derived=SUBJECT,
+                kind=SUBJECT,
+                subject=facts[0].provenance.subject,
+                sources=tuple(memory.id for memory in facts),
+                past=(),
+                made=read_at(now.timestamp(), facts),
+                trust=least_trusted(map(trust_of, facts)),
+                version=self._consolidates.version,
+            ),
         )

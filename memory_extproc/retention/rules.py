@@ -19,7 +19,6 @@ from memory_extproc.model import (
     OwnerKind,
     Rating,
     Source,
-    seconds_said,
 )
 from memory_extproc.ports import ConditionalWriter
 
@@ -52,16 +51,16 @@ def score(memory: Memory, rules: RetentionRules, now: datetime) -> float:
     rating as helpful counts as the highest importance; a rating as wrong gives 0."""
     age = max(0.0, now.timestamp() - _last(memory, rules))
     fresh = math.exp(-math.log(2) / rules.half_life.total_seconds() * age)
-    if memory.rating is Rating.WRONG:
+    if memory.provenance.rating is Rating.WRONG:
         return 0.0
-    importance = 1.0 if memory.rating is Rating.HELPFUL else min(1.0, max(0.0, memory.importance))
+    importance = 1.0 if memory.provenance.rating is Rating.HELPFUL else min(1.0, max(0.0, memory.importance))
     return rules.weight * importance + (1 - rules.weight) * fresh
 
 
 def _last(memory: Memory, rules: RetentionRules) -> float:
     last = max(memory.created_at, memory.updated_at).timestamp()
-    accessed = moment(memory, ACCESSED) if rules.refresh_on_access else 0.0
-    return max(last, accessed, moment(memory, UNRETIRED))
+    accessed = memory.provenance.accessed or 0.0 if rules.refresh_on_access else 0.0
+    return max(last, accessed, memory.provenance.unretired or 0.0)
 
 
 def leaving(rows: Iterable[Memory], rules: RetentionRules, now: datetime) -> Leaving:
@@ -108,7 +107,7 @@ def _erasable(
         source
         for memory in known.values()
         if memory.state is MemoryState.ACTIVE and memory.id not in retire
-        for source in sources_of(memory)
+        for source in memory.provenance.sources
     }
     waiting = list(needed)
     while waiting:
@@ -141,8 +140,8 @@ def _end_reason(memory: Memory, rules: RetentionRules, now: datetime) -> Reason 
 
 def _is_protected(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
     """Whether the memory is exempt from age limits and caps."""
-    began = max(memory.created_at.timestamp(), moment(memory, UNRETIRED))
-    return memory.metadata.get(PINNED) is True or now.timestamp() - began < rules.protect.total_seconds()
+    began = max(memory.created_at.timestamp(), memory.provenance.unretired or 0.0)
+    return memory.provenance.pinned or now.timestamp() - began < rules.protect.total_seconds()
 
 
 def _surplus(free: Sequence[Memory], count: int, rules: RetentionRules, now: datetime) -> Mapping[str, Reason]:
@@ -159,7 +158,7 @@ def _surplus(free: Sequence[Memory], count: int, rules: RetentionRules, now: dat
 
 def _due(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
     if memory.state is MemoryState.DELETED:
-        since = moment(memory, RETIRED_AT) or memory.updated_at.timestamp()
+        since = memory.provenance.retired_at or memory.updated_at.timestamp()
         return now.timestamp() - since >= rules.grace.total_seconds()
     if memory.state is MemoryState.SUPERSEDED and rules.history is not None:
         return now - max(memory.valid_to or memory.updated_at, memory.updated_at) >= rules.history
@@ -168,8 +167,8 @@ def _due(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
 
 def retire_memory(memory: Memory, why: Reason, at: datetime) -> Memory:
     """Return *memory* soft-deleted: stored until the grace period ends, never recalled."""
-    metadata = {**memory.metadata, RETIRED: why.value, RETIRED_AT: int(at.timestamp())}
-    return replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), metadata=metadata)
+    retired = memory.provenance.replace(retired=why.value, retired_at=int(at.timestamp()))
+    return replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), provenance=retired)
 
 
 def merge_memory(memory: Memory, into: str, at: datetime) -> Memory:
@@ -180,36 +179,27 @@ def merge_memory(memory: Memory, into: str, at: datetime) -> Memory:
         superseded_by=into,
         valid_to=at,
         updated_at=max(at, memory.updated_at),
-        metadata={**memory.metadata, MERGED: into},
+        provenance=memory.provenance.replace(merged=into),
     )
 
 
 def revive_memory(memory: Memory) -> Memory:
     """Return *memory* active again, as before the merge."""
-    metadata = {name: value for name, value in memory.metadata.items() if name != MERGED}
-    return replace(memory, state=MemoryState.ACTIVE, superseded_by="", valid_to=None, metadata=metadata)
+    parted = memory.provenance.replace(merged="")
+    return replace(memory, state=MemoryState.ACTIVE, superseded_by="", valid_to=None, provenance=parted)
 
 
 def restore_memory(memory: Memory) -> Memory:
     """Return *memory* active again, with the soft deletion undone."""
-    metadata = {name: value for name, value in memory.metadata.items() if name not in {RETIRED, RETIRED_AT}}
-    return replace(memory, state=MemoryState.ACTIVE, metadata=metadata)
+    restored = memory.provenance.replace(retired="", retired_at=None)
+    return replace(memory, state=MemoryState.ACTIVE, provenance=restored)
 
 
 # Derived memories: whether their sources still support them, and which sources become active again without them.
 
-# Keys of a memory's metadata.
-DERIVED = "derived"  # how the memory was derived
-SOURCES = "sources"  # the ids of its source memories
-PAST = "past"  # sources that were already history; if absent, times decide
-MADE = "made"  # seconds since 1970: when its sources were read
-MERGED = "merged"  # the id of the memory that repeats its content
-HISTORY = "history"  # a value of DERIVED: an attribute's values over time; the current value is the first source
-SUBJECT = "subject"  # a value of DERIVED: a text about a single subject, recalled in place of its sources
-
-
-def sources_of(memory: Memory) -> tuple[str, ...]:
-    return _ids(memory, SOURCES)
+# Values of Provenance.derived.
+HISTORY = "history"  # an attribute's values over time; the current value is the first source
+SUBJECT = "subject"  # a text about a single subject, recalled in place of its sources
 
 
 def sources_hold(memory: Memory, known: Mapping[str, Memory]) -> bool:
@@ -221,7 +211,7 @@ def sources_hold(memory: Memory, known: Mapping[str, Memory]) -> bool:
 
 
 def _sources_hold(memory: Memory, known: Mapping[str, Memory], above: frozenset[str]) -> bool:
-    return all(_holds(memory, one, known, above) for one in sources_of(memory))
+    return all(_holds(memory, one, known, above) for one in memory.provenance.sources)
 
 
 def _holds(memory: Memory, name: str, known: Mapping[str, Memory], above: frozenset[str]) -> bool:
@@ -238,7 +228,7 @@ def _holds(memory: Memory, name: str, known: Mapping[str, Memory], above: frozen
         case MemoryState.SUPERSEDED:
             return source.superseded_by == memory.id or _was_past(memory, name, source)
         case MemoryState.DELETED:
-            return source.metadata.get(RETIRED) == Reason.CAP or _brought_back(memory, source)
+            return source.provenance.retired == Reason.CAP or _brought_back(memory, source)
         case _:
             return False
 
@@ -253,21 +243,21 @@ def _speaker(memory: Memory, source: Memory | None, known: Mapping[str, Memory])
 
 
 def _was_past(memory: Memory, name: str, source: Memory) -> bool:
-    if MADE in memory.metadata:
-        return name in _ids(memory, PAST)
+    if memory.provenance.made is not None:
+        return name in (memory.provenance.past or ())
     ended = source.valid_to or source.updated_at
     return ended <= memory.created_at
 
 
 def _brought_back(memory: Memory, source: Memory) -> bool:
     """Whether the owner restored *memory* after forgetting *source* in the same request."""
-    asked = source.metadata.get(RETIRED) == BY_CHAT
-    return asked and moment(memory, UNRETIRED) >= moment(source, RETIRED_AT) > 0
+    asked = source.provenance.retired == BY_CHAT
+    return asked and (memory.provenance.unretired or 0) >= (source.provenance.retired_at or 0) > 0
 
 
 def made_at(memory: Memory) -> float:
     """When its sources were read, in seconds since 1970."""
-    return moment(memory, MADE) or memory.created_at.timestamp()
+    return memory.provenance.made or memory.created_at.timestamp()
 
 
 def expires_with(sources: Iterable[Memory]) -> datetime | None:
@@ -276,19 +266,19 @@ def expires_with(sources: Iterable[Memory]) -> datetime | None:
 
 
 def read_at(now: float, sources: Iterable[Memory]) -> float:
-    """The MADE value for a memory derived from *sources* at *now*.
+    """Provenance.made for a memory derived from *sources* at *now*.
 
     At least the time of the latest source, because another replica's clock may run ahead."""
     return max([now, *map(_stated_at, sources)])
 
 
 def _stated_at(memory: Memory) -> float:
-    return max(_began(memory), moment(memory, MADE))
+    return max(_began(memory), memory.provenance.made or 0.0)
 
 
 def _began(memory: Memory) -> float:
     # A correction records its time more precisely than in whole seconds.
-    return max((memory.valid_from or memory.created_at).timestamp(), moment(memory, "said"))
+    return max((memory.valid_from or memory.created_at).timestamp(), memory.provenance.said or 0.0)
 
 
 def merged_into(memory: Memory | None) -> str:
@@ -297,8 +287,7 @@ def merged_into(memory: Memory | None) -> str:
     Empty if it was not merged, or was superseded again since."""
     if memory is None or memory.state is not MemoryState.SUPERSEDED:
         return ""
-    into = memory.metadata.get(MERGED)
-    return into if isinstance(into, str) and into == memory.superseded_by else ""
+    return memory.superseded_by if memory.provenance.merged == memory.superseded_by else ""
 
 
 def is_orphaned(memory: Memory, known: Mapping[str, Memory], gone: frozenset[str]) -> bool:
@@ -313,16 +302,16 @@ def is_orphaned(memory: Memory, known: Mapping[str, Memory], gone: frozenset[str
         return False
     # After a crash between the two writes the target is already deleted. A memory forgotten in a conversation takes
     # with it the sources that state the same; its other sources stay.
-    made_of = other.metadata.get(RETIRED) == BY_CHAT and memory.id in sources_of(other)
-    return made_of or other.metadata.get(RETIRED) == Reason.SOURCES
+    made_of = other.provenance.retired == BY_CHAT and memory.id in other.provenance.sources
+    return made_of or other.provenance.retired == Reason.SOURCES
 
 
 def half_merged(known: Mapping[str, Memory]) -> dict[str, str]:
     """History sources that a crash between two writes left active: their id to the history's id."""
     found: dict[str, str] = {}
     for memory in known.values():
-        if memory.state is MemoryState.ACTIVE and memory.metadata.get(DERIVED) == HISTORY:
-            current = next((known[one] for one in sources_of(memory)[:1] if one in known), None)
+        if memory.state is MemoryState.ACTIVE and memory.provenance.derived == HISTORY:
+            current = next((known[one] for one in memory.provenance.sources[:1] if one in known), None)
             if current is not None and current.state is MemoryState.ACTIVE and sources_hold(memory, known):
                 found[current.id] = memory.id
     return found
@@ -333,8 +322,8 @@ def behind(known: Iterable[Memory]) -> frozenset[str]:
     return frozenset(
         source
         for memory in known
-        if memory.state is MemoryState.ACTIVE and memory.metadata.get(DERIVED) == SUBJECT
-        for source in sources_of(memory)
+        if memory.state is MemoryState.ACTIVE and memory.provenance.derived == SUBJECT
+        for source in memory.provenance.sources
     )
 
 
@@ -342,26 +331,15 @@ def unmade(memory: Memory) -> bool:
     """Whether a summary was retired because its sources changed, so that it can be rebuilt from the rest."""
     return (
         memory.source is Source.SUMMARY
-        and memory.metadata.get(DERIVED) != SUBJECT
+        and memory.provenance.derived != SUBJECT
         and memory.state is MemoryState.DELETED
-        and memory.metadata.get(RETIRED) == Reason.SOURCES
+        and memory.provenance.retired == Reason.SOURCES
     )
 
 
-def _ids(memory: Memory, name: str) -> tuple[str, ...]:
-    found: Sequence[object] | object = memory.metadata.get(name)
-    return tuple(one for one in found if isinstance(one, str)) if isinstance(found, list | tuple) else ()
+# Why a memory leaves recall, as written to Provenance.retired.
 
-
-# Why a memory leaves recall, as written to its metadata.
-
-# Keys of a memory's metadata.
-PINNED = "pinned"  # true: exempt from pruning; any API client with write access may set it
-ACCESSED = "accessed"  # seconds since 1970: when it was last given to a model
-RETIRED = "retired"  # why it was deleted softly
-RETIRED_AT = "retired_at"  # seconds since 1970
-UNRETIRED = "unretired"  # seconds since 1970: when its owner brought it back
-BY_CHAT = "chat"  # a value of RETIRED besides the values of Reason: its owner asked in a conversation
+BY_CHAT = "chat"  # besides the values of Reason: its owner asked in a conversation
 
 
 class Reason(StrEnum):
@@ -371,11 +349,6 @@ class Reason(StrEnum):
     TTL = "ttl"  # older than the TTL of its type
     CAP = "cap"  # its owner exceeds max_memories and it has the lowest score
     SOURCES = "sources"  # its sources are gone or have changed
-
-
-def moment(memory: Memory, name: str) -> float:
-    """Seconds since 1970; 0 if the metadata has no such key."""
-    return seconds_said(memory.metadata.get(name)) or 0.0
 
 
 # Conditional writes: rows change only if they are still as they were read.
@@ -430,7 +403,5 @@ def same_words(now: Memory, before: Memory) -> bool:
 
 def with_accesses(memory: Memory, of: Memory) -> Memory:
     """Return *memory* with the access count of *of*."""
-    metadata = {name: value for name, value in memory.metadata.items() if name != ACCESSED}
-    if ACCESSED in of.metadata:
-        metadata[ACCESSED] = of.metadata[ACCESSED]
-    return replace(memory, access_count=of.access_count, metadata=metadata)
+    counted = memory.provenance.replace(accessed=of.provenance.accessed)
+    return replace(memory, access_count=of.access_count, provenance=counted)

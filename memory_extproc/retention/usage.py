@@ -39,7 +39,6 @@ from memory_extproc.ports import (
     OwnerLister,
     OwnerRegistry,
 )
-from memory_extproc.retention.rules import ACCESSED, moment
 
 log = logger(__name__)
 _AT_ONCE = 100  # rows per write
@@ -137,9 +136,11 @@ def _adding(accesses: dict[str, _Access]) -> Callable[[Embedded], Sequence[Embed
         memory, access = row.memory, accesses[row.memory.id]
         if memory.state is not MemoryState.ACTIVE:
             return ()
-        at = max(int(access.at.timestamp()), int(moment(memory, ACCESSED)))
+        at = max(int(access.at.timestamp()), int(memory.provenance.accessed or 0))
         counted = replace(
-            memory, access_count=memory.access_count + access.count, metadata={**memory.metadata, ACCESSED: at}
+            memory,
+            access_count=memory.access_count + access.count,
+            provenance=memory.provenance.replace(accessed=at),
         )
         return [Embedded(counted, row.vector)]
 

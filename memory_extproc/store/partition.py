@@ -17,7 +17,6 @@ from typing import Self
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
-    TRUST,
     Candidates,
     Conditions,
     Embedded,
@@ -34,7 +33,6 @@ from memory_extproc.model import (
     Trust,
     Vector,
     trust_of,
-    without_doubt,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, ComingVector, Coordination, MemoryStore, Now, Steady, TombstoneReader
@@ -446,7 +444,7 @@ class ExclusiveAccess:
 
 # Changes of existing memories by the write path. Pure.
 
-# That said a fact again, kept with it, each with the facts beside it; metadata has its bounds.
+# That said a fact again, kept with it, each with the facts beside it; a row has its bounds.
 _MOST_TURNS = 16
 _MOST_BESIDE = 4
 
@@ -462,13 +460,11 @@ def confirm_memory(
     memory: Memory, *, at: datetime, turn: str = "", beside: Sequence[str] = (), trusted: bool = False
 ) -> Memory:
     """*memory*, said again at *at* by *turn* together with the facts *beside*; *trusted*: by the caller."""
-    before = memory.metadata.get("confirmations", 0)
-    count = before + 1 if isinstance(before, int) else 1
-    metadata = {**without_doubt(memory), "confirmations": count}
+    known = memory.provenance
+    confirmed = known.without_doubt().replace(confirmations=known.confirmations + 1)
     if turn and len(beside) <= _MOST_BESIDE:
-        known = memory.metadata.get("also")
-        also = [*(known.items() if isinstance(known, dict) else ()), (turn, list(beside))]
-        metadata["also"] = dict(also[-_MOST_TURNS:])
+        also = [*known.also.items(), (turn, tuple(beside))]
+        confirmed = confirmed.replace(also=dict(also[-_MOST_TURNS:]))
     if trusted and not trust_of(memory).covers(Trust.CONFIRMED):
-        metadata[TRUST] = Trust.CONFIRMED.value
-    return replace(memory, updated_at=max(at, memory.updated_at), metadata=metadata)
+        confirmed = confirmed.replace(trust=Trust.CONFIRMED)
+    return replace(memory, updated_at=max(at, memory.updated_at), provenance=confirmed)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,8 +30,8 @@ from memory_extproc.model import (
 )
 
 _FIRST_CAPACITY = 16
-# Bytes in CPython of a Memory with its times, ids and index entry, beyond content and metadata.
-_ROW_OVERHEAD = 1_200
+# Bytes in CPython of a Memory with its provenance, times, ids and index entry, beyond their texts.
+_ROW_OVERHEAD = 1_700
 # Two float32 dot products of unit vectors that differ by less than this may be equal, since BLAS sums a row
 # differently at the end of a block.
 _ROUNDING = 1e-5
@@ -53,7 +54,7 @@ def cosines(vectors: npt.NDArray[np.float32], to: Vector) -> npt.NDArray[np.floa
 
 def memory_bytes(memory: Memory) -> int:
     """Approximate bytes of *memory* in process, without its vector."""
-    words = len(memory.content) + sum(len(str(value)) + 64 for value in memory.metadata.values())
+    words = len(memory.content) + len(msgspec.json.encode(memory.provenance))
     return words + _ROW_OVERHEAD
 
 

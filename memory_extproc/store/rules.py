@@ -58,7 +58,7 @@ def check_rows(owner: Owner, rows: Sequence[Embedded], dimension: int) -> None:
 def metadata_text(memory: Memory) -> str:
     """The metadata as JSON in ASCII, so that its characters are bytes. PermanentError if it is not JSON."""
     try:
-        return json.dumps(dict(memory.metadata), separators=(",", ":"), allow_nan=False)
+        return json.dumps(memory.provenance.encode(), separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):
         raise PermanentError("metadata that is not JSON") from None
 

@@ -233,14 +233,14 @@ class Sayings:
             self._names(owner, turn.hex(), side, piece)
             for turn, pair in ids.items()
             for side, first in enumerate(pair)
-            if any("piece" in row.metadata for row in rows if row.id == first)
+            if any(row.provenance.piece is not None for row in rows if row.id == first)
             for piece in range(1, _PIECES)
         ]
         if long:
             rows += await self._rows(owner, long)
         by_turn: defaultdict[str, list[Memory]] = defaultdict(list)
         for row in rows:
-            by_turn[str(row.metadata.get("turn", ""))].append(row)
+            by_turn[row.provenance.turn].append(row)
         return [said_in(turn, by_turn[turn.id.hex()]) for turn in turns]
 
     async def _rows(self, owner: Owner, ids: Sequence[str]) -> list[Memory]:
@@ -258,5 +258,4 @@ def said_in(turn: SaidTurn, rows: Iterable[Memory]) -> Said:
 
 
 def _piece(row: Memory) -> int:
-    number = row.metadata.get("piece", 0)
-    return number if isinstance(number, int) else 0
+    return row.provenance.piece or 0

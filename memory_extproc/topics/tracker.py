@@ -73,11 +73,11 @@ class Topics:
         monotonic_now: Steady | None = None,
         rng: Chance,
         holder: str,
-        provenance: Callable[[Turn], str],
+        format_origin: Callable[[Turn], str],
     ) -> None:
         self._sayings, self._closing, self._summaries, self._embedder = sayings, closing, summaries, embedder
         self._coordination, self._limits, self._metrics = coordination, limits, metrics
-        self._now, self._rng, self._holder, self._provenance = now, rng, holder, provenance
+        self._now, self._rng, self._holder, self._format_origin = now, rng, holder, format_origin
         self.shifted: Callable[[Owner, str], object] = _nobody  # called with the session whose topic has changed
         self._monotonic_now = monotonic_now or now
         self._silences = Silences(now, self._monotonic_now)
@@ -119,7 +119,7 @@ class Topics:
             Noted(
                 turn.session,
                 turn.project,
-                self._provenance(turn),
+                self._format_origin(turn),
                 SaidTurn(bytes.fromhex(turn.id), turn.seq, turn.at.timestamp()),
                 turn.last or turn.id in last,
             )

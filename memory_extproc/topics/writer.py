@@ -18,14 +18,14 @@ from memory_extproc.model import (
     MemoryState,
     MemoryType,
     Owner,
+    Provenance,
     Role,
     Source,
     Vector,
     digest,
     least_trusted,
-    seconds_said,
-    trust_noted,
     trust_of,
+    with_trust,
 )
 from memory_extproc.ports import EmbeddingModel, MemoryWriter, Now
 from memory_extproc.text.words import estimate_tokens
@@ -36,7 +36,6 @@ from memory_extproc.topics.summarizer import (
     PARAGRAPH,
     SENTENCE,
     Band,
-    Condensed,
     Part,
     Summaries,
     Summary,
@@ -125,8 +124,11 @@ class Closing:
                     one.text,
                     moments,
                     kind=Kind.SESSION if final else Kind.PART,
-                    sources=[*named, *([earlier.id] if final and earlier else [])],
-                    **_level(one, len(levels)),
+                    sources=(*named, *((earlier.id,) if final and earlier else ())),
+                    level=one.level,
+                    levels=len(levels),
+                    ratio=one.ratio,
+                    version=one.by,
                 )
                 made.append(Embedded(row, await self._middle([one.text])))
             sources = [(memory_id,) for memory_id in ids]
@@ -173,10 +175,6 @@ class Closing:
         return Written(owner, read, self._embedder.fingerprint, self._bytes)
 
 
-def _level(one: Condensed, levels: int) -> dict[str, object]:
-    return {"level": one.level, "levels": levels, "ratio": one.ratio, "version": one.by}
-
-
 def _bound_messages(said: Sequence[Said]) -> list[Said]:
     """The messages that a memory can name as sources: of a message in dozens of chunks, the first chunks."""
     room, waiting = MOST_SOURCES, len(said)
@@ -200,12 +198,11 @@ def _within_bounds(groups: Sequence[_Closed]) -> list[_Closed]:
 
 # Topics and summaries of sessions as memories. Pure; the same turns give the same ids.
 
-MADE = "made"  # in metadata: when its sources were read, in seconds since 1970
-MOST_SOURCES = 100  # ids in one memory's metadata, of which the memory API accepts 8 KiB
+MOST_SOURCES = 100  # ids in one memory's provenance, of which the memory API accepts 8 KiB
 
 
 class Kind(StrEnum):
-    """The subject of a summary; in its metadata, so never renamed."""
+    """The subject of a summary; in its provenance, so never renamed."""
 
     TOPIC = "topic"
     PART = "part"  # of a session too long for a single summary
@@ -243,16 +240,16 @@ def topic_row(written: Written, thread: Thread, group: Group, said: Sequence[Sai
         kind=Kind.TOPIC,
         name=summary.name,
         turns=len(said),
-        sources=[source for one in said for source in one.sources],
+        sources=tuple(source for one in said for source in one.sources),
         version=summary.by,
     )
 
 
 def summary_row(
-    written: Written, thread: Thread, memory_id: str, text: str, moments: Sequence[float], **metadata: Any
+    written: Written, thread: Thread, memory_id: str, text: str, moments: Sequence[float], **known: Any
 ) -> Memory:
     seqs = [turn.seq for group in thread.closed for turn in group]
-    return _row(written, thread, seqs, moments, memory_id, text, **metadata)
+    return _row(written, thread, seqs, moments, memory_id, text, **known)
 
 
 def _row(
@@ -262,7 +259,7 @@ def _row(
     moments: Sequence[float],
     memory_id: str,
     text: str,
-    **metadata: Any,
+    **known: Any,
 ) -> Memory:
     # Time of its first message, so that a forget by period that covers this message covers the summary.
     first, last = min(moments), max(moments)
@@ -282,35 +279,24 @@ def _row(
         role=Role.NONE,
         origin=thread.origin,
         embed_model=written.embed_model,
-        metadata={
-            "said": round(first, 3),
-            "until": round(last, 3),
-            "span": span_of(seqs),
-            MADE: max(written.read, last),
-            **metadata,
-        },
+        provenance=Provenance(
+            said=round(first, 3), until=round(last, 3), span=span_of(seqs), made=max(written.read, last), **known
+        ),
     )
 
 
 def made_at(memory: Memory) -> float:
     """Time of reading the sources, in seconds since 1970; 0 without sources."""
-    return seconds_said(memory.metadata.get(MADE)) or 0.0
-
-
-def sources_of(memory: Memory) -> list[str]:
-    """Ids of *memory*'s sources; an imported memory may hold invalid values."""
-    named = memory.metadata.get("sources")
-    return [one for one in named if isinstance(one, str)] if isinstance(named, list | tuple) else []
+    return memory.provenance.made or 0.0
 
 
 def _trusted_as(summary: Memory, sources: Iterable[Memory]) -> Memory:
-    trust = least_trusted((trust_of(summary), *map(trust_of, sources)))
-    return replace(summary, metadata=trust_noted(summary, trust))
+    return with_trust(summary, least_trusted((trust_of(summary), *map(trust_of, sources))))
 
 
-def span_of(seqs: Sequence[int]) -> list[int]:
+def span_of(seqs: Sequence[int]) -> tuple[int, int]:
     """The places, half open, of the messages of turns that begin at *seqs*: each has its own and its answer's."""
-    return [min(seqs), max(seqs) + 2]
+    return min(seqs), max(seqs) + 2
 
 
 def truncate_utf8(text: str, most: int) -> str:
@@ -346,7 +332,7 @@ class Rebuilding:
     async def rebuild(self, memory: Memory, known: Mapping[str, Memory]) -> Embedded | None:
         now = self._now().timestamp()
         left = _left_of(memory, known)
-        if memory.metadata.get("kind") == Kind.TOPIC:
+        if memory.provenance.kind == Kind.TOPIC:
             return await self._topic(memory, left, now)
         return await self._summary(memory, left, now)
 
@@ -364,7 +350,7 @@ class Rebuilding:
 
     async def _summary(self, memory: Memory, left: _Left, now: float) -> Embedded | None:
         tokens = sum(part.tokens for part in left.parts)
-        whole = memory.metadata.get("kind") == Kind.SESSION and memory.metadata.get("level") == 1
+        whole = memory.provenance.kind == Kind.SESSION and memory.provenance.level == 1
         if not left.parts or (whole and left.earlier is None and Band.of(tokens) is Band.NOTHING):
             return None
         sentences = SENTENCE if whole and Band.of(tokens) is Band.SENTENCE else PARAGRAPH
@@ -378,20 +364,19 @@ class Rebuilding:
     def _row(self, memory: Memory, text: str, left: _Left, now: float, fields: Mapping[str, object]) -> Memory:
         moments = [source.created_at.timestamp() for source in left.sources]
         seqs = [turn.turn.seq for turn in left.said]
-        spans = {"span": span_of(seqs)} if seqs and left.earlier is None else {}
+        span = span_of(seqs) if seqs and left.earlier is None else memory.provenance.span
         return replace(
             memory,
             state=MemoryState.ACTIVE,
             content=truncate_utf8(text, self._bytes),
             updated_at=max(memory.updated_at, datetime.fromtimestamp(int(now), UTC)),
             embed_model=self._embedder.fingerprint,
-            metadata={
-                **memory.metadata,
+            provenance=memory.provenance.replace(
                 **fields,
-                **spans,
-                "sources": [source.id for source in left.sources],
-                MADE: max([now, *moments, *(made_at(source) for source in left.sources)]),
-            },
+                span=span,
+                sources=tuple(source.id for source in left.sources),
+                made=max([now, *moments, *(made_at(source) for source in left.sources)]),
+            ),
         )
 
     async def _middle(self, texts: Sequence[str]) -> Vector:
@@ -402,8 +387,7 @@ class Rebuilding:
 
 def _left_of(memory: Memory, known: Mapping[str, Memory]) -> _Left:
     """The turns of a topic, or the texts of the summaries below."""
-    level = memory.metadata.get("level")
-    sums_up_summaries = isinstance(level, int) and level > 1
+    sums_up_summaries = (memory.provenance.level or 0) > 1
     loose: list[Memory] = []
     topics: list[list[Memory]] = [loose]
     sources: list[Memory] = []
@@ -441,7 +425,7 @@ def _left_of(memory: Memory, known: Mapping[str, Memory]) -> _Left:
 def _whole(memory: Memory, known: Mapping[str, Memory]) -> bool:
     """Whether every message that it was made of is there as it was."""
     found = _rows(memory, known)
-    return len(found) == len(sources_of(memory)) and all(
+    return len(found) == len(memory.provenance.sources) and all(
         source.state is MemoryState.ACTIVE
         and max((source.valid_from or source.created_at).timestamp(), made_at(source)) <= made_at(memory)
         for source in found
@@ -459,21 +443,21 @@ def _messages(memory: Memory, known: Mapping[str, Memory], seen: frozenset[str] 
 
 
 def _rows(memory: Memory, known: Mapping[str, Memory]) -> list[Memory]:
-    return [known[one] for one in sources_of(memory) if one in known]
+    return [known[one] for one in memory.provenance.sources if one in known]
 
 
 def _turns(messages: Iterable[Memory]) -> list[Said]:
     by_turn: defaultdict[str, dict[str, Memory]] = defaultdict(dict)
     for row in messages:
-        by_turn[str(row.metadata.get("turn", ""))][row.id] = row
+        by_turn[row.provenance.turn][row.id] = row
     said = [said_in(_turn(turn, rows.values()), rows.values()) for turn, rows in by_turn.items()]
     return sorted(said, key=lambda one: (one.turn.seq, one.moment))
 
 
 def _turn(turn: str, rows: Iterable[Memory]) -> SaidTurn:
     first = min(rows, key=lambda row: (row.seq, row.id))
-    at = first.metadata.get("said")
-    moment = float(at) if isinstance(at, int | float) else first.created_at.timestamp()
+    said = first.provenance.said
+    moment = first.created_at.timestamp() if said is None else said
     seq = first.seq - (first.role is Role.ASSISTANT)
     # The turn's place in its session does not matter here, so files need not give it.
     return SaidTurn(turn.encode("utf-8", "surrogatepass"), seq, moment)

@@ -28,7 +28,7 @@ from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.encryption.keys import new_master_key
 from memory_extproc.erasure.tombstones import KeyedHasher, Kind
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Consent, ConsentChange, Embedded, LedgerJob, Memory, Owner, Scope
+from memory_extproc.model import Consent, ConsentChange, Embedded, LedgerJob, Memory, Owner, Provenance, Scope
 from memory_extproc.settings import load
 from tests.builders import a_memory, a_turn
 from tests.fixtures.models import int8_model_dir
@@ -163,7 +163,7 @@ def test_sealed_texts_stay_sealed_and_are_forgotten_like_others(place: Place, tm
     master = tmp_path / "master.key"
     master.write_text(new_master_key() + "\n")
     place.configure(privacy={"encrypt_content": True, "master_key_file": str(master)})
-    place.put(TEA, replace(DOG, metadata={"turn": "t1"}))
+    place.put(TEA, replace(DOG, provenance=Provenance(turn="t1")))
     assert place.json("backup") == {"files": [], "memories": 2}, "keys are kept apart"
     kept = gzip.decompress((place.backup / "memories.jsonl.gz").read_bytes())
     assert b"tea" not in kept

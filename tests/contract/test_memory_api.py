@@ -568,8 +568,8 @@ async def test_what_was_deleted_softly_comes_back_and_can_be_recalled_again(stan
     memory = await stand.told(TEA, as_=ANN)
 
     def soft(row: Embedded) -> list[Embedded]:
-        noted = {**row.memory.metadata, "retired": "chat", "retired_at": 1, "retired_from": "active"}
-        return [Embedded(replace(row.memory, state=MemoryState.DELETED, metadata=noted), row.vector)]
+        noted = row.memory.provenance.replace(retired="chat", retired_at=1, retired_from="active")
+        return [Embedded(replace(row.memory, state=MemoryState.DELETED, provenance=noted), row.vector)]
 
     assert await stand.partitions.change(ANN, memory.id, soft)
     assert (

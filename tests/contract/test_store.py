@@ -29,6 +29,7 @@ from memory_extproc.model import (
     MemoryState,
     MemoryType,
     Owner,
+    Provenance,
     Role,
     Scope,
     Source,
@@ -129,7 +130,9 @@ async def test_a_memory_comes_back_as_it_was_put(store: MemoryStore) -> None:
         expires_at=MONDAY + timedelta(days=3),
         superseded_by="f" * 64,
         embed_model="all-MiniLM-L6-v2/int8",
-        metadata={"confirmations": 2, "words": 'žluťoučký "kůň"', "nested": {"a": [1, 2.5, None, True]}},
+        provenance=Provenance(
+            confirmations=2, extra={"words": 'žluťoučký "kůň"', "nested": {"a": [1, 2.5, None, True]}}
+        ),
     )
     await store.put(ann, [Embedded(memory, pointing(0.6, 0.3))])
     assert list(await store.get(ann, [memory.id])) == [memory]

@@ -119,4 +119,4 @@ def test_a_row_as_the_first_version_wrote_it_is_a_memory() -> None:
     memory = to_memory(older_store.ROW)
     assert isinstance(memory, Memory)
     assert (memory.owner, memory.content, memory.expires_at) == (Owner("acme", "ann"), "Ann likes tea.", None)
-    assert memory.metadata == {"said": 1767607200.25, "turn": "t1"}
+    assert memory.provenance.encode() == {"said": 1767607200.25, "turn": "t1"}

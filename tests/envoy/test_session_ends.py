@@ -44,16 +44,16 @@ async def summed_up(whole: WholeStand) -> None:
     """As one topic of all that was said, and in one sentence, for it has some hundred tokens."""
 
     async def there() -> bool:
-        return {row.metadata["kind"] for row in await summaries(whole)} == {"topic", "session"}
+        return {row.provenance.kind for row in await summaries(whole)} == {"topic", "session"}
 
     await until(there, "the session is summed up", seconds=20)
-    (topic,) = [row for row in await summaries(whole) if row.metadata["kind"] == "topic"]
-    (session,) = [row for row in await summaries(whole) if row.metadata["kind"] == "session"]
-    assert topic.metadata["span"] == [0, 6]
+    (topic,) = [row for row in await summaries(whole) if row.provenance.kind == "topic"]
+    (session,) = [row for row in await summaries(whole) if row.provenance.kind == "session"]
+    assert topic.provenance.span == (0, 6)
     assert "Hawaii" in topic.content
-    assert (session.metadata["level"], session.metadata["levels"]) == (1, 1)
-    assert session.metadata["sources"] == [topic.id]
-    assert 0 < session.metadata["ratio"] < 1
+    assert (session.provenance.level, session.provenance.levels) == (1, 1)
+    assert session.provenance.sources == (topic.id,)
+    assert 0 < (session.provenance.ratio or 0) < 1
 
 
 @pytest.mark.parametrize(

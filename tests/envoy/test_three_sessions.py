@@ -232,7 +232,7 @@ async def memories(whole: WholeStand, source: Source, session: str = "") -> list
 
 
 async def topics(whole: WholeStand, session: str) -> list[Memory]:
-    return [row for row in await memories(whole, Source.SUMMARY, session) if row.metadata["kind"] == "topic"]
+    return [row for row in await memories(whole, Source.SUMMARY, session) if row.provenance.kind == "topic"]
 
 
 async def finished(whole: WholeStand, session: str, count: int) -> list[Memory]:
@@ -249,7 +249,7 @@ async def test_three_sessions_without_a_model(whole: WholeStand) -> None:
     first = await say(whole, "one", FIRST)
     assert first == ["", "", ""]  # nothing is known of her, and what she says is in view
     (project,) = await finished(whole, "one", 1)
-    assert project.metadata["span"] == [0, 6]
+    assert project.provenance.span == (0, 6)
     assert "TensorFlow" in project.content
     await learned(
         whole,
@@ -278,7 +278,7 @@ async def test_three_sessions_with_a_model(whole: WholeStand, scripted: tuple[Up
     whole.upstream.answers = answers
     assert await say(whole, "one", FIRST) == ["", "", ""]
     (project,) = await finished(whole, "one", 1)
-    assert project.metadata["span"] == [0, 6]
+    assert project.provenance.span == (0, 6)
     assert project.content == "Plant images: The user asked about plant images (TensorFlow)."
     assert model.asked.count("topic") == 2  # its first answer was no JSON
     await learned(
@@ -292,7 +292,7 @@ async def test_three_sessions_with_a_model(whole: WholeStand, scripted: tuple[Up
     )
     await _second_session(whole, name="The user's name is Alice", work="The user works at Google")
     third = await _third_session(whole)
-    assert [topic.metadata["name"] for topic in third] == ["Deep learning", "Breakfast plans", "Deep learning"]
+    assert [topic.provenance.name for topic in third] == ["Deep learning", "Breakfast plans", "Deep learning"]
     assert whole.sample("summaries_total", of="topic", by="sentences") == 0
 
 
@@ -313,7 +313,7 @@ async def _third_session(whole: WholeStand) -> list[Memory]:
     before = shifts(whole)
     shown = await say(whole, "three", THIRD)
     found = await finished(whole, "three", 3)
-    assert [topic.metadata["span"] for topic in found] == [[0, 4], [4, 8], [8, 12]]
+    assert [topic.provenance.span for topic in found] == [(0, 4), (4, 8), (8, 12)]
     assert shifts(whole) - before == 2
     assert "Waffle House" in found[1].content or "Waffle" in found[1].content
     told = [lines(one) for one in shown]

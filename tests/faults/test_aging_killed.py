@@ -23,8 +23,8 @@ from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_notes import LlmReflector
-from memory_extproc.learn.messages import message_id, provenance
-from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, message_id_of
+from memory_extproc.learn.messages import format_origin, message_id
+from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, Provenance, message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination
 from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
@@ -81,15 +81,17 @@ class FileStore(InMemoryStore):
         self._file.execute("CREATE TABLE IF NOT EXISTS rows (id TEXT PRIMARY KEY, row BLOB)")
         for (raw,) in self._file.execute("SELECT row FROM rows"):
             fields, metadata, vector = pickle.loads(raw)  # noqa: S301 - written below
-            memory = Memory(**fields, metadata=metadata)
+            memory = Memory(**fields, provenance=Provenance.decode(metadata))
             self._rows.setdefault(memory.owner, {})[memory.id] = Embedded(memory, vector)
 
     async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
         self._steps.next()
         await super().put(owner, rows)
         for row in rows:
-            fields = {name: getattr(row.memory, name) for name in Memory.__dataclass_fields__ if name != "metadata"}
-            raw = pickle.dumps((fields, dict(row.memory.metadata), row.vector))
+            fields = {
+                name: getattr(row.memory, name) for name in Memory.__dataclass_fields__ if name != "provenance"
+            }
+            raw = pickle.dumps((fields, row.memory.provenance.encode(), row.vector))
             self._file.execute("INSERT OR REPLACE INTO rows VALUES (?, ?)", (row.memory.id, raw))
         self._steps.next()
 
@@ -147,7 +149,7 @@ class Life:
             now=self.clock,
             rng=lambda: 0.0,
             holder=self.holder,
-            provenance=lambda turn: provenance(turn.origin),
+            format_origin=lambda turn: format_origin(turn.origin),
         )
 
     def keeper(self) -> RetentionPass:
@@ -208,8 +210,8 @@ class Life:
         one = message_id(SAID[2], 0)
         there = next(iter(await self.partitions.get(ANN, [one])))
         if there.content != CORRECTED:
-            said = {**there.metadata, "said": self.clock().timestamp()}
-            changed = replace(there, content=CORRECTED, metadata=said, valid_from=self.now)
+            said = there.provenance.replace(said=self.clock().timestamp())
+            changed = replace(there, content=CORRECTED, provenance=said, valid_from=self.now)
             await self.partitions.change(ANN, one, lambda row: [Embedded(changed, row.vector)])
 
     async def found(self) -> Mapping[str, Any]:

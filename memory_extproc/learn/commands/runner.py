@@ -47,8 +47,6 @@ from memory_extproc.text.words import terms, terms_in
 
 log = logger(__name__)
 VERSION = "said-1"  # kept with facts that were asked to be kept
-RETIRED, RETIRED_AT = "retired", "retired_at"  # in metadata: why it was deleted softly, and when (since 1970)
-RETIRED_FROM = "retired_from"  # the state it was in before
 BY_CHAT = "chat"
 MADE_OF = "sources"  # retention decides about memories whose sources were forgotten
 _ACTIVE = frozenset({MemoryState.ACTIVE})
@@ -203,7 +201,7 @@ class Commands:
         theirs = [
             memory
             async for memory in self._recallable(turn, itself=True)
-            if memory.metadata.get("turn") == turn.id and memory.source in FACTS.sources
+            if memory.provenance.turn == turn.id and memory.source in FACTS.sources
         ]
         for memory in theirs:
             await self._holds.change(turn.owner, memory.id, _raise_importance)
@@ -213,7 +211,7 @@ class Commands:
     async def _forget(self, turn: Turn, command: Command, *, itself: bool = False) -> None:
         rows = [memory async for memory in self._recallable(turn, _RETIRABLE, itself=itself)]
         matched = speaking_of(command.what, rows, await self._near(turn, command.what))
-        matched |= {memory.id for memory in rows if memory.metadata.get("turn") == turn.id}
+        matched |= {memory.id for memory in rows if memory.provenance.turn == turn.id}
         # Retention may derive a memory again from its remaining sources.
         made = made_of(matched, rows) - matched
         for memory_id in sorted((matched | made) & {memory.id for memory in rows}):
@@ -231,7 +229,7 @@ class Commands:
         async for page in self._holds.rows(turn.owner):
             for memory in page:
                 narrow_enough = not turn.project or memory.project == turn.project
-                earlier = memory.created_at <= turn.at and (itself or memory.metadata.get("turn") != turn.id)
+                earlier = memory.created_at <= turn.at and (itself or memory.provenance.turn != turn.id)
                 if memory.state in states and narrow_enough and earlier:
                     yield memory
 
@@ -258,7 +256,7 @@ class Commands:
 
     async def _retract(self, turn: Turn, command: Command) -> None:
         rows = [memory async for memory in self._recallable(turn)]
-        facts = [memory for memory in rows if memory.source in FACTS.sources and not memory.metadata.get("ends")]
+        facts = [memory for memory in rows if memory.source in FACTS.sources and not memory.provenance.ends]
         if command.what:
             meant = [memory for memory in facts if holds_words(command.what, describe_memory(memory))]
         else:
@@ -288,13 +286,13 @@ def _as_told(turn: Turn, command: Command) -> Fact:
 
 
 def _end_fact(turn: Turn, memory: Memory) -> Fact:
-    named = memory.metadata
+    named = memory.provenance
     return Fact(
         content=no_longer(memory.content, _WHO),
         type=memory.type,
-        subject=str(named.get("subject") or "user"),
-        attribute=str(named.get("attribute") or memory.content),
-        value=str(named.get("value") or memory.content),
+        subject=named.subject or "user",
+        attribute=named.attribute or memory.content,
+        value=named.value or memory.content,
         turn_id=turn.id,
         source=Source.RULES,
         version=VERSION,
@@ -313,11 +311,13 @@ def _raise_importance(row: Embedded) -> Sequence[Embedded]:
 def _retiring(asked: datetime, now: datetime, why: str) -> Change:
     def change(row: Embedded) -> Sequence[Embedded]:
         memory = row.memory
-        if memory.state not in _RETIRABLE or memory.metadata.get("unretired", 0) >= asked.timestamp():
+        if memory.state not in _RETIRABLE or (memory.provenance.unretired or 0) >= asked.timestamp():
             return ()  # forgotten already, or brought back since
         at = now.replace(microsecond=0)
-        noted = {**memory.metadata, RETIRED: why, RETIRED_AT: int(at.timestamp()), RETIRED_FROM: memory.state.value}
-        gone = replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), metadata=noted)
+        noted = memory.provenance.replace(
+            retired=why, retired_at=int(at.timestamp()), retired_from=memory.state.value
+        )
+        gone = replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), provenance=noted)
         return [Embedded(gone, row.vector)]
 
     return change
@@ -329,7 +329,7 @@ def _spoken_of(turn: Turn, rows: Iterable[Memory], facts: Iterable[Memory]) -> l
     return [
         memory
         for memory in facts
-        if (value := str(memory.metadata.get("value", ""))) and any(holds_words(value, one) for one in said)
+        if (value := memory.provenance.value) and any(holds_words(value, one) for one in said)
     ]
 
 
@@ -392,9 +392,9 @@ def speaking_of(what: str, rows: Sequence[Memory], near: AbstractSet[str] = froz
         memory.id: memory for memory in rows if memory.id in near or holds_words(what, describe_memory(memory))
     }
     names = [
-        _text(memory, "value")
+        memory.provenance.value
         for memory in found.values()
-        if memory.source in FACTS.sources and "name" in _text(memory, "attribute").split()
+        if memory.source in FACTS.sources and "name" in memory.provenance.attribute.split()
     ]
     found |= {
         memory.id: memory
@@ -405,7 +405,7 @@ def speaking_of(what: str, rows: Sequence[Memory], near: AbstractSet[str] = froz
     found |= {
         memory.id: memory
         for memory in rows
-        if memory.source in FACTS.sources and _taken_from(memory, said.get(_text(memory, "turn"), ()))
+        if memory.source in FACTS.sources and _taken_from(memory, said.get(memory.provenance.turn, ()))
     }
     return found.keys() | _beneath(found.keys(), near, rows)
 
@@ -414,19 +414,21 @@ def _beneath(spoken: AbstractSet[str], near: AbstractSet[str], rows: Iterable[Me
     """Ids of the memories merged into memories that are forgotten, because they would become visible again. If some
     sources match by their own words, the other sources are kept."""
     whole = {
-        memory.id for memory in rows if memory.id in near or (memory.id in spoken and not spoken & _sources(memory))
+        memory.id
+        for memory in rows
+        if memory.id in near or (memory.id in spoken and spoken.isdisjoint(memory.provenance.sources))
     }
     return {
         memory.id
         for memory in rows
-        if memory.superseded_by in whole and memory.metadata.get("merged") == memory.superseded_by
+        if memory.superseded_by in whole and memory.provenance.merged == memory.superseded_by
     }
 
 
 def made_of(ids: Iterable[str], rows: Sequence[Memory]) -> set[str]:
     """*ids*, and the ids of all *rows* derived from any of them, directly or not."""
     gone = set(ids)
-    made = {memory.id: sources for memory in rows if (sources := _sources(memory))}
+    made = {memory.id: sources for memory in rows if (sources := memory.provenance.sources)}
     while more := {one for one, sources in made.items() if one not in gone and not gone.isdisjoint(sources)}:
         gone |= more
     return gone
@@ -436,7 +438,7 @@ def describe_memory(memory: Memory) -> str:
     """The text of *memory* with its subject, unless the subject is the caller."""
     if memory.source not in FACTS.sources:
         return memory.content
-    subject = _text(memory, "subject")
+    subject = memory.provenance.subject
     return f"{'' if subject == _SELF else subject} {_CALLER.sub('', memory.content)}"
 
 
@@ -447,24 +449,10 @@ def _sentences_about(what: str, found: Iterable[Memory]) -> Mapping[str, Sequenc
         if memory.source is Source.VERBATIM:
             each = sentences(memory.content)
             meant = [sentence for sentence in each if holds_words(what, sentence)]
-            said.setdefault(_text(memory, "turn"), []).extend(meant or each)
+            said.setdefault(memory.provenance.turn, []).extend(meant or each)
     return said
 
 
 def _taken_from(fact: Memory, said: Iterable[str]) -> bool:
-    value = _text(fact, "value")
+    value = fact.provenance.value
     return bool(value) and any(holds_words(value, sentence) for sentence in said)
-
-
-def _text(memory: Memory, name: str) -> str:
-    value = memory.metadata.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _sources(memory: Memory) -> frozenset[str]:
-    named = memory.metadata.get("sources")
-    return frozenset(filter(_is_text, named)) if isinstance(named, list | tuple) else frozenset()
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)

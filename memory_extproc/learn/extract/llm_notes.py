@@ -210,5 +210,5 @@ def _fault(says: str, memories: Sequence[Memory]) -> str:
 
 
 def _is_kept_whole(memory: Memory, says: str) -> bool:
-    value = str(memory.metadata.get("value") or memory.content)
+    value = memory.provenance.value or memory.content
     return repeats(value, says) and currencies(value) <= currencies(says)

@@ -7,7 +7,6 @@ import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from memory_extproc.model import (
     MemoryState,
     MemoryType,
     Owner,
+    Provenance,
     Role,
     Scope,
     Source,
@@ -98,9 +98,9 @@ def to_memory(row: Mapping[str, Any]) -> Memory:
             expires_at=_time_or_none(row["expires_at"]),
             superseded_by=row["superseded_by"],
             embed_model=row["embed_model"],
-            metadata=MappingProxyType(json.loads(row["metadata"])),
+            provenance=Provenance.decode(json.loads(row["metadata"])),
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise PermanentError(f"a row that is no memory: {type(error).__name__}") from None
 
 

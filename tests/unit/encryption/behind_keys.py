@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from prometheus_client import CollectorRegistry
 
@@ -30,5 +32,5 @@ class Bench:
         return [row.memory.content async for page in self.store.pages(owner, 10, fresh=True) for row in page]
 
 
-def a_row(words: str, owner: Owner = ANN, **changes: object) -> Embedded:
+def a_row(words: str, owner: Owner = ANN, **changes: Any) -> Embedded:
     return Embedded(a_memory(words, owner, **changes), NORTH)

@@ -9,7 +9,7 @@ import pytest
 from memory_extproc.encryption.codecs import EncryptedJournal, EncryptedStore
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Scope, Turn
+from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Provenance, Scope, Turn
 from memory_extproc.store.rules import CONTENT_BYTES
 from tests.builders import ANN, BOB, a_turn
 from tests.fixtures.in_memory import InMemoryMasterKey
@@ -29,8 +29,10 @@ async def test_a_row_rests_without_its_words(bench: Bench) -> None:
     await bench.store.put(ANN, [row])
     (rests,) = await bench.plain.get(ANN, [row.memory.id])
     assert CANARY not in rests.content
-    assert CANARY not in str(dict(rests.metadata))
-    assert replace(rests, content="", metadata={}) == replace(row.memory, content="", metadata={})
+    assert CANARY not in str(rests.provenance.encode())
+    assert replace(rests, content="", provenance=Provenance()) == replace(
+        row.memory, content="", provenance=Provenance()
+    )
     assert list(await bench.store.get(ANN, [row.memory.id])) == [row.memory]
 
 

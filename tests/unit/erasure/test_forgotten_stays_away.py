@@ -31,6 +31,7 @@ from memory_extproc.model import (
     Memory,
     Message,
     Owner,
+    Provenance,
     Role,
     Scope,
     Turn,
@@ -344,16 +345,16 @@ async def _is_finished(world: World) -> bool:
     return not await world.ledger.list_unfinished()
 
 
-def a_history(of: Memory, *earlier: Memory, **metadata: Any) -> Memory:
+def a_history(of: Memory, *earlier: Memory, **known: Any) -> Memory:
     """A fact that tells earlier values too, as retention makes it."""
     return replace(
         a_memory(f"{of.content} (first {', then '.join(one.content for one in earlier)})", session=of.session),
-        metadata={
-            "derived": "history",
-            "sources": [of.id, *(one.id for one in earlier)],
-            "past": [one.id for one in earlier],
-            **metadata,
-        },
+        provenance=Provenance(
+            derived="history",
+            sources=(of.id, *(one.id for one in earlier)),
+            past=tuple(one.id for one in earlier),
+            **known,
+        ),
     )
 
 

@@ -128,7 +128,7 @@ async def test_what_is_to_be_forgotten_is_gone_at_once_softly_and_with_all_that_
         ]
         assert any("Oslo" in content for content in await ann.active())
         gone = [memory for memory in await ann.rows() if memory.state is MemoryState.DELETED]
-        assert {memory.metadata["retired"] for memory in gone} == {"chat"}
+        assert {memory.provenance.retired for memory in gone} == {"chat"}
         assert gone
 
 
@@ -269,7 +269,7 @@ async def test_what_was_made_of_what_is_forgotten_goes_with_it() -> None:
 async def test_a_fact_in_another_language_goes_with_the_sentence_that_it_was_taken_from() -> None:
     async with chat() as ann:
         await ann.says("Mein Hund ist ein Beagle. Ich wohne in Bergen.", "Sch\u00f6n.")
-        turn = next(memory.metadata["turn"] for memory in await ann.rows())
+        turn = next(memory.provenance.turn for memory in await ann.rows())
         facts = [("User owns a beagle", "Beagle"), ("User lives in Bergen", "Bergen")]
         await ann.remembers(*(a_memory(text, metadata={"turn": turn, "value": value}) for text, value in facts))
         await ann.says("Vergiss alles \u00fcber meinen Hund", "Gut.")

@@ -95,7 +95,7 @@ async def test_a_message_that_its_writer_corrected_stays_corrected_when_its_answ
         await learner.wait_visible(Caller(ANN))
         for said, right in ((BUDGET, "The budget is $12,000."), ("Flights", "Flights cost $800.")):
             (there,) = [one for one in await world.rows(ANN) if one.content.startswith(said)]
-            memory = replace(there, content=right, metadata={**there.metadata, "revision": 2})
+            memory = replace(there, content=right, provenance=there.provenance.replace(revision=2))
             await world.partitions.put(ANN, [Embedded(memory, await world.embedder.embed_query(right))])
         await learner.accept(world.exchange(BUDGET, "I'm sorry, but I can't help with that."))
     assert sorted(await world.stored()) == ["Flights cost $800.", "The budget is $12,000."]
@@ -137,7 +137,7 @@ async def test_a_correction_of_a_message_that_is_shown_and_not_stored_stays() ->
         await learner.accept(world.exchange(BUDGET))
         await learner.wait_visible(Caller(ANN))
         (there,) = world.partitions.list_unstored(ANN)
-        memory = replace(there, content=right, metadata={**there.metadata, "revision": 2})
+        memory = replace(there, content=right, provenance=there.provenance.replace(revision=2))
         await world.partitions.put(ANN, [Embedded(memory, await world.embedder.embed_query(right))])
     assert await world.stored() == [right]
 
@@ -236,7 +236,7 @@ async def test_a_regenerated_answer_leaves_no_piece_of_the_first(second: str) ->
         await learner.accept(world.exchange(BUDGET, second))
     rows = await world.rows()
     assert rows[0].content == BUDGET
-    pieces = sorted(rows[1:], key=lambda row: row.metadata.get("piece", 0))
+    pieces = sorted(rows[1:], key=lambda row: row.provenance.piece or 0)
     kept = "" if second.startswith("Sorry") else second
     assert "\n\n".join(piece.content for piece in pieces) == kept
 

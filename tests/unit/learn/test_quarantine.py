@@ -42,10 +42,10 @@ def test_innocent_turns_are_as_they_were() -> None:
 def test_a_memory_says_why_it_is_aside_and_how_sensitive_it_is() -> None:
     (poisoned, _) = PutAside(judge)(a_turn(POISON), MONDAY)
     assert poisoned.memory is not None
-    assert poisoned.memory.metadata["suspicion"] == "instruction"
+    assert poisoned.memory.provenance.suspicion == "instruction"
     (told, _) = PutAside(judge)(a_turn("Remember that I'm allergic to nuts."), MONDAY)
     assert told.memory is not None
-    assert told.memory.metadata["sensitivity"] == "diet"
+    assert told.memory.provenance.sensitivity == "diet"
     assert told.memory.state is MemoryState.ACTIVE
 
 
@@ -115,7 +115,7 @@ async def test_a_fact_put_aside_is_stored_inert_and_changes_nothing() -> None:
         assert not await world.findable(fact.content)
     (row,) = await world.rows()
     assert row.state is MemoryState.QUARANTINED
-    assert (row.metadata["suspicion"], row.metadata["sensitivity"]) == ("instruction", "health")
+    assert (row.provenance.suspicion, row.provenance.sensitivity) == ("instruction", "health")
 
 
 async def test_what_is_held_is_listed_for_its_owner_released_and_dropped() -> None:

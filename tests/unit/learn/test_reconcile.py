@@ -195,7 +195,7 @@ def test_a_fact_is_never_lost_it_is_stored_or_something_says_the_same(there: lis
     change = reconcile_fact(fact, row(fact, later(hours=3)), there)
     if isinstance(change, Confirm):
         (confirmed,) = [found.memory for found in there if found.memory.id == change.id]
-        assert saying(str(confirmed.metadata["value"])) == saying(value)
+        assert saying(str(confirmed.provenance.value)) == saying(value)
     else:
         assert isinstance(change, Add | Replace | Outdate)
 
@@ -303,7 +303,7 @@ class Rig:
                 one.memory.state,
                 one.memory.content,
                 one.memory.superseded_by,
-                one.memory.metadata.get("confirmations"),
+                one.memory.provenance.confirmations,
             )
             async for page in store.pages(ANN, 100, fresh=True)
             for one in page
@@ -358,12 +358,12 @@ async def test_a_fact_names_the_turns_whose_words_it_takes_the_place_of_and_thos
         for turn in turns:
             await rig.learn(turn)
     rows = [row.memory async for page in store.pages(ANN, 100, fresh=True) for row in page]
-    named = {memory.content: memory.metadata.get("corrects") for memory in rows}
+    named = {memory.content: memory.provenance.corrects for memory in rows}
     assert named == {
-        "User works for Initech": None,
-        "User lives in Rome": None,
-        "User works for Globex": [turns[0].id],
-        "User works for Hooli": [turns[1].id, turns[0].id],
+        "User works for Initech": (),
+        "User lives in Rome": (),
+        "User works for Globex": (turns[0].id,),
+        "User works for Hooli": (turns[1].id, turns[0].id),
     }
 
 
@@ -457,7 +457,7 @@ async def test_a_fact_carries_the_place_and_the_origin_of_its_turn() -> None:
         ).found
         memory = found.memory
         assert (memory.project, memory.session, memory.seq, memory.embed_model) == ("trip", "s-9", 6, "canned/64")
-        assert memory.metadata == {
+        assert memory.provenance.encode() == {
             "subject": "user", "attribute": "budget for the hawaii trip", "value": "$10,000", "version": "rules-5",
             "confidence": 0.8, "turn": turn.id, "ordinal": 0, "said": MONDAY.timestamp(),
         }  # fmt: skip

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.learn.chunking import ChunkLimits
-from memory_extproc.learn.messages import Decision, cut, judge, provenance
-from memory_extproc.model import MemoryType, Origin, Role, Source, message_ids
+from memory_extproc.learn.messages import Decision, cut, format_origin, judge
+from memory_extproc.model import MemoryType, Origin, Provenance, Role, Source, message_ids
 from memory_extproc.store.rules import check_name
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, later, memories_of
 
@@ -108,11 +108,11 @@ LONG_ANSWER = "\n\n".join(
 
 def test_a_long_message_is_remembered_in_pieces_that_share_its_place() -> None:
     asked, *pieces = memories_of(a_turn("I plan my walk through Crete.", LONG_ANSWER, seq=4), MONDAY)
-    assert asked.metadata == {"turn": asked.metadata["turn"]}
+    assert asked.provenance == Provenance(turn=asked.provenance.turn)
     assert len(pieces) > 2
     assert "\n\n".join(piece.content for piece in pieces) == LONG_ANSWER
     assert {(piece.seq, piece.session, piece.role) for piece in pieces} == {(5, "session-1", Role.ASSISTANT)}
-    assert [piece.metadata["piece"] for piece in pieces] == list(range(len(pieces)))
+    assert [piece.provenance.piece for piece in pieces] == list(range(len(pieces)))
     assert len({piece.id for piece in pieces}) == len(pieces)
 
 
@@ -152,8 +152,8 @@ def test_no_memory_is_longer_than_the_stores_field() -> None:
 
 
 def test_an_origin_without_names_is_empty() -> None:
-    assert provenance(Origin()) == ""
-    assert provenance(Origin(model=" \0 ")) == ""
+    assert format_origin(Origin()) == ""
+    assert format_origin(Origin(model=" \0 ")) == ""
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_whatever_a_client_calls_its_model_or_application_the_store_takes_the_or
         Origin(app=name),
         Origin(dialect="messages", model=name, route=name, app=name),
     ):
-        check_name("origin", provenance(origin))
+        check_name("origin", format_origin(origin))
 
 
 def test_names_of_usual_length_are_kept_whole_however_long_another_is() -> None:
-    origin = provenance(Origin(dialect="responses", model="m" * 5_000, route="support-eu", app="chat"))
+    origin = format_origin(Origin(dialect="responses", model="m" * 5_000, route="support-eu", app="chat"))
     assert origin.startswith("app=chat dialect=responses model=mmm")
     assert origin.endswith(" route=support-eu")
 

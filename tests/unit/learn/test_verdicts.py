@@ -263,7 +263,7 @@ async def test_the_verdict_is_kept_so_that_trying_again_asks_nobody() -> None:
         assert len(judges.shown) == 1
         assert await desk.facts() == [NO_TEA.content]
         (row,) = [row for row in await desk.rows() if row.content == NO_TEA.content]
-        assert row.metadata["judge"] == "as told"
+        assert row.provenance.judge == "as told"
 
 
 WORDS = st.sampled_from(["green tea", "black tea", "much green tea", "no green tea", "3 cups of green tea"])

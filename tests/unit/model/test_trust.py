@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from memory_extproc.learn.messages import judge
-from memory_extproc.model import Memory, Owner, Ranked, Role, Source, Trust, least_trusted, trust_noted, trust_of
+from memory_extproc.model import Memory, Owner, Ranked, Role, Source, Trust, least_trusted, trust_of, with_trust
 from memory_extproc.portability.records import memory_of, record_of
 from memory_extproc.recall.intent import INTENTS, least_trust
 from memory_extproc.recall.prompt_block import render
@@ -19,7 +18,7 @@ from tests.builders import ANN, MONDAY, a_memory, a_turn
 
 def of_tool(content: str = "The fee is 900 euros.", **changes: Any) -> Memory:
     memory = a_memory(content, source=Source.VERBATIM, role=Role.ASSISTANT, **changes)
-    return replace(memory, metadata=trust_noted(memory, Trust.TOOL))
+    return with_trust(memory, Trust.TOOL)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +46,7 @@ def test_a_merged_memory_has_the_least_class_and_its_own_again_where_nothing_low
     mine = a_memory("I live in Bonn.")
     merged = speaking(mine, Merging(mine.id, 0.5, ("other",), least_trusted([Trust.CALLER, Trust.TOOL])))
     assert trust_of(merged) is Trust.TOOL
-    assert "trust" not in speaking(mine, Merging(mine.id, 0.5, (), Trust.CALLER)).metadata
+    assert speaking(mine, Merging(mine.id, 0.5, (), Trust.CALLER)).provenance.trust is None
 
 
 def test_only_the_caller_confirms_the_words_of_others() -> None:
@@ -74,8 +73,7 @@ def test_words_of_tools_serve_the_callers_affairs_and_no_advice(question: str, l
 
 
 def test_the_block_says_whose_words_they_are() -> None:
-    imported = a_memory("I live in Bonn.")
-    imported = replace(imported, metadata=trust_noted(imported, Trust.IMPORT))
+    imported = with_trust(a_memory("I live in Bonn."), Trust.IMPORT)
     text = render([Ranked(of_tool(), 1.0), Ranked(imported, 1.0)], 400).text
     assert 'the assistant said, from a tool or document: "The fee is 900 euros."' in text
     assert "(imported) I live in Bonn." in text

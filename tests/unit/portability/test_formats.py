@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import example, given
 
-from memory_extproc.model import MemoryState, MemoryType, Source
+from memory_extproc.model import MemoryState, MemoryType, Provenance, Source
 from memory_extproc.portability import folder_sync
 from memory_extproc.portability import records as json_lines
 from memory_extproc.portability.records import Record, RefusedError, memory_of, read_record, record_of
@@ -33,7 +33,7 @@ def test_a_page_says_what_was_written_on_it(record: Record) -> None:
 
 def test_how_often_a_memory_was_used_changes_no_page() -> None:
     memory = a_memory("likes tea", metadata={"subject": "user"})
-    used = replace(memory, access_count=7, metadata={"subject": "user", "accessed": 1_800_000_000})
+    used = replace(memory, access_count=7, provenance=Provenance(subject="user", accessed=1_800_000_000))
     assert folder_sync.page_of(record_of(used)) == folder_sync.page_of(record_of(memory))
 
 

@@ -21,12 +21,13 @@ from memory_extproc.model import (
     MemoryState,
     MemoryType,
     Owner,
+    Provenance,
     Scope,
     Source,
     Trust,
     Turn,
-    trust_noted,
     trust_of,
+    with_trust,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.portability.importer import Exporter, ExportLimits, Importer, ImportLimits
@@ -172,7 +173,8 @@ async def test_what_is_dated_behind_the_present_came_in_at_the_present(desk: Des
     now = desk.importer.now()
     assert found.created_at <= now
     assert found.updated_at <= now
-    assert found.metadata["said"] <= now.timestamp()
+    assert found.provenance.said is not None
+    assert found.provenance.said <= now.timestamp()
 
 
 async def test_an_export_that_broke_off_goes_on_where_it_was(desk: Desk) -> None:
@@ -237,14 +239,14 @@ async def test_what_went_out_comes_in_to_an_empty_store_and_is_the_same_again(de
     for memory in (new, said):
         there = back[memory.content]
         assert trust_of(there) is Trust.IMPORT  # a file can say anything of itself
-        assert replace(there, id=memory.id, embed_model="", metadata=trust_noted(there, Trust.CALLER)) == memory
+        assert with_trust(replace(there, id=memory.id, embed_model=""), Trust.CALLER) == memory
     assert await desk.bring(*went_out) == ImportReport(same=3)
     assert await desk.bring(*map(fields_of, back.values())) == ImportReport(same=3)
 
 
 async def test_what_was_used_since_it_went_out_is_still_the_same(desk: Desk) -> None:
     memory = a_memory("likes tea", metadata={"subject": "user"})
-    await desk.has(replace(memory, access_count=3, metadata={"subject": "user", "accessed": 1_800_000_000}))
+    await desk.has(replace(memory, access_count=3, provenance=Provenance(subject="user", accessed=1_800_000_000)))
     assert await desk.bring(fields_of(memory)) == ImportReport(same=1)
 
 
@@ -437,4 +439,4 @@ async def test_a_summary_that_is_brought_names_its_messages_by_the_ids_that_they
     assert (report.added, report.conflicting) == (0, 0)
     rows = {one.id: one for one in await desk.memories(owner)}
     (brought,) = [one for one in rows.values() if one.source is Source.SUMMARY]
-    assert [rows[id_].content for id_ in brought.metadata["sources"]] == [one.content for one in said]
+    assert [rows[id_].content for id_ in brought.provenance.sources] == [one.content for one in said]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -248,9 +248,7 @@ async def test_an_impossible_day_and_an_unknown_subject_leave_a_word_and_no_harm
 
 
 async def test_weight_decides_what_an_overview_begins_with(desk: Desk) -> None:
-    often = replace(
-        a_memory("User's favourite tea is Assam"), metadata={"confirmations": 5, "attribute": "favourite tea"}
-    )
+    often = a_memory("User's favourite tea is Assam", metadata={"confirmations": 5, "attribute": "favourite tea"})
     rarely = a_memory("User likes Oolong tea")
     await desk.remember(often, rarely)
     found = [one.memory.content for one in (await desk.ask("What do you know about me?")).memories]

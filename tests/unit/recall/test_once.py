@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.model import Memory, Role, Source
+from memory_extproc.model import Memory, Provenance, Role, Source
 from memory_extproc.recall.candidate import Candidate, Verdict
 from memory_extproc.recall.rank import choose_ranked, weigh
 from tests.builders import ANN, BOB, a_memory, a_message, later
@@ -145,7 +145,7 @@ def test_what_others_said_and_what_an_assistant_said_stands_for_itself() -> None
 @pytest.mark.parametrize("odd", [["t1"], {"t1": 1}, 7, "", None])
 def test_metadata_of_any_shape_ends_no_recall(odd: Any) -> None:
     named = dict.fromkeys(("subject", "value", "turn", "also", "drawn_from", "corrects", "sources", "span"), odd)
-    memories = [replace(one, metadata=named) for one in (WORKS, INITECH)]
+    memories = [replace(one, provenance=Provenance.decode(named)) for one in (WORKS, INITECH)]
     assert told("Where does my sister Alice work?", *memories) == [memories[0]]
 
 

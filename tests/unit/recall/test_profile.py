@@ -25,10 +25,8 @@ from tests.builders import ANN, MONDAY, a_memory
 
 def fact(attribute: str, value: str, importance: float = 0.8, subject: str = "user", **changes: Any) -> Memory:
     metadata = {"subject": subject, "attribute": attribute, "value": value, **changes.pop("metadata", {})}
-    made = a_memory(f"{subject}'s {attribute} is {value}")
-    return replace(
-        made, type=MemoryType.SEMANTIC, source=Source.RULES, importance=importance, metadata=metadata, **changes
-    )
+    made = a_memory(f"{subject}'s {attribute} is {value}", metadata=metadata)
+    return replace(made, type=MemoryType.SEMANTIC, source=Source.RULES, importance=importance, **changes)
 
 
 def lines(*memories: Memory, most: int = 400) -> list[str]:

@@ -27,7 +27,7 @@ async def test_accesses_are_counted_without_a_write_each_and_written_together(de
         assert len(desk.store.weather.calls) == before
     rows = await desk.rows()
     assert rows[one.id].access_count == rows[two.id].access_count == 5
-    assert rows[one.id].metadata["accessed"] == int(desk.clock.now.timestamp())
+    assert rows[one.id].provenance.accessed == int(desk.clock.now.timestamp())
     assert desk.store.weather.calls[before:].count("put") == 1
 
 

@@ -14,7 +14,7 @@ from memory_extproc.learn.commands.parser import Act, Command
 from memory_extproc.learn.commands.runner import CommandOptions, Commands
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.model import Caller, Embedded, Matrix, Memory, MemoryState
+from memory_extproc.model import Caller, Embedded, Matrix, Memory, MemoryState, Provenance
 from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
 from memory_extproc.testing.adapters import InMemoryJournal
 from memory_extproc.testing.models import CannedEmbedder
@@ -69,7 +69,7 @@ async def budget(desk: Desk) -> Told:
 
 async def test_of_a_corrected_history_no_source_that_it_no_longer_tells_comes_back(budget: Told) -> None:
     corrected = await budget.corrects("Hawaii trip budget: $13,000 (first $10,000).")
-    assert corrected.metadata["sources"] == ["budget-1"]
+    assert corrected.provenance.sources == ("budget-1",)
     await budget.desk.partitions.delete(ANN, ["budget-1"])
     assert await budget.told() == []
 
@@ -126,7 +126,7 @@ async def test_a_correction_in_the_second_in_which_something_was_made_counts(des
         source=made.source,
         created_at=made.created_at,
         updated_at=made.updated_at,
-        metadata={"derived": "reflection", "sources": [made.id], "past": [], "made": desk.clock().timestamp()},
+        provenance=Provenance(derived="reflection", sources=(made.id,), past=(), made=desk.clock().timestamp()),
     )
     await desk.partitions.put(ANN, [Embedded(insight, (await embedder.embed([insight.content]))[0])])
     desk.clock.now += timedelta(milliseconds=200)

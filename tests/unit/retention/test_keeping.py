@@ -74,8 +74,8 @@ async def test_values_of_one_thing_over_time_become_one_memory_that_names_its_so
     kept = await desk.keeper().keep(ANN)
     (made,) = await desk.active()
     assert made.content == "Hawaii trip budget: $12,000 (first $10,000, then $11,000)."
-    assert made.metadata["sources"] == ["budget-3", "budget-1", "budget-2"]
-    assert made.metadata["value"] == "$12,000"
+    assert made.provenance.sources == ("budget-3", "budget-1", "budget-2")
+    assert made.provenance.value == "$12,000"
     assert made.embed_model == desk.embedder.fingerprint
     assert (await desk.rows())["budget-3"].superseded_by == made.id
     assert kept.derived == 1
@@ -158,14 +158,14 @@ async def test_no_value_is_lost_that_was_current(things: dict[str, list[str]]) -
             before = row.id
             if day % 3 == 2:
                 await desk.keeper().keep(ANN)
-                active = [one.id for one in await desk.active() if one.metadata["subject"] == thing]
+                active = [one.id for one in await desk.active() if one.provenance.subject == thing]
                 (before,) = active
     await desk.keeper().keep(ANN)
-    current = {one.metadata["subject"]: one for one in await desk.active()}
+    current = {one.provenance.subject: one for one in await desk.active()}
     assert current.keys() == things.keys()
     for thing, said in things.items():
         assert current[thing].content.startswith(f"The {thing} is {said[-1]}")
-        if current[thing].metadata.get("derived"):
+        if current[thing].provenance.derived:
             assert all(value in current[thing].content for value in said)
 
 
@@ -189,7 +189,7 @@ async def test_what_goes_is_recalled_by_nobody_at_once_and_gone_for_good_after_i
     vector = (await desk.embedder.embed(["worst"]))[0]
     found = (await desk.partitions.nearest(ANN, vector, 10, Scope())).found
     assert worst.id not in {one.memory.id for one in found}
-    assert (await desk.rows())[worst.id].metadata["retired"] == "cap"
+    assert (await desk.rows())[worst.id].provenance.retired == "cap"
     desk.clock.now += 31 * DAY
     assert (await desk.keeper(max_memories=3, prune_share=0).keep(ANN)).erased == 1
     assert worst.id not in await desk.rows()

@@ -79,9 +79,9 @@ async def test_what_several_facts_show_becomes_a_memory_that_names_them() -> Non
     kept = await place.keeper.keep(ANN)
     (made,) = await place.concluded()
     assert made.content == TROUBLE
-    assert len(made.metadata["sources"]) == 3
-    assert set(made.metadata["sources"]) <= {row.id for row in rows}
-    assert (made.metadata["version"], made.embed_model) == ("reflect-1", place.embedder.fingerprint)
+    assert len(made.provenance.sources) == 3
+    assert set(made.provenance.sources) <= {row.id for row in rows}
+    assert (made.provenance.version, made.embed_model) == ("reflect-1", place.embedder.fingerprint)
     assert kept.derived == 1
 
 
@@ -119,7 +119,7 @@ async def test_a_conclusion_goes_when_its_evidence_is_forgotten_and_stays_when_t
     rows = {row.id: row for row in await place.put(*FACTS)}
     await place.keeper.keep(ANN)
     (made,) = await place.concluded()
-    first, second, _ = made.metadata["sources"]
+    first, second, _ = made.provenance.sources
     again = replace(rows[first], id="again", importance=1.0)
     vector = (await place.embedder.embed([again.content]))[0]
     await place.partitions.put(ANN, [Embedded(again, vector)])

@@ -108,7 +108,7 @@ def test_what_has_expired_goes_even_when_it_is_pinned() -> None:
 def test_what_was_deleted_softly_is_erased_when_its_grace_is_over_and_not_before() -> None:
     gone = retire_memory(a_memory("gone"), Reason.CAP, MONDAY)
     assert gone.state is MemoryState.DELETED
-    assert gone.metadata["retired"] == "cap"
+    assert gone.provenance.retired == "cap"
     assert not leaving([gone], RULES, later(days=29)).erase
     assert leaving([gone], RULES, later(days=30)).erase == {gone.id}
 
@@ -184,7 +184,7 @@ def test_nobody_is_left_with_more_than_the_cap_nor_loses_what_is_protected(data:
         for number in range(count)
     ]
     gone = leaving(rows, RULES, NOW).retire
-    held = {row.id for row in rows if row.metadata or NOW - row.created_at < RULES.protect}
+    held = {row.id for row in rows if row.provenance.pinned or NOW - row.created_at < RULES.protect}
     assert not held & gone.keys()
     left = [row for row in rows if row.id not in gone]
     assert len(left) <= 10 or all(row.id in held for row in left)

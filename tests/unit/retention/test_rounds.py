@@ -190,7 +190,7 @@ async def test_without_a_schedule_nobody_is_gone_through_and_what_was_corrected_
 
         async def made_anew() -> bool:
             return any("(first $11,000)" in one.content for one in await desk.active()) or not any(
-                one.metadata.get("derived") for one in await desk.active()
+                one.provenance.derived for one in await desk.active()
             )
 
         await until(made_anew, "it is made anew")

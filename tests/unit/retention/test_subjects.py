@@ -13,7 +13,7 @@ from memory_extproc.errors import TransientError
 from memory_extproc.learn.conflicts import about
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator
-from memory_extproc.model import Embedded, Memory, MemoryState, Owner
+from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Provenance
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.rank import choose_ranked, weigh
 from memory_extproc.retention.passes import RetentionPass, RetentionPassRules
@@ -57,7 +57,7 @@ class Model:
         )
 
     async def told(self) -> list[Memory]:
-        return [one for one in await self.desk.active() if one.metadata.get("derived") == "subject"]
+        return [one for one in await self.desk.active() if one.provenance.derived == "subject"]
 
 
 async def test_several_facts_of_one_subject_are_told_in_one_text_that_names_them(desk: Desk) -> None:
@@ -66,7 +66,7 @@ async def test_several_facts_of_one_subject_are_told_in_one_text_that_names_them
     assert (await model.keeper().keep(ANN)).derived == 1
     (made,) = await model.told()
     assert made.content == TEXT
-    assert set(made.metadata["sources"]) == {fact.id for fact in FACTS}
+    assert set(made.provenance.sources) == {fact.id for fact in FACTS}
     assert {fact.id for fact in FACTS} <= {one.id for one in await desk.active()}
     assert (await model.keeper().keep(ANN)).derived == 0
 
@@ -119,7 +119,7 @@ async def test_when_one_of_the_facts_is_replaced_it_is_told_no_more_and_then_tol
     await model.keeper().keep(ANN)
     at = desk.clock().replace(microsecond=0)
     newer = replace(PORT, id="newer", content=PORT.content.replace("8080", "9090"), created_at=at, valid_from=at)
-    await desk.put(replace(newer, metadata={**PORT.metadata, "value": "9090"}))
+    await desk.put(replace(newer, provenance=PORT.provenance.replace(value="9090")))
     await desk.partitions.supersede(ANN, PORT.id, "newer", at)
     await model.keeper().mend(ANN)
     assert await model.told() == []
@@ -169,7 +169,10 @@ async def test_facts_that_are_told_together_count_once_towards_the_cap_and_stay_
 
 def test_recall_gives_the_whole_where_several_facts_are_asked_for_and_the_one_fact_where_that_is() -> None:
     whole = replace(
-        PORT, id="whole", content=TEXT, metadata={"derived": "subject", "sources": [fact.id for fact in FACTS]}
+        PORT,
+        id="whole",
+        content=TEXT,
+        provenance=Provenance(derived="subject", sources=tuple(fact.id for fact in FACTS)),
     )
 
     def given(*scored: tuple[Memory, float]) -> list[str]:
@@ -182,7 +185,8 @@ def test_recall_gives_the_whole_where_several_facts_are_asked_for_and_the_one_fa
     assert given((whole, 0.8), (OWNER, 0.5)) == [TEXT]
     assert given((PORT, 0.9), (OWNER, 0.8), (whole, 0.5)) == [PORT.content, OWNER.content]
     # A row that came from a file may say anything of itself.
-    odd = replace(whole, metadata={"derived": "subject", "sources": [["nested"], None, PORT.id]})
+    stated = {"derived": "subject", "sources": [["nested"], None, PORT.id]}
+    odd = replace(whole, provenance=Provenance.decode(stated))
     assert given((PORT, 0.9), (odd, 0.8)) == [PORT.content]
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -25,7 +26,7 @@ def pointing(angle: float) -> Vector:
     return np.array([np.cos(angle), np.sin(angle), 0, 0], dtype=np.float32)
 
 
-def a_row(content: str, owner: Owner = ANN, angle: float = 0.0, **changes: object) -> Embedded:
+def a_row(content: str, owner: Owner = ANN, angle: float = 0.0, **changes: Any) -> Embedded:
     memory = a_memory(content, owner, **changes)
     return Embedded(memory, pointing(angle))
 

@@ -201,7 +201,7 @@ async def test_confirming_counts_and_refreshes_and_never_goes_back_in_time() -> 
         await partitions.confirm(ANN, "unknown", later)
         (kept,) = await setting.store.get(ANN, [row.memory.id])
         assert kept.updated_at == later
-        assert kept.metadata == {"subject": "tea", "confirmations": 2}
+        assert kept.provenance.encode() == {"subject": "tea", "confirmations": 2}
 
 
 async def test_two_confirmations_at_the_same_time_both_count() -> None:
@@ -211,7 +211,7 @@ async def test_two_confirmations_at_the_same_time_both_count() -> None:
         await partitions.put(ANN, [row])
         await asyncio.gather(*(partitions.confirm(ANN, row.memory.id, MONDAY) for _ in range(5)))
         (kept,) = await partitions.get(ANN, [row.memory.id])
-        assert kept.metadata["confirmations"] == 5
+        assert kept.provenance.confirmations == 5
 
 
 async def test_a_row_of_another_owner_is_refused() -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.learn.messages import provenance
+from memory_extproc.learn.messages import format_origin
 from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest, message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.partition import PartitionLimits, Partitions
@@ -71,7 +71,7 @@ class Surroundings:
             monotonic_now=self.passing,
             rng=lambda: 0.0,
             holder=holder,
-            provenance=lambda turn: provenance(turn.origin),
+            format_origin=lambda turn: format_origin(turn.origin),
         )
         topics.shifted = lambda owner, session: self.shifted.append((owner, session))
         return topics
@@ -96,14 +96,14 @@ class Surroundings:
         """Summaries in the store, by what they are of and where they begin."""
         found = [row.memory async for page in self.store.pages(owner, 100, fresh=True) for row in page]
         summaries = [memory for memory in found if memory.source is Source.SUMMARY]
-        return sorted(summaries, key=lambda memory: (str(memory.metadata["kind"]), memory.seq, memory.updated_at))
+        return sorted(summaries, key=lambda memory: (str(memory.provenance.kind), memory.seq, memory.updated_at))
 
     async def messages(self, owner: Owner = ANN) -> list[Memory]:
         found = [row.memory async for page in self.store.pages(owner, 100, fresh=True) for row in page]
         return [memory for memory in found if memory.source is not Source.SUMMARY]
 
     async def topics(self, owner: Owner = ANN) -> list[Memory]:
-        return [memory for memory in await self.rows(owner) if memory.metadata["kind"] == "topic"]
+        return [memory for memory in await self.rows(owner) if memory.provenance.kind == "topic"]
 
     def sample(self, name: str, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"memory_extproc_{name}", labels) or 0.0

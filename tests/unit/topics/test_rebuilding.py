@@ -13,10 +13,10 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.messages import message_id
-from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Source, Turn, Vector
+from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Provenance, Source, Turn, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
-from memory_extproc.retention.rules import RETIRED, RETIRED_AT, Reason, RetentionRules, retire_memory
+from memory_extproc.retention.rules import Reason, RetentionRules, retire_memory
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier
 from memory_extproc.topics.summarizer import Summaries
@@ -61,7 +61,7 @@ class Aging(Surroundings):
 
     async def active(self) -> dict[str, Memory]:
         """Summaries by what they are of."""
-        return {str(row.metadata["kind"]): row for row in await self.rows() if row.state is MemoryState.ACTIVE}
+        return {str(row.provenance.kind): row for row in await self.rows() if row.state is MemoryState.ACTIVE}
 
 
 async def test_a_summary_whose_messages_stand_holds_through_every_pass() -> None:
@@ -102,8 +102,8 @@ async def test_what_was_corrected_or_forgotten_is_told_by_no_summary_and_the_res
         elif how == "gone":
             await around.partitions.delete(ANN, [one])
         else:
-            gone = {RETIRED: "chat", RETIRED_AT: int(around.now.timestamp())}
-            await around.rewrite(one, state=MemoryState.DELETED, metadata={"turn": said[3].id, **gone})
+            gone = Provenance(turn=said[3].id, retired="chat", retired_at=int(around.now.timestamp()))
+            await around.rewrite(one, state=MemoryState.DELETED, provenance=gone)
     around.now += timedelta(seconds=1)
     kept = await around.keeper().mend(ANN)
     after = await around.active()
@@ -113,9 +113,9 @@ async def test_what_was_corrected_or_forgotten_is_told_by_no_summary_and_the_res
         assert summary.id == before[kind].id
         assert "10,000" not in summary.content
         assert "Hawaii" in summary.content
-        assert RETIRED not in summary.metadata
+        assert not summary.provenance.retired
     if how != "corrected":
-        assert changed not in after["topic"].metadata["sources"]
+        assert changed not in after["topic"].provenance.sources
     again = await around.keeper().keep(ANN)
     assert (again.rebuilt, again.retired.total()) == (0, 0)
 
@@ -138,14 +138,14 @@ async def test_an_earlier_summary_that_was_carried_along_tells_no_more_what_was_
     await around.told(turns_of(*more * 3, first=4, last=True))
     session = (await around.active())["session"]
     earlier = next(row for row in await around.rows() if row.state is MemoryState.SUPERSEDED)
-    assert earlier.id in session.metadata["sources"]
+    assert earlier.id in session.provenance.sources
     for turn in first[2:]:
         await around.rewrite(message_id(turn, 0), content="The budget is open.", valid_from=around.now)
     await around.keeper().mend(ANN)
     anew = (await around.active())["session"]
     assert anew.id == session.id
     assert "10,000" not in anew.content
-    assert earlier.id not in anew.metadata["sources"]
+    assert earlier.id not in anew.provenance.sources
     assert (await around.keeper().keep(ANN)).retired.total() == 0
 
 
@@ -242,11 +242,9 @@ async def test_what_is_forgotten_in_a_chat_while_a_summary_is_made_anew_is_not_i
         async def rebuild(self, memory: Memory, known: Mapping[str, Memory]) -> Embedded | None:
             assert rebuilds is not None
             made = await rebuilds.rebuild(memory, known)
-            gone = {RETIRED: "chat", RETIRED_AT: int(around.now.timestamp())}
+            gone = Provenance(turn=said[3].id, retired="chat", retired_at=int(around.now.timestamp()))
             for side in (0, 1):
-                await around.rewrite(
-                    message_id(said[3], side), state=MemoryState.DELETED, metadata={"turn": said[3].id, **gone}
-                )
+                await around.rewrite(message_id(said[3], side), state=MemoryState.DELETED, provenance=gone)
             return made
 
     keeper._rebuilds = Meanwhile()
@@ -277,6 +275,6 @@ async def test_a_summary_from_a_file_that_says_nonsense_of_itself_ends_no_pass(
     await around.told(said)
     changed = message_id(said[0], 0) if row == "message" else (await around.active())["topic"].id
     before = next(iter(await around.partitions.get(ANN, [changed])))
-    await around.rewrite(changed, metadata={**before.metadata, **metadata})
+    await around.rewrite(changed, provenance=before.provenance.with_fields(metadata))
     await around.partitions.delete(ANN, [message_id(said[3], side) for side in (0, 1)])
     assert (await around.keeper().keep(ANN)).memories == len(await around.messages()) + len(await around.rows())

@@ -132,8 +132,8 @@ async def test_the_model_is_asked_only_in_doubt_and_its_word_holds() -> None:
         await around.say(
             topics, turns_of(*FLIGHTS[:2], ("Tell me of pasta in Rome.", "A trip to Rome suits that."), last=True)
         )
-        spans = [memory.metadata["span"] for memory in await around.topics()]
-    assert spans == [[0, 6]]
+        spans = [memory.provenance.span for memory in await around.topics()]
+    assert spans == [(0, 6)]
     assert around.sample("topic_checks_total", stage="model", verdict="same") == 1
 
 
@@ -183,13 +183,13 @@ async def test_an_earlier_summary_is_carried_along_and_gives_way_to_the_new_one(
     other = tuple((asked * 4, answered * 4) for asked, answered in BREAD)
     async with around.partitions, around.build() as topics:
         await around.say(topics, turns_of(*long, last=True))
-        (first,) = [row for row in await around.rows() if row.metadata["kind"] == "session"]
+        (first,) = [row for row in await around.rows() if row.provenance.kind == "session"]
         await around.say(topics, turns_of(*other, first=3, last=True))
-        sessions = {row.id: row for row in await around.rows() if row.metadata["kind"] == "session"}
+        sessions = {row.id: row for row in await around.rows() if row.provenance.kind == "session"}
     later = sessions[sessions[first.id].superseded_by]
-    assert first.id in later.metadata["sources"]
-    assert 0 < later.metadata["ratio"] <= 1
-    assert (later.metadata["level"], later.metadata["levels"]) == (1, 1)
+    assert first.id in later.provenance.sources
+    assert 0 < (later.provenance.ratio or 0) <= 1
+    assert (later.provenance.level, later.provenance.levels) == (1, 1)
 
 
 async def test_a_long_session_keeps_its_levels_and_each_names_what_it_stands_on() -> None:
@@ -198,11 +198,11 @@ async def test_a_long_session_keeps_its_levels_and_each_names_what_it_stands_on(
     async with around.partitions, around.build() as topics:
         await around.say(topics, turns_of(*long, last=True))
         rows = await around.rows()
-    by_kind = {kind: [row for row in rows if row.metadata["kind"] == kind] for kind in ("topic", "part", "session")}
+    by_kind = {kind: [row for row in rows if row.provenance.kind == kind] for kind in ("topic", "part", "session")}
     (session,) = by_kind["session"]
     assert by_kind["part"]
-    assert set(session.metadata["sources"]) == {row.id for row in by_kind["part"]}
-    told = {source for row in by_kind["part"] for source in row.metadata["sources"]}
+    assert set(session.provenance.sources) == {row.id for row in by_kind["part"]}
+    told = {source for row in by_kind["part"] for source in row.provenance.sources}
     assert told == {row.id for row in by_kind["topic"]}
 
 
@@ -213,6 +213,6 @@ async def test_both_messages_in_dozens_of_pieces_are_summed_up() -> None:
         await around.say(topics, turns_of((f"My plan. {pasted}", pasted), last=True))
         (topic,) = await around.topics()
     roles = {row.id: row.role for row in await around.messages()}
-    named = Counter(roles[source] for source in topic.metadata["sources"])
+    named = Counter(roles[source] for source in topic.provenance.sources)
     assert named == Counter(roles.values()) == {Role.USER: 25, Role.ASSISTANT: 15}
     assert named.total() <= MOST_SOURCES

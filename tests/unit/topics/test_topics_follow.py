@@ -25,12 +25,12 @@ async def test_a_change_of_subject_closes_a_topic_and_opens_the_next() -> None:
     async with around.partitions, around.build() as topics:
         await around.say(topics, turns_of(*FLIGHTS, *BREAD))
         (flights,) = await around.topics()
-        assert flights.metadata["span"] == [0, 6]
+        assert flights.provenance.span == (0, 6)
         assert around.shifted == [(ANN, "s")]
         await topics.end(ANN, "s")
         await topics.quiet()
         both = await around.topics()
-    assert [memory.metadata["span"] for memory in both] == [[0, 6], [6, 12]]
+    assert [memory.provenance.span for memory in both] == [(0, 6), (6, 12)]
     assert "Hawaii" in both[0].content
     assert "sourdough" in both[1].content
     assert {memory.type for memory in both} == {MemoryType.EPISODIC}
@@ -42,7 +42,7 @@ async def test_a_topic_names_every_message_it_was_made_of() -> None:
     async with around.partitions, around.build() as topics:
         await around.say(topics, said)
         (topic,) = await around.topics()
-    assert set(topic.metadata["sources"]) == {message_id(turn, side) for turn in said for side in (0, 1)}
+    assert set(topic.provenance.sources) == {message_id(turn, side) for turn in said for side in (0, 1)}
     assert (topic.session, topic.seq, topic.project) == ("s", 0, "")
     assert topic.source is Source.SUMMARY
 
@@ -77,7 +77,7 @@ async def test_nothing_leaves_a_topic_before_it_has_three_messages() -> None:
     async with around.partitions, around.build() as topics:
         await around.say(topics, turns_of(FLIGHTS[0], BREAD[0], BREAD[1], last=True))
         (topic,) = await around.topics()
-    assert topic.metadata["turns"] == 3
+    assert topic.provenance.turns == 3
     assert around.shifted == []
 
 
@@ -86,7 +86,7 @@ async def test_a_topic_closes_by_itself_when_it_is_large() -> None:
     async with around.partitions, around.build() as topics:
         await around.say(topics, turns_of(*FLIGHTS, *FLIGHTS[:1]))
         (topic,) = await around.topics()
-    assert topic.metadata["turns"] == 2
+    assert topic.provenance.turns == 2
 
 
 async def test_a_session_that_fell_silent_ends() -> None:
@@ -161,7 +161,7 @@ async def test_a_turn_that_comes_again_counts_once() -> None:
         await topics.quiet()
         await around.say(topics, said)  # after its session was finished, too
         (topic,) = await around.topics()
-    assert topic.metadata["turns"] == 3
+    assert topic.provenance.turns == 3
 
 
 async def test_another_process_goes_on_where_one_died() -> None:
@@ -172,8 +172,8 @@ async def test_another_process_goes_on_where_one_died() -> None:
         second = Surroundings(beside=first)
         async with second.partitions, second.build("two") as topics:
             await second.say(topics, turns_of(*BREAD, first=3, last=True))
-            spans = [memory.metadata["span"] for memory in await second.topics()]
-    assert spans == [[0, 6], [6, 12]]
+            spans = [memory.provenance.span for memory in await second.topics()]
+    assert spans == [(0, 6), (6, 12)]
 
 
 @pytest.mark.parametrize("fails", range(1, 12))
@@ -199,8 +199,8 @@ async def test_a_store_that_fails_at_any_step_leaves_neither_doubles_nor_gaps(fa
             except TransientError:
                 await topics.note(ANN, [turn])  # as the learner's lane does
         await topics.quiet()
-        spans = [memory.metadata["span"] for memory in await around.topics()]
-    assert spans == [[0, 6], [6, 12]]
+        spans = [memory.provenance.span for memory in await around.topics()]
+    assert spans == [(0, 6), (6, 12)]
 
 
 async def test_what_was_forgotten_in_between_is_in_no_summary() -> None:
@@ -213,7 +213,7 @@ async def test_what_was_forgotten_in_between_is_in_no_summary() -> None:
         await topics.quiet()
         (topic,) = await around.topics()
     assert "10,000" not in topic.content
-    assert topic.metadata["turns"] == 2
+    assert topic.provenance.turns == 2
 
 
 async def test_what_was_put_aside_is_in_no_summary() -> None:
@@ -241,7 +241,7 @@ async def test_sessions_and_owners_are_followed_apart() -> None:
         await topics.end(ANN, "")
         await topics.end(BOB, "")
         await topics.quiet()
-        assert [(memory.session, memory.metadata["turns"]) for memory in await around.topics()] == [
+        assert [(memory.session, memory.provenance.turns) for memory in await around.topics()] == [
             ("s", 3),
             ("t", 3),
         ]

@@ -33,18 +33,16 @@ async def everything() -> list[Memory]:
 async def test_a_topic_and_the_summary_that_stands_on_it_go_with_one_of_their_messages() -> None:
     rows = await everything()
     gone = cascade(rows, ForgetScope(ids=(message_id(SAID[1], 0),)), SAID[-1].at.timestamp())
-    kinds = {row.metadata.get("kind") for row in gone.memories.values()}
+    kinds = {row.provenance.kind for row in gone.memories.values()}
     assert {"topic", "session"} <= kinds
 
 
 async def test_a_summary_that_is_written_after_the_forget_is_known_for_what_it_is() -> None:
     rows = await everything()
     at = SAID[-1].at.timestamp()
-    gone = cascade(
-        [row for row in rows if "kind" not in row.metadata], ForgetScope(ids=(message_id(SAID[1], 0),)), at
-    )
+    gone = cascade([row for row in rows if not row.provenance.kind], ForgetScope(ids=(message_id(SAID[1], 0),)), at)
     marks = Tombstones(BLIND, items=dict.fromkeys(gone.items(BLIND), at))
-    topic = next(row for row in rows if row.metadata.get("kind") == "topic")
+    topic = next(row for row in rows if row.provenance.kind == "topic")
     assert marks.covers(topic)
 
 
@@ -55,7 +53,7 @@ async def test_what_is_held_in_process_goes_too() -> None:
         topics.forget(ANN)
         await around.say(topics, SAID[2:])
         (topic,) = await around.topics()
-    assert topic.metadata["turns"] == 3
+    assert topic.provenance.turns == 3
 
 
 class Interrupted:
@@ -91,7 +89,7 @@ async def test_what_is_corrected_while_a_model_sums_it_up_is_not_in_the_summary_
         (topic,) = await around.topics()
     assert model.asked > 1
     assert "10,000" not in topic.content
-    assert message_id(SAID[2], 0) in topic.metadata["sources"]
+    assert message_id(SAID[2], 0) in topic.provenance.sources
 
 
 async def test_what_is_forgotten_in_a_chat_while_a_model_sums_it_up_is_not_in_the_summary() -> None:
@@ -103,4 +101,4 @@ async def test_what_is_forgotten_in_a_chat_while_a_model_sums_it_up_is_not_in_th
         (topic,) = await around.topics()
     assert model.asked > 1
     assert "10,000" not in topic.content
-    assert message_id(SAID[2], 0) not in topic.metadata["sources"]
+    assert message_id(SAID[2], 0) not in topic.provenance.sources
