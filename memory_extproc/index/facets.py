@@ -15,7 +15,7 @@ from memory_extproc.index.entries import BY_ITSELF, days_told, entry_of
 from memory_extproc.model import AttributeReader, Matrix, Memory, Role, Selected, Selection, Source
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.persons import NAMED_SHARE, subject
-from memory_extproc.text.words import LEXICONS, PHRASES
+from memory_extproc.text.words import LEXICONS, MOST_SETS, PHRASES, memoize_by_hash
 
 _FIRST_CAPACITY = 16
 _READ = 600  # characters that are searched for names
@@ -37,6 +37,7 @@ _NAME = re.compile(r"(?<![\w'-])[A-Z\u00c0-\u00de][\w-]*[a-z\u00df-\u00ff][\w-]*
 _NO_NAMES = frozenset(PHRASES["no_names"].split()).union(*(lexicon.stop for lexicon in LEXICONS.values()))
 
 
+@memoize_by_hash(MOST_SETS)
 def names_in(text: str) -> frozenset[str]:
     """Names of people, places, organisations and things in *text*, folded and word by word."""
     found: dict[str, None] = {}

@@ -207,6 +207,7 @@ _OPINIONS = content_stems("likes loves enjoys adores dislikes hates detests loat
 _VERDICTS = content_stems("user likes dislikes hates loves enjoys no yes eats drinks avoids never")
 
 
+@memoize_by_hash(MOST_REMEMBERED)
 def _denies(text: str) -> bool:
     return negates(text) or _AVERSE.search(fold(text)) is not None
 
@@ -356,12 +357,16 @@ def without_former(
 ) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
     """Put the last value of each thing in the place of its former values, and return the relevant candidates with
     former values beside them."""
-    telling = [one for one in ordered if said_by_caller(one.memory) or one.memory.source in _LEARNED]
-    telling = [one for one in telling if _value_of(one.memory.content).kinds]
-    passing = [one for one in telling if one.relevance >= threshold][:_LOOKED_AT]
+    values = [
+        (one, value)
+        for one in ordered
+        if (said_by_caller(one.memory) or one.memory.source in _LEARNED)
+        and (value := _value_of(one.memory.content)).kinds
+    ]
+    passing = [(one, value) for one, value in values if one.relevance >= threshold][:_LOOKED_AT]
     last_of: dict[str, Candidate] = {}
-    for one in passing:
-        newer = [new for new in telling if renews(new.memory, one.memory)]
+    for one, was in passing:
+        newer = [new for new, now in values if _replaces(now, was) and renews(new.memory, one.memory)]
         if newer:
             last_of[one.memory.id] = max(newer, key=lambda new: when(new.memory))
     if not last_of:
@@ -374,7 +379,7 @@ def without_former(
         if last is not one:
             last = msgspec.structs.replace(last, score=one.score, relevance=max(last.relevance, one.relevance))
         found.setdefault(last.memory.id, last)
-    return list(found.values()), [one for one in passing if one.memory.id in last_of]
+    return list(found.values()), [one for one, _ in passing if one.memory.id in last_of]
 
 
 # --- correcting --------------------------------------------------------------------------------------
@@ -398,7 +403,10 @@ def renews(new: Memory, old: Memory) -> bool:
     Hawaii"), or the day or number of a named thing ("they moved Falcon to May 3"). In doubt not."""
     if new.owner != old.owner or when(new) <= when(old) or (new.session, new.seq) == (old.session, old.seq):
         return False
-    now, was = _value_of(new.content), _value_of(old.content)
+    return _replaces(_value_of(new.content), _value_of(old.content))
+
+
+def _replaces(now: _Value, was: _Value) -> bool:
     alike, shared = now.kinds & was.kinds, now.names & was.names
     if Kind.NUMBER in alike and now.sums & was.sums:
         return bool(shared) or not (now.names or was.names or now.subject != was.subject)

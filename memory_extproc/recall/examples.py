@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +20,8 @@ from memory_extproc.model import Matrix, Vector
 from memory_extproc.recall.intent import LONGEST, Kind
 from memory_extproc.text.attributes import ATTRIBUTES
 
+T = TypeVar("T")
 VECTORS = "all-MiniLM-L6-v2.examples.npz"  # in `fitted`: arrays of shape (examples, dimension), by set of examples
-_NEAREST = 2  # examples of a kind whose mean likeness counts
 _MARGIN = 0.12  # of a cosine, above the examples that are no question for memory
 # Least likeness. A subject in the question, which no example has, takes from its likeness.
 _FLOORS = {Kind.OVERVIEW: 0.42, Kind.CONSTRAINT: 0.5, Kind.PAST: 0.4, Kind.SUBJECT: 0.4}
@@ -46,7 +47,7 @@ class IntentExamples:
     """The examples with their packaged vectors, made by `scripts/make_intent_examples.py`."""
 
     def __init__(self) -> None:
-        self._labels = [label for label, _ in EXAMPLES]
+        self._by_kind, self._by_told, self._by_asked = _Labels(EXAMPLES), _Labels(TOLD), _Labels(ASKED)
         with (files(__package__) / "fitted" / VECTORS).open("rb") as file:
             packed = np.load(file, allow_pickle=False)
             self._vectors: Matrix = packed["vectors"].astype(np.float32)
@@ -59,20 +60,19 @@ class IntentExamples:
             return None
         if (likest := self._nearest(self._vectors @ vector)) is not None:
             return likest
-        asks = int(_attributes_like(vector[np.newaxis] @ self._asked.T, ASKED, _ASKED)[0])
+        asks = int(_attributes_like(vector[np.newaxis] @ self._asked.T, self._by_asked, _ASKED)[0])
         return Likeness(Kind.INDIRECT, attributes=asks) if asks else None
 
     def told_by(self, vectors: Matrix, asking: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """The attributes that memories with *vectors* tell, as masks. Implements model.AttributeReader."""
         if vectors.shape[1] != self._told.shape[1]:
             return np.zeros(len(vectors), dtype=np.int64)
-        return _attributes_like(vectors @ self._told.T - _OF_ASKING * asking[:, np.newaxis], TOLD, _TOLD)
+        cosines = vectors @ self._told.T - _OF_ASKING * asking[:, np.newaxis]
+        return _attributes_like(cosines, self._by_told, _TOLD)
 
     def _nearest(self, cosines: Vector) -> Likeness | None:
-        by_label: dict[Likeness | None, list[float]] = {}
-        for label, cosine in zip(self._labels, cosines.tolist(), strict=True):
-            by_label.setdefault(label, []).append(cosine)
-        alike = {label: float(np.mean(sorted(values)[-_NEAREST:])) for label, values in by_label.items()}
+        means = self._by_kind.average_nearest(cosines[np.newaxis])[0]
+        alike = dict(zip(self._by_kind.labels, means.tolist(), strict=True))
         none = alike.pop(None)
         best = max(alike, key=lambda label: alike[label])
         if best is None or alike[best] < _FLOORS[best.kind] or alike[best] < none + _MARGIN:
@@ -80,16 +80,36 @@ class IntentExamples:
         return best
 
 
+class _Labels(Generic[T]):
+    """The labels of *examples*, each of at least two."""
+
+    def __init__(self, examples: Sequence[tuple[T, str]]) -> None:
+        self.labels = list(dict.fromkeys(label for label, _ in examples))
+        group = np.asarray([self.labels.index(label) for label, _ in examples])
+        self._columns = np.argsort(group, kind="stable")
+        self._group = group[self._columns]
+        self._starts = np.searchsorted(self._group, np.arange(len(self.labels)))
+
+    def average_nearest(self, cosines: Matrix) -> Matrix:
+        """The mean of the two highest *cosines* of each label: a column for each label, a row for each row."""
+        cosines = cosines[:, self._columns]
+        first = np.maximum.reduceat(cosines, self._starts, axis=1)
+        highest = cosines == first[:, self._group]
+        second = np.maximum.reduceat(np.where(highest, np.float32(-np.inf), cosines), self._starts, axis=1)
+        alike = np.add.reduceat(highest, self._starts, axis=1, dtype=np.int64) > 1  # two share the highest
+        mean: Matrix = (first + np.where(alike, first, second)) * np.float32(0.5)
+        return mean
+
+
 def _attributes_like(
-    cosines: Matrix, examples: Sequence[tuple[int, str]], bounds: tuple[float, float, float]
+    cosines: Matrix, examples: _Labels[int], bounds: tuple[float, float, float]
 ) -> npt.NDArray[np.int64]:
     """Masks of attributes by row of *cosines*, whose columns are *examples*."""
-    bits = np.asarray([bit for bit, _ in examples], dtype=np.int64)
-    known = np.unique(bits)  # 0, of no attribute, is the first
-    alike = np.stack([np.sort(cosines[:, bits == bit], axis=1)[:, -_NEAREST:].mean(axis=1) for bit in known])
+    known, alike = np.asarray(examples.labels), examples.average_nearest(cosines)
     floor, margin, behind = bounds
-    least = np.maximum(np.maximum(floor, alike[0] + margin), alike[1:].max(axis=0) - behind)
-    masks: npt.NDArray[np.int64] = np.where(alike[1:] >= least, known[1:, np.newaxis], 0).sum(axis=0)
+    told = known != 0
+    least = np.maximum(np.maximum(floor, alike[:, ~told][:, 0] + margin), alike[:, told].max(axis=1) - behind)
+    masks: npt.NDArray[np.int64] = np.where(alike >= least[:, np.newaxis], known, 0).sum(axis=1)
     return masks
 
 

@@ -15,7 +15,7 @@ from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, polite
 from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
 from memory_extproc.text.sentences import clauses, sentences
-from memory_extproc.text.words import fold, rarity
+from memory_extproc.text.words import MOST_SETS, fold, memoize_by_hash, rarity
 
 _READ_FOR_SUBJECT = 60  # characters
 _SUBJECT_WITHIN = 4  # words
@@ -193,6 +193,7 @@ def said_within(memory: Memory, days: tuple[int, int]) -> bool:
     return days[0] <= memory.created_at.date().toordinal() <= days[1]
 
 
+@memoize_by_hash(MOST_SETS)
 def people_in(text: str) -> frozenset[str]:
     """Names in *text*, folded, that its words show to be people's: "my apprentice Liam", "Mrs Pym", "Raj wants"."""
     known = names_in(text)

@@ -14,7 +14,7 @@ from fnmatch import translate
 from importlib.resources import files
 from typing import Any, Final
 
-from memory_extproc.text.words import PHRASES, UNSPACED, fold, strip_accents
+from memory_extproc.text.words import MOST_REMEMBERED, PHRASES, UNSPACED, fold, memoize_by_hash, strip_accents
 
 _READ = 1_000  # characters of a statement, which names its attribute early
 _LED_WITHIN = 4  # words, from a leading word to the word behind it
@@ -86,6 +86,9 @@ class AttributeLexicon:
         self.single = sum(one.bit for one in self.attributes.values() if one.single)
         self.every = (1 << len(self.attributes)) - 1
         self._unspaced = [(word, bit) for word, bit in self._asks.items() if _UNSPACED.match(word)]
+        # A question is read by several readers, and its candidates by each of them.
+        self._told_by_words = memoize_by_hash(MOST_REMEMBERED)(self._read_told)
+        self._asked_by_words = memoize_by_hash(MOST_REMEMBERED)(self._read_asked)
 
     def mask(self, names: Iterable[str], where: str = "") -> int:
         """LexiconError for an unknown attribute."""
@@ -108,6 +111,9 @@ class AttributeLexicon:
 
     def told_by(self, text: str, field: str = "") -> int:
         """The mask of the attributes that the statement *text* tells of; *field*: the attribute of a fact."""
+        return self._told_by_words(text) | (self.of_field(field) if field else 0)
+
+    def _read_told(self, text: str) -> int:
         words = plain_words(text[:_READ])
         joined = " ".join(words)
         found = start = 0
@@ -122,8 +128,7 @@ class AttributeLexicon:
                 for bit, leading in self._leading.items():
                     if led & bit and not leading.isdisjoint(before):
                         found |= bit
-        found |= sum(bit for bit, pattern in self._shapes if not found & bit and pattern.search(joined))
-        return found | (self.of_field(field) if field else 0)
+        return found | sum(bit for bit, pattern in self._shapes if not found & bit and pattern.search(joined))
 
     def of_field(self, field: str) -> int:
         folded = fold(field[:_READ])
@@ -147,6 +152,9 @@ class AttributeLexicon:
 
     def asked_by(self, joined: str) -> int:
         """The mask of the attributes that the plain words of a question, *joined*, ask for without naming them."""
+        return self._asked_by_words(joined)
+
+    def _read_asked(self, joined: str) -> int:
         return sum(bit for bit, pattern in self._asking if pattern.search(joined))
 
     def without_asking(self, joined: str) -> str:

@@ -7,7 +7,16 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 
 from memory_extproc.text.sentences import sentences
-from memory_extproc.text.words import PHRASES, content_words, fold, negates, stem, stems
+from memory_extproc.text.words import (
+    MOST_REMEMBERED,
+    PHRASES,
+    content_words,
+    fold,
+    memoize_by_hash,
+    negates,
+    stem,
+    stems,
+)
 
 _LONGEST_READ = 2000  # characters; the subject of a message stands at its beginning
 SHORT = 20  # characters; a message no longer than this cannot name much
@@ -115,6 +124,7 @@ def only_asks(text: str) -> bool:
     return bool(found) and not all(map(polite, found)) and all(polite(one) or _asks(one) for one in found)
 
 
+@memoize_by_hash(MOST_REMEMBERED)
 def asks(sentence: str) -> bool:
     """Whether *sentence* is a question or a request, also with a statement in it."""
     folded = fold(sentence)

@@ -14,6 +14,7 @@ from memory_extproc.text.words import (
     LEXICONS,
     MONTHS,
     MOST_REMEMBERED,
+    MOST_SETS,
     content_words,
     fold,
     memoize_by_hash,
@@ -205,6 +206,7 @@ class Kind(StrEnum):
     NAME = "name"
 
 
+@memoize_by_hash(MOST_REMEMBERED)
 def kinds(text: str) -> frozenset[Kind]:
     beginning = text[:_LONGEST]
     found = {Kind.DAY} if _DAY.search(beginning) else set()
@@ -246,6 +248,7 @@ def corrects(new: str, old: str, *, at_once: bool) -> bool:
     return bool(alike and (shared or leans))
 
 
+@memoize_by_hash(MOST_SETS)
 def _subjects(text: str) -> frozenset[str]:
     """Possible subjects of *text*: its stems without numbers, days and words of correction."""
     bare = _DAY.sub(" ", text[:_LONGEST])

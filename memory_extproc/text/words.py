@@ -387,6 +387,7 @@ _WIDE_RUNS = re.compile(f"[{chr(WIDE)}-\U0010ffff]+")
 
 R = TypeVar("R")
 MOST_REMEMBERED = 16_384  # answers: some 2 MB of them
+MOST_SETS = 4_096  # answers that are sets of words
 
 
 def memoize_by_hash(most: int) -> Callable[[Callable[[str], R]], Callable[[str], R]]:
@@ -419,6 +420,6 @@ _KEPT_STEMS_OF = 400  # characters
 _lexicon_of_beginning = memoize_by_hash(MOST_REMEMBERED)(_read_lexicon)
 
 
-@memoize_by_hash(4_096)
+@memoize_by_hash(MOST_SETS)
 def _stems_of_short(text: str) -> frozenset[str]:
     return frozenset(_stems(content_words(text)))
