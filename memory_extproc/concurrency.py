@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -16,6 +16,8 @@ from datetime import timedelta
 from functools import partial
 from multiprocessing import get_context, parent_process
 from typing import Any, ParamSpec, Self, TypeVar
+
+from cachetools import LRUCache
 
 from memory_extproc.errors import TransientError
 from memory_extproc.observe.log import logger
@@ -206,6 +208,41 @@ def cancellation_kept() -> Iterator[Callable[[], bool]]:
     finally:
         if is_cancelled():
             raise asyncio.CancelledError
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    per_second: float = 50.0  # tokens, on average
+    burst: float = 200  # tokens at once
+
+
+class TokenBuckets:
+    """A token bucket for each key, full at first; not for several threads."""
+
+    def __init__(self, limits: RateLimits, clock: Clock, most: int = 10_000) -> None:
+        """*most*: buckets; the least recently used is dropped first."""
+        self._limits, self._clock = limits, clock
+        self._levels: LRUCache[Hashable, tuple[float, float]] = LRUCache(most)  # tokens, and the time
+
+    def reconfigure(self, limits: RateLimits) -> None:
+        """Keep the tokens, up to the new burst."""
+        self._limits = limits
+
+    def level(self, key: Hashable) -> float:
+        """Tokens; negative after a charge of more than there were."""
+        now = self._clock()
+        tokens, at = self._levels.get(key, (self._limits.burst, now))
+        return min(self._limits.burst, tokens + max(0.0, now - at) * self._limits.per_second)
+
+    def charge(self, key: Hashable, tokens: float) -> None:
+        self._levels[key] = self.level(key) - tokens, self._clock()
+
+    def take(self, key: Hashable) -> timedelta | None:
+        """Take a token; without one return the wait for the next."""
+        if (level := self.level(key)) < 1:
+            return timedelta(seconds=(1 - level) / self._limits.per_second)
+        self.charge(key, 1)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

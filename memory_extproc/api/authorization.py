@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from urllib.parse import unquote
 
 import grpc
@@ -13,6 +10,7 @@ import grpc
 from memory_extproc.api.authentication import Authenticator, Credentials
 from memory_extproc.api.call import Call, Reason, RefusedError, bad_request
 from memory_extproc.api.principal import METHODS, Access, Principal, Whose, may
+from memory_extproc.concurrency import TokenBuckets
 from memory_extproc.model import Owner
 from memory_extproc.request.identity import accept_name
 
@@ -23,7 +21,7 @@ NamesUser = Callable[[str, str], str]  # (tenant, user) to the stored name of th
 
 
 class CallAdmission:
-    def __init__(self, authenticator: Authenticator, rates: Rates, names_user: NamesUser) -> None:
+    def __init__(self, authenticator: Authenticator, rates: TokenBuckets, names_user: NamesUser) -> None:
         self._authenticator, self._rates, self._names_user = authenticator, rates, names_user
 
     def identify(self, presented: Credentials) -> Principal:
@@ -94,36 +92,3 @@ def _operating(method: str, principal: Principal) -> Call:
     if principal.tenant or not may(principal, METHODS[method], Whose.OWN):
         raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, "for admins of no single tenant")
     return Call(method, principal, Owner(principal.tenant, principal.user), own=True)
-
-
-# Rate limit: a token bucket per caller.
-
-_MOST = 10_000  # callers remembered; an evicted caller begins with a full bucket
-
-
-@dataclass(frozen=True, slots=True)
-class RateLimits:
-    per_second: float = 50.0  # calls, on average
-    burst: int = 200  # calls at once
-
-
-class Rates:
-    def __init__(self, limits: RateLimits, clock: Callable[[], float]) -> None:
-        """*clock*: seconds, monotonic."""
-        self._limits = limits
-        self._clock = clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # (calls left, as of)
-
-    def reconfigure(self, limits: RateLimits) -> None:
-        self._limits = limits
-
-    def take(self, name: str) -> timedelta | None:
-        """Count a call of *name*. Returns the wait until the next call if the limit is reached."""
-        now = self._clock()
-        left, then = self._left.pop(name, (float(self._limits.burst), now))
-        left = min(float(self._limits.burst), left + (now - then) * self._limits.per_second)
-        allowed = left >= 1.0
-        self._left[name] = (left - 1.0 if allowed else left, now)
-        if len(self._left) > _MOST:
-            self._left.popitem(last=False)
-        return None if allowed else timedelta(seconds=(1.0 - left) / self._limits.per_second)

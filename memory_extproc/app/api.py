@@ -23,7 +23,7 @@ from memory_extproc.api.authentication import (
     ProxyOptions,
     TrustedProxy,
 )
-from memory_extproc.api.authorization import CallAdmission, NamesUser, RateLimits, Rates
+from memory_extproc.api.authorization import CallAdmission, NamesUser
 from memory_extproc.api.call import Operation, Repeats
 from memory_extproc.api.decisions import DecisionCalls
 from memory_extproc.api.forget import ForgetCalls, VerifyingForgetter
@@ -44,6 +44,7 @@ from memory_extproc.api.settings import Configuration, Consents, Sessions
 from memory_extproc.app.context import Live, api_options, console_options
 from memory_extproc.app.read_path import open_tokens, token_options
 from memory_extproc.app.write_path import trusting
+from memory_extproc.concurrency import RateLimits, TokenBuckets
 from memory_extproc.console.documents import register_documents
 from memory_extproc.console.operator import OperatorPage
 from memory_extproc.console.pages import Pages
@@ -118,7 +119,7 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
 
     Changes in progress are completed on exit."""
     async with AsyncExitStack() as stack:
-        rates = Rates(_rates(settings), time.monotonic)
+        rates = TokenBuckets(_rates(settings), time.monotonic)
         parts.live.subscribe(lambda now: rates.reconfigure(_rates(now)))
         given = settings.api.secret.get_secret_value()
         secret = given.encode() if given else secret_in(data)

@@ -6,7 +6,7 @@ holds only for a short grace period, after which nothing is allowed."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from cachetools import LRUCache
 
 from memory_extproc.coordination.mirror import Copied, Kind, split_pages
 from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
@@ -73,7 +74,7 @@ class Consents:
         """*monotonic_now*: measures the age of cached answers; defaults to *now*."""
         self._records, self._terms, self._limits, self._now = records, terms, limits, now
         self._monotonic_now = monotonic_now or now
-        self._known: OrderedDict[Owner, _Known] = OrderedDict()
+        self._known: LRUCache[Owner, _Known] = LRUCache(limits.owners)
         self._not_before: datetime | None = None  # after a failure: the time of the next query
         self._changes = 0  # made through us; an answer read before a change must not be cached after it
 
@@ -81,14 +82,14 @@ class Consents:
         """Apply new terms at once to all users without a choice; cached choices stay."""
         if terms != self._terms:
             self._changes += 1  # answers from before must not be cached
-            self._known = OrderedDict((owner, known) for owner, known in self._known.items() if known.chosen)
+            for owner in [owner for owner, known in self._known.items() if not known.chosen]:
+                del self._known[owner]
         self._terms, self._limits = terms, limits
 
     async def read_consent(self, owner: Owner) -> Consent | None:
         now = self._monotonic_now()
         known = self._known.get(owner)
         if known is not None and self._is_fresh(known):
-            self._known.move_to_end(owner)
             return known.consent
         if self._not_before is None or now >= self._not_before:
             try:
@@ -170,9 +171,6 @@ class Consents:
 
     def _hold(self, owner: Owner, known: _Known) -> None:
         self._known[owner] = known
-        self._known.move_to_end(owner)
-        if len(self._known) > self._limits.owners:
-            self._known.popitem(last=False)
 
 
 # Consent storage: SQLite or Redis. Choices never expire, and a forget does not erase them.

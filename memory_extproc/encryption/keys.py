@@ -8,12 +8,12 @@ import hashlib
 import secrets
 import sqlite3
 import stat
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from cachetools import LRUCache
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -61,7 +61,7 @@ class WrappedKeys:
     def __init__(self, table: KeyTable, master: KeyWrapper) -> None:
         self._table, self.master = table, master
         # by place: the wrapped form and the key
-        self._unwrapped: OrderedDict[str, tuple[bytes, DataKey]] = OrderedDict()
+        self._unwrapped: LRUCache[str, tuple[bytes, DataKey]] = LRUCache(_UNWRAPPED)
 
     async def is_in_use(self) -> bool:
         """Whether the table has been used with a master key."""
@@ -134,16 +134,12 @@ class WrappedKeys:
     async def _unwrap(self, place: str, wrapped: bytes) -> DataKey:
         known = self._unwrapped.get(place)
         if known is not None and known[0] == wrapped:
-            self._unwrapped.move_to_end(place)
             return known[1]
         plain = await self.master.unwrap(wrapped, _context(place))
         if len(plain) != _ID_BYTES + _SECRET_BYTES:
             raise PermanentError("a data key of another length than ours have")
         key = DataKey(plain[:_ID_BYTES], plain[_ID_BYTES:])
         self._unwrapped[place] = (wrapped, key)
-        self._unwrapped.move_to_end(place)
-        if len(self._unwrapped) > _UNWRAPPED:
-            self._unwrapped.popitem(last=False)
         return key
 
 

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from cachetools import LRUCache
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.index.entries import pack
@@ -304,27 +305,19 @@ class QueryCache:
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
-        self._vectors: OrderedDict[bytes, Vector] = OrderedDict()
+        self._vectors: LRUCache[bytes, Vector] = LRUCache(bound)
 
     def __len__(self) -> int:
         return len(self._vectors)
 
     def find(self, text: str) -> Vector | None:
-        key = _key(text)
-        vector = self._vectors.get(key)
-        if vector is not None:
-            self._vectors.move_to_end(key)
-        return vector
+        return self._vectors.get(_key(text))
 
     def keep(self, text: str, vector: Vector) -> Vector:
         """*vector*, read-only from here on because several callers may hold it."""
         vector.flags.writeable = False
         if self._bound:
-            key = _key(text)
-            self._vectors[key] = vector
-            self._vectors.move_to_end(key)
-            if len(self._vectors) > self._bound:
-                self._vectors.popitem(last=False)
+            self._vectors[_key(text)] = vector
         return vector
 
 

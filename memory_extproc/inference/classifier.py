@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -11,6 +10,7 @@ from typing import Self
 
 import aiohttp
 import msgspec
+from cachetools import LRUCache
 
 from memory_extproc.concurrency import Breaker, BreakerLimits, Clock
 from memory_extproc.errors import TransientError
@@ -59,7 +59,7 @@ class FactClassifier:
     def __init__(self, limits: ClassifierLimits, metrics: Metrics, clock: Clock) -> None:
         self._limits, self._metrics, self._clock = limits, metrics, clock
         self._breaker = Breaker(limits.breaker, clock, _OPEN)
-        self._known: OrderedDict[str, bool] = OrderedDict()
+        self._known: LRUCache[str, bool] = LRUCache(limits.cached)
         self._paths = list(_PATHS)  # the one that answered last comes first
         self._session: aiohttp.ClientSession | None = None
 
@@ -73,7 +73,7 @@ class FactClassifier:
 
     def reconfigure(self, limits: ClassifierLimits) -> None:
         if limits != self._limits:
-            self._known.clear()
+            self._known = LRUCache(limits.cached)
             self._breaker = Breaker(limits.breaker, self._clock, _OPEN)
         self._limits = limits
 
@@ -89,7 +89,6 @@ class FactClassifier:
     async def _ask(self, text: str, within: timedelta) -> tuple[bool | None, Classified]:
         key = digest("classified", text)
         if (known := self._known.get(key)) is not None:
-            self._known.move_to_end(key)
             return known, Classified.CACHED
         try:
             self._breaker.admit()
@@ -108,9 +107,8 @@ class FactClassifier:
             self._breaker.count_undecided()
             raise
         self._breaker.count_success()
-        self._known[key] = found
-        while len(self._known) > self._limits.cached:
-            self._known.popitem(last=False)
+        if self._limits.cached:
+            self._known[key] = found
         return found, Classified.ANSWERED
 
     async def _post(self, text: str) -> bytes:

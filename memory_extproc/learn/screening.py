@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from memory_extproc.concurrency import HELPER, contain_faults
+from memory_extproc.concurrency import HELPER, RateLimits, TokenBuckets, contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.chunking import both_ends
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
@@ -402,8 +402,6 @@ def _keys_of(exchanged: Exchanged, lookback: int = _LOOKBACK) -> list[str]:
 
 # How much each caller may have learned: a token bucket for each of them.
 
-_HOUR = timedelta(hours=1)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLimits:
@@ -412,41 +410,25 @@ class QuotaLimits:
     owners: int = 100_000  # most buckets in memory; a dropped owner starts again with a full bucket
 
 
-@dataclass(slots=True)
-class _Bucket:
-    left: float
-    at: datetime
-
-
 class Quota:
     """In this process alone: with several replicas each grants as much, and a caller may get that much more."""
 
     def __init__(self, limits: QuotaLimits, *, now: Now) -> None:
-        self._limits, self._now = limits, now
-        self._buckets: OrderedDict[Owner, _Bucket] = OrderedDict()
+        self._limits = limits
+        self._buckets = TokenBuckets(_rate(limits), lambda: now().timestamp(), limits.owners)
 
     def reconfigure(self, limits: QuotaLimits) -> None:
         """Change the limits. Callers keep their remaining turns, up to the new burst."""
         self._limits = limits
+        self._buckets.reconfigure(_rate(limits))
 
     def take(self, owner: Owner) -> bool:
         """Count a turn of *owner*. False if the quota is spent."""
-        if not self._limits.turns_per_hour:
-            return True
-        now = self._now()
-        bucket = self._buckets.get(owner)
-        if bucket is None:
-            bucket = self._buckets[owner] = _Bucket(self._limits.burst, now)
-        self._buckets.move_to_end(owner)
-        if len(self._buckets) > self._limits.owners:
-            self._buckets.popitem(last=False)
-        gained = max(now - bucket.at, timedelta()) / _HOUR * self._limits.turns_per_hour
-        bucket.left = min(float(self._limits.burst), bucket.left + gained)
-        bucket.at = max(now, bucket.at)
-        if bucket.left < 1:
-            return False
-        bucket.left -= 1
-        return True
+        return not self._limits.turns_per_hour or self._buckets.take(owner) is None
+
+
+def _rate(limits: QuotaLimits) -> RateLimits:
+    return RateLimits(limits.turns_per_hour / 3600, limits.burst)
 
 
 # Suspicious turns are stored inert, for review. A turn that instructs the assistant, or puts words into the

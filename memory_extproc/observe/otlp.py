@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
+from cachetools import LRUCache
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -42,7 +42,7 @@ class OtlpTraces(Traces):
     def __init__(self, options: OtlpOptions, ended: SpanProcessor | None = None) -> None:
         """*ended*: receives finished spans; None: they are exported to the collector."""
         self._content = options.content
-        self._kept: OrderedDict[str, SpanContext] = OrderedDict()
+        self._kept: LRUCache[str, SpanContext] = LRUCache(KEPT)
         self._provider = TracerProvider(
             sampler=_OrLinked(TraceIdRatioBased(options.share)),
             resource=Resource.create({"service.name": "memory-extproc", "service.version": options.version}),
@@ -78,8 +78,6 @@ class OtlpTraces(Traces):
         if not (context.is_valid and context.trace_flags.sampled):
             return
         self._kept[turn_id] = context
-        if len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
 
     def trace_step(self, name: str, work: Work) -> Work:
         async def step(owner: Owner, jobs: Sequence[Any]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
-from memory_extproc.concurrency import THREAD_SECONDS, off_loop
+from memory_extproc.concurrency import THREAD_SECONDS, RateLimits, TokenBuckets, off_loop
 from memory_extproc.dialect.base import ChatRequest, apply
 from memory_extproc.dialect.memory_fields import removals
 from memory_extproc.errors import BadBodyError
@@ -157,11 +156,11 @@ class CpuBudget:
 
     def __init__(self, cores: float, clock: Callable[[], float] = time.monotonic) -> None:
         """*cores*: the share of a core that each caller has; 0: no limit."""
-        self._cores, self._clock = cores, clock
-        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # seconds, and when they were noted
+        self._cores = cores
+        self._seconds = TokenBuckets(RateLimits(cores, cores * _BURST), clock, _MOST_CALLERS)
 
     def is_spent(self, caller: str) -> bool:
-        return bool(self._cores) and self._debt(caller) >= self._cores * _BURST
+        return bool(self._cores) and self._seconds.level(caller) <= 0
 
     @contextmanager
     def charge(self, caller: str) -> Iterator[None]:
@@ -176,17 +175,7 @@ class CpuBudget:
                 self._spend(caller, sum(seconds))
 
     def _spend(self, caller: str, seconds: float) -> None:
-        before = self._debt(caller)
-        self._spent[caller] = before + seconds, self._clock()
-        self._spent.move_to_end(caller)
-        if before < self._cores * _BURST <= before + seconds:
+        before = self._seconds.level(caller)
+        self._seconds.charge(caller, seconds)
+        if before > 0 >= before - seconds:
             log.warning("request.cpu_budget_spent", cores=self._cores)
-        if len(self._spent) > _MOST_CALLERS:
-            self._spent.popitem(last=False)
-
-    def _debt(self, caller: str) -> float:
-        spent, at = self._spent.get(caller, (0.0, 0.0))
-        left = spent - self._cores * (self._clock() - at)
-        if left <= 0:
-            self._spent.pop(caller, None)
-        return max(0.0, left)

@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from typing import Any, Self
 
 import aiohttp
 import jwt
+from cachetools import LRUCache
 
 from memory_extproc.concurrency import contain_faults
 from memory_extproc.errors import TransientError
@@ -97,7 +97,7 @@ class Tokens:
         self._read_keys = read_keys
         self._keys: Mapping[tuple[str, str], jwt.PyJWK] = MappingProxyType({})  # by (key id, algorithm)
         # A client sends the same token many times: a verified token is cached until it expires or the keys change.
-        self._believed: OrderedDict[bytes, tuple[float, Mapping[str, Any]]] = OrderedDict()
+        self._believed: LRUCache[bytes, tuple[float, Mapping[str, Any]]] = LRUCache(MAX_BELIEVED)
         self._clock = clock  # seconds since 1970
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -129,14 +129,11 @@ class Tokens:
         name = hashlib.sha256(token.encode()).digest()  # the token is a secret
         until, believed = self._believed.get(name, (0.0, None))
         if believed is not None and self._clock() < until:
-            self._believed.move_to_end(name)
             return believed
         self._believed.pop(name, None)
         claims = self._verify(token)
         if claims is not None:
             self._believed[name] = (claims["exp"] + self._options.leeway.total_seconds(), claims)
-            if len(self._believed) > MAX_BELIEVED:
-                self._believed.popitem(last=False)
         return claims
 
     def _verify(self, token: str) -> Mapping[str, Any] | None:

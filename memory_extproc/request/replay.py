@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,6 +15,7 @@ from itertools import zip_longest
 from typing import TypeVar
 
 import msgspec
+from cachetools import LRUCache
 
 from memory_extproc.concurrency import Background, off_loop
 from memory_extproc.dialect.base import ChatRequest, Form, Placing
@@ -261,9 +261,9 @@ class BlockReplay:
     ) -> None:
         self._options, self._shared, self._background = options, shared, background
         self._metrics, self._now = metrics, now
-        self._unshared: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()  # by owner, kind, key
+        self._unshared: dict[tuple[str, str, str], bytes] = {}  # by owner, kind, key
         self._unshared_bytes = 0
-        self._last: OrderedDict[str, str] = OrderedDict()
+        self._last: LRUCache[str, str] = LRUCache(_LAST)
 
     def reconfigure(self, options: RequestOptions) -> None:
         self._options = options
@@ -395,9 +395,6 @@ class BlockReplay:
         """Whether the owner's previous message had the same key; records the key."""
         same = self._last.get(owner.key) == key
         self._last[owner.key] = key
-        self._last.move_to_end(owner.key)
-        if len(self._last) > _LAST:
-            self._last.popitem(last=False)
         return same
 
     async def _epoch(self, owner: Owner) -> int:

@@ -7,12 +7,13 @@ for an owner."""
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Self
+
+from cachetools import LRUCache
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import Owner, Turn
@@ -81,7 +82,7 @@ class Topics:
         self.shifted: Callable[[Owner, str], object] = _nobody  # called with the session whose topic has changed
         self._monotonic_now = monotonic_now or now
         self._silences = Silences(now, self._monotonic_now)
-        self._held: OrderedDict[tuple[Owner, str], tuple[bytes, OpenTopic]] = OrderedDict()
+        self._held: LRUCache[tuple[Owner, str], tuple[bytes, OpenTopic]] = LRUCache(limits.topics_held)
         self._wanted: set[Owner] = set()
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(limits.at_once)
@@ -340,9 +341,6 @@ class Topics:
     def _hold(self, owner: Owner, thread: Thread, topic: OpenTopic) -> None:
         if thread.open:
             self._held[owner, thread.session] = (thread.open[-1].id, topic)
-            self._held.move_to_end((owner, thread.session))
-        while len(self._held) > self._limits.topics_held:
-            self._held.popitem(last=False)
 
     async def _threads(self, owner: Owner) -> Threads:
         return state.read(await self._coordination.get_record(state.KIND, owner, ""))

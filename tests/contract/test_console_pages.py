@@ -16,8 +16,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from memory_extproc.api.authorization import RateLimits
 from memory_extproc.api.principal import Role
+from memory_extproc.concurrency import RateLimits
 from memory_extproc.console.sessions import COOKIE, LIFE, LINK_LIFE
 from memory_extproc.model import Caller, Owner, TurnOutcome
 from tests.fixtures.console import Answered, ConsoleStand

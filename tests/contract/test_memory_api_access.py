@@ -31,11 +31,11 @@ from memory_extproc.api.authentication import (
     TrustedProxy,
     key_hash,
 )
-from memory_extproc.api.authorization import RateLimits
 from memory_extproc.api.call import Call, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
 from memory_extproc.api.principal import METHODS, Access, CertificateHolder, Role
+from memory_extproc.concurrency import RateLimits
 from memory_extproc.extproc.server import ServerTls
 from memory_extproc.model import Owner
 from memory_extproc.model.headers import Headers

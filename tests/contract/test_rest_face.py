@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.api.authorization import RateLimits
 from memory_extproc.api.gen import memory_pb2 as pb
+from memory_extproc.concurrency import RateLimits
 from tests.builders import ANN
 from tests.fixtures.console import ConsoleStand
 

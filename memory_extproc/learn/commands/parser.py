@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +16,7 @@ from importlib.resources import files
 from typing import Annotated, Any, Final
 
 import msgspec
+from cachetools import LRUCache
 from msgspec import Meta
 
 from memory_extproc.errors import PermanentError
@@ -238,7 +238,7 @@ class LlmCommands:
     def __init__(self, completes: CompletionModel, budget: Budget, metrics: Metrics) -> None:
         self._asks = LlmPrompt(completes, PROMPT, strict_schema(Answered), budget)
         self._metrics = metrics
-        self._nothing: OrderedDict[str, None] = OrderedDict()  # ids of turns known to tell us nothing
+        self._nothing: LRUCache[str, None] = LRUCache(_KNOWN)  # ids of turns known to tell us nothing
 
     async def commands(self, turn: Turn) -> Sequence[Command]:
         """The commands in *turn*; none if the answer is unusable or the token budget is spent. TransientError while
@@ -255,8 +255,6 @@ class LlmCommands:
         self._metrics.command_doubts.labels("command" if found else "none").inc()
         if not found:
             self._nothing[turn.id] = None
-            if len(self._nothing) > _KNOWN:
-                self._nothing.popitem(last=False)
         return [Command(_ACTS_OF_ANSWER[one.act], one.what.strip()) for one in found]
 
 

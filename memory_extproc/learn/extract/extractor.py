@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
+
+from cachetools import LRUCache
 
 from memory_extproc.errors import MemoryExtprocError, ModelStoppedError, PermanentError, TransientError
 from memory_extproc.learn.extract.llm_client import OverBudgetError
@@ -230,8 +231,7 @@ class Earlier:
     """Held in process, for the sessions last learned from; nothing of an owner outlives their epoch."""
 
     def __init__(self, sessions: int = 1_000) -> None:
-        self._most = sessions
-        self._kept: OrderedDict[tuple[Owner, str], _Kept] = OrderedDict()
+        self._kept: LRUCache[tuple[Owner, str], _Kept] = LRUCache(sessions)
 
     def of(self, owner: Owner, session: str, epoch: int) -> Sequence[Turn]:
         """At most three turns, oldest first."""
@@ -250,6 +250,3 @@ class Earlier:
         ]
         together = (*self.of(owner, session, epoch), *short)
         self._kept[owner, session] = _Kept(epoch, together[-_TURNS:])
-        self._kept.move_to_end((owner, session))
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
