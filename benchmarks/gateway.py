@@ -150,12 +150,17 @@ def bootstrap(upstream: int, ways: Mapping[str, Servers], ports: Mapping[str, in
 
 
 @contextlib.asynccontextmanager
-async def gateway(upstream: int, ways: Mapping[str, Servers], scratch: Path) -> AsyncIterator[Mapping[str, int]]:
-    """The port of each way's listener, while entered."""
+async def gateway(
+    upstream: int, ways: Mapping[str, Servers], scratch: Path, *, fails_open: bool = False
+) -> AsyncIterator[Mapping[str, int]]:
+    """The port of each way's listener, while entered. *fails_open*: as in production, which hides faults."""
     admin, *front = free_ports(len(ways) + 1)
     ports = dict(zip(ways, front, strict=True))
     config, log = scratch / f"envoy-{admin}.json", scratch / f"envoy-{admin}.log"
-    config.write_text(json.dumps(bootstrap(upstream, ways, ports, admin)))
+    written = json.dumps(bootstrap(upstream, ways, ports, admin))
+    if fails_open:
+        written = written.replace('"failure_mode_allow": false', '"failure_mode_allow": true')
+    config.write_text(written)
     options = ["--concurrency", "1", "--disable-hot-restart", "-l", "warning"]
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(

@@ -166,7 +166,7 @@ async def soak(scratch: Path, *, seconds: float, users: int, memories: int, stre
         place = Place.make(scratch, "store", retention={"max_memories": 2 * memories})
         await prepare(place, [READER], memories)
         sidecar = await stack.enter_async_context(serving(place))
-        ports = await stack.enter_async_context(gateway(upstream, {CHAT: place.ext_proc}, scratch))
+        ports = await stack.enter_async_context(gateway(upstream, {CHAT: place.ext_proc}, scratch, fails_open=True))
         connections = aiohttp.TCPConnector(limit=0)
         client = await stack.enter_async_context(aiohttp.ClientSession(connector=connections, timeout=_TIMEOUT))
         return await _run(sidecar, Traffic(ports[CHAT], users, client), seconds, streams, rate)
