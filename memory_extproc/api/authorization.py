@@ -17,6 +17,7 @@ from memory_extproc.request.identity import accept_name
 # A header or gRPC metadata key that names shared memories, for callers that may reach other users' memories:
 # `project:NAME`, percent-encoded beyond ASCII; `tenant` for the caller's tenant; `all` for all tenants.
 SHARED_HEADER = "x-memory-shared"
+_OPERATORS = "this is for operators: admins whose credentials are of no single tenant"
 NamesUser = Callable[[str, str], str]  # (tenant, user) to the stored name of the user, which may be hashed
 
 
@@ -90,5 +91,5 @@ class CallAdmission:
 def _operating(method: str, principal: Principal) -> Call:
     """Admit an operator's call. The server belongs to all tenants, so a tenant's credentials do not suffice."""
     if principal.tenant or not may(principal, METHODS[method], Whose.OWN):
-        raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, "for admins of no single tenant")
+        raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, _OPERATORS)
     return Call(method, principal, Owner(principal.tenant, principal.user), own=True)

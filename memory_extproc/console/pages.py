@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 PAGE_SIZE = 25
 _PROJECTS = 16  # whose memories are shown beside the caller's own
 _SHARED = 5  # memories of each of them; a page of its own has them all
-_FORM_BYTES = 64 * 1024
+_FORM_BYTES = 128 * 1024  # the longest text of a field, in a script of three bytes, takes 72 KiB in a form
 FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -156,10 +156,11 @@ class Pages:
         status = STATUSES.get(refused.code, 500)
         if refused.code is grpc.StatusCode.UNAUTHENTICATED:
             shown = COOKIE in request.cookies
-            response = self.render("enter.html", None, status=status, wrong=False, expired=shown)
+            arrived = request.path_qs if _is_from_elsewhere(request) and not shown else ""
+            response = self.render("enter.html", None, status=status, expired=shown, arrived=arrived)
             if "hx-request" in request.headers:
                 response.headers["hx-refresh"] = "true"  # htmx has no place for this page: it loads its own again
-            else:
+            elif shown:
                 response.del_cookie(COOKIE, path=PATH)
             return response
         return self.render("refused.html", principal, status=status, message=refused.message, reason=refused.reason)
@@ -167,11 +168,11 @@ class Pages:
     async def _enter(self, request: web.Request) -> web.StreamResponse:
         link = request.query.get("link", "")
         if not link:
-            return self.render("enter.html", None, wrong=False, expired=False)
+            return self.render("enter.html", None)
         try:
             principal = await follow_link(self._signer, self._coordination, link)
         except RefusedError:
-            return self.render("enter.html", None, status=401, wrong=False, expired=True)
+            return self.render("enter.html", None, status=401, expired=True)
         return self._signed_in(request, principal)
 
     async def _sign_in(self, request: web.Request) -> web.StreamResponse:
@@ -182,11 +183,12 @@ class Pages:
             principal = self._service.admit(Credentials(present_credentials(request).peer, headers))
         except RefusedError as refused:
             code = STATUSES.get(refused.code, 401)
-            return self.render("enter.html", None, status=code, wrong=True, expired=False)
+            return self.render("enter.html", None, status=code, wrong=True)
         return self._signed_in(request, principal)
 
     def _signed_in(self, request: web.Request, principal: Principal) -> web.Response:
-        response = see_other(PATH)
+        # A redirect would still belong to the visit from the other site, and the browser would not send the cookie.
+        response = self.render("entered.html", None) if _is_from_elsewhere(request) else see_other(PATH)
         response.set_cookie(
             COOKIE,
             begin_session(self._signer, principal),
@@ -354,9 +356,10 @@ class Pages:
         except RefusedError as refused:
             if refused.code not in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION}:
                 raise
-            return await self._mine_page(
-                visit, {"content": content}, {"content": refused.message.replace("content: ", "Required: ")}
-            )
+            fault = refused.message.replace("content: ", "Required: ")
+            if refused.reason is Reason.NO_CONSENT:
+                fault = f"Memory: {outcome_words(Outcome.NO_CONSENT)}."
+            return await self._mine_page(visit, {"content": content}, {"content": fault})
         return see_other(f"{PATH}/memory/{shorten_id(stored.memory.id)}")
 
     # --- forgetting ----------------------------------------------------------------------------------
@@ -507,7 +510,7 @@ _SOURCES: Mapping[str, str] = {
     Source.QUESTION: "question in a chat",
     Source.RULES: "learned from a chat by rules",
     Source.LLM: "learned from a chat by a language model",
-    Source.API: "added by you or for you",
+    Source.API: "added or corrected by you or for you",
 }
 _ORIGINS = (("app", "Application"), ("model", "Model"), ("route", "Route"))
 # Why a request left with or without memories, or its turn was not learned. Rarer reasons are shown by their names.
@@ -520,7 +523,7 @@ _OUTCOMES: Mapping[str, str] = {
     Outcome.SKIPPED_TOOL: "a call of a tool",
     Outcome.OPTED_OUT: "the application asked for none",
     Outcome.DISABLED: "the operator has disabled memory here",
-    Outcome.NO_CONSENT: "there is no consent to it (see Settings)",
+    Outcome.NO_CONSENT: "you have not consented to it, see Settings",
     Outcome.OUT_OF_TIME: "memory was too slow",
     Outcome.OVERLOADED: "the server was overloaded",
     Outcome.UNAVAILABLE: "memory was unavailable",
@@ -566,11 +569,16 @@ def of_project(presented: Credentials, project: str) -> Credentials:
 
 def subject_words(subject: str, content: str) -> str:
     """A subject as its owner would say it, in the capitals of *content*: subjects are kept in lower case."""
-    at = content.lower().find(subject.lower())
-    subject = content[at : at + len(subject)] if at >= 0 else subject
+    subject = capitalize_as(content, subject)
     if subject.lower() in {"user", "you", "i", "me"}:
         return "You"
     return "Your " + subject[7:] if subject.lower().startswith("user's ") else subject
+
+
+def capitalize_as(content: str, words: str) -> str:
+    """*words* with the capitals that they have in *content*."""
+    at = content.lower().find(words.lower())
+    return content[at : at + len(words)] if at >= 0 else words
 
 
 def moment(stamp: str) -> str:
@@ -603,6 +611,11 @@ def _set_day(into: Any, day: str) -> None:
 
 def _line(message: Any) -> bytes:
     return json.dumps(to_json(message, verbose=True), ensure_ascii=False).encode() + b"\n"
+
+
+def _is_from_elsewhere(request: web.Request) -> bool:
+    """Whether a page of another site led here: browsers then send no SameSite=Strict cookie."""
+    return request.method == "GET" and request.headers.get("sec-fetch-site") == "cross-site"
 
 
 def see_other(place: str) -> web.Response:

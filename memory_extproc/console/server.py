@@ -198,7 +198,9 @@ def _names_of(certificate: Mapping[str, Any]) -> dict[str, list[bytes]]:
 
 
 def _host_name(host: str) -> str:
-    """Without the port and the brackets of an address, in lower case."""
+    """Without the port and the brackets of an address, in lower case; empty if it is no name."""
+    if set(host) & set("@/?#\\"):
+        return ""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
     except ValueError:

@@ -11,13 +11,13 @@ from aiohttp import web
 
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.service import MemoryService
-from memory_extproc.console.pages import FACTS, Pages, Visit, shown_memory, subject_words
+from memory_extproc.console.pages import FACTS, Pages, Visit, capitalize_as, shown_memory, subject_words
 from memory_extproc.console.sessions import PATH
 from memory_extproc.model import Source
 
 _MESSAGES = 100
 _SUBJECTS, _LINKS = 12, 8  # in the picture; links of each subject
-_ROW, _WIDE, _SHORT = 26, 470, 32  # points, points, characters
+_ROW, _WIDE, _SHORT = 26, 520, 38  # points, points, characters
 
 
 class TimelinePage:
@@ -70,24 +70,23 @@ def _conversations(memories: Iterable[Any]) -> list[dict[str, Any]]:
 
 def draw(memories: Iterable[Any]) -> dict[str, Any] | None:
     """Lay out subjects and their facts for an SVG. None if no fact has a subject."""
-    links: dict[str, dict[tuple[str, str], str]] = {}
-    contents: dict[str, str] = {}
+    links: dict[str, dict[tuple[str, str], Any]] = {}
     for memory in memories:
         fields = dict(memory.metadata.items())
         subject, attribute, value = (fields.get(name, "") for name in ("subject", "attribute", "value"))
         if all(isinstance(one, str) for one in (subject, attribute, value)) and subject and value:
-            contents.setdefault(subject, memory.content)
-            links.setdefault(subject, {}).setdefault((attribute, value), memory.id)
+            links.setdefault(subject, {}).setdefault((attribute, value), memory)
     subjects, lines, row = [], [], 0
     for subject, known in sorted(links.items(), key=lambda one: -len(one[1]))[:_SUBJECTS]:
         first = row
-        for (attribute, value), memory_id in list(known.items())[:_LINKS]:
-            named = attribute.replace("_", " ")
+        for (attribute, value), memory in list(known.items())[:_LINKS]:
+            named = capitalize_as(memory.content, attribute.replace("_", " ").replace(value.lower(), value))
             words = named if value in named else f"{named}: {value}" if named else value
-            lines.append({"y": _middle(row), "words": _shorten(words), "id": memory_id, "whole": words})
+            lines.append({"y": _middle(row), "words": _shorten(words), "id": memory.id, "whole": words})
             row += 1
         at = (_middle(first) + _middle(row - 1)) / 2
-        subjects.append({"y": at, "words": _shorten(subject_words(subject, contents[subject]))})
+        content = next(iter(known.values())).content
+        subjects.append({"y": at, "words": _shorten(subject_words(subject, content))})
         for line in lines[first:row]:
             line["from"] = at
     return {"subjects": subjects, "lines": lines, "wide": _WIDE, "high": row * _ROW + 8} if lines else None

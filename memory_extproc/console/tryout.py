@@ -57,6 +57,10 @@ class TryOut:
         answer, status = await self._send(visit, text, session)
         outcome = status.partition(";")[0]
         trace = dict(part.partition("=")[::2] for part in status.split(";")).get("trace", "")
+        if outcome == Outcome.NO_CONSENT:  # nothing is kept of the turn, so there is no receipt
+            learned = {"state": DROPPED, "reason": outcome, "done": True}
+        else:
+            learned = await self._read_receipt(visit, session, trace)
         return self._page(
             visit,
             session=session,
@@ -65,7 +69,7 @@ class TryOut:
             outcome=outcome,
             trace=trace,
             block=explained.block if outcome == Outcome.USED else "",
-            **await self._read_receipt(visit, session, trace),
+            **learned,
         )
 
     async def _show_learned(self, visit: Visit) -> web.StreamResponse:

@@ -27,6 +27,14 @@ _VERDICTS: Mapping[str, str] = {
     "thread": "added for its topic",
     "not_recallable": "left out: expired, replaced, rated wrong, or a bare question",
 }
+_PATHS: Mapping[str, str] = {
+    "rerank": "by words and meaning, reranked",
+    "hybrid": "by words and meaning",
+    "lexical": "by words",
+    "store": "by meaning, in the store",
+    "lookup": "by conditions, such as a date",
+    "replay": "as in the conversation so far",
+}
 _SINCE: Mapping[str, str] = {
     "changed": "changed since",
     "gone": "forgotten or deleted since",
@@ -94,4 +102,5 @@ def _show_explanation(explained: Any) -> dict[str, Any]:
         shown["since_words"] = _SINCE.get(one.since, "")
         shown["percent"] = round(100 * one.relevance)
     plain["time"] = moment(plain.get("at", ""))
+    plain["path"] = _PATHS.get(plain["path"], plain["path"])
     return plain

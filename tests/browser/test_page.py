@@ -227,7 +227,7 @@ async def test_why_shows_what_was_considered_and_operators_see_the_server(
     await page.wait_for_selector("#effective")
     await page.click("summary:has-text('secrets masked')")
     assert "<b>x</b>" in await page.inner_text("section:has(#effective) table")
-    await page.click("text=whose")
+    await page.click("text=show whose")
     await page.wait_for_url("**quarantined=on**")
     assert await page.locator("section:has(#users) tbody tr").all_inner_texts() == ["ann\t\t2\t1\t2026-03-02 09:00"]
     await page.click("section:has(#users) a:has-text('ann')")

@@ -47,6 +47,30 @@ async def open_signed_in(browser: Browser, stand: ConsoleStand, *roles: Role) ->
     return page
 
 
+async def test_a_link_on_another_site_leads_to_the_page_and_ends_no_session(
+    browser: Browser, stand: ConsoleStand
+) -> None:
+    """Browsers send no SameSite=Strict cookie with a visit that begins elsewhere, nor with its redirects."""
+    await stand.remember(a_memory("Likes tea", ANN))
+    link = stand.link("ann")
+    page = await browser.open("ops")
+    await page.click("text=Sign out")
+    await page.wait_for_selector("h1:has-text('Sign in')")
+
+    def html(ours: str) -> str:
+        return f"<a id=enter href='{link}'>sign in</a> <a id=again href='{ours}/console?q=tea'>search</a>"
+
+    async with another_site(html, stand) as wiki:
+        await page.goto(wiki)
+        await page.click("#enter")
+        await page.click("text=Open your memories")
+        await page.wait_for_selector(".card:has-text('Likes tea')")
+        await page.goto(wiki)
+        await page.click("#again")
+        await page.click("a:text-is('Continue')")
+        await page.wait_for_selector("text=1 memory found")
+
+
 @pytest.mark.parametrize(
     ("path", "field"),
     [("add", "content"), ("forget", "scope"), ("consent", "state"), ("leave", "csrf"), ("enter", "token")],

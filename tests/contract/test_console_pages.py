@@ -16,13 +16,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from memory_extproc.api.call import message_of
 from memory_extproc.api.principal import Role
 from memory_extproc.concurrency import RateLimits
 from memory_extproc.console.sessions import COOKIE, LIFE, LINK_LIFE
+from memory_extproc.console.timeline import draw
 from memory_extproc.model import Caller, Owner, TurnOutcome
+from tests.builders import a_memory
 from tests.fixtures.console import Answered, ConsoleStand
 from tests.fixtures.waiting import until
 
+ANN = Owner("", "ann")
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -240,7 +244,7 @@ async def test_the_chat_box_speaks_as_its_reader_and_survives_any_gateway(tmp_pa
                 assert (await post(stand, "/console/try", cookie, fields)).status == 200
             assert (await post(stand, "/console/try", cookie, {**fields, "csrf": ""})).status == 403
             assert "Nothing yet" in (await page(stand, "/console/try/learned?session=s", cookie)).text
-            stand.decisions.note(Caller(Owner("", "ann")), "r-1", TurnOutcome.INCOGNITO)
+            stand.decisions.note(Caller(ANN), "r-1", TurnOutcome.INCOGNITO)
 
             async def is_told() -> bool:
                 told = (await page(stand, "/console/try/learned?session=s&trace=r-1", cookie)).text
@@ -248,6 +252,27 @@ async def test_the_chat_box_speaks_as_its_reader_and_survives_any_gateway(tmp_pa
 
             await until(is_told, "the reason is shown, and the page asks no more")
     assert heard == [("ann", "My dog is Rex")] * len(answers)
+
+
+def test_the_picture_names_a_value_once_in_its_own_capitals() -> None:
+    facts = {
+        "is_learning_portuguese": "Portuguese",
+        "home": "Porto",
+        "sister_mia": "Mia",
+        "": "<b>",
+        "budget": "$10",
+    }
+    memories = [
+        message_of(
+            a_memory(f"{value} Budget", ANN, metadata={"subject": "user", "attribute": name, "value": value})
+        )
+        for name, value in facts.items()
+    ]
+    drawn = draw(memories)
+    assert drawn is not None
+    assert [line["words"] for line in drawn["lines"]] == [
+        "is learning Portuguese", "home: Porto", "sister Mia", "<b>", "Budget: $10",
+    ]  # fmt: skip
 
 
 async def test_an_unknown_page_leads_back(stand: ConsoleStand) -> None:
@@ -325,6 +350,7 @@ async def test_a_receipt_is_checked_on_the_page(stand: ConsoleStand) -> None:
     ("path", "field", "text"),
     [
         ("/console/add", "content", "\N{BEAR FACE}" * 4000),
+        ("/console/add", "content", "\u8a18" * 8000),
         ("/console/add", "content", "two\nlines & <b> with \0"),
         ("/console/forget", "about", "the <trip> to\0Hawaii"),
     ],

@@ -153,7 +153,18 @@ async def test_calls_beyond_the_rate_wait(tmp_path: Path) -> None:
 
 
 # --- browsers --------------------------------------------------------------------------------------
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "", "[::1"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "evil.example@localhost",
+        "localhost/x",
+        "",
+        "[::1",
+    ],
+)
 async def test_a_name_that_was_rebound_to_loopback_reaches_nothing(stand: ConsoleStand, host: str) -> None:
     assert (await stand.rest("GET", "/v1/memory", Host=host)).status in {400, 421}
     assert (await stand.rest("POST", "/v1/memory", {"content": "x"}, Host=host)).status in {400, 421}
