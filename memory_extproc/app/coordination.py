@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from memory_extproc.coordination.redis import RedisCoordination, RedisLedger
     from memory_extproc.coordination.redis_client import RedisLink
     from memory_extproc.journal.redis import RedisJournal
+    from memory_extproc.journal.sharded import ShardedJournal
 
 
 log = logger(__name__)
@@ -123,12 +124,14 @@ async def _shared_journal(
     stack: AsyncExitStack,
     store_failing_for: Callable[[], timedelta] = timedelta,
     reports_held: Callable[[int], object] = lambda _held: None,
-) -> RedisJournal:
+) -> RedisJournal | ShardedJournal:
     from memory_extproc.journal.redis import RedisJournal, Sharing  # noqa: PLC0415
+    from memory_extproc.journal.sharded import ShardedJournal  # noqa: PLC0415
 
     coordination = settings.coordination
+    journal = ShardedJournal if link.is_cluster else RedisJournal
     return await stack.enter_async_context(
-        RedisJournal(
+        journal(
             link,
             now=now,
             prefix=coordination.prefix,
@@ -151,10 +154,10 @@ class Journals:
 
     path: Path
     file: SqliteJournal | None
-    shared: RedisJournal | None
+    shared: RedisJournal | ShardedJournal | None
 
     @property
-    def main(self) -> SqliteJournal | RedisJournal | None:
+    def main(self) -> SqliteJournal | RedisJournal | ShardedJournal | None:
         """The journal from which turns are learned."""
         return self.shared or self.file
 

@@ -6,7 +6,7 @@ import asyncio
 import fcntl
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -245,10 +245,22 @@ def adopt(
         raise typer.Exit(1)
 
 
+@app.command()
+def spread(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
+    """Spread the journal of a Redis Cluster, kept by an older version on one master, over all masters.
+
+    Once, while no sidecar runs. Older versions then refuse this Redis."""
+    moved = _run_with_settings(config, _spread)
+    typer.echo(json.dumps({"moved": moved}) if as_json else f"{moved} waiting turn(s) moved")
+
+
 def _with_journals(config: Path | None, use: Callable[[Journals], Awaitable[T]], *, making: bool = False) -> T:
+    return _run_with_settings(config, lambda settings: _use_journals(settings, use, making=making))
+
+
+def _run_with_settings(config: Path | None, use: Callable[[Settings], Coroutine[Any, Any, T]]) -> T:
     with faults_to_exit():
-        settings = load_settings(config)
-        return asyncio.run(_use_journals(settings, use, making=making))
+        return asyncio.run(use(load_settings(config)))
 
 
 async def _use_journals(settings: Settings, use: Callable[[Journals], Awaitable[T]], *, making: bool) -> T:
@@ -256,6 +268,21 @@ async def _use_journals(settings: Settings, use: Callable[[Journals], Awaitable[
 
     async with AsyncExitStack() as stack:
         return await use(await find_journals(settings, _utc_now, stack, making=making))
+
+
+async def _spread(settings: Settings) -> int:
+    from memory_extproc.app.coordination import find_journals, open_fleet  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.journal.sharded import ShardedJournal  # noqa: PLC0415
+
+    async with AsyncExitStack() as stack:
+        fleet = await open_fleet(settings, stack)
+        journal = (await find_journals(settings, _utc_now, stack)).shared
+        if not isinstance(journal, ShardedJournal):
+            raise PermanentError("coordination.url is no cluster: a journal on one master has nothing to spread to")
+        await fleet.replicas.waiting()
+        if running := sum(lives for _, _, lives in fleet.replicas.register.values()):
+            raise PermanentError(f"{running} sidecar(s) run: stop them first, and wait for coordination.lease")
+        return await journal.spread()
 
 
 async def _status(journals: Journals) -> dict[str, Any]:
@@ -308,7 +335,7 @@ async def _adopt_journals(settings: Settings, journals: Journals, directory: Pat
         adopted = known = 0
         while entries := await source.pending(_PAGE):
             moved = await move(entries, source, ours)
-            adopted, known = adopted + len(moved.ids), known + moved.known
+            adopted, known = adopted + len(moved.turns), known + moved.known
             says("adopting", adopted + known, whole)
             if moved.full:
                 break

@@ -37,9 +37,10 @@ from memory_extproc.observe.log import logger
 
 log = logger(__name__)
 
-# The schema version of all our Redis keys, and the oldest program version that can read and write them without
-# loss. Both are in the same key, so that an older program refuses to start using them.
-SCHEMA, READABLE_FROM = 1, 1
+# The latest schema of our Redis keys that this program knows. The schema in use, and the oldest one whose programs
+# can read and write these keys without loss, are in one key, so that an older program refuses to start using them.
+# 2: the journal of a cluster is sharded.
+SCHEMA = 2
 
 _NOT_READY = (faults.BusyLoadingError, faults.ClusterDownError, faults.TryAgainError)
 _REFUSED = (
@@ -218,6 +219,7 @@ class RedisLink:
         self._answers = answers
         self._schema_key = f"{prefix}:schema" if prefix else ""
         self._ours = not prefix  # whether the schema check passed
+        self._schema = 1  # in use
         self._failed = 0
         self._looking: asyncio.Task[None] | None = None  # while calls are refused
 
@@ -240,6 +242,10 @@ class RedisLink:
     def use_password(self, password: str | None) -> None:
         """Use *password* for new connections; open connections are authenticated already."""
         self._credentials.password = password
+
+    @property
+    def is_cluster(self) -> bool:
+        return self._cluster
 
     @property
     def answering(self) -> bool:
@@ -297,9 +303,16 @@ class RedisLink:
                 f"this Redis holds keys of schema {schema} of a newer memory-extproc, this one knows schemas up to"
                 f" {SCHEMA}, and {readable_from} would be needed: run the newer program, or set coordination.prefix"
             )
-        if schema < SCHEMA:
-            await self._await_call(self.client.set(self._schema_key, f"{SCHEMA} {READABLE_FROM}"), self._timeout)
+        if readable_from < self._schema:
+            used = f"{max(schema, self._schema)} {self._schema}"
+            await self._await_call(self.client.set(self._schema_key, used), self._timeout)
         self._ours = True
+
+    async def require_schema(self, schema: int) -> None:
+        """Have programs that do not know *schema* refuse these keys, also in a Redis that loses its data."""
+        self._schema, self._ours = schema, not self._schema_key
+        if not self._ours:
+            await self._claim()
 
     async def _await_call(self, call: Awaitable[Any], limit: float) -> Any:
         began = time.monotonic()

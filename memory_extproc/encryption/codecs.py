@@ -242,8 +242,8 @@ class EncryptedJournal:
             after = entries[-1].place
         return []
 
-    async def get(self, ids: Sequence[str]) -> Sequence[JournalEntry]:
-        return await self._unseal(await self._journal.get(ids), given_up=True)
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[JournalEntry]:
+        return await self._unseal(await self._journal.get(owner, ids), given_up=True)
 
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
         await self._journal.mark_stored([_inner(entry) for entry in entries])

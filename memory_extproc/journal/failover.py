@@ -23,7 +23,7 @@ from memory_extproc.ports import Journal, JournalDepth, JournalEntry
 class Moved:
     """The result of a move."""
 
-    ids: list[str]  # of the turns newly added to the target
+    turns: list[Turn]  # newly added to the target
     known: int = 0  # already in the target
     full: bool = False  # the target is full: the rest stays in the source
 
@@ -45,7 +45,7 @@ async def move(
         if stored is TurnOutcome.DUPLICATE:
             moved.known += 1
         else:
-            moved.ids.append(turn.id)
+            moved.turns.append(turn)
         await source.erase(turn.owner, [turn.id])
     return moved
 
@@ -85,7 +85,7 @@ class FailoverJournal:
         """Move the spare's turns to the shared journal and return them as arrivals.
 
         Usually no replica has stored their messages while the shared journal was unreachable."""
-        if self._moved.ids:  # *shared* failed during the move, and does not return these as arrivals
+        if self._moved.turns:  # *shared* failed during the move, and does not return these as arrivals
             return await self._give_moved()
         if self._looked and not self._put_aside:
             return ()
@@ -100,19 +100,22 @@ class FailoverJournal:
             return ()
         self._put_aside = True
         await move(entries, self.spare, self.shared, self._moved)
-        log.info("journal.moved", turns=len(self._moved.ids))
+        log.info("journal.moved", turns=len(self._moved.turns))
         return await self._give_moved()
 
     async def _give_moved(self) -> Sequence[JournalEntry]:
-        entries = await self.shared.get(self._moved.ids)
+        entries: list[JournalEntry] = []
+        for owner in dict.fromkeys(turn.owner for turn in self._moved.turns):
+            ids = [turn.id for turn in self._moved.turns if turn.owner == owner]
+            entries += await self.shared.get(owner, ids)
         self._moved = Moved([])
         return entries
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
         return await self.shared.pending(limit, after=after)
 
-    async def get(self, ids: Sequence[str]) -> Sequence[JournalEntry]:
-        return await self.shared.get(ids)
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[JournalEntry]:
+        return await self.shared.get(owner, ids)
 
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
         await self.shared.mark_stored(entries)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -69,14 +70,22 @@ class RedisJournal:
         clock: Callable[[], float] = time.monotonic,
         store_failing_for: Callable[[], timedelta] = timedelta,
         reports_held: Callable[[int], object] = lambda _held: None,  # called with the number of parts held
+        tag: str = "journal",
+        holder: str = "",
+        elsewhere: Callable[[], int] = lambda: 0,
     ) -> None:
+        """*tag*: the hash tag of all keys, so that they lie in one slot of a cluster. *holder*: the name of the
+        journal that this one is a shard of; *elsewhere* returns the unlearned turns of its other shards."""
         self._store_failing_for, self._reports_held = store_failing_for, reports_held
-        self._gave_up = False  # our parts, because the store does not work
+        self.gave_up = False  # our parts, because the store does not work
+        self._is_shard = bool(holder)  # of a journal that logs for all of them
         self._link, self._now, self._clock = link, now, clock
-        self._prefix = f"{prefix}:{{journal}}"  # a hash tag: all keys in one slot of a cluster
+        self._prefix = f"{prefix}:{{{tag}}}"
+        self.turns = 0  # unlearned, as last seen
+        self._elsewhere = elsewhere
         self._max_turns, self._max_dead = max_turns, max_dead
         self._sharing = sharing
-        self._holder = uuid4().hex
+        self._holder = holder or uuid4().hex
         self._parts: dict[int, _Part] = {}
         self._renewed: float | None = None  # by *clock*
         self._renewing = asyncio.Lock()
@@ -101,6 +110,15 @@ class RedisJournal:
         await self._link.limit_time(self._link.client.set(f"{self._prefix}:check", 1))
 
     async def append(self, turn: Turn) -> TurnOutcome:
+        outcome, place = await self.put(turn)
+        part = self._part(turn.owner.key)
+        # A turn in another's part arrives at that replica; if the part becomes ours, it arrives here.
+        if part in self._parts and place > self._parts[part].given:
+            self._own[place] = part
+        return outcome
+
+    async def put(self, turn: Turn) -> tuple[TurnOutcome, int]:
+        """Append *turn* on nobody's behalf: it arrives like a turn of another replica. Returns its place, too."""
         part = self._part(turn.owner.key)
         values = (
             turn.id,
@@ -112,21 +130,21 @@ class RedisJournal:
             int(turn.last),
             msgspec.json.encode(turn),
             self._sharing.parts,
-            self._max_turns,
+            self._max_turns - self._elsewhere(),
             uuid4().hex,
         )
         append = self._register_once(scripts.APPEND)
-        stored, place = await self._link.run_replicated(append, [self._prefix], values)
-        # A turn in another's part arrives at that replica; if the part becomes ours, it arrives here.
-        if part in self._parts and int(place) > self._parts[part].given:
-            self._own[int(place)] = part
-        return TurnOutcome(stored.decode())
+        stored, place, self.turns = await self._link.run_replicated(append, [self._prefix], values)
+        return TurnOutcome(stored.decode()), int(place)
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[Entry]:
         places = [value for part in range(self._sharing.parts) for value in (part, int(after or 0))]
-        return await self.get([row[0].decode() for row in await self._run(scripts.BEHIND, limit, *places)])
+        return await self._get([row[0].decode() for row in await self._run(scripts.BEHIND, limit, *places)])
 
-    async def get(self, ids: Sequence[str]) -> Sequence[Entry]:
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Entry]:
+        return [entry for entry in await self._get(ids) if entry.turn.owner == owner]
+
+    async def _get(self, ids: Sequence[str]) -> Sequence[Entry]:
         entries: list[Entry] = []
         unreadable: list[bytes] = []
         for start in range(0, len(ids), _AT_ONCE):
@@ -154,7 +172,7 @@ class RedisJournal:
             if part in self._parts:
                 marks += [entry.turn.id, entry.place, part, self._parts[part].token]
         if marks:
-            await self._run(scripts.LEARNED, self._now().timestamp(), *marks)
+            self.turns -= await self._run(scripts.LEARNED, self._now().timestamp(), *marks)
 
     async def mark_failed(self, entry: JournalEntry, reason: str, *, dead: bool) -> None:
         await self._renew()
@@ -186,8 +204,8 @@ class RedisJournal:
         return erased
 
     async def depth(self) -> Depth:
-        turns, dead, oldest = await self._run(scripts.DEPTH, self._sharing.parts)
-        return Depth(int(turns), int(dead), _time(oldest) if oldest else None)
+        self.turns, dead, oldest = await self._run(scripts.DEPTH, self._sharing.parts)
+        return Depth(self.turns, int(dead), _time(oldest) if oldest else None)
 
     async def of_owner(self, owner: Owner) -> AsyncIterator[Entry]:
         after: bytes | int = 0
@@ -226,14 +244,15 @@ class RedisJournal:
 
     async def shares(self) -> Sequence[int]:
         """The number of parts of each live replica, in ascending order."""
-        return [int(count) for count in await self._run(scripts.SHARES)]
+        return sorted((await self.shares_by_holder()).values())
+
+    async def shares_by_holder(self) -> Counter[str]:
+        return Counter({holder.decode(): int(count) for holder, count in await self._run(scripts.SHARES)})
 
     async def arrivals(self, limit: int) -> Sequence[Entry]:
         await self._renew()
-        if not self._checked:
-            self._checked = True
-            for fault in (await self._link.keeping()).faults:
-                log.warning("journal.volatile", fault=fault)
+        if not self._is_shard:
+            await self.warn_if_volatile()
         await self._look_at_watched()
         parts = self._parts
         if parts:
@@ -245,9 +264,16 @@ class RedisJournal:
                 break
             for row in rows:
                 self._note_arrival(parts, row[0].decode(), *map(int, row[1:]))
-        entries = await self.get(self._ready[:limit])
+        entries = await self._get(self._ready[:limit])
         del self._ready[:limit]
         return entries
+
+    async def warn_if_volatile(self) -> None:
+        """Log, once, that the server may lose what it is given."""
+        if not self._checked:
+            self._checked = True
+            for fault in (await self._link.keeping()).faults:
+                log.warning("journal.volatile", fault=fault)
 
     def _note_arrival(
         self, parts: Mapping[int, _Part], id_: str, place: int, part: int, stage: int, age: int
@@ -292,10 +318,9 @@ class RedisJournal:
         gives_up = failing_for >= (self._sharing.patience if self._parts else timedelta(microseconds=1))
         holds_none = int(leaving or gives_up or not self._sharing.learns)
         rows = await self._run(scripts.HOLD, self._holder, milliseconds, self._sharing.parts, holds_none)
-        if gives_up != self._gave_up:
-            if gives_up:
-                log.warning("journal.parts_given_up", held=len(self._parts))
-            self._gave_up = gives_up
+        if gives_up and not (self.gave_up or self._is_shard):
+            log.warning("journal.parts_given_up", held=len(self._parts))
+        self.gave_up = gives_up
         tokens = {int(part): token.decode() for part, token in rows}
         # Without a lease we passed turns by as another's. A part that had another holder, or none for a while,
         # starts over: all its turns arrive again.
@@ -308,7 +333,7 @@ class RedisJournal:
         kept = {part for part, held in before.items() if self._parts.get(part) is held}
         self._own = {place: part for place, part in self._own.items() if part in kept}
         self._reports_held(len(self._parts))
-        if kept != self._parts.keys() or kept != before.keys():
+        if (kept != self._parts.keys() or kept != before.keys()) and not self._is_shard:
             log.info("journal.parts", held=len(self._parts))
 
     def _part(self, owner_key: str) -> int:

@@ -43,7 +43,14 @@ local function erase(id)
   redis.call('ZREM', P .. ':owner:' .. owner, id)
   return redis.call('DEL', turn(id))
 end
-local function grown(number) return string.format('%.0f', math.max(tonumber(number or 0) + 1, clock())) end
+-- In a shard: above the number in steps of 16 with the shard behind them, so that no two shards give the same.
+local shard = tonumber(string.match(P, '{journal:(%d+)}$'))
+local function grown(number)
+  if not shard then return string.format('%.0f', math.max(tonumber(number or 0) + 1, clock())) end
+  local time = redis.call('TIME')
+  local ticks = math.max(math.floor(tonumber(number or 0) / 16) + 1, time[1] * 64000 + math.floor(time[2] * 0.064))
+  return string.format('%.0f', ticks * 16 + shard)
+end
 -- Waiting, at a new place at the end.
 local function queue(id, part, owner)
   local place = grown(redis.call('GET', P .. ':seq'))
@@ -97,14 +104,19 @@ local is = redis.call('HMGET', turn(id), 'stage', 'answer', 'nonce', 'place')
 local stage = tonumber(is[1])
 if stage and (is[3] == ARGV[11] or (stage ~= 3 and is[2] == answer)) then
   redis.call('HSET', turn(id), 'nonce', is[3])
-  if is[3] == ARGV[11] then return {'journalled', is[4]} end
-  return {'duplicate', 0}
+  local count = waiting(ARGV[9])
+  if is[3] == ARGV[11] then return {'journalled', is[4], count} end
+  return {'duplicate', 0, count}
 end
-if (not stage or stage >= 2) and waiting(ARGV[9]) >= tonumber(ARGV[10]) then return {'journal_full', 0} end
+local count = waiting(ARGV[9])
+if not stage or stage >= 2 then
+  if count >= tonumber(ARGV[10]) then return {'journal_full', 0, count} end
+  count = count + 1
+end
 if stage then leave(id) end
 redis.call('HSET', turn(id), 'owner', owner, 'part', part, 'session', ARGV[4], 'at', ARGV[5], 'answer', answer,
   'last', ARGV[7], 'turn', ARGV[8], 'nonce', ARGV[11], 'ended', 0, 'replaced', stage and 1 or 0)
-return {'journalled', queue(id, part, owner)}
+return {'journalled', queue(id, part, owner), count}
 """)
 
 # ARGV: limit, then part and place pairs: entries of these parts after these places, oldest first.
@@ -160,17 +172,19 @@ end
 return 1
 """)
 
-# ARGV: when, then id, place, part, token
+# ARGV: when, then id, place, part, token. Returns how many are learned by it.
 LEARNED: Final = _script("""
+local learned = 0
 for at = 2, #ARGV, 4 do
   local id, is = ARGV[at], redis.call('HMGET', turn(ARGV[at]), 'place', 'stage')
   if is[1] == ARGV[at + 1] and tonumber(is[2]) < 2 and current(ARGV[at + 2], ARGV[at + 3]) then
     leave(id)
     redis.call('HSET', turn(id), 'stage', 2, 'ended', ARGV[1])
     redis.call('ZADD', P .. ':learned', ARGV[1], id)
+    learned = learned + 1
   end
 end
-return 1
+return learned
 """)
 
 # ARGV: when, id, place, part, token, reason, dead, most
@@ -328,7 +342,7 @@ for at, part in ipairs(kept) do rows[at] = {part, redis.call('HGET', P .. ':toke
 return rows
 """)
 
-# The number of parts of each live replica.
+# Each live replica and its number of parts.
 SHARES: Final = _script("""
 local now, shares, rows = clock(), {}, {}
 for _, holder in ipairs(redis.call('ZRANGEBYSCORE', P .. ':replicas', now, '+inf')) do shares[holder] = 0 end
@@ -337,7 +351,6 @@ for at = 2, #held, 2 do
   local until_, holder = string.match(held[at], '^(%d+)|(.*)$')
   if tonumber(until_) > now and shares[holder] then shares[holder] = shares[holder] + 1 end
 end
-for _, count in pairs(shares) do rows[#rows + 1] = count end
-table.sort(rows)
+for holder, count in pairs(shares) do rows[#rows + 1] = {holder, count} end
 return rows
 """)

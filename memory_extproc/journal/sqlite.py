@@ -104,8 +104,8 @@ WHERE stage < 2 AND place > ? ORDER BY place LIMIT ?
 """
 _THESE = """
 SELECT place, stage, replaced, attempts, turn FROM turns
-WHERE stage < 2 AND id IN (SELECT value FROM json_each(?)) ORDER BY place
-"""
+WHERE stage < 2 AND +owner = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY place
+"""  # the plus sign: by id, not by the index of owners
 _OF_OWNER = """
 SELECT place, stage, replaced, attempts, turn FROM turns
 WHERE owner = ? AND place > ? ORDER BY place LIMIT ?
@@ -174,8 +174,8 @@ class SqliteJournal(SqliteBacked):
     async def pending(self, limit: int, *, after: str = "") -> Sequence[Entry]:
         return await self._entries(_PENDING, (int(after or 0), limit))
 
-    async def get(self, ids: Sequence[str]) -> Sequence[Entry]:
-        wanted = (json.dumps(list(ids)),)
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Entry]:
+        wanted = (owner.key, json.dumps(list(ids)))
         if len(ids) <= _FEW:
             entries = [_entry(row) for row in self._file.read_all(_THESE, wanted)]
             if None not in entries:

@@ -241,7 +241,7 @@ class Learner:
     async def _is_shown(self, owner: Owner, turn_ids: Sequence[str]) -> bool:
         """False for turns that forget memories: these are stored at once."""
         epoch = await self._coordination.epoch(owner)
-        entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
+        entries = await self._sifting.entries(owner, await self._journal.get(owner, turn_ids))
         fresh = [entry for entry in entries if not entry.stored]
         if any(entry.replaced or self._obeying.is_doubtful(entry.turn) for entry in fresh):
             return False
@@ -260,7 +260,7 @@ class Learner:
         # the store has them.
         try:
             epoch = await self._coordination.epoch(owner)
-            entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
+            entries = await self._sifting.entries(owner, await self._journal.get(owner, turn_ids))
             fresh = [entry for entry in entries if not entry.stored]
             commanding = self._obeying.commanding(fresh)
             stored = await self._messages.store(
@@ -318,14 +318,16 @@ class Learner:
                 self._to_remember(entry.turn)
 
     async def _not_remembered(self, owner: Owner, turn_id: str, error: Exception) -> bool:
-        done = await self._count_failure(self._remember_evidence, [turn_id], error)
+        done = await self._count_failure(owner, self._remember_evidence, [turn_id], error)
         if done:
             self._drop_ahead(owner, [turn_id])
         return done
 
-    async def _count_failure(self, evidence: Evidence, turn_ids: Sequence[str], error: Exception) -> bool:
+    async def _count_failure(
+        self, owner: Owner, evidence: Evidence, turn_ids: Sequence[str], error: Exception
+    ) -> bool:
         """Whether all of them are done with: dead letters, or no longer in the journal."""
-        entries = await self._journal.get(turn_ids)
+        entries = await self._journal.get(owner, turn_ids)
         waiting = 0
         for entry in entries:
             accused = evidence.fail(entry.turn.id, error)
@@ -340,7 +342,7 @@ class Learner:
     async def _extract(self, owner: Owner, batches: Sequence[tuple[str, ...]]) -> None:
         for turn_ids in batches:
             epoch = await self._coordination.epoch(owner)
-            entries = await self._sifting.entries(owner, await self._journal.get(turn_ids))
+            entries = await self._sifting.entries(owner, await self._journal.get(owner, turn_ids))
             if not entries or self._finding is None or not self._journal.holds(owner):
                 if self._finding is not None:
                     self._finding.stop_waiting(turn_ids)
@@ -349,7 +351,7 @@ class Learner:
             turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
             facts, final = await self._finding.facts(owner, turns, epoch)
             await self._still_in(epoch, owner)
-            facts = await self._obeying.filter_facts(facts, turn_ids)
+            facts = await self._obeying.filter_facts(owner, facts, turn_ids)
             await self._reconciler.apply(owner, facts, turns)
             if not final:
                 self._finding.waits(turns)
@@ -369,7 +371,7 @@ class Learner:
             for turn_id in turn_ids:
                 self._extracting.add(owner, (turn_id,))
             return True
-        return await self._count_failure(self._extract_evidence, turn_ids, error)
+        return await self._count_failure(owner, self._extract_evidence, turn_ids, error)
 
     async def _still_in(self, epoch: int, owner: Owner) -> None:
         """TransientError if *owner* was forgotten since; turns still in the journal are newer than the forget."""
@@ -483,9 +485,9 @@ class CommandStep:
         doubted = [turn for turn in turns if self.is_doubtful(turn)]
         return await self._commands.decide(doubted) if self._commands and doubted else frozenset()
 
-    async def filter_facts(self, facts: Sequence[Fact], turn_ids: Sequence[str]) -> Sequence[Fact]:
+    async def filter_facts(self, owner: Owner, facts: Sequence[Fact], turn_ids: Sequence[str]) -> Sequence[Fact]:
         """*facts* without facts of turns that were forgotten during extraction."""
         if self._commands is None or not facts:
             return facts
-        there = {entry.turn.id for entry in await self._journal.get(turn_ids)}
+        there = {entry.turn.id for entry in await self._journal.get(owner, turn_ids)}
         return [fact for fact in facts if fact.turn_id in there]

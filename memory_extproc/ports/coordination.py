@@ -159,8 +159,8 @@ class Journal(Protocol):
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
         """Entries not learned yet, oldest first; *after*: start behind this place."""
 
-    async def get(self, ids: Sequence[str]) -> Sequence[JournalEntry]:
-        """The current entries of these turns that are not learned yet, oldest first."""
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[JournalEntry]:
+        """The current entries of these turns of *owner* that are not learned yet, oldest first."""
 
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
         """Mark the messages as stored; extraction is still due.

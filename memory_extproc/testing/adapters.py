@@ -227,9 +227,9 @@ class InMemoryJournal:
         self._check()
         return [entry for entry in self._pending() if int(entry.place) > int(after or 0)][:limit]
 
-    async def get(self, ids: Sequence[str]) -> Sequence[Entry]:
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Entry]:
         self._check()
-        return [entry for entry in self._pending() if entry.turn.id in set(ids)]
+        return [entry for entry in self._pending() if entry.turn.owner == owner and entry.turn.id in set(ids)]
 
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
         for row in self._current(entries):

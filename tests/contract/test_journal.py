@@ -18,6 +18,7 @@ from memory_extproc.encryption.codecs import EncryptedJournal
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.journal.failover import FailoverJournal
 from memory_extproc.journal.redis import RedisJournal
+from memory_extproc.journal.sharded import ShardedJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.ports import Journal
@@ -66,13 +67,12 @@ def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -
         if request.param.startswith("redis_"):
             server: RedisServer | RedisFleet = request.getfixturevalue(request.param)
             # Plenty of time: the machine that runs the tests may be busy with others.
-            async with (
-                RedisLink(server.url, LinkLimits(timeout=timedelta(seconds=10))) as link,
-                RedisJournal(
+            async with RedisLink(server.url, LinkLimits(timeout=timedelta(seconds=10))) as link:
+                kind = ShardedJournal if link.is_cluster else RedisJournal
+                async with kind(
                     link, now=clock, prefix=uuid4().hex, max_turns=max_turns, max_dead=max_dead
-                ) as journal,
-            ):
-                yield journal
+                ) as journal:
+                    yield journal
             return
         path = tmp_path / "journal.sqlite"
         async with SqliteJournal(path, now=clock, max_turns=max_turns, max_dead=max_dead) as journal:
@@ -138,7 +138,7 @@ async def test_a_new_answer_to_a_known_turn_replaces_it_and_is_learned_again(
         await journal.mark_stored([old])
         await journal.mark_learned([old])
         await journal.mark_failed(old, "late", dead=True)
-        assert (await journal.get([new.turn.id]))[0] == new
+        assert (await journal.get(ANN, [new.turn.id]))[0] == new
 
 
 async def test_stored_turns_wait_for_their_extraction_and_learned_ones_for_nothing(
@@ -154,8 +154,8 @@ async def test_stored_turns_wait_for_their_extraction_and_learned_ones_for_nothi
             ("a", True),
             ("c", False),
         ]
-        assert await journal.get([b.turn.id, "unknown"]) == []
-        assert [entry.turn.asked for entry in await journal.get([turn("c").id, turn("a").id])] == ["a", "c"]
+        assert await journal.get(ANN, [b.turn.id, "unknown"]) == []
+        assert [entry.turn.asked for entry in await journal.get(ANN, [turn("c").id, turn("a").id])] == ["a", "c"]
 
 
 async def test_a_full_journal_takes_no_more_until_something_is_learned(open_journal: OpenJournal) -> None:

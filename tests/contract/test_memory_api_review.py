@@ -42,11 +42,11 @@ async def test_the_receipt_of_a_write_says_how_far_it_has_come(stand: ConsoleSta
     assert (first["state"], first["session_id"], first["learned"]) == ("waiting", "s", [])
     message = replace(a_memory("secret words", ANN, metadata={"turn": turn.id}), id=message_id_of(ANN, turn.id, 0))
     await stand.remember(message)
-    (entry,) = await stand.journal.get([turn.id])
+    (entry,) = await stand.journal.get(ANN, [turn.id])
     await stand.journal.mark_stored([entry])
     stored = (await stand.rest("GET", path)).json
     assert (stored["state"], [one["content"] for one in stored["learned"]]) == ("stored", ["secret words"])
-    (entry,) = await stand.journal.get([turn.id])
+    (entry,) = await stand.journal.get(ANN, [turn.id])
     await stand.journal.mark_failed(entry, "PermanentError", dead=True)
     dead = (await stand.rest("GET", path)).json
     assert (dead["state"], dead["reason"]) == ("dead", "PermanentError")
@@ -97,7 +97,7 @@ async def test_what_was_put_aside_is_reviewed_by_an_admin(stand: ConsoleStand) -
 async def test_dead_letters_are_for_operators_and_wait_again(stand: ConsoleStand) -> None:
     for number in (1, 2, 3):
         await stand.journal.append(a_turn(number))
-        (entry,) = await stand.journal.get([a_turn(number).id])
+        (entry,) = await stand.journal.get(ANN, [a_turn(number).id])
         await stand.journal.mark_failed(entry, "TransientError", dead=True)
     assert (await stand.rest("GET", "/v1/memory:deadLetters")).status == 403
     first = await stand.rest("GET", "/v1/memory:deadLetters?limit=2", user="ops", roles="admin")

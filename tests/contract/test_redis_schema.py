@@ -63,14 +63,14 @@ async def test_keys_without_a_number_are_ours_and_get_one(keys: Keys) -> None:
 
 
 async def test_a_newer_number_that_says_we_may_is_left_as_it_is(keys: Keys) -> None:
-    await keys.say("2 1")
+    await keys.say("5 1")
     async with keys.link() as link, RedisCoordination(link, prefix=keys.prefix) as coordination:
         assert await coordination.bump(ANN) == 1
-    assert await keys.said() == b"2 1"
+    assert await keys.said() == b"5 1"
 
 
 @pytest.mark.parametrize(
-    ("said", "why"), [("3 2", "schema 3 of a newer memory-extproc, .* up to 1, and 2"), ("theirs", "is not ours")]
+    ("said", "why"), [("4 3", "schema 4 of a newer memory-extproc, .* up to 2, and 3"), ("theirs", "is not ours")]
 )
 async def test_keys_that_are_not_for_us_are_not_touched(keys: Keys, said: str, why: str) -> None:
     await keys.say(said)
@@ -86,7 +86,7 @@ async def test_keys_that_are_not_for_us_are_not_touched(keys: Keys, said: str, w
 async def test_a_sidecar_does_not_start_where_keys_are_a_newer_programs(
     keys: Keys, int8_model_dir: Path, tmp_path: Path
 ) -> None:
-    await keys.say("3 2")
+    await keys.say("4 3")
     path = tmp_path / "config.yaml"
     written = {
         "data_dir": str(tmp_path / "data"),
@@ -101,7 +101,7 @@ async def test_a_sidecar_does_not_start_where_keys_are_a_newer_programs(
     }
     path.write_text(yaml.safe_dump(written))
     async with AsyncExitStack() as stack:
-        with pytest.raises(ConfigurationError, match=r"coordination\.url: this Redis holds keys of schema 3"):
+        with pytest.raises(ConfigurationError, match=r"coordination\.url: this Redis holds keys of schema 4"):
             await stack.enter_async_context(app.sidecar(load(path, {})))
     assert await keys.all() == {f"{keys.prefix}:schema".encode()}
 
@@ -109,7 +109,7 @@ async def test_a_sidecar_does_not_start_where_keys_are_a_newer_programs(
 def test_a_command_says_so(redis_server: RedisServer, tmp_path: Path) -> None:
     async def say(prefix: str) -> None:
         async with RedisLink(redis_server.url, PLENTY) as operator:
-            await operator.client.set(f"{prefix}:schema", "3 2")
+            await operator.client.set(f"{prefix}:schema", "4 3")
 
     prefix = f"m{uuid4().hex}"
     asyncio.run(say(prefix))
@@ -119,4 +119,4 @@ def test_a_command_says_so(redis_server: RedisServer, tmp_path: Path) -> None:
     )
     ended = CliRunner().invoke(commands, ["learn", "status", "--config", str(path)])
     assert ended.exit_code == 1
-    assert "schema 3 of a newer memory-extproc" in ended.output
+    assert "schema 4 of a newer memory-extproc" in ended.output

@@ -193,7 +193,7 @@ async def faces(tmp_path: Path) -> AsyncIterator[Faces]:
             turn = a_turn(f"turn {number}", owner=ANN)
             await made.journal.append(turn)
             if number > 1:
-                (entry,) = await made.journal.get([turn.id])
+                (entry,) = await made.journal.get(ANN, [turn.id])
                 await made.journal.mark_failed(entry, "PermanentError", dead=True)
         first = next(case for case in CASES if case.method == "ListDeadLetters")
         made.place = (await made.over_http(first, ""))["letters"][0]["place"]

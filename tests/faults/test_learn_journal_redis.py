@@ -91,9 +91,9 @@ async def test_a_dead_holders_parts_pass_on_and_its_late_marks_change_nothing(re
     await until(taken_over, "its part is another's")
     await dead.mark_learned([stored])
     await dead.mark_failed(stored, "PermanentError", dead=True)
-    assert await heir.get([stored.turn.id]) == [stored], "as if nothing had been said"
+    assert await heir.get(PEOPLE[0], [stored.turn.id]) == [stored], "as if nothing had been said"
     await heir.mark_learned([stored])
-    assert await heir.get([stored.turn.id]) == []
+    assert await heir.get(PEOPLE[0], [stored.turn.id]) == []
 
 
 async def test_a_holder_that_could_not_renew_in_time_stops_by_itself(replicas: Replicas) -> None:
@@ -131,14 +131,14 @@ async def test_what_another_replica_accepted_arrives_once_it_is_stored(replicas:
     await holder.arrivals(1)
     assert await other.append(turn("of the other")) is TurnOutcome.JOURNALLED
     assert await asked(holder) == [], "the other is remembering it"
-    [entry] = await other.get([turn("of the other").id])
+    [entry] = await other.get(PEOPLE[0], [turn("of the other").id])
     await other.mark_stored([entry])
     [arrived] = await holder.arrivals(10)
     assert (arrived.turn.asked, arrived.state) == ("of the other", JournalState.STORED)
     assert await holder.arrivals(10) == []
     assert not other.holds(PEOPLE[0])
     await other.mark_learned([arrived])
-    assert await holder.get([arrived.turn.id]) == [arrived], "what is not held is not marked learned"
+    assert await holder.get(PEOPLE[0], [arrived.turn.id]) == [arrived], "what is not held is not marked learned"
 
 
 async def test_what_a_dead_replica_accepted_and_did_not_store_arrives_after_a_grace(replicas: Replicas) -> None:
@@ -169,13 +169,13 @@ async def test_an_older_answer_stored_late_is_not_what_stays(replicas: Replicas)
     holder, slow = replicas.one(), replicas.one()
     await holder.arrivals(1)
     await slow.append(turn("q", answered="first"))
-    [old] = await slow.get([turn("q").id])
+    [old] = await slow.get(PEOPLE[0], [turn("q").id])
     await holder.append(turn("q", answered="second"))
-    [new] = await holder.get([turn("q").id])
+    [new] = await holder.get(PEOPLE[0], [turn("q").id])
     await holder.mark_stored([new])
     # The slow one has put the first answer's messages over the second's by now.
     await slow.mark_stored([old])
-    [again] = await holder.get([turn("q").id])
+    [again] = await holder.get(PEOPLE[0], [turn("q").id])
     assert (again.turn.answered, again.state, again.replaced) == ("second", JournalState.WAITING, True)
 
 
@@ -191,7 +191,7 @@ async def test_our_own_second_try_at_an_append_is_no_retry_of_the_client(replica
 
     link.run_replicated = twice  # type: ignore[method-assign, assignment]
     assert await journal.append(turn("once")) is TurnOutcome.JOURNALLED
-    assert calls[0] == [b"journalled", b"%s" % calls[0][1]]
+    assert calls[0] == [b"journalled", calls[0][1], 1]
     link.run_replicated = run  # type: ignore[method-assign]
     assert await journal.append(turn("once")) is TurnOutcome.DUPLICATE
     assert len(await journal.pending(10)) == 1

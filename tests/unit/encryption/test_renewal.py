@@ -21,7 +21,7 @@ async def test_what_was_said_after_the_forget_is_sealed_anew_and_stays() -> None
     waiting, done = a_turn("waits"), a_turn("is done")
     for turn in (waiting, done):
         await bench.journal.append(turn)
-    await bench.journal.mark_learned(await bench.journal.get([done.id]))
+    await bench.journal.mark_learned(await bench.journal.get(ANN, [done.id]))
     before = await bench.keys.of(ANN)
     assert await RenewedKeys(bench.keys, bench.store, bench.journal).destroy(ANN)
     assert await bench.keys.of(ANN) != before

@@ -167,4 +167,4 @@ async def test_an_opened_entry_says_of_its_place_what_the_journal_says(bench: Be
     await bench.journal.end(ANN, turn.session)
     assert (await bench.journal.depth()).turns == 1
     await bench.journal.mark_stored([entry])
-    assert (await bench.journal.get([turn.id]))[0].stored
+    assert (await bench.journal.get(ANN, [turn.id]))[0].stored

@@ -197,7 +197,7 @@ async def test_what_is_not_learned_yet_and_the_choices_of_consent_come_along(des
     await desk.journal.append(waits)
     await desk.journal.append(is_learned)
     await desk.journal.append(a_turn("bob's", owner=BOB))
-    await desk.journal.mark_learned(await desk.journal.get([is_learned.id]))
+    await desk.journal.mark_learned(await desk.journal.get(ANN, [is_learned.id]))
     turn, consent = [piece.what for piece in await desk.out()]
     assert not isinstance(turn, Memory | ConsentChange)
     assert turn.turn == waits
