@@ -22,7 +22,9 @@ from typing import Any, Generic, Self, TypeVar
 
 from memory_extproc.disk_reserve import DiskReserve
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError, UnknownFaultError
+from memory_extproc.observe.log import logger
 
+log = logger(__name__)
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
@@ -96,6 +98,7 @@ class SqliteFile:
         self._place: Place | None = None  # of the file that it writes to
         self._reader: sqlite3.Connection | None = None  # used on the event loop only
         self._read_from: Place | None = None
+        self._foreign = False  # logged that the file is not ours
         self._refused = False  # the last write was, by the disk or the file
 
     async def __aenter__(self) -> Self:
@@ -384,12 +387,18 @@ class SqliteFile:
     def _check(self, application: int, version: int) -> None:
         """TransientError for an unusable file: a retry works with a suitable program or another file."""
         if application != self._schema.application:
-            raise TransientError(f"{self._path.name} is a database of something else; move it aside")
-        if version > self._schema.version:
-            raise TransientError(
-                f"{self._path.name} has schema version {version} of a newer memory-extproc, this one knows versions"
+            fault = "is a database of something else; move it aside"
+        elif version > self._schema.version:
+            fault = (
+                f"has schema version {version} of a newer memory-extproc, this one knows versions"
                 f" up to {self._schema.version}: run the newer program, or move the file aside"
             )
+        else:
+            return
+        if not self._foreign:
+            log.error("file.not_ours", file=str(self._path), detail=fault)
+        self._foreign = True
+        raise TransientError(f"{self._path.name} {fault}")
 
     def _close_writer(self) -> None:
         if self._writer is not None:

@@ -6,6 +6,7 @@
 
 import os
 
-# From 1.29 on, ONNX Runtime sends events about processes and models to Microsoft, and writes an id of the machine into
-# the home directory, unless this is set before its import: https://github.com/microsoft/onnxruntime/pull/27379
+# From 1.29 on, ONNX Runtime sends events about processes and models to Microsoft, and writes an id of the machine
+# into the home directory, unless this is set before its import:
+# https://github.com/microsoft/onnxruntime/pull/27379
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import TransientError
@@ -54,11 +55,14 @@ async def test_a_newer_file_is_refused_with_both_numbers_and_not_touched(tmp_pat
     await say(path, THIRD, "tea")
     before = path.read_bytes()
     refused = "words.db has schema version 3 of a newer memory-extproc, this one knows versions up to 1"
-    async with SqliteFile(path, FIRST) as file:
-        with pytest.raises(TransientError, match=refused):
-            await file.run(lambda connection: connection.execute(SAY, ("milk",)).rowcount)
-        with pytest.raises(TransientError, match=refused):
-            file.read("SELECT word FROM words WHERE word = ?", ("tea",))
+    with capture_logs() as said:
+        async with SqliteFile(path, FIRST) as file:
+            for _ in range(2):
+                with pytest.raises(TransientError, match=refused):
+                    await file.run(lambda connection: connection.execute(SAY, ("milk",)).rowcount)
+            with pytest.raises(TransientError, match=refused):
+                file.read("SELECT word FROM words WHERE word = ?", ("tea",))
+    assert [(each["event"], each["file"]) for each in said] == [("file.not_ours", str(path))]
     assert path.read_bytes() == before
 
 
