@@ -142,11 +142,10 @@ class Facets:
             found[[place for place in self._names.get(name, ()) if place < count]] = True
         return found
 
-    def tells(self, place: int) -> int:
-        return int(self._rows[place]["tells"])
-
-    def alike(self, place: int) -> int:
-        return int(self._rows[place]["alike"])
+    def masks(self, places: npt.NDArray[np.int64], wanted: Selection) -> tuple[list[int], list[int]]:
+        """The attributes of the memories at *places*, by their words and, where *wanted* reads them, by vectors."""
+        rows = self._rows[places]
+        return rows["tells"].tolist(), (rows["alike"] if wanted.reads else 0 * rows["alike"]).tolist()
 
 
 def select_among(memories: Iterable[Memory], wanted: Selection) -> list[Selected]:

@@ -284,7 +284,7 @@ def diversify_sessions(order: Sequence[int], scores: Floats, memories: Sequence[
         return list(order)
     left: list[float] = scores[ahead].tolist()
     for at, near in enumerate(beside):
-        left[at] -= LOSES * sum(other < FIRST for other in near)
+        left[at] -= LOSES * len([other for other in near if other < FIRST])
     # The best remaining place, of equals the first; a place that lost points meanwhile is in the heap twice.
     waiting = [(-left[at], at) for at in range(FIRST, len(ahead))]
     heapify(waiting)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import StrEnum
+from functools import cached_property
 from importlib.resources import files
 from itertools import pairwise
 from typing import Any
@@ -217,7 +218,7 @@ _SHORTEST_PLURAL = 3  # letters
 _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Question:
     """A sentence, read in the rules of a language."""
 
@@ -309,11 +310,15 @@ class _Question:
         """Stems of the question's words that name no time, none of the attributes *named*, and report nothing."""
         return content_stems(" ".join(self._rest_words(named)))
 
+    @cached_property
+    def _not_asking(self) -> list[str]:
+        return ATTRIBUTES.without_asking(self.joined).split()
+
     def _rest_words(self, named: int) -> list[str]:
         timing, reporting = self._words_for("timing"), self._words_for("reporting")
         return [
             word
-            for word in ATTRIBUTES.without_asking(self.joined).split()
+            for word in self._not_asking
             if word.isalpha()
             and word.removesuffix("s") not in timing
             and word not in timing

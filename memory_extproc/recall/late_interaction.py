@@ -214,8 +214,8 @@ def besides(asks: QuestionTraits, memories: Sequence[Memory]) -> Floats:
 def foreign(text: str) -> bool:
     """Whether *text* is in another language than English, or has letters that English has not."""
     beginning = text[:_READ_FOR_LANGUAGE]
-    return lexicon_of(beginning) is not ENGLISH or any(
-        not letter.isascii() and letter.isalpha() for letter in beginning
+    return lexicon_of(beginning) is not ENGLISH or (
+        not beginning.isascii() and any(not letter.isascii() and letter.isalpha() for letter in beginning)
     )
 
 

@@ -61,8 +61,9 @@ def weigh(
     Candidates far beyond the limit are not compared.
     """
     view = View(in_view)
-    left_out = [_to_considered(one, Verdict.UNTRUSTED) for one in ordered if not trusted(one.memory)]
-    ordered = [one for one in ordered if trusted(one.memory)]
+    judged = [(one, trusted(one.memory)) for one in ordered]
+    left_out = [_to_considered(one, Verdict.UNTRUSTED) for one, passes in judged if not passes]
+    ordered = [one for one, passes in judged if passes]
     shown = partial(_is_in_view, view=view, seen=seen)
     passing = reaching(ordered, threshold, on_cosine=on_cosine)
     able = [one.memory for one in passing if one.memory.recallable(now)]

@@ -178,9 +178,10 @@ class ResidentRows:
         return newest(holding, wanted.most)
 
     def _select_places(self, chosen: npt.NDArray[np.bool_], wanted: Selection) -> list[Selected]:
-        tells, alike = self._facets.tells, self._facets.alike if wanted.reads else lambda _: 0
-        found = ((self._memories[at], at) for at in np.flatnonzero(chosen).tolist())
-        return [Selected(memory, tells(at), alike(at)) for memory, at in found if memory is not None]
+        places = np.flatnonzero(chosen)
+        by_place = zip(places.tolist(), *self._facets.masks(places, wanted), strict=True)
+        found = ((self._memories[at], tells, alike) for at, tells, alike in by_place)
+        return [Selected(memory, tells, alike) for memory, tells, alike in found if memory is not None]
 
     def glance(self, text: str, scope: Scope, now: datetime) -> LexicalScan:
         """Match words against recallable rows within *scope*; the larger part of a candidate search."""
@@ -201,7 +202,7 @@ class ResidentRows:
         table = glance.table.beside(Table.of(glance.worded.beside(dense), glance.within))
         places = glance.worded.best_pieces(glance.within, dense, glance.allowed)
         likely = select_candidates(table, places, limit, lambda at: _newest_first(self._memory(at)))
-        memories = tuple(self._memory(at) for at in likely.places.tolist())
+        memories = tuple(map(self._memory, likely.places.tolist()))
         found = candidates_of(likely, memories, len(self), "lexical" if sought.vector is None else "hybrid")
         return found if scope.as_of is None else self._with_the_past(found, sought, limit, scope, now)
 

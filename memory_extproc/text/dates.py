@@ -69,7 +69,7 @@ def _spans(text: str, said: date) -> Iterator[Span]:
 
 
 def _dates(text: str, said: date) -> Iterator[Span]:
-    if any(character.isdigit() for character in text):
+    if any(map(str.isdigit, text)):
         for match in _ISO.finditer(text):
             yield from _span(int(match[1]), int(match[2]), int(match[3]) if match[3] else None)
     for word in _WORD.finditer(text):

@@ -220,6 +220,7 @@ _EMOJI = frozenset(PHRASES["emoji"])
 _SHAPERS = frozenset("\ufe0e\ufe0f\u200d\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
 
 
+@memoize_by_hash(MOST_REMEMBERED)
 def polite(text: str) -> bool:
     """Whether *text*, of any length, is made of greetings, thanks, goodbyes and acknowledgements alone."""
     plain = _plain(text)

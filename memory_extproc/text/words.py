@@ -167,7 +167,7 @@ def _is_content(folded: str, stop: frozenset[str]) -> bool:
 def stem(word: str) -> str:
     """The common key of the forms of a word ("lives", "living", "live"); not itself a word."""
     folded = _POSSESSIVE.sub("", fold(word))
-    if not folded.isascii() or any(character.isdigit() for character in folded):
+    if not folded.isascii() or (not folded.isalpha() and any(map(str.isdigit, folded))):
         return number_key(folded)
     for ending in _ENGLISH_ENDINGS:
         if folded.endswith(ending) and len(folded) - len(ending) >= _SHORTEST_STEM:

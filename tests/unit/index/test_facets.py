@@ -47,8 +47,9 @@ def held(*memories: Memory) -> Facets:
 @given(SELECTIONS)
 def test_stored_memories_are_selected_as_those_in_process(wanted: Selection) -> None:
     facets = held(*MEMORIES)
-    places = np.flatnonzero(facets.select(wanted, len(MEMORIES))).tolist()
-    expected = [(MEMORIES[place].id, facets.tells(place)) for place in places]
+    places = np.flatnonzero(facets.select(wanted, len(MEMORIES)))
+    told, _ = facets.masks(places, wanted)
+    expected = [(MEMORIES[place].id, tells) for place, tells in zip(places.tolist(), told, strict=True)]
     assert [(one.memory.id, one.tells) for one in select_among(MEMORIES, wanted)] == expected
 
 
