@@ -32,7 +32,8 @@ export MEMORY_EXTPROC_ENVOY ?= $(CURDIR)/$(ENVOY)
 export MEMORY_EXTPROC_TEST_MODELS ?= $(CURDIR)/$(MODELS)
 
 # `make run` and `make demo` keep their data here, whatever else the user has.
-run: export MEMORY_EXTPROC__DATA_DIR ?= $(CURDIR)/data
+run link: export MEMORY_EXTPROC__DATA_DIR ?= $(CURDIR)/data
+link: export MEMORY_EXTPROC__CONSOLE__PAGE ?= true
 # The image's name stands in the chart's values, the version in pyproject.toml.
 IMAGE ?= $(shell sed -n 's/^  repository: //p' helm/memory-extproc/values.yaml)
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
@@ -41,7 +42,7 @@ TARGET ?= full
 ENGINE ?= $(shell for name in docker podman buildah; do command -v $$name >/dev/null && echo $$name && break; done)
 export IMAGE VERSION REVISION
 
-.PHONY: dist image audit version help cost promises runtime setup chart-tools chart lock demo run test coverage check lint types layers unit format bench forget-races kills chaos upgrades failovers eval docs models envoy protos \
+.PHONY: dist image audit version help cost promises runtime setup chart-tools chart lock demo run link test coverage check lint types layers unit format bench forget-races kills chaos upgrades failovers eval docs models envoy protos \
   protos-check parity clean
 
 help: ## this list
@@ -84,6 +85,9 @@ demo: runtime ## two chat sessions through a real Envoy: what is said in the fir
 
 run: runtime ## Envoy on PORT=8888 with memory, before UPSTREAM=http://host:port (default: the demo LLM); Ctrl-C stops
 	@$(BIN)/python -m demo stand --upstream "$(UPSTREAM)" --model "$(UPSTREAM_MODEL)" --port "$(PORT)"
+
+link: runtime ## a new link to the page of `make run`, for NAME=ann; ROLE=admin for the operator
+	@$(BIN)/memory-extproc console link --config config.yaml --user "$(or $(NAME),ann)" --role "$(or $(ROLE),user)"
 
 chart-tools: setup ## Helm 3 and 4, schemas and linters for the chart and the image
 	@$(BIN)/python scripts/chart_tools.py

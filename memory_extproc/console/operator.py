@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-import grpc
 from aiohttp import web
 
-from memory_extproc.api.call import RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.rest import to_json
 from memory_extproc.api.service import MemoryService
@@ -75,6 +73,7 @@ class OperatorPage:
         query = visit.request.query
         user, words = query.get("user", "").strip(), query.get("show", "")
         stats = await self._call("GetStats", pb.GetStatsRequest(user_id=user), visit)
+        consent = await self._pages.get_consent(visit, user)
         held = memories = plan = None
         if words == "quarantine":
             held = await self._call("ListQuarantine", pb.ListQuarantineRequest(user_id=user, limit=_LETTERS), visit)
@@ -90,20 +89,11 @@ class OperatorPage:
             visit.principal,
             user=user,
             stats=to_json(stats, verbose=True),
-            consent=await self._consent(visit, user),
+            consent="" if consent is None else consent.state,
             plan=plan,
             held=None if held is None else [shown_memory(memory) for memory in held.memories],
             memories=None if memories is None else [shown_memory(memory) for memory in memories.memories],
         )
-
-    async def _consent(self, visit: Visit, user: str) -> str:
-        try:
-            found = await self._call("GetConsent", pb.GetConsentRequest(user_id=user), visit)
-        except RefusedError as refused:
-            if refused.code is not grpc.StatusCode.UNIMPLEMENTED:
-                raise
-            return ""
-        return str(found.state)
 
     async def _review(self, visit: Visit) -> web.StreamResponse:
         user, chosen = visit.field("user"), visit.form.get("id", [])

@@ -358,7 +358,7 @@ class Pages:
                 raise
             fault = refused.message.replace("content: ", "Required: ")
             if refused.reason is Reason.NO_CONSENT:
-                fault = f"Memory: {outcome_words(Outcome.NO_CONSENT)}."
+                fault = "You have not consented to memory, see Settings"
             return await self._mine_page(visit, {"content": content}, {"content": fault})
         return see_other(f"{PATH}/memory/{shorten_id(stored.memory.id)}")
 
@@ -450,12 +450,7 @@ class Pages:
     # --- settings ------------------------------------------------------------------------------------
     async def _settings(self, visit: Visit) -> web.StreamResponse:
         stats: Any = await self._service.call("GetStats", pb.GetStatsRequest(), visit.presented)
-        try:
-            consent: Any = await self._service.call("GetConsent", pb.GetConsentRequest(), visit.presented)
-        except RefusedError as refused:
-            if refused.code is not grpc.StatusCode.UNIMPLEMENTED:
-                raise
-            consent = None
+        consent = await self.get_consent(visit)
         return self.render(
             "settings.html",
             visit.principal,
@@ -463,6 +458,15 @@ class Pages:
             consent=None if consent is None else to_json(consent, verbose=True),
             choices=[each.value for each in Consent],
         )
+
+    async def get_consent(self, visit: Visit, user: str = "") -> Any:
+        """The consent of *user* (empty: the reader); None on a server without consents."""
+        try:
+            return await self._service.call("GetConsent", pb.GetConsentRequest(user_id=user), visit.presented)
+        except RefusedError as refused:
+            if refused.code is not grpc.StatusCode.UNIMPLEMENTED:
+                raise
+            return None
 
     async def _consent(self, visit: Visit) -> web.StreamResponse:
         asked = pb.SetConsentRequest(state=visit.field("state") or "none given")

@@ -18,7 +18,7 @@ from memory_extproc.api.review import DROPPED
 from memory_extproc.api.service import MemoryService
 from memory_extproc.console.pages import Pages, Visit, shown_memory
 from memory_extproc.console.sessions import PATH
-from memory_extproc.model import JournalState, Outcome
+from memory_extproc.model import Consent, JournalState, Outcome
 
 _ANSWER_BYTES = 256 * 1024
 _WAIT = timedelta(seconds=60)  # for a model's answer
@@ -57,10 +57,6 @@ class TryOut:
         answer, status = await self._send(visit, text, session)
         outcome = status.partition(";")[0]
         trace = dict(part.partition("=")[::2] for part in status.split(";")).get("trace", "")
-        if outcome == Outcome.NO_CONSENT:  # nothing is kept of the turn, so there is no receipt
-            learned = {"state": DROPPED, "reason": outcome, "done": True}
-        else:
-            learned = await self._read_receipt(visit, session, trace)
         return self._page(
             visit,
             session=session,
@@ -69,7 +65,7 @@ class TryOut:
             outcome=outcome,
             trace=trace,
             block=explained.block if outcome == Outcome.USED else "",
-            **learned,
+            **await self._read_receipt(visit, session, trace),
         )
 
     async def _show_learned(self, visit: Visit) -> web.StreamResponse:
@@ -82,6 +78,9 @@ class TryOut:
         """The memories made of a request's turn, or of the session's newest; no state while it is unknown."""
         wanted = trace
         if not wanted:
+            consent = await self._pages.get_consent(visit)
+            if consent is not None and consent.state != Consent.ON:  # nothing is kept, no receipt either
+                return {"state": DROPPED, "reason": Outcome.NO_CONSENT, "done": True}
             asked = pb.ListTurnsRequest(session_id=session, limit=1)
             turns: Any = await self._service.call("ListTurns", asked, visit.presented)
             wanted = turns.turns[0].id if turns.turns else ""

@@ -21,7 +21,7 @@ from memory_extproc.api.principal import Role
 from memory_extproc.concurrency import RateLimits
 from memory_extproc.console.sessions import COOKIE, LIFE, LINK_LIFE
 from memory_extproc.console.timeline import draw
-from memory_extproc.model import Caller, Owner, TurnOutcome
+from memory_extproc.model import Caller, Consent, Owner, TurnOutcome
 from tests.builders import a_memory
 from tests.fixtures.console import Answered, ConsoleStand
 from tests.fixtures.waiting import until
@@ -251,6 +251,11 @@ async def test_the_chat_box_speaks_as_its_reader_and_survives_any_gateway(tmp_pa
                 return "Nothing: an incognito conversation" in told and "hx-trigger" not in told
 
             await until(is_told, "the reason is shown, and the page asks no more")
+            await stand.consent.set(ANN, Consent.RECALL_ONLY, by="user")
+            told = (await page(stand, "/console/try/learned?session=s", cookie)).text
+            assert "Nothing: you have not consented" in told
+            refused = await post(stand, "/console/add", cookie, {"csrf": csrf, "content": "Likes tea"})
+            assert "You have not consented to memory, see Settings. Your text is kept" in refused.text
     assert heard == [("ann", "My dog is Rex")] * len(answers)
 
 
