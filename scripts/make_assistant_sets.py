@@ -23,8 +23,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from memory_extproc.text.sentences import sentences
-from memory_extproc.text.words import rarity, stems
+from memory_extproc.text.words import rarity, sentences, stems
 
 Rows = Sequence[Mapping[str, Any]]
 LABEL = re.compile(r"^【([^】]*)】\s*")

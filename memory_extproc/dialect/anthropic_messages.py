@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from memory_extproc.dialect import answer_reader, json_spans, memory_fields
+from memory_extproc.dialect import answer_reader, json_spans
 from memory_extproc.dialect.answer_reader import Account
 from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Placing
 from memory_extproc.dialect.json_spans import Fields
@@ -16,6 +16,8 @@ from memory_extproc.dialect.messages import (
     in_message,
     kind_of,
     member_span,
+    read_controls,
+    removals_from,
     survey,
     text_of,
     tokens_of,
@@ -54,8 +56,8 @@ class Anthropic:
             stream=bool(json_spans.flag(parsed, "stream")),
             max_tokens=max_tokens if max_tokens is None or max_tokens >= 0 else None,
             prompt_tokens=tokens_of(messages) + estimate_tokens(system) + weigh(parsed.get("tools") or []),
-            controls=memory_fields.read(parsed),
-            removals=memory_fields.removals_from(body, parsed),
+            controls=read_controls(parsed),
+            removals=removals_from(body, parsed),
         )
 
     def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> Sequence[Sequence[Edit]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from memory_extproc.dialect import answer_reader, json_spans, memory_fields
+from memory_extproc.dialect import answer_reader, json_spans
 from memory_extproc.dialect.answer_reader import Account
 from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Form, Placing
 from memory_extproc.dialect.json_spans import Fields, Span
@@ -15,6 +15,8 @@ from memory_extproc.dialect.messages import (
     after_message,
     in_message,
     member_span,
+    read_controls,
+    removals_from,
     survey,
     text_of,
     tokens_of,
@@ -56,8 +58,8 @@ class ChatCompletions:
             stream=bool(json_spans.flag(parsed, "stream")),
             max_tokens=_max_tokens(parsed),
             prompt_tokens=tokens_of(messages) + weigh(parsed.get("tools") or parsed.get("functions") or []),
-            controls=memory_fields.read(parsed),
-            removals=memory_fields.removals_from(body, parsed),
+            controls=read_controls(parsed),
+            removals=removals_from(body, parsed),
         )
 
     def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> Sequence[Sequence[Edit]]:

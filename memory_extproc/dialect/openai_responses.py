@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from memory_extproc.dialect import answer_reader, json_spans, memory_fields
+from memory_extproc.dialect import answer_reader, json_spans
 from memory_extproc.dialect.answer_reader import Account
 from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Form, Placing
 from memory_extproc.dialect.json_spans import Fields, Span
@@ -20,6 +20,8 @@ from memory_extproc.dialect.messages import (
     in_string,
     kind_of,
     member_span,
+    read_controls,
+    removals_from,
     survey,
     text_of,
     tokens_of,
@@ -58,8 +60,8 @@ class Responses:
             prompt_tokens=tokens_of(items)
             + weigh(parsed.get("instructions") or "")
             + weigh(parsed.get("tools") or []),
-            controls=memory_fields.read(parsed),
-            removals=memory_fields.removals_from(body, parsed),
+            controls=read_controls(parsed),
+            removals=removals_from(body, parsed),
         )
 
     def place(self, request: ChatRequest, blocks: Sequence[Placing]) -> Sequence[Sequence[Edit]]:

@@ -51,7 +51,7 @@ from memory_extproc.recall.candidate import Considered, Explanation, Verdict
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.store.partition import PartitionLimits, Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
-from memory_extproc.text.sentences import sentences
+from memory_extproc.text.words import sentences
 from memory_extproc.topics.tracker import Topics
 
 MakesRecaller = Callable[[Partitions, EmbeddingModel, Now], Recaller]

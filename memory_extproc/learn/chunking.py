@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from memory_extproc.text.sentences import sentence_ends
+from memory_extproc.text.words import sentence_ends
 
 CONTENT_BYTES = 8192  # of UTF-8: the length of the store's content field
 PIECE_TOKENS = 200  # below the 256 of the smallest usual window, and enough for a thought

@@ -50,8 +50,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemoryWriter, Now
-from memory_extproc.text.sentences import sentence_ends
-from memory_extproc.text.words import content_words, stem, stems, words_hash
+from memory_extproc.text.words import content_words, sentence_ends, stem, stems, words_hash
 
 log = logger(__name__)
 _NEIGHBOURS = 32  # facts requested from the store for one fact

@@ -28,8 +28,16 @@ from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, only_asks, polite
 from memory_extproc.text.persons import Kind, corrects, expected_answer_type, kinds, may_correct, subject
-from memory_extproc.text.sentences import clauses, sentences
-from memory_extproc.text.words import MOST_REMEMBERED, content_words, fold, memoize_by_hash, negates, stem
+from memory_extproc.text.words import (
+    MOST_REMEMBERED,
+    clauses,
+    content_words,
+    fold,
+    memoize_by_hash,
+    negates,
+    sentences,
+    stem,
+)
 
 _SELF = "user"
 _DRAWN = frozenset({Source.RULES, Source.LLM})

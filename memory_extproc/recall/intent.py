@@ -23,8 +23,7 @@ from memory_extproc.text.attributes import ATTRIBUTES, LexiconError, any_of, com
 from memory_extproc.text.dates import Span, asked_of, impossible_day, period_asked_for
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import about_caller, relation_words
-from memory_extproc.text.sentences import sentences
-from memory_extproc.text.words import UNSPACED, fold
+from memory_extproc.text.words import UNSPACED, fold, sentences
 
 LONGEST = 600  # characters; a longer message gives a task, or tells a story
 _MOST_SENTENCES = 6

@@ -23,11 +23,10 @@ from memory_extproc.model import (
     Source,
 )
 from memory_extproc.ports import MemorySelector
-from memory_extproc.recall.asked import Asked, Lookup
-from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, Kind, Reading
-from memory_extproc.recall.memory_traits import (
+from memory_extproc.recall.asked import (
     FACTS,
+    Asked,
+    Lookup,
     about_self,
     all_names,
     asks_of_another,
@@ -49,6 +48,8 @@ from memory_extproc.recall.memory_traits import (
     states_something,
     valid_since,
 )
+from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, Kind, Reading
 from memory_extproc.recall.prompt_block import GROUPS
 from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words

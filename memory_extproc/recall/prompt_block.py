@@ -31,8 +31,7 @@ from memory_extproc.recall.dedup import is_correction
 from memory_extproc.safety.neutralize import harmless
 from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
 from memory_extproc.text.persons import may_correct
-from memory_extproc.text.sentences import sentences
-from memory_extproc.text.words import estimate_tokens
+from memory_extproc.text.words import estimate_tokens, sentences
 
 OPENING = (
     "<memory>\n"

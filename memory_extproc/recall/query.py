@@ -14,7 +14,7 @@ from memory_extproc.model import Outcome, Signals
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import CompletionModel
 from memory_extproc.text.intents import asks, decompose_question, key_terms, only_greeting, vague
-from memory_extproc.text.sentences import sentences
+from memory_extproc.text.words import sentences
 
 log = logger(__name__)
 

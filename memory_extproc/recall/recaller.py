@@ -77,7 +77,7 @@ from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may
 from memory_extproc.text import dates
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import about_caller
-from memory_extproc.text.sentences import sentences
+from memory_extproc.text.words import sentences
 
 log = logger(__name__)
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from memory_extproc.concurrency import THREAD_SECONDS, RateLimits, TokenBuckets, off_loop
 from memory_extproc.dialect.base import ChatRequest, apply
-from memory_extproc.dialect.memory_fields import removals
+from memory_extproc.dialect.messages import removals
 from memory_extproc.errors import BadBodyError
 from memory_extproc.model import Arm, Caller, Message, Origin, Outcome, Owner, TurnOutcome
 from memory_extproc.observe.log import logger

@@ -20,7 +20,7 @@ from memory_extproc.observe.log import logger
 from memory_extproc.ports import ChatCondenser, CompletionModel, Now
 from memory_extproc.safety.secrets import mask_secrets
 from memory_extproc.text.intents import asks
-from memory_extproc.text.sentences import sentences
+from memory_extproc.text.words import sentences
 
 log = logger(__name__)
 PROMPT: Final = "condense-1"

@@ -12,7 +12,7 @@ from typing import Any
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.safety import secrets
 from memory_extproc.safety.secrets import Masked, Span, find_secrets, mark, mask_spans
-from memory_extproc.text.sentences import sentence_ends
+from memory_extproc.text.words import sentence_ends
 
 BLOCKED = "blocked"  # the kind of a text that a pattern blocks, in metrics
 

@@ -13,8 +13,7 @@ from importlib.resources import files
 from memory_extproc.model import Exchanged, Role
 from memory_extproc.safety.operator_rules import BLOCKED, MASK_SECRETS, StorageRules, mask_placeholders
 from memory_extproc.safety.secrets import Masked, Span, mask_spans
-from memory_extproc.text.sentences import sentence_ends
-from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash
+from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, sentence_ends
 
 # --- identifiers -------------------------------------------------------------------------------------
 # Personal identifiers: mail addresses, phones, national ids, street addresses. Pure. Phones are found by Google's

@@ -23,8 +23,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from memory_extproc.safety.neutralize import drop_invisible
-from memory_extproc.text.sentences import collapse_whitespace, sentences
-from memory_extproc.text.words import memoize_by_hash, normalize
+from memory_extproc.text.words import collapse_whitespace, memoize_by_hash, normalize, sentences
 
 
 class Suspicion(StrEnum):

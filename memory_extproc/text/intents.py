@@ -6,7 +6,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from memory_extproc.text.sentences import sentences
 from memory_extproc.text.words import (
     MOST_REMEMBERED,
     PHRASES,
@@ -14,6 +13,7 @@ from memory_extproc.text.words import (
     fold,
     memoize_by_hash,
     negates,
+    sentences,
     stem,
     stems,
 )

@@ -18,8 +18,18 @@ from importlib.resources import files
 
 from memory_extproc.text.intents import acknowledgement, asks, only_asks, polite, refusal
 from memory_extproc.text.persons import kinds
-from memory_extproc.text.sentences import clauses, sentences
-from memory_extproc.text.words import LEXICONS, UNSPACED, fold, lexicon_of, rarity, stem, terms_in, tokens
+from memory_extproc.text.words import (
+    LEXICONS,
+    UNSPACED,
+    clauses,
+    fold,
+    lexicon_of,
+    rarity,
+    sentences,
+    stem,
+    terms_in,
+    tokens,
+)
 from memory_extproc.topics.boundaries import announces_other_subject
 from memory_extproc.topics.state import Said
 

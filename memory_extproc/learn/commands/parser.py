@@ -26,8 +26,7 @@ from memory_extproc.model import Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel
-from memory_extproc.text.sentences import sentences
-from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, terms
+from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, sentences, terms
 
 _MOST = 8  # commands per message
 _LONGEST = 400  # characters; a longer sentence is pasted text

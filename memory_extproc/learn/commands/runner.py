@@ -42,8 +42,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, Coordination, EmbeddingModel, Journal, Now
 from memory_extproc.safety.policy import sensitivity
 from memory_extproc.safety.prompt_injection import suspicion
-from memory_extproc.text.sentences import sentences
-from memory_extproc.text.words import terms, terms_in
+from memory_extproc.text.words import sentences, terms, terms_in
 
 log = logger(__name__)
 VERSION = "said-1"  # kept with facts that were asked to be kept

@@ -23,8 +23,7 @@ from memory_extproc.learn.extract.statements import (
 )
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.text.persons import Kind, kinds
-from memory_extproc.text.sentences import sentences
-from memory_extproc.text.words import MONTHS, content_words, fold, lexicon_of, tokens
+from memory_extproc.text.words import MONTHS, content_words, fold, lexicon_of, sentences, tokens
 
 _TRAILING = re.compile(
     r"(?:[\s,]+(?:now|right now|at the moment|currently|these days|nowadays|too|as well|btw|by the way|though"

@@ -28,8 +28,7 @@ from memory_extproc.learn.extract.clauses import (
 )
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
-from memory_extproc.text.sentences import collapse_whitespace, sentences
-from memory_extproc.text.words import fold, tokens
+from memory_extproc.text.words import collapse_whitespace, fold, sentences, tokens
 
 LONGEST_MESSAGE = 4000  # characters; a longer text was pasted
 _LONGEST_SENTENCE = 400

@@ -14,9 +14,9 @@ from memory_extproc.observe.log import logger
 from memory_extproc.store.milvus import rows, schema
 from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import AsyncMilvusClient
+from memory_extproc.store.milvus.connect import Gate
 from memory_extproc.store.milvus.options import MilvusOptions, Place
 from memory_extproc.store.milvus.rows import shares
-from memory_extproc.store.milvus.session import Gate
 
 log = logger(__name__)
 T = TypeVar("T")

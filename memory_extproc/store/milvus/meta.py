@@ -11,8 +11,8 @@ import numpy as np
 from memory_extproc.errors import PermanentError
 from memory_extproc.store.milvus import rows
 from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType
+from memory_extproc.store.milvus.connect import STRONG, Opened
 from memory_extproc.store.milvus.options import Place
-from memory_extproc.store.milvus.session import STRONG, Opened
 
 _BODY_BYTES = 60_000  # in one row: a server's VARCHAR takes 65,535
 _ID_BYTES = 200

@@ -33,13 +33,12 @@ from memory_extproc.ports import Now
 from memory_extproc.store.milvus import rows
 from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import connect
-from memory_extproc.store.milvus.connect import Opening
+from memory_extproc.store.milvus.connect import BOUNDED, STRONG, Flusher, Gate, Loading, Opened, Opening
 from memory_extproc.store.milvus.lite import EmbeddedLite
 from memory_extproc.store.milvus.lite_compaction import Rewriting
 from memory_extproc.store.milvus.meta import MetaCollection
 from memory_extproc.store.milvus.options import MilvusOptions, Place
 from memory_extproc.store.milvus.rows import owners_in
-from memory_extproc.store.milvus.session import BOUNDED, STRONG, Flusher, Gate, Loading, Opened
 from memory_extproc.store.rules import check_owner, check_rows, check_vector, fit, is_id, searchable
 
 _BATCH = 500  # rows per message: below 64 MiB with every field full, and quick enough for the time limit

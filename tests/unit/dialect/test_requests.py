@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.dialect import memory_fields
 from memory_extproc.dialect.base import BodyControls, ChatRequest, Form, Placing, apply
 from memory_extproc.dialect.json_spans import MAX_CONTAINERS, MAX_DEPTH
+from memory_extproc.dialect.messages import removals
 from memory_extproc.dialect.registry import dialect_for
 from memory_extproc.errors import BadBodyError
 from memory_extproc.model import MemoryType, Message, Role
@@ -302,7 +302,7 @@ def test_any_bytes_are_read_or_refused(body: bytes, path: str) -> None:
     try:
         read(path, body)
     except BadBodyError:
-        assert memory_fields.removals(body) == () or json.loads(body)
+        assert removals(body) == () or json.loads(body)
 
 
 @pytest.mark.parametrize(
@@ -404,9 +404,9 @@ def test_a_no_to_storing_anywhere_is_a_no(inner: bool | None, outer: bool | None
 
 def test_our_fields_leave_a_body_even_when_they_make_no_sense() -> None:
     body = b'{"messages": [], "memory_config": 5, "n": 1.0}'
-    assert apply(body, memory_fields.removals(body)) == b'{"messages": [], "n": 1.0}'
+    assert apply(body, removals(body)) == b'{"messages": [], "n": 1.0}'
     for without in (b"[1]", b"{", b'{"n": 1}'):
-        assert memory_fields.removals(without) == ()
+        assert removals(without) == ()
 
 
 def test_a_request_shows_nobody_its_words() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.model import Role
-from memory_extproc.recall.memory_traits import people_in
+from memory_extproc.recall.asked import people_in
 from tests.builders import a_message
 from tests.unit.recall.test_lookups import Desk, desk
 

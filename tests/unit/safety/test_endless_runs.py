@@ -13,7 +13,7 @@ from memory_extproc.safety.neutralize import harmless
 from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.safety.secrets import find_secrets
 from memory_extproc.text.intents import acknowledgement, only_asks, refusal
-from memory_extproc.text.sentences import sentences
+from memory_extproc.text.words import sentences
 
 RUNS = ("\n", " ", "\t", "\n ", "_", "!", "?", ".", "..", "-", "<", "#", '"', "(", "and ")
 

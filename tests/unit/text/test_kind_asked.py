@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.text.persons import Kind, expected_answer_type
-from memory_extproc.text.sentences import clauses
+from memory_extproc.text.words import clauses
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,7 @@ from memory_extproc.text.intents import (
     vague,
 )
 from memory_extproc.text.persons import DEFAULT_PATTERNS, about_caller, compile_patterns
-from memory_extproc.text.sentences import sentences
-from memory_extproc.text.words import content_words, fold, negates, number_key, stem, stems, tokens
+from memory_extproc.text.words import content_words, fold, negates, number_key, sentences, stem, stems, tokens
 
 
 @pytest.mark.parametrize(
