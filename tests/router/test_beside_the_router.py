@@ -41,6 +41,7 @@ def asking(path: str, words: str, **changes: Any) -> dict[str, Any]:
 async def behind(whole: WholeStand) -> AsyncIterator[WholeStand]:
     """Memory behind a router that translates Responses, configured by the router's own file."""
     whole.changes = import_configuration(RECORDED["configuration"]).settings
+    whole.changes["privacy"] = {"secrets": {"code": "keep"}}  # as the router does
     async with Router(translates=True) as router:
         await whole.start(router.wiring(before_us=True))
         yield whole
@@ -76,6 +77,17 @@ async def test_behind_the_router_its_signals_and_decisions_count_and_none_of_the
         assert not [name for name in behind.upstream.got[-1].headers if name.startswith("x-memory-")]
 
 
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_pin_that_the_operator_lets_be_kept_is_recalled_for_the_one_who_said_it_and_nobody_else(
+    behind: WholeStand, path: str
+) -> None:
+    await ask(behind, path, "Remember this: My secret PIN is 9876")
+    await until(lambda: _is_known(behind), "the PIN is known")
+    for user, recalled in (("bob", False), ("ann", True)):
+        await ask(behind, path, "What is my PIN?", user=user)
+        assert ("9876" in behind.shown) is recalled, user
+
+
 async def _is_known(stand: WholeStand) -> bool:
     return stand.accepted >= 1
 
@@ -85,11 +97,17 @@ async def test_a_client_cannot_speak_for_a_decision_of_the_router(behind: WholeS
     assert answer.memory == "disabled"
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("said", list(RECORDED["taught"]))
+@pytest.mark.parametrize(
+    ("said", "path", "streamed"),
+    [
+        *((said, PATH_CHAT, False) for said in RECORDED["taught"]),
+        # Every kind of teaching in the other forms of an answer.
+        *((said, PATH_CHAT, True) for said in ("upstream", "cache", "blocked")),
+        *((said, PATH_RESPONSES, at) for said in ("upstream", "cache", "blocked") for at in (False, True)),
+    ],
+)
 async def test_before_the_router_nothing_is_learned_that_no_model_said(
-    stand: Stand, path: str, said: str, *, streamed: bool
+    stand: Stand, said: str, path: str, *, streamed: bool
 ) -> None:
     if streamed and path == PATH_CHAT:
         stand.upstream.answers = a_stream(sse_events("Noted."))
