@@ -197,7 +197,7 @@ class OwnerIndex:
     def scan_words(self, text: str, today: date) -> Worded:
         """As `seen`, as far as words go."""
         known = self._all_known()
-        asked = self.asked(text, today)
+        asked = self.read_question(text, today)
         subjects = [self._is_said_by(known, one) for one in asked.subjects]
         return Worded(known, *of_words(known, self._match_terms(asked.terms, known.timeline), asked, subjects))
 
@@ -205,7 +205,7 @@ class OwnerIndex:
         """Whether nothing was added or taken out since."""
         return self._known is worded.known
 
-    def asked(self, text: str, today: date) -> Asked:
+    def read_question(self, text: str, today: date) -> Asked:
         """*text* as this index reads it."""
         speakers = {name for name, count in self._speakers.items() if name and count >= _LEAST_SPEAKING}
         return asked_of(text, today, speakers, {name for name, count in self._languages.items() if count > 0})

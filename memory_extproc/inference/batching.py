@@ -143,7 +143,7 @@ class BatchingEmbedder:
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
         cut = [self._model.cut(text) for text in texts]
-        known = [self._known(text) for text in cut]
+        known = [self._find_vector(text) for text in cut]
         if all(vector is not None for vector in known):
             return np.stack([vector for vector in known if vector is not None])
         call = self._call(len(texts))
@@ -159,7 +159,7 @@ class BatchingEmbedder:
             self._lately.keep(item.text, rows[item.row].copy())
         return rows
 
-    def _known(self, text: str) -> Vector | None:
+    def _find_vector(self, text: str) -> Vector | None:
         """The vector of a recently asked or embedded text: a question becomes a message, and the message is
         compared with its topic. None if its word vectors are wanted and gone."""
         if self._words is not None and len(text) <= LONGEST_READ and self._words.find(text) is None:
@@ -181,7 +181,7 @@ class BatchingEmbedder:
         rows = await call.future
         return self._cache.keep(text, rows[0])
 
-    async def begun(self) -> None:
+    async def wait_begun(self) -> None:
         """See ports.QueryGate: a thread needs the interpreter to take up a query, and then leaves it alone."""
         while self._beginning:
             self._begun.clear()
@@ -241,7 +241,7 @@ class BatchingEmbedder:
             queue.popleft()
         return batch
 
-    def finished(self, batch: Sequence[_Item], run: Future[Matrix], *, background: bool) -> None:
+    def finish_batch(self, batch: Sequence[_Item], run: Future[Matrix], *, background: bool) -> None:
         """Called on the event loop when a thread is through with *batch*."""
         self._running -= 1
         self._in_background -= background
@@ -289,7 +289,7 @@ class _Back:
     background: bool
 
     def __call__(self, run: Future[Matrix]) -> None:
-        done = partial(self.embedder.finished, self.batch, run, background=self.background)
+        done = partial(self.embedder.finish_batch, self.batch, run, background=self.background)
         self.loop.call_soon_threadsafe(done)
 
 

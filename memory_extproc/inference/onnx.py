@@ -93,7 +93,7 @@ def groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
             start = end
 
 
-def padded(rows: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
+def pad_rows(rows: Sequence[Sequence[int]]) -> tuple[Integers, Integers]:
     """*rows* as an array, shorter rows filled with zeros, and the mask of their tokens."""
     # without special tokens a text may have no token at all; the model still needs a column
     width = max(1, *map(len, rows))
@@ -171,7 +171,7 @@ class OnnxModel:
         return ids
 
     def _feed(self, tokens: Sequence[Sequence[int]]) -> Feed:
-        ids, mask = padded(tokens)
+        ids, mask = pad_rows(tokens)
         feed = {"input_ids": ids, "attention_mask": mask}
         if "token_type_ids" in self._inputs:
             feed["token_type_ids"] = np.zeros_like(ids)
@@ -260,10 +260,10 @@ class CrossEncoderModel:
         pairs = [self._tokenizer.encode_batch_fast([(query, text)])[0] for text in texts]
         scores: Scores = np.empty(len(texts), dtype=np.float32)
         for group in groups([len(pair.ids) for pair in pairs], batch_tokens):
-            ids, mask = padded([pairs[at].ids for at in group])
+            ids, mask = pad_rows([pairs[at].ids for at in group])
             feed = {"input_ids": ids, "attention_mask": mask}
             if "token_type_ids" in self._inputs:
-                feed["token_type_ids"] = padded([pairs[at].type_ids for at in group])[0]
+                feed["token_type_ids"] = pad_rows([pairs[at].type_ids for at in group])[0]
             scores[group] = self._session.run([SCORE], feed)[0]
         return scores
 
@@ -288,14 +288,14 @@ class CrossEncoder:
             return ()
         self._calls += 1
         try:
-            scores = await self._scored(self._model.cut(query), [self._model.cut(text) for text in texts])
+            scores = await self._score_texts(self._model.cut(query), [self._model.cut(text) for text in texts])
         finally:
             self._calls -= 1
         if not np.isfinite(scores).all():
             raise PermanentError("the cross-encoder gave a score that is no number")
-        return normalised(scores)
+        return normalize_scores(scores)
 
-    async def _scored(self, query: str, texts: Sequence[str]) -> Scores:
+    async def _score_texts(self, query: str, texts: Sequence[str]) -> Scores:
         asked = len(query.encode()) // _BYTES_PER_TOKEN + 3
         lengths = [min(asked + len(text.encode()) // _BYTES_PER_TOKEN, self._limits.window) for text in texts]
         shares = list(groups(lengths, self._limits.batch_tokens))
@@ -327,7 +327,7 @@ class CrossEncoder:
         await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
 
 
-def normalised(scores: Scores) -> tuple[float, ...]:
+def normalize_scores(scores: Scores) -> tuple[float, ...]:
     """*scores*, finite and at least a single score, stretched to [0, 1]; equal scores become 0.5."""
     least, most = float(scores.min()), float(scores.max())
     if most == least:

@@ -153,7 +153,7 @@ def sorted_error(error: openai.OpenAIError) -> CallError:
     """The client's *error* as ours. Its message may quote the request and is left behind."""
     outcome = next(OUTCOMES[kind] for kind in type(error).__mro__ if kind in OUTCOMES)
     if not isinstance(error, openai.APIStatusError):
-        return CallError(CallOutcome.UNTRUSTED if _untrusted(error) else outcome)
+        return CallError(CallOutcome.UNTRUSTED if _is_untrusted(error) else outcome)
     if error.status_code == _REQUEST_TIMEOUT:
         outcome = CallOutcome.TIMEOUT
     elif error.status_code >= _SERVER_ERROR:
@@ -163,7 +163,7 @@ def sorted_error(error: openai.OpenAIError) -> CallError:
     )
 
 
-def _untrusted(error: BaseException) -> bool:
+def _is_untrusted(error: BaseException) -> bool:
     """Whether *error* began as a certificate that was not believed."""
     began: BaseException | None = error
     while began is not None and not isinstance(began, ssl.SSLCertVerificationError):
@@ -251,7 +251,7 @@ class Endpoint:
             self.count(CallOutcome.OPEN)
             raise
         try:
-            answer = await self._retried(attempt)
+            answer = await self._call_with_retries(attempt)
         except CallError as error:
             if error.outcome in _DOWN:
                 self._breaker.count_failure()
@@ -269,7 +269,7 @@ class Endpoint:
             self.count(CallOutcome.OK)
         return answer
 
-    async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _call_with_retries(self, attempt: Callable[[], Awaitable[T]]) -> T:
         retrying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self.limits.attempts),
             wait=self._wait,

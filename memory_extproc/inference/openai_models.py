@@ -120,7 +120,7 @@ class OpenAICompletions:
             self._endpoint.count(CallOutcome.STOPPED)
             raise ModelStoppedError("the model's answers were unusable several times in a row; it is not asked")
         try:
-            answer = await self._endpoint.call(lambda: self._negotiated(system, user, schema), counted=counted)
+            answer = await self._endpoint.call(lambda: self._negotiate(system, user, schema), counted=counted)
         except MemoryExtprocError as error:
             if isinstance(error.__cause__, CallError) and error.__cause__.outcome in _UNUSABLE:
                 self._fail()
@@ -159,7 +159,7 @@ class OpenAICompletions:
     async def close(self) -> None:
         await self._endpoint.close()
 
-    async def _negotiated(self, system: str, user: str, schema: Mapping[str, Any] | None) -> str:
+    async def _negotiate(self, system: str, user: str, schema: Mapping[str, Any] | None) -> str:
         understood, max_tokens = self._understood, self._max_tokens
         cut_off: CallError | None = None
         while True:
@@ -179,7 +179,7 @@ class OpenAICompletions:
                 # only now: the fault may have been the request's own, and then nothing helped
                 self._understood = understood
                 completion = msgspec.json.decode(body, type=_Completion)
-                self._endpoint.count_tokens(*_used(completion.usage))
+                self._endpoint.count_tokens(*_tokens_of(completion.usage))
                 try:
                     return _text(completion, formatted=schema is not None)
                 except CallError as error:
@@ -264,7 +264,7 @@ def _text(completion: _Completion, *, formatted: bool) -> str:
     if choice.finish_reason == "content_filter" or (choice.message.refusal and not choice.message.content):
         raise CallError(CallOutcome.REFUSED)
     cut_off = choice.finish_reason == "length"
-    text = without_reasoning(_joined(choice.message.content))
+    text = without_reasoning(_join_parts(choice.message.content))
     if cut_off and (formatted or not text):
         raise CallError(CallOutcome.CUT_OFF, hollow=not text)
     if not text:
@@ -272,14 +272,14 @@ def _text(completion: _Completion, *, formatted: bool) -> str:
     return without_fence(text) if formatted else text
 
 
-def _used(usage: Any) -> tuple[int, int]:
+def _tokens_of(usage: Any) -> tuple[int, int]:
     """Tokens of prompt and answer; 0 where the endpoint counts none."""
     counted = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
     prompt, completion = (one if isinstance(one, int) and one > 0 else 0 for one in counted)
     return prompt, completion
 
 
-def _joined(content: str | Sequence[Any] | None) -> str:
+def _join_parts(content: str | Sequence[Any] | None) -> str:
     """Some endpoints answer in parts: their texts, in order."""
     if content is None or isinstance(content, str):
         return content or ""

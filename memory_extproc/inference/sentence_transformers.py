@@ -21,7 +21,7 @@ _LONGEST_WINDOW = 8192  # tokens; for models that claim an endless one
 _BATCH = 64
 
 
-def installed(module: str = "sentence_transformers") -> Load:
+def load_installed(module: str = "sentence_transformers") -> Load:
     """The library's class. Imported when asked for: it takes seconds and hundreds of megabytes."""
     try:
         library = importlib.import_module(module)
@@ -61,7 +61,7 @@ class SentenceTransformersModel:
 
 @asynccontextmanager
 async def open_sentence_transformers_embedder(
-    model: str, device: str, limits: EmbedderLimits, load: Callable[[], Load] = installed
+    model: str, device: str, limits: EmbedderLimits, load: Callable[[], Load] = load_installed
 ) -> AsyncIterator[BatchingEmbedder]:
     """Loads *model* off the event loop and closes it in the end. *device*: "cuda", "cpu", …, or "" to choose.
 

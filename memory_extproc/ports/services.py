@@ -137,7 +137,7 @@ class TokenEmbeddingModel(Protocol):
 class QueryGate(Protocol):
     """An embedding model in this process, which shares the CPU with background work."""
 
-    async def begun(self) -> None:
+    async def wait_begun(self) -> None:
         """Wait until no query is waiting to start.
 
         Background work that starts earlier delays the query; later work does not."""

@@ -66,7 +66,7 @@ class Canary:
 
     async def __aenter__(self) -> Self:
         self._probing = asyncio.create_task(self._probe_again(), name="canary")
-        self._probing.add_done_callback(self._ended)
+        self._probing.add_done_callback(self._note_end)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -83,7 +83,7 @@ class Canary:
         """The share, 0 to 1, of what the canary knows that recall finds; also the metric. 0 while the store or the
         model is away."""
         try:
-            memories = await self._written()
+            memories = await self._write_probes()
             found = [await self._finds(memory, asked) for memory, (_, asked) in zip(memories, KNOWN, strict=True)]
         except MemoryExtprocError as error:
             log.warning("canary.missed", found=0, of=len(KNOWN), kind=type(error).__name__)
@@ -105,12 +105,12 @@ class Canary:
             except TimeoutError:
                 await self.probe()
 
-    def _ended(self, probing: asyncio.Task[None]) -> None:
+    def _note_end(self, probing: asyncio.Task[None]) -> None:
         if not probing.cancelled() and (error := probing.exception()) is not None:
             log.error("canary.failed", kind=type(error).__name__)
             self._metrics.canary_recall.set(0.0)
 
-    async def _written(self) -> list[Memory]:
+    async def _write_probes(self) -> list[Memory]:
         """The canary's memories, written where they are missing, old or of another model."""
         now = self._now().replace(microsecond=0)
         memories = [self._memory(said, now) for said, _ in KNOWN]

@@ -103,14 +103,14 @@ class _Drawn:
         for fact in found:
             if fact.source not in _DRAWN and not (fact.source is Source.API and fact.provenance.turn):
                 continue
-            for key in _named(fact):
+            for key in _places_of(fact):
                 (self._since if fact.provenance.revision else self._facts)[key].append(fact)
             for turn in fact.provenance.corrects:
                 self._since[fact.owner, turn].append(fact)
 
     def any_of(self, message: Memory) -> bool:
         return bool(self._facts or self._since) and any(
-            key in self._facts or key in self._since for key in _named(message)
+            key in self._facts or key in self._since for key in _places_of(message)
         )
 
     def of(self, message: Memory) -> Sequence[Memory]:
@@ -123,10 +123,10 @@ class _Drawn:
 
 
 def _each(facts: Mapping[Hashable, Sequence[Memory]], message: Memory) -> Sequence[Memory]:
-    return list({one.id: one for key in _named(message) for one in facts.get(key, ())}.values())
+    return list({one.id: one for key in _places_of(message) for one in facts.get(key, ())}.values())
 
 
-def _named(memory: Memory) -> Iterator[Hashable]:
+def _places_of(memory: Memory) -> Iterator[Hashable]:
     """The turns and the place in a session that *memory* belongs to. Session names of owners may coincide."""
     known = memory.provenance
     for turn in (known.turn, *known.also, *known.drawn_from):
@@ -155,12 +155,12 @@ def _serving(
 def _says_it_all(message: Memory, fact: Memory) -> bool:
     """Whether *fact* says everything in *message*."""
     words = content_stems(message.content)
-    return bool(words) and words <= _told(fact) and _denies(message.content) == _denies(fact.content)
+    return bool(words) and words <= _content_of(fact) and _denies(message.content) == _denies(fact.content)
 
 
 def _cover(message: Memory, facts: Sequence[Memory], asked: Words) -> bool:
     """Whether *facts*, taken from *message*, say all of it that is asked for."""
-    told = frozenset[str]().union(*map(_told, facts))
+    told = frozenset[str]().union(*map(_content_of, facts))
     if not asked & content_stems(message.content) <= told:
         return False
     denied, covers = any(_denies(fact.content) for fact in facts), _covers(facts, asked)
@@ -178,7 +178,7 @@ def _cover(message: Memory, facts: Sequence[Memory], asked: Words) -> bool:
 
 def _covers(facts: Sequence[Memory], asked: Words) -> bool:
     """Whether *facts* have all *asked* words, and more than their subject."""
-    told, about = (frozenset[str]().union(*map(each, facts)) for each in (_told, _about))
+    told, about = (frozenset[str]().union(*map(each, facts)) for each in (_content_of, _about))
     return asked <= told and not asked <= about
 
 
@@ -192,7 +192,7 @@ def _little(sentence: str, left: Words) -> bool:
 
 def _tells(message: Memory, fact: Memory, asked: Words) -> bool:
     """Whether *message* itself says everything in *fact*, which was taken from it."""
-    words, told, value = content_stems(message.content), _told(fact), _value(fact)
+    words, told, value = content_stems(message.content), _content_of(fact), _value(fact)
     missing = told - words
     if not value or not value | _about(fact) <= words or len(missing) > _LEFT or missing & asked:
         return False
@@ -203,7 +203,7 @@ def _tells(message: Memory, fact: Memory, asked: Words) -> bool:
     return _denies(nearest) == _denies(fact.content)
 
 
-def _told(fact: Memory) -> Words:
+def _content_of(fact: Memory) -> Words:
     return content_stems(fact.content)
 
 
@@ -224,8 +224,8 @@ def _value(fact: Memory) -> Words:
     """The words of its value; of a verdict ("likes") the words of the thing that is judged."""
     value = content_stems(fact.provenance.value)
     if value and value <= _VERDICTS:
-        return (_told(fact) - _VERDICTS) or _told(fact)
-    return value or _told(fact)
+        return (_content_of(fact) - _VERDICTS) or _content_of(fact)
+    return value or _content_of(fact)
 
 
 def _in_other_words(passing: Sequence[Memory]) -> Mapping[str, str]:
@@ -235,7 +235,7 @@ def _in_other_words(passing: Sequence[Memory]) -> Mapping[str, str]:
     for one in passing[:_LOOKED_AT]:
         if one.source not in _DRAWN and one.source is not Source.API:
             continue
-        words, denies = _told(one) - _FORCE, _denies(one.content)
+        words, denies = _content_of(one) - _FORCE, _denies(one.content)
         judges = denies or bool(words & _OPINIONS)
         key = one.owner, one.project, one.type, one.state, words - _OPINIONS, denies, judges
         if key in best:

@@ -315,7 +315,7 @@ class Recaller:
             self._vectors(query, self._time_left(started) * EMBED_SHARE), self._clock
         ) as coming:
             if self._begins is not None:
-                await self._begins.begun()
+                await self._begins.wait_begun()
             # The words of the question are read while the vectors are made; only the search remains then.
             questions = [self._question(text) for text in texts]
             with self._time_stage("search", lambda: coming.there):

@@ -86,7 +86,7 @@ def test_whom_a_question_names_counts_for_what_they_said_and_against_the_other()
         -1,
     ]
     assert "carolin" not in {
-        key for term in index.asked("What does Caroline paint?", TODAY).terms for key in term.keys
+        key for term in index.read_question("What does Caroline paint?", TODAY).terms for key in term.keys
     }
 
 

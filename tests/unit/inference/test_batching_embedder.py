@@ -220,13 +220,13 @@ async def test_closing_waits_for_what_runs_and_puts_off_what_waits() -> None:
 
 async def test_who_waits_for_it_computes_only_once_the_queries_are_taken_up() -> None:
     async with embedding(threads=2) as (model, embedder):
-        await embedder.begun()  # nothing waits
+        await embedder.wait_begun()  # nothing waits
         queries = [asyncio.create_task(embedder.embed_query(text)) for text in "ab"]
         await asyncio.sleep(0)
-        await asyncio.gather(embedder.begun(), embedder.begun())
+        await asyncio.gather(embedder.wait_begun(), embedder.wait_begun())
         waiting = asyncio.create_task(embedder.embed_query("c"))
         await asyncio.sleep(0)
-        await embedder.begun()  # no thread is free: nobody holds it up
+        await embedder.wait_begun()  # no thread is free: nobody holds it up
         assert not any(query.done() for query in (*queries, waiting))
         model.let(3)
         await asyncio.gather(*queries, waiting)
@@ -305,6 +305,6 @@ async def test_background_work_is_not_waited_for() -> None:
     async with embedding() as (model, embedder):
         learning = asyncio.create_task(embedder.embed(["m"]))
         await asyncio.sleep(0)
-        await embedder.begun()
+        await embedder.wait_begun()
         model.let(1)
         await learning

@@ -6,7 +6,7 @@ import pytest
 
 from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.inference.batching import EmbedderLimits
-from memory_extproc.inference.sentence_transformers import installed, open_sentence_transformers_embedder
+from memory_extproc.inference.sentence_transformers import load_installed, open_sentence_transformers_embedder
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 
 
@@ -45,14 +45,16 @@ async def test_answers_may_be_worked_out() -> None:
 
 
 async def test_a_library_that_is_not_installed_is_named_with_the_remedy() -> None:
-    opening = open_sentence_transformers_embedder("m", "", EmbedderLimits(), load=lambda: installed("not_there"))
+    opening = open_sentence_transformers_embedder(
+        "m", "", EmbedderLimits(), load=lambda: load_installed("not_there")
+    )
     with pytest.raises(ConfigurationError, match=r"install memory-extproc\[sentence-transformers\]"):
         async with opening:
             pytest.fail("opened")
 
 
 def test_the_class_of_an_installed_library_is_found() -> None:
-    assert installed("tests.unit.inference.test_canned") is SentenceTransformer
+    assert load_installed("tests.unit.inference.test_canned") is SentenceTransformer
 
 
 async def test_a_model_the_library_does_not_know_is_given_up() -> None:
