@@ -33,6 +33,7 @@ class Fate(StrEnum):
     CARRIED = "carried over"
     RENAMED = "another name"
     RULE = "a rule"
+    ABSENT = "absent"  # the router's default holds
     BUILT_IN = "built in"  # always on
     DROPPED = "no counterpart"
     LOST = "lost"  # no counterpart, although an operator relies on it
@@ -182,15 +183,17 @@ def import_configuration(tree: Mapping[str, Any]) -> Imported:
     common = dict(_flatten(memory or {}))
     for key, value in common.items():
         _translate(found, place, key, value)
-    settings = found.settings.setdefault("memory", {})
+    for key in ("enabled", "auto_store"):
+        if key not in common:
+            _put(found.settings, _SAME[key], value=False)
+            found.rows.append(Row(f"{place}.{key}", Fate.ABSENT, f"{_SAME[key]}: false, the router's default"))
+    settings = found.settings["memory"]
     only = settings.get("enabled") is False and any(_is_on(plugin) for _, plugin in decisions)
     for decision, plugin in decisions:
         _translate_decision(found, decision, plugin, common, otherwise=settings if only else {})
     if only:
         settings["enabled"] = True
         _add_rule(found, f"{place}.enabled, for all but these decisions", {"path": "*"}, _OFF)
-    if not settings:
-        del found.settings["memory"]
     for at, models in external:
         _translate_models(found, models, at)
     return found
@@ -211,7 +214,7 @@ def _memory_block(tree: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | Non
         return "global.stores.memory", as_mapping(stores["memory"], "global.stores.memory")
     if "memory" in tree:
         return "memory", as_mapping(tree["memory"], "memory")
-    return "memory", None
+    return "global.stores.memory", None
 
 
 def _decisions(tree: Mapping[str, Any]) -> list[tuple[Decision, Mapping[str, Any]]]:

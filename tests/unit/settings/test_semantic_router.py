@@ -13,7 +13,7 @@ from memory_extproc.cli.root import app
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model.headers import Headers
 from memory_extproc.request.policy import RuleFacts, Rules
-from memory_extproc.settings import load
+from memory_extproc.settings import Settings, load
 from memory_extproc.settings.semantic_router import Fate, import_configuration
 
 ROUTER = """
@@ -295,13 +295,33 @@ def test_a_decision_that_has_memory_while_the_rest_has_none_is_the_only_one_with
     assert then_of("small talk") == then_of("plain") == then_of("") == ("skip", "skip")
 
 
+def test_a_file_that_does_not_switch_memory_on_leaves_it_off_but_for_decisions_that_do(tmp_path: Path) -> None:
+    def started(**plugin: Any) -> Settings:
+        decision = {"name": "a", "plugins": [{"type": "memory", "configuration": plugin}]}
+        tree = {"global": {"stores": {"memory": {"embedding_model": "bert"}}}, "routing": {"decisions": [decision]}}
+        return load(written(tmp_path, yaml.safe_dump(tree)), {})
+
+    off = started(enabled=False)
+    assert (off.memory.enabled, off.memory.auto_store) == (False, False)
+    assert any("global.stores.memory.enabled" in notice for notice in off.notices())
+    one = started(enabled=True, auto_store=True)
+    assert one.memory.enabled
+    rules = [rule.rule() for rule in one.rules]
+    assert [(dict(rule.when.header), rule.then.retrieve, rule.then.store) for rule in rules] == [
+        ({"x-memory-decision": "a"}, "default", "force"), ({}, "skip", "skip"),
+    ]  # fmt: skip
+
+
 def test_what_a_decision_says_of_reflection_beside_its_budget_is_not_lost_in_silence() -> None:
     reflection = {"max_inject_tokens": 100, "block_patterns": ["x"], "recency_decay_days": 3, "enabled": True}
     plugin = {
         "type": "memory",
         "configuration": {"enabled": True, "reflection": reflection, "adaptive_threshold": True},
     }
-    tree: dict[str, Any] = {"routing": {"decisions": [{"name": "a", "plugins": [plugin]}]}}
+    tree: dict[str, Any] = {
+        "routing": {"decisions": [{"name": "a", "plugins": [plugin]}]},
+        "global": {"stores": {"memory": {"enabled": True}}},
+    }
     found = import_configuration(tree)
     fates = {row.key.rpartition(": memory.")[2]: row.fate for row in found.rows}
     assert fates["reflection.block_patterns"] is fates["reflection.recency_decay_days"] is Fate.LOST
