@@ -42,7 +42,7 @@ TARGET ?= full
 ENGINE ?= $(shell for name in docker podman buildah; do command -v $$name >/dev/null && echo $$name && break; done)
 export IMAGE VERSION REVISION
 
-.PHONY: dist image audit version help cost promises runtime setup chart-tools chart lock demo run link test coverage check lint types layers unit format bench forget-races kills chaos upgrades failovers eval docs models envoy protos \
+.PHONY: dist image audit version help cost promises runtime setup chart-tools chart lock demo run link test coverage check lint types layers unit format bench forget-races kills chaos soak upgrades failovers eval docs models envoy protos \
   protos-check parity embedders clean
 
 help: ## this list
@@ -176,6 +176,9 @@ upgrades: setup ## this version and an earlier one (FROM=revision) side by side 
 
 failovers: setup ## the master of the shared journal dies under load: a Redis Cluster of six, and three Sentinels
 	@$(BIN)/python -m pytest -q -s tests/chaos/run_failover.py
+
+soak: setup ## hours of traffic, in which memory, files and threads must not grow: SECONDS=3600
+	@$(BIN)/python -m benchmarks.soak --seconds $(or $(SECONDS),3600)
 
 cost: setup ## CPU of an exchange by stage, in embeddings of its query: a short run that prints
 	@$(BIN)/python -m benchmarks --quick --only cost

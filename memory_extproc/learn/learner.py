@@ -211,10 +211,11 @@ class Learner:
                 self._gatherings.flush(caller.owner, session)
         await self._following.end(caller.owner, caller.session, but=last_of)
 
-    def _to_remember(self, turn: Turn) -> None:
+    def _to_remember(self, turn: Turn, *, arrived: bool = False) -> None:
+        """*arrived*: another process may have stored it, and a person corrected it, so it is not shown first."""
         self._traces.keep(turn.id)
         self._ahead.setdefault(turn.owner, {})[turn.id] = turn.session
-        first = self._showing if self._limits.gather else self._remembering
+        first = self._showing if self._limits.gather and not arrived else self._remembering
         if first.add(turn.owner, turn.id):
             self._unsettled.add(turn.owner, turn.id)
 
@@ -315,7 +316,7 @@ class Learner:
         await self._hand_on([entry for entry in arrived if entry.stored])
         for entry in arrived:
             if not entry.stored:
-                self._to_remember(entry.turn)
+                self._to_remember(entry.turn, arrived=True)
 
     async def _not_remembered(self, owner: Owner, turn_id: str, error: Exception) -> bool:
         done = await self._count_failure(owner, self._remember_evidence, [turn_id], error)

@@ -226,8 +226,8 @@ class Messages:
         called once all rows can be found, which is before the store has them."""
         settled, entries = await self._store_shown(owner, entries, still_in)
         judged = await self._judge_entries(entries)
-        theirs = await find_corrected(self._keeps, owner, entries)
         everything = [one for _, all_of_it in judged for one in all_of_it]
+        theirs = await find_corrected(self._keeps, owner, entries, everything)
         rows = await self._embed(everything, theirs)
         await still_in()
         await self._put(owner, rows, shown)
@@ -239,7 +239,7 @@ class Messages:
     async def show(
         self, owner: Owner, entries: Sequence[JournalEntry], *, still_in: Callable[[], Awaitable[None]]
     ) -> None:
-        """Make the messages of new turns visible in this process, ahead of `store`."""
+        """Make the messages of turns that no process can have stored yet visible in this one, ahead of `store`."""
         judged = await self._judge_entries(entries)
         rows = await self._embed([one for _, all_of_it in judged for one in all_of_it], frozenset())
         await still_in()
@@ -302,13 +302,17 @@ def _not_yet() -> None:
     """Not all of it is visible yet."""
 
 
-# Corrected memories belong to the person: a repeated turn with a new answer does not overwrite them.
+# Corrected memories belong to the person: neither a repeated turn with a new answer nor one that is learned again
+# overwrites them.
 
 
-async def find_corrected(keeps: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry]) -> frozenset[str]:
-    """The ids of messages and chunks of *entries* that a person corrected. Reads the store for replaced turns only,
-    because a new turn has no rows."""
+async def find_corrected(
+    keeps: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry], judged: Iterable[Judged]
+) -> frozenset[str]:
+    """The ids of messages and chunks that a person corrected: of *judged*, which another process or an earlier try
+    may have stored, and of earlier answers of *entries*."""
     ids = [memory_id for entry in entries if entry.replaced for memory_id in message_ids(entry.turn)]
+    ids += [one.memory.id for one in judged if one.memory is not None]
     if not ids:
         return frozenset()
     return frozenset(memory.id for memory in await keeps.get(owner, ids) if memory.provenance.revision)

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import structlog
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.extract.extractor import Fact
+from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.screening import Unscreened
 from memory_extproc.model import (
     Caller,
@@ -27,7 +29,7 @@ from memory_extproc.model import (
     Turn,
     TurnOutcome,
 )
-from memory_extproc.ports import Now
+from memory_extproc.ports import JournalEntry, Now
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryJournal
 from memory_extproc.testing.models import CannedEmbedder
@@ -140,6 +142,46 @@ async def test_a_correction_of_a_message_that_is_shown_and_not_stored_stays() ->
         memory = replace(there, content=right, provenance=there.provenance.replace(revision=2))
         await world.partitions.put(ANN, [Embedded(memory, await world.embedder.embed_query(right))])
     assert await world.stored() == [right]
+
+
+class ForgetsMarks(InMemoryJournal):
+    """Loses that messages are stored, as if the process had been killed before it was noted."""
+
+    async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
+        if not self.kept:
+            raise TransientError("away")
+        await super().mark_stored(entries)
+
+    kept = False
+
+
+@pytest.mark.parametrize("limits", [AT_ONCE, LIMITS], ids=["at once", "gathered"])
+@pytest.mark.parametrize("restarts", [True, False])
+async def test_a_corrected_message_stays_corrected_when_its_turn_is_learned_again(
+    limits: LearnLimits, *, restarts: bool
+) -> None:
+    world = Surroundings(extractor=None, limits=replace(limits, grace=timedelta(seconds=0.2)))
+    world.journal = journal = ForgetsMarks(now=lambda: world.now)
+    right = "The budget is $12,000."
+    async with world.learner() as learner:
+        await learner.accept(world.exchange(BUDGET))
+        await until(partial(is_stored, world, BUDGET), "it is stored")
+        (there,) = await world.rows(ANN)
+        memory = replace(there, content=right, provenance=there.provenance.replace(revision=2))
+        await world.partitions.put(ANN, [Embedded(memory, await world.embedder.embed_query(right))])
+        journal.kept = not restarts
+    journal.kept = True
+    async with world.learner():
+        await until(partial(is_marked, journal), "it is learned again")
+    assert await world.stored() == [right]
+
+
+async def is_stored(world: Surroundings, content: str) -> bool:
+    return content in await world.stored()
+
+
+async def is_marked(journal: InMemoryJournal) -> bool:
+    return all(entry.stored for entry in await journal.pending(10))
 
 
 async def test_an_answer_that_is_made_anew_before_the_first_is_stored_takes_its_place() -> None:
