@@ -21,6 +21,7 @@ from urllib.parse import quote, urlencode
 import grpc
 from aiohttp import web
 from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.struct_pb2 import ListValue
 
 from memory_extproc.api.authentication import Credentials
 from memory_extproc.api.authorization import SHARED_HEADER
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 PAGE_SIZE = 25
 _PROJECTS = 16  # whose memories are shown beside the caller's own
 _SHARED = 5  # memories of each of them; a page of its own has them all
+_SOURCES_SHOWN = 8  # messages, and memories, that a memory was drawn from
 _FORM_BYTES = 128 * 1024  # the longest text of a field, in a script of three bytes, takes 72 KiB in a form
 FACTS = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
 _POLICY = (
@@ -297,12 +299,13 @@ class Pages:
         )
 
     async def _sources(self, visit: Visit, memory: Any) -> list[dict[str, Any]]:
-        """The messages that a fact was drawn from, as far as they are still there."""
-        metadata = dict(memory.metadata.items())
-        turns = {str(value) for name, value in metadata.items() if name in {"turn", "drawn_from"} and value}
+        """The messages and memories that a memory was drawn from, as far as they are still there."""
+        fields = dict(memory.metadata.items())
+        turns = dict.fromkeys(_texts_in(fields.get("turn")) + _texts_in(fields.get("drawn_from")))
         owner = Owner(memory.tenant_id, memory.user_id)
+        ids = [message_id_of(owner, turn, ordinal) for turn in turns for ordinal in (0, 1)]
         found = []
-        for memory_id in [message_id_of(owner, turn, ordinal) for turn in sorted(turns)[:4] for ordinal in (0, 1)]:
+        for memory_id in [*ids[:_SOURCES_SHOWN], *_texts_in(fields.get("sources"))[:_SOURCES_SHOWN]]:
             if memory_id == memory.id:
                 continue
             try:
@@ -615,6 +618,12 @@ def _set_day(into: Any, day: str) -> None:
 
 def _line(message: Any) -> bytes:
     return json.dumps(to_json(message, verbose=True), ensure_ascii=False).encode() + b"\n"
+
+
+def _texts_in(value: object) -> list[str]:
+    """The texts of a field of metadata, which an import may have given any type."""
+    values = value if isinstance(value, ListValue) else [value]
+    return [one for one in values if isinstance(one, str) and one]
 
 
 def _is_from_elsewhere(request: web.Request) -> bool:

@@ -22,6 +22,7 @@ from memory_extproc.concurrency import RateLimits
 from memory_extproc.console.sessions import COOKIE, LIFE, LINK_LIFE
 from memory_extproc.console.timeline import draw
 from memory_extproc.model import Caller, Consent, Owner, TurnOutcome
+from memory_extproc.model.turn import message_id_of
 from tests.builders import a_memory
 from tests.fixtures.console import Answered, ConsoleStand
 from tests.fixtures.waiting import until
@@ -257,6 +258,24 @@ async def test_the_chat_box_speaks_as_its_reader_and_survives_any_gateway(tmp_pa
             refused = await post(stand, "/console/add", cookie, {"csrf": csrf, "content": "Likes tea"})
             assert "You have not consented to memory, see Settings. Your text is kept" in refused.text
     assert heard == [("ann", "My dog is Rex")] * len(answers)
+
+
+async def test_a_memory_shows_every_message_and_memory_that_it_was_drawn_from(stand: ConsoleStand) -> None:
+    turns = {"a" * 64: "We drove to Lisbon", "b" * 64: "It was in May"}
+    said = [a_memory(text, ANN, id=message_id_of(ANN, turn, 0)) for turn, text in turns.items()]
+    first, second = turns
+    odd = {"turn": 3, "drawn_from": {"x": 1}, "sources": [None, 7, "gone"]}
+    await stand.remember(
+        *said,
+        a_memory("Drove to Lisbon in May", ANN, id="drawn", metadata={"turn": second, "drawn_from": [first]}),
+        a_memory("Likes road trips", ANN, id="derived", metadata={"sources": ["drawn", "gone"]}),
+        a_memory("Imported", ANN, id="imported", metadata=odd),
+    )
+    cookie = await signed_in(stand)
+    drawn = (await page(stand, "/console/memory/drawn", cookie)).text
+    assert all(f"<p>{text}</p>" in drawn for text in turns.values())
+    assert "<p>Drove to Lisbon in May</p>" in (await page(stand, "/console/memory/derived", cookie)).text
+    assert "Source text" not in (await page(stand, "/console/memory/imported", cookie)).text
 
 
 def test_the_picture_names_a_value_once_in_its_own_capitals() -> None:
