@@ -211,6 +211,7 @@ async def test_a_lite_file_is_reached_by_nobody_but_us(tmp_path: Path) -> None:
 _WRITER = """
 import asyncio, sys
 from pathlib import Path
+from dataclasses import replace
 from tests.fixtures.milvus_stores import *
 from tests.builders import ANN
 async def main():
