@@ -22,6 +22,7 @@ Schema = dict[str, Any]
 _CHARTS_OWN = ("listen", "tls", "data_dir", "shutdown")
 # Settings that name a file though their names do not say so.
 _FILES = frozenset({r"forget\.signing_key"})
+_NAME = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"  # as of an object of Kubernetes; the templates cut what is too long
 _DURATION = {"type": "string", "pattern": r"^[0-9]+(ms|s|m|h)$"}
 _LABELS = {"type": "object", "additionalProperties": {"type": "string"}}
 _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
@@ -48,6 +49,8 @@ _SCALING: dict[str, Schema] = {
 _SAID: dict[str, Schema] = {
     "mode": _one_of("deployment", "sidecar", "daemonset"),
     "replicas": {"type": "integer", "minimum": 0},
+    "nameOverride": {"type": "string", "pattern": _NAME},
+    "fullnameOverride": {"type": "string", "pattern": _NAME},
     "image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
     "image.repository": {"type": "string", "minLength": 1},
     "image.pullPolicy": _one_of("Always", "IfNotPresent", "Never"),

@@ -46,6 +46,17 @@ RESTORE = ["restore.enabled=true", "restore.claimName=copies", "restore.folder=2
             ["api.enabled=true", "persistence.enabled=false", "persistence.acceptLoss=true"],
             "api.enabled with the audit log on an emptyDir",
         ),
+        (
+            ["gateway.type=raw", "gateway.messageTimeout=2s", "config.recall.deadline=2s"],
+            "is not more than the dead",
+        ),
+        (["gateway.messageTimeout=1s", "config.recall.hyde=true"], "the deadline of a recall, 1.5s"),
+        (["config.role=serve", SERVER], "config.role: serve with files"),
+        (["config.role=learn", SERVER, REDIS, "gateway.type=raw"], "a learning pod takes no requests"),
+        (["config.memory.milvus.token=s"], "config.memory.milvus.token in plain words"),
+        (["config.memory.embedding.access_key=s"], "{setting: memory.embedding.access_key_file"),
+        ([SERVER, "config.coordination.url=redis://me:word@redis"], "config.coordination.url with a password"),
+        (["metrics.serviceMonitor.enabled=true", "metrics.podMonitor.enabled=true"], "scraped twice"),
         (["autoscaling.keda.enabled=true"], "autoscaling.keda.enabled without autoscaling.enabled"),
         (["autoscaling.enabled=true", "autoscaling.keda.enabled=true"], "KEDA has nowhere to ask"),
         ([*ISTIO, *CHAT_ROUTE], "an EnvoyFilter applies to a whole Gateway"),
@@ -171,6 +182,7 @@ def test_all_that_is_wrong_is_said_at_once(version: str) -> None:
         ("image.digest=latest", "digest"),
         ("ports.http=0", "http"),
         ("mode=statefulset", "mode"),
+        ("fullnameOverride=Memory", "fullnameOverride"),
     ],
 )
 @pytest.mark.parametrize("version", ["3", "4"])

@@ -64,21 +64,39 @@ deadline beyond Envoy's patience is never met. */}}
 {{/* Envoy's patience with one message: as given, or like the program's own, four deadlines and a second at least; in whole
 seconds, which every gateway's notation of durations has. */}}
 {{- define "memory.messageTimeout" -}}
-{{- $recall := default dict .Values.config.recall -}}
 {{- $given := dig "envoy" "message_timeout" "auto" .Values.config -}}
 {{- if .Values.gateway.messageTimeout -}}
 {{- .Values.gateway.messageTimeout -}}
 {{- else if ne $given "auto" -}}
 {{- $given -}}
 {{- else -}}
+{{- printf "%ds" (max 1 (ceil (mulf 4 (include "memory.deadline" .)) | int64)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The deadline of a recall, in seconds. */}}
+{{- define "memory.deadline" -}}
+{{- $recall := default dict .Values.config.recall -}}
 {{- $withModel := or (ne (default "off" $recall.query_rewrite) "off") $recall.hyde (eq (default "off" $recall.rerank) "llm") -}}
 {{- $deadline := default "auto" $recall.deadline -}}
-{{- if eq $deadline "auto" -}}
-{{- $deadline = ternary "1.5s" "150ms" (not (empty $withModel)) -}}
+{{- include "memory.seconds" (ternary (ternary "1.5s" "150ms" (not (empty $withModel))) $deadline (eq $deadline "auto")) -}}
 {{- end -}}
+
+{{/* 150ms → 0.15 */}}
+{{- define "memory.seconds" -}}
 {{- $of := dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0 "d" 86400.0 -}}
-{{- $seconds := mulf 4 (regexFind "^[0-9.]+" $deadline | float64) (get $of (regexFind "[a-z]+$" $deadline)) -}}
-{{- printf "%ds" (max 1 (ceil $seconds | int64)) -}}
+{{- mulf (regexFind "^[0-9.]+" . | float64) (get $of (regexFind "[a-z]+$" .)) -}}
+{{- end -}}
+
+{{/* Settings within . that hold a secret in plain words, one a line. */}}
+{{- define "memory.plainSecrets" -}}
+{{- range $key, $value := .within -}}
+{{- $path := printf "%s.%v" $.path $key -}}
+{{- if or (kindIs "map" $value) (kindIs "slice" $value) -}}
+{{- include "memory.plainSecrets" (dict "within" $value "path" $path) -}}
+{{- else if and (has $key (list "password" "sentinel_password" "access_key" "secret" "token")) $value -}}
+{{- printf "%s\n" $path -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

@@ -188,6 +188,25 @@
 {{- $said = append $said (printf "config.envoy.message_timeout: %s is not gateway.messageTimeout: %s. Say it once, in gateway.messageTimeout." $patience $v.gateway.messageTimeout) -}}
 {{- end -}}
 {{- end -}}
+{{- if le (float64 (include "memory.seconds" (include "memory.messageTimeout" .))) (float64 (include "memory.deadline" .)) -}}
+{{- $said = append $said (printf "gateway.messageTimeout: %s is not more than the deadline of a recall, %ss: Envoy would give memory up before it answers. Raise gateway.messageTimeout, leave it empty, or lower config.recall.deadline." (include "memory.messageTimeout" .) (include "memory.deadline" .)) -}}
+{{- end -}}
+{{- range $path := compact (splitList "\n" (include "memory.plainSecrets" (dict "within" $v.config "path" "config"))) -}}
+{{- $said = append $said (printf "%s in plain words: it would stand in a ConfigMap. Put it into a Secret, and name that in secrets ({setting: %s_file, secretName: …, key: …}) or in extraEnv." $path (trimPrefix "config." $path)) -}}
+{{- end -}}
+{{- if regexMatch "://[^/@]*:[^/@]*@" (dig "coordination" "url" "" $v.config) -}}
+{{- $said = append $said "config.coordination.url with a password: it would stand in a ConfigMap. Put it into a Secret, and name that in secrets ({setting: coordination.password_file, secretName: …, key: …})." -}}
+{{- end -}}
+{{- $role := dig "role" "all" $v.config -}}
+{{- if and (ne $role "all") (or $lite $sqlite) -}}
+{{- $said = append $said (printf "config.role: %s with files: memories or a journal in files belong to one process, which both serves and learns. Set config.memory.milvus.address and config.coordination.url, or remove config.role." $role) -}}
+{{- end -}}
+{{- if and (eq $role "learn") (ne $v.gateway.type "none") -}}
+{{- $said = append $said (printf "config.role: learn with gateway.type: %s: a learning pod takes no requests, so all of them would pass without memory. Use learner.enabled, which makes both kinds of pods, or gateway.type: none." $v.gateway.type) -}}
+{{- end -}}
+{{- if and $v.metrics.serviceMonitor.enabled $v.metrics.podMonitor.enabled -}}
+{{- $said = append $said "metrics.serviceMonitor.enabled beside metrics.podMonitor.enabled: each pod would be scraped twice, and sums would be doubled. Keep one of them." -}}
+{{- end -}}
 {{- range $key := list "listen" "tls" "data_dir" "shutdown" -}}
 {{- if hasKey $v.config $key -}}
 {{- $said = append $said (printf "config.%s is the chart's to say: use %s." $key (get (dict "listen" "ports and api.enabled" "tls" "tls" "data_dir" "persistence" "shutdown" "drain") $key)) -}}
