@@ -118,8 +118,9 @@ class GrpcServer:
                 return int(self._server.add_insecure_port(address))
             return int(self._server.add_secure_port(address, credentials))
         except (RuntimeError, OSError) as error:
+            remedy = "set listen.ext_proc or listen.api (MEMORY_EXTPROC__LISTEN__EXT_PROC, …__API)"
             raise ConfigurationError(
-                [f"listen: cannot listen on {address}: is it in use, or no address of this machine?"]
+                [f"listen: cannot listen on {address}: it is in use, or no address of this machine; {remedy}"]
             ) from error
 
 
