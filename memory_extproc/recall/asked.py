@@ -222,7 +222,7 @@ def _is_role(word: str) -> bool:
 RELEVANCE = 0.9  # of memories that a lookup found; a client may set its threshold above it
 _WEIGHTY = frozenset({"identity", "work", "people", "health"})
 _VALUES = 3  # of such an attribute in a round
-_NAME_OR_PEOPLE = ATTRIBUTES.mask(["name"]) | ATTRIBUTES.in_groups({"people"})
+_NAME_OR_PEOPLE = ATTRIBUTES.mask(["name", "things"]) | ATTRIBUTES.in_groups({"people"})
 _LAST = 1 << 62  # behind all attributes
 
 

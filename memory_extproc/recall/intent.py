@@ -23,7 +23,7 @@ from memory_extproc.text.attributes import ATTRIBUTES, LexiconError, any_of, com
 from memory_extproc.text.dates import Span, asked_of, impossible_day, period_asked_for
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import about_caller, relation_words
-from memory_extproc.text.words import UNSPACED, fold, sentences
+from memory_extproc.text.words import UNSPACED, fold, rarity, sentences
 
 LONGEST = 600  # characters; a longer message gives a task, or tells a story
 _MOST_SENTENCES = 6
@@ -109,6 +109,7 @@ class IntentLexicon:
         languages = dict(parsed)
         self.words = {key: frozenset(value.split()) for key, value in languages.pop("words", {}).items()}
         self.patterns = {key: compile_pattern(one, key) for key, one in languages.pop("patterns", {}).items()}
+        self._world = {key: any_of(value, f"world.{key}") for key, value in languages.pop("world", {}).items()}
         self._domains = [_domain(one) for one in languages.pop("domain", ())]
         self._unspaced = _language("unspaced", languages.pop("unspaced", {}))
         self._languages = [_language(name, section) for name, section in languages.items()]
@@ -147,7 +148,8 @@ class IntentLexicon:
         if any(map(_UNSPACED.match, words)):
             return self._of_unspaced(fold(sentence), words)
         joined, there = " ".join(words), {part for word in words for part in (word, *word.split("-"))}
-        for language in self._languages:
+        # "me" is English and Spanish: the language with most of the words goes first.
+        for language in sorted(self._languages, key=lambda one: -len(there & (one.speaks | one.mine))):
             if not language.speaks.isdisjoint(there):
                 found = list(_Question(self, language, sentence, words, joined, today).intents())
                 if found:
@@ -180,9 +182,28 @@ class IntentLexicon:
             return [replace(first, subject=" ".join(rest), words=rest, latest=False)]
         return []
 
-    def asks_of_class(self, asked: str) -> bool:
-        """Whether the question is about anything of a class ("what is a mortgage"), not about a known thing."""
-        return self.patterns["of_a_class"].search(" ".join(plain_words(asked[:LONGEST]))) is not None
+    def asks_of_world(self, asked: str, known: Sequence[str]) -> bool:
+        """Whether the question or task is about the world ("what is a mortgage?"). *known*: texts of the owner that
+        the search has for it: one with its names and most of its words makes it a question about these."""
+        joined = _FOR_WHOM.sub(r"\1 ", " ".join(plain_words(asked[:LONGEST])))
+        words = joined.split()
+        if self._of_world("how_to", joined):
+            return not any(_has_most(asked, one, _ENOUGH_OF_STEPS) for one in known)
+        own = (self.words["own"] | self.words["possessive"] | self.words["again"]).intersection(words)
+        if own and not (own == {"soy"} and words[0] in {"how", "what"}):  # the bean, not the Spanish for "I am"
+            return False
+        if self._of_world("always", joined):
+            return True
+        names, there = names_in(asked), frozenset(words)
+        return self._of_world("unless_known", joined) and not any(
+            names <= called and called & there and _has_most(asked, one)
+            for one in known
+            for called in (names_in(one),)
+        )
+
+    def _of_world(self, name: str, joined: str) -> bool:
+        pattern = self._world.get(name)
+        return pattern is not None and pattern.search(joined) is not None
 
     def asks_of_past(self, asked: str, reading: Reading) -> bool:
         """Whether former values are part of the answer."""
@@ -200,9 +221,22 @@ class IntentLexicon:
         return next((one for one in self._domains if one.name == name), None)
 
 
+_FOR_WHOM = re.compile(r"^(\w+) (?:me|us|mir|uns|moi|nous) ")  # "write me a poem"
+# Shares of the content words of a question, rare words counting more.
+_MOST_OF_IT = 0.7
+_ENOUGH_OF_STEPS = 0.5
+
+
+def _has_most(asked: str, text: str, least: float = _MOST_OF_IT) -> bool:
+    wanted = content_stems(asked[:LONGEST])
+    return sum(map(rarity, wanted & content_stems(text))) >= least * sum(map(rarity, wanted))
+
+
 _OF_PAST = frozenset({Kind.PAST, Kind.DATED, Kind.AS_OF})
 _PLANS = ATTRIBUTES.mask(name for name, one in ATTRIBUTES.attributes.items() if one.group == "plans")
 _NAME = ATTRIBUTES.mask(["name"])  # "my sister's name" is no chain
+_HOME, _PLACED = ATTRIBUTES.mask(["home"]), ATTRIBUTES.mask(["job", "education"])
+_RESTRICTIONS = ATTRIBUTES.mask(["diet", "allergies"])
 _COMPANY = ATTRIBUTES.mask(["children"])  # "a trip with the kids"
 _PLURALS = frozenset({"children", "people", "kids", "haustiere", "hobbies"})
 _LONGEST_FOLLOW_UP = 8  # words
@@ -322,7 +356,7 @@ class _Question:
             and word.removesuffix("s") not in timing
             and word not in timing
             and word not in reporting
-            and not ATTRIBUTES.named_in([word]) & named
+            and not ATTRIBUTES.named_in([word]) & (named | _HOME if named & _PLACED else named)
             and content_stems(word)
         ]
 
@@ -366,7 +400,8 @@ class _Question:
             return
         if self._group("steps", "subject") and not ATTRIBUTES.asked_by(joined):
             return  # "how do I book a table" asks for no book
-        thing = self._group("listed", "thing")
+        restricts = ATTRIBUTES.asked_by(joined) & _RESTRICTIONS  # "which foods do I have to avoid" lists no foods
+        thing = "" if restricts else self._group("listed", "thing")
         if thing and self._is_plural(thing) and not people - set(thing.split()):
             yield Intent(Kind.LIST, subject=thing, attributes=ATTRIBUTES.named_in(thing.split()), words=words)
         if not self._is_mine():
@@ -375,10 +410,16 @@ class _Question:
             yield Intent(Kind.LIST, attributes=named, words=words, rest=rest)
         anchor = _anchor(self.words, self._words_for("possessive"), self._words_for("own"))
         chained = people and len(self._pattern("linking").findall(joined)) + len(people) >= _SHORTEST_CHAIN
-        if anchor and self._is_chain(people):
-            yield Intent(Kind.HOPS, subject=anchor, attributes=named, words=words, people=people)
+        several_steps = anchor and self._is_chain(people)
+        hops = Intent(Kind.HOPS, subject=anchor, attributes=named, words=words, people=people)
+        plainly = len(people) == 1 and not chained
+        plainly = plainly and not any(self._pattern(one).search(joined) for one in ("owned", "anchored"))
+        if several_steps and not plainly:
+            yield hops
         if named and days is None and len(rest) <= _MOST_BESIDE and not (chained and len(people) > 1):
             yield Intent(Kind.INDIRECT, attributes=named, words=words, people=people, rest=rest)
+        if several_steps and plainly:
+            yield hops
 
     def _is_chain(self, people: frozenset[str]) -> bool:
         """Whether the question goes over a person or a thing of the caller's to another memory, and is not about
@@ -391,8 +432,8 @@ class _Question:
 
     def _wants_all(self, named: int) -> bool:
         """Whether the question asks for all values of an attribute: "which allergies", "everything I planted"."""
-        if not self._words_for("all").isdisjoint(self.words):
-            return True
+        if not self._words_for("all").isdisjoint(self.words) or ATTRIBUTES.asked_by(self.joined) & _RESTRICTIONS:
+            return True  # "what must I not eat"
         naming = [word for word in self.words if ATTRIBUTES.named_in([word]) & named]
         several = any(word.endswith("s") and ATTRIBUTES.named_in([word.removesuffix("s")]) for word in naming)
         return several and not self._words_for("which").isdisjoint(self.words[:_NOUN_PHRASE])
@@ -420,7 +461,8 @@ class _Question:
             )
 
     def _attributes(self) -> int:
-        return ATTRIBUTES.named_in(self.words) | ATTRIBUTES.asked_by(self.joined)
+        named = ATTRIBUTES.named_in(self.words) | ATTRIBUTES.asked_by(self.joined)
+        return named & ~_HOME if named & _PLACED else named  # "in which city do I work"
 
     def _words_for(self, name: str) -> frozenset[str]:
         return self.lexicon.words[name]
@@ -453,7 +495,7 @@ def _anchor(words: Sequence[str], possessive: frozenset[str], own: frozenset[str
     for at, word in enumerate(words):
         if word in possessive:
             behind = words[at + 1 : at + 4]
-            related = [one for one in behind if relation_words([one])]
+            related = [relation for one in behind for relation in relation_words([one])]
             plain = [one for one in behind if one not in own]
             return (related or plain or [""])[0].removesuffix("'s").removesuffix("'")
     return ""
@@ -495,6 +537,7 @@ def _domain(section: Mapping[str, Any]) -> _Domain:
     )
     tasks = compile_pattern(section["tasks"], where) if "tasks" in section else None
     words = frozenset(plain_words(section.get("words", "")))
+    words |= frozenset().union(*(ATTRIBUTES.attributes[name].told for name in section.get("told", ())))
     return _Domain(str(section.get("name", "")), words, attributes, likings, of, tasks)
 
 

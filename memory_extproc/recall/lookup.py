@@ -70,6 +70,8 @@ _MOST_TOPICS = 12  # summaries of all conversations
 _ENOUGH = 0.6  # share of the question's words in a procedure
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
 _FULL = 16  # memories of an overview beside which no statement without an attribute is needed
+_RESTRICTIONS, _DISLIKES = ATTRIBUTES.mask(["diet", "allergies"]), ATTRIBUTES.mask(["dislikes"])
+_FOOD = ATTRIBUTES.mask(["food"])
 _PARTNER = ATTRIBUTES.mask(["partner"])
 _NAME = ATTRIBUTES.mask(["name"])
 _MOST_SAID = 20  # messages without a fact among them
@@ -209,8 +211,10 @@ async def _subject(asked: Asked) -> Lookup | None:
         told = await asked.telling(ATTRIBUTES.named_in(words))
         named = frozenset[str]().union(*(names_near(one, intent.people) for one in told))
         about = await asked.select(Selection(names=named)) if named else []
-        return asked.lookup(_each_once([*told, *facts_first(about)]), alone=True, all_of_it=True)
-    wanted = content_stems(intent.subject)
+        found = _each_once([*told, *facts_first(about)])
+        behind = await _continuing(asked, found, INTENTS.words["anaphora"])
+        return asked.lookup([*found, *behind], alone=True, all_of_it=True)
+    wanted = content_stems(" ".join(word for word in words if word not in INTENTS.words["epithets"]))
     if not wanted or len(wanted) > _MOST_OF_SUBJECT:  # more words name a single memory, which the ranking finds
         return None
     named_so = await asked.select(Selection(names=frozenset(words)))
@@ -220,7 +224,9 @@ async def _subject(asked: Asked) -> Lookup | None:
     names = {word for word in words if content_stems(word) and not ATTRIBUTES.named_in([word])}
     own = [one for one in having if said_by_owner(one)]
     stated = [one for one in own if wanted <= content_stems(one.content)]
-    definite = not INTENTS.words["articles"].isdisjoint(intent.words) and len(stated) >= _OFTEN
+    definite = not INTENTS.words["articles"].isdisjoint(intent.words) and (
+        len(stated) >= _OFTEN or any(_calls_own(one, wanted) for one in stated)
+    )
     if not (intent.mine or definite or any(names and names <= names_in(one.content) for one in own)):
         # "Ada Lovelace" is no name of the caller's, though there is an Ada.
         return Lookup(intent, (), alone=True) if _asks_who(intent) and len(words) > 1 else None
@@ -239,13 +245,42 @@ async def _subject(asked: Asked) -> Lookup | None:
     beside = [one for one in likely if said_by_owner(one) and one.source is not Source.SUMMARY]
     telling = await asked.telling(ATTRIBUTES.named_in(words)) if intent.mine else []
     own_facts = facts_first(filter(said_by_owner, having))
-    found = _each_once([*own_facts, *said, *having, *beside, *telling[:_MOST_BESIDE], *about[:_MOST_ABOUT]])
-    return asked.lookup(found, alone=True, all_of_it=True)
+    behind = await _continuing(asked, stated, INTENTS.words["anaphora"] | INTENTS.words["additive"])
+    found = [*own_facts, *said, *having, *behind, *beside, *telling[:_MOST_BESIDE], *about[:_MOST_ABOUT]]
+    return asked.lookup(_each_once(found), alone=True, all_of_it=True)
+
+
+def _calls_own(memory: Memory, wanted: frozenset[str]) -> bool:
+    """Whether *memory* calls the subject the caller's own ("my first paper", "we got a flat")."""
+    words = plain_words(memory.content)
+    own = INTENTS.words["own"] | INTENTS.words["possessive"]
+    return any(
+        content_stems(word) & wanted and not own.isdisjoint(words[max(0, at - _OWNED_WITHIN) : at])
+        for at, word in enumerate(words)
+    )
+
+
+async def _continuing(asked: Asked, found: Sequence[Memory], marks: frozenset[str]) -> list[Memory]:
+    """The caller's next messages behind those in *found* that go on about the same, as one of the words *marks*
+    shows: "she likes poetry", "maybe also Ghent"."""
+    rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources)
+    own = {(one.owner, one.session, one.seq): one for one in rows if one.role is Role.USER and one.session}
+    behind: dict[str, Memory] = {}
+    for one in found:
+        for step in range(1, _MOST_CONTINUING + 1):
+            after = own.get((one.owner, one.session, one.seq + _TURN * step))
+            if after is None or marks.isdisjoint(plain_words(after.content)):
+                break
+            behind.setdefault(after.id, after)
+    return list(behind.values())
 
 
 _MOST_ABOUT = 2  # summaries of a subject
 _MOST_BESIDE = 6  # memories that tell what a word of the subject names
 _OFTEN = 2  # statements by which a subject is known
+_OWNED_WITHIN = 4  # words, from "my" to the thing
+_MOST_CONTINUING = 3
+_TURN = 2  # places of a conversation from a message of the caller to the next
 
 
 def _asks_who(intent: Intent) -> bool:
@@ -266,10 +301,12 @@ async def _past(asked: Asked) -> Lookup | None:
         of_subject = _past_subject(asked, summaries)
         advised = INTENTS.patterns["advised"].search(" ".join(intent.words))
         advice = await _advice(asked) if advised else []
-        behind, opens = (of_subject.memories, of_subject.opens) if of_subject else ((), False)
         if not advice:
             return of_subject
-        return asked.lookup(_each_once([*advice, *behind]), alone=True, all_of_it=True, opens=opens)
+        behind, opens = (of_subject.memories, of_subject.opens) if of_subject else ((), False)
+        there = {(one.owner, one.session) for one in advice}
+        beside = [one for one in behind if (one.owner, one.session) in there] or behind
+        return asked.lookup(_each_once([*advice, *beside]), alone=True, all_of_it=True, opens=opens)
     by_time = sorted(summaries, key=last_said, reverse=True)
     if by_time and not (intent.latest or intent.earliest) and intent.days is None:
         return asked.lookup(by_time[:_MOST_TOPICS], alone=True, all_of_it=True)
@@ -370,6 +407,10 @@ async def _days(asked: Asked) -> Lookup | None:
     said = narrow or said
     own = asked.once(facts_first(one for one in said if one.role is not Role.ASSISTANT), ATTRIBUTES.every)
     answers = [one for one in said if one.role is Role.ASSISTANT]
+    if not INTENTS.patterns["both_spoke"].search(" ".join(asked.intent.words)):
+        # A statement tells itself; a question is not stored, so that its answer tells of it.
+        stated = {(one.owner, one.session, one.seq + 1) for one in own}
+        answers = [one for one in answers if (one.owner, one.session, one.seq) not in stated]
     return asked.lookup([*own, *answers], alone=True, all_of_it=True)
 
 
@@ -378,6 +419,11 @@ async def _list(asked: Asked) -> Lookup | None:
     found = asked.fitting(await asked.telling(intent.attributes), intent.attributes) if intent.attributes else []
     if intent.rest:
         found = having_most(intent.rest, found)
+    if intent.attributes & _RESTRICTIONS:  # what a person dislikes to eat is no diet, and is avoided, too
+        disliked = await asked.telling(_DISLIKES)
+        found += [
+            one for one in disliked if asked.tells_by_words(one) & _FOOD and asked.tells_by_words(one) & _DISLIKES
+        ]
     wanted = content_stems(intent.subject)
     said = [one for one in asked.searched if said_by_owner(one.memory) and one.memory.source is not Source.SUMMARY]
     found += [one.memory for one in said if wanted and wanted <= content_stems(one.memory.content)]
@@ -385,6 +431,7 @@ async def _list(asked: Asked) -> Lookup | None:
     passing = [one.memory for one in said if one.relevance >= asked.wish.threshold]
     if intent.attributes and not intent.attributes & ATTRIBUTES.of_others:
         passing = [one for one in passing if about_self(one)]
+    found += await _continuing(asked, _each_once([*found, *passing]), INTENTS.words["additive"])
     ordered = _each_once([*facts_first(_each_once(found)), *passing])
     return asked.lookup(asked.once(ordered, intent.attributes), alone=True, all_of_it=True)
 

@@ -49,7 +49,7 @@ from memory_extproc.ports import (
     SignalClassifier,
     TurnLearner,
 )
-from memory_extproc.recall.asked import Lookup
+from memory_extproc.recall.asked import Lookup, said_by_owner
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_answers, with_corrections, without_former
 from memory_extproc.recall.examples import IntentExamples
@@ -75,7 +75,7 @@ from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.topic_context import Ongoing, Threads, with_threads
 from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
 from memory_extproc.text import dates
-from memory_extproc.text.intents import asks, content_stems
+from memory_extproc.text.intents import asks, content_stems, polite
 from memory_extproc.text.persons import about_caller
 from memory_extproc.text.words import sentences
 
@@ -575,15 +575,16 @@ class Recaller:
         )
 
     def _is_general(self, wish: RecallRequest, found: _Found) -> bool:
-        """Whether the question is about the world: not about the caller, of no kind, and no candidate that passes
-        the threshold has half of its words or a name in it."""
-        if found.lookup or found.reading.intents or not wish.threshold or self._lookups is None or wish.earlier:
+        """Whether the message only thanks, or is about the world: by its form, or because it is not about the
+        caller, of no kind, and no candidate that passes the threshold has half of its words or a name in it."""
+        if found.lookup or not wish.threshold or self._lookups is None:
             return False
-        if about_caller(wish.question):
-            return False
-        if self._intents.asks_of_class(wish.question):
-            return True
         passing = reaching(found.candidates, wish.threshold, on_cosine=self._limits.threshold_on_cosine)
+        said = [one.memory.content for one in passing if said_by_owner(one.memory)]
+        if polite(wish.question) or self._intents.asks_of_world(wish.question, said):
+            return True
+        if found.reading.intents or wish.earlier or about_caller(wish.question):
+            return False
         names, words = names_in(wish.question), content_stems(wish.question)
         return not any(
             names & names_in(one.memory.content) or 2 * len(words & content_stems(one.memory.content)) >= len(words)

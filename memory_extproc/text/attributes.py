@@ -145,8 +145,13 @@ class AttributeLexicon:
         return found
 
     def things(self, words: Iterable[str], mask: int) -> frozenset[str]:
-        """The words in *words*, in the singular, by which questions and statements name a thing of an attribute."""
-        names = [one.asks & one.told for one in self.attributes.values() if one.distinct and one.bit & mask]
+        """The words in *words*, in the singular, by which questions and statements name a thing of an attribute,
+        without the word for all of them ("pets")."""
+        names = [
+            (one.asks & one.told) - {one.name, one.name.removesuffix("s")}
+            for one in self.attributes.values()
+            if one.distinct and one.bit & mask
+        ]
         bare = {word.removesuffix("'s") for word in words}
         return frozenset(word.removesuffix("s") for several in names for word in several & bare)
 

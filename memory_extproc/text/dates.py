@@ -291,7 +291,7 @@ _WAS = re.compile(
 )
 # No date, and yet about a time that is over.
 _BEFORE = re.compile(
-    r"""(?x)\b(?:used\s+to|did\s+(?:i|we)\s+use\s+to|previous(?:ly)?|former(?:ly)?|originally|at\s+first|back\s+then|back\s+in
+    r"""(?x)\b(?:used\s+to|did\s+(?:i|we)\s+use\s+to|previous(?:ly)?|former(?:ly)?|originally|initially|at\s+first|to\s+begin\s+with|back\s+then|back\s+in
       |in\s+the\s+past|earlier\s+on
       |(?:was|were|did|had)\b.{0,60}\b(?:before|earlier|until|back)|(?:my|our)\s+(?:old|last|first|prior)\s+\w+
       |history\s+of\s+(?:my|our)|how\s+(?:has|have|did)\b.{0,60}\bchanged?|over\s+(?:time|the\s+years)
@@ -322,6 +322,21 @@ _READ_FOR_PERIOD = 400  # characters
 _AROUND = 30  # days before or after a feast that "before Christmas" means
 _LATELY = 14  # days
 _WEEK = 7
+_SHORTEST_MONTH, _LONGEST_MONTH = 28, 31  # days
+# Words for a week of a month, by their places in it (of the last: -1), and for its other parts: first and last day,
+# counted from 0.
+_WEEKS_OF_MONTH = {
+    frozenset({"first", "erste", "ersten", "premiere", "primera"}): 0,
+    frozenset({"second", "zweite", "zweiten", "deuxieme", "segunda"}): 1,
+    frozenset({"third", "dritte", "dritten", "troisieme", "tercera"}): 2,
+    frozenset({"last", "letzte", "letzten", "derniere", "ultima"}): -1,
+}
+_PARTS_OF_MONTH = {
+    frozenset({"beginning", "anfang", "debut", "principios", "comienzos", "inicios"}): (0, 9),
+    frozenset({"middle", "mid", "mitte", "milieu", "mediados"}): (8, 20),
+    frozenset({"end", "ende", "fin", "finales"}): (20, 30),
+}
+_WEEKS = frozenset({"week", "woche", "semaine", "semana"})
 _FEASTS = {
     word: line.split()[0]
     for line in PHRASES["feasts"].strip().splitlines()
@@ -369,8 +384,23 @@ def period_asked_for(question: str, today: date) -> Span | None:
         spans = days_asked_for(beginning, today)
         if not spans:
             return None
-        named = min(first for first, _ in spans), max(last for _, last in spans)
+        named = _part_of_month(words, (min(first for first, _ in spans), max(last for _, last in spans)))
         return _shift([word for word in words if word != "vor"], named, today)  # "vor drei Tagen": three days ago
+    return named
+
+
+def _part_of_month(words: list[str], named: Span) -> Span:
+    """The part of *named*, where it is a month and *words* name a part: "mid-May", "the first week of"."""
+    if not _SHORTEST_MONTH <= named[1] - named[0] + 1 <= _LONGEST_MONTH:
+        return named
+    if not _WEEKS.isdisjoint(words):
+        for ordinal, at in _WEEKS_OF_MONTH.items():
+            if not ordinal.isdisjoint(words):
+                first = named[0] + at * _WEEK if at >= 0 else named[1] - _WEEK + 1
+                return first, first + _WEEK - 1
+    for part, (first, last) in _PARTS_OF_MONTH.items():
+        if not part.isdisjoint(words):
+            return named[0] + first, min(named[1], named[0] + last)
     return named
 
 

@@ -115,6 +115,7 @@ def mentioned_words(question: str) -> frozenset[str]:
 def relation_words(words: Iterable[str]) -> frozenset[str]:
     """The words in *words*, folded and without accents, that name a relation: "sister", "manager"."""
     bare = (word.removesuffix("'s").removesuffix("'") for word in words)
+    bare = (word if word in _RELATIONS else word.removesuffix("s") for word in bare)  # "meines Bruders"
     return frozenset(word for word in bare if word in _RELATIONS and word not in _NO_RELATIONS)
 
 
@@ -161,7 +162,7 @@ _BEGINS_NO = re.compile(
 )
 # Words of texts that may renew an earlier statement.
 _ANEW = re.compile(
-    r"""(?x)\b(?: actually | instead | rather | no\s+longer | not\s+any\s*more | cancell?ed
+    r"""(?x)\b(?: actually | instead | (?<!would\ )(?<!'d\ )rather | no\s+longer | not\s+any\s*more | cancell?ed
       | (?:is|are|'s|'re)\s+now
       | now\s+(?:at|on|in|is|it's)
       | (?:moved|changed|pushed|postponed|rescheduled|shifted|switched|raised|lowered|updated|brought)\b

@@ -120,18 +120,3 @@ def test_a_question_read_for_its_attribute_wants_one_all_or_the_former_value(ask
     [intent] = INTENTS.read_as(asked, Kind.INDIRECT, "", TODAY, ATTRIBUTES.every).intents
     assert (intent.kind, intent.alike) == (kind, True)
     assert not INTENTS.read_as("who wrote Dracula?", Kind.INDIRECT, "", TODAY, ATTRIBUTES.every).intents
-
-
-@pytest.mark.parametrize(
-    ("asked", "of_class"),
-    [
-        ("So what's a mortgage?", True),
-        ("how many ounces are in a pound", True),
-        ("what is the mortgage", False),
-        ("what is a good time for my dentist", False),
-    ],
-)
-def test_a_question_about_anything_of_a_class_is_told_from_one_about_a_known_thing(
-    asked: str, of_class: bool
-) -> None:
-    assert INTENTS.asks_of_class(asked) is of_class

@@ -101,6 +101,46 @@ def test_statements_tasks_and_questions_about_the_world_are_of_no_kind(words: st
     assert kind_of(words) is None or "am I" in words
 
 
+TOLD = (
+    "Chloe plays the cello until midnight.",
+    "Our billing service is called Atlas.",
+    "Tre studies at Howard.",
+    "To deploy atlas: run make release, then tag the build.",
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "of_world"),
+    [
+        ("So what's a mortgage?", True),
+        ("how many ounces are in a pound", True),
+        ("How does seagrass store carbon?", True),
+        ("How do you play the cello?", True),
+        ("what are isotopes", True),
+        ("who founded Howard University?", True),
+        ("How is soy sauce made?", True),
+        ("what is the population of Toronto", True),
+        ("write me a limerick about a dog", True),
+        ("how do I weld aluminium?", True),
+        ("¿Cómo se toca el violín?", True),
+        ("Comment devient-on plombier ?", True),
+        ("Wie wird man Steuerberaterin?", True),
+        ("what is the mortgage", False),
+        ("what is a good time for my dentist", False),
+        ("what is Atlas", False),
+        ("who is Chloe?", False),
+        ("how do I deploy atlas?", False),
+        ("how does booking the court work again?", False),
+        ("when does the repair begin?", False),
+        ("What does Mei want to study?", False),
+        ("write a poem for my sister", False),
+        ("Wie heißt mein Hund?", False),
+    ],
+)
+def test_a_question_about_the_world_is_told_from_one_about_what_the_caller_said(asked: str, of_world: bool) -> None:
+    assert INTENTS.asks_of_world(asked, TOLD) is of_world
+
+
 def test_a_follow_up_is_read_with_the_message_before_it() -> None:
     assert kind_of("and last week?", ["what did I tell you yesterday?"]) is Kind.DATED
     assert kind_of("and my flights?", ["list my allergies"]) is Kind.LIST

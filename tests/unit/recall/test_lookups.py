@@ -149,6 +149,37 @@ async def test_standing_wishes_bear_on_what_is_to_be_written_and_on_nothing_else
         assert of_code.content not in block
 
 
+async def test_a_subject_has_what_the_caller_said_next_about_it(desk: Desk) -> None:
+    texts = ("There is this girl Simone in my class.", "She likes poetry.", "I need new running shoes.")
+    said = [a_message(text, session="s9", seq=2 * at) for at, text in enumerate(texts)]
+    await desk.remember(*said)
+    block = (await desk.ask("what do you know about Simone?")).block
+    assert [one.content in block for one in said] == [True, True, False]
+
+
+async def test_a_day_has_what_the_caller_said_and_no_answers_to_it(desk: Desk) -> None:
+    place: dict[str, Any] = {"session": "s9", "created_at": later(days=3)}
+    trap = a_message("Put a tilting trap for the mouse in the pantry.", role=Role.ASSISTANT, seq=1, **place)
+    kayak = a_message("I bought a blue kayak.", seq=2, **place)
+    slowly = a_message("Great, take it slowly.", role=Role.ASSISTANT, seq=3, **place)
+    await desk.remember(trap, kayak, slowly)
+    block = (await desk.ask("What did I tell you yesterday?")).block
+    # The answer to a question stays, for a question itself is never shown.
+    assert [one.content in block for one in (trap, kayak, slowly)] == [True, True, False]
+    assert slowly.content in (await desk.ask("What did we talk about yesterday?")).block
+
+
+async def test_what_the_caller_does_not_eat_has_allergies_diet_and_dislikes(desk: Desk) -> None:
+    diet = a_message("I can't do dairy.", session="s9")
+    dislikes = [
+        a_message(text, session="s9", seq=seq) for seq, text in ((2, "I hate olives."), (4, "I hate flying."))
+    ]
+    await desk.remember(diet, *dislikes)
+    block = (await desk.ask("Which foods do I have to avoid?")).block
+    wanted = [one.content in block for one in (PEANUTS, SHELLFISH, diet, *dislikes)]
+    assert wanted == [True, True, True, True, False]
+
+
 async def test_a_fact_answers_although_a_message_tells_the_attribute_in_passing(desk: Desk) -> None:
     passing = a_message("Things to work in: where I work as a climber and my work for the club.", session="s9")
     await desk.remember(passing)

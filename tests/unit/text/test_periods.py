@@ -25,6 +25,10 @@ SUNDAY = date(2026, 11, 22)
         ("what did we eat at Easter", date(2026, 4, 5), date(2026, 4, 5)),
         ("what am I doing on Thanksgiving, what is planned", date(2026, 11, 26), date(2026, 11, 26)),
         ("what did I say since March", date(2026, 3, 1), date(2026, 11, 22)),
+        ("what happened in the middle of October", date(2026, 10, 9), date(2026, 10, 21)),
+        ("Was habe ich Ende Oktober erzählt", date(2026, 10, 21), date(2026, 10, 31)),
+        ("what did I say in the first week of October", date(2026, 10, 1), date(2026, 10, 7)),
+        ("what did I say in October about my last job", date(2026, 10, 1), date(2026, 10, 31)),
         ("on 19 November", date(2026, 11, 19), date(2026, 11, 19)),
     ],
 )
