@@ -120,7 +120,22 @@ def _likeness_of_values(fact: Fact, found: Hit) -> FactRelation:
         return FactRelation.SAME
     if (detailed := _detail(fact, there)) is not None:
         return detailed
+    if _counts_anew(fact.value, str(named["value"])):
+        return FactRelation.CHANGED
     return FactRelation.CHANGED if fact.exclusive or found.cosine >= ALIKE else FactRelation.OTHER
+
+
+def _counts_anew(one: str, other: str) -> bool:
+    """Whether the values are other numbers of the same: "two cats" and "three cats"."""
+    here, there = fold(one).split(), fold(other).split()
+    return (
+        len(here) > 1 and here[0] != there[0] and here[1:] == there[1:] and _COUNTS.issuperset((here[0], there[0]))
+    )
+
+
+_COUNTS = frozenset(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]) | set(
+    map(str, range(2, 100))
+)
 
 
 def _detail(fact: Fact, there: Memory) -> FactRelation | None:

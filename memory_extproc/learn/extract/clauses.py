@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Flag, auto
 from importlib.resources import files
+from itertools import chain
 from typing import Any
 
 from memory_extproc.text.words import fold
@@ -41,18 +42,22 @@ _SUBJECTS = (
     r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|(?:people|everyone|everybody|friends|they\s+all)\s+calls?|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
     r"|yo|mi|mis|me\s+llamo)\b"
 )
-_PRONOUNS = r"(?:he|she|they|his|her|il|elle|ella)(?='|\s)"
+_PRONOUNS = r"(?:he|she|they|his|her|their)(?='|\s)"
+# "Kuba is nine and Ola has ...": a name with a verb begins a clause
+_BY_NAME = (
+    rf"{_NAME}(?=(?:'s)?\s(?:is|was|has|lives|works|plays|loves|hates|likes|can't|goes|turns|turned|doesn't|wants|speaks"
+    r"|only)\s|'s\s(?:an?|\d|allergic|scared|the)\b)"
+)
 _CONNECTORS = rf"(?:{_GRAMMAR['connectors']})"
 _ADVERB = rf"(?:(?:{_GRAMMAR['adverbs']})[\s,]+)"
 _FRONT = r"(?:(?:in|at|on|during|after|before)\s+(?:[\w-]+\s+){1,3}(?=(?:i|we)\b))"
 _CLAUSE = re.compile(
-    rf"\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?{_ADVERB}?(?={_FRONT}?(?:{_SUBJECTS}|{_PRONOUNS})|\u6211)"
+    rf"(?:\s*,|\s+(?:and|but|while))\s+(?={_BY_NAME})|\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?{_ADVERB}?(?={_FRONT}?(?:{_SUBJECTS}|{_PRONOUNS})|\u6211)"
     rf"|\s+{_CONNECTORS}\s+{_ADVERB}?(?={_FRONT}?(?:{_SUBJECTS}|{_PRONOUNS}))|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*|\s*;\s*"
     rf"|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)"
     r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)(?<!\sjust)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
-    rf"|\s*,\s+(?=(?:it's|it\s+is|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"
-    rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']})\b)",
+    rf"|\s*,\s+(?=(?:it's|it\s+is|{_GRAMMAR['doubts']})\b)",
     re.IGNORECASE,
 )
 _SHARED = re.compile(
@@ -81,7 +86,9 @@ _HEDGED = re.compile(
 _THE_ONE = re.compile(r"^i(?:'m|\s+am)\s+the\s+one\s+(?:who|that)(?:'s)?\s+", re.IGNORECASE)
 _TRAILING = re.compile(
     r"(?:[\s,]+(?:by the way|i'm afraid|i am afraid|just so you know"
-    r"|you know|does that matter|if that (?:helps|matters)|obviously"
+    r"|you know|does that matter|obviously|funnily enough|for what it's worth|mind you"
+    r"|if (?:that|it) (?:helps|matters|makes a difference|counts|changes anything)(?: for [\w ]{1,30})?"
+    r"|i should (?:have (?:said|mentioned)|say|add|mention)|in case (?:you|that|it|anyone)\b[^,;]{0,60}"
     r"|unfortunately|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$",
     re.IGNORECASE,
 )
@@ -115,7 +122,7 @@ _OF_MINE = re.compile(
     r"(?:^|(?<=[,;] )|(?<=\band ))(?:the\s+(?P<who>kids|children|twins|youngest|oldest|eldest|in-laws|grandkids"
     r"|grandchildren|(?:old |young |little )?(?:dog|cat|puppy|kitten|wife|husband|missus)|boyfriend|girlfriend)"
     r"|(?P<elder>mum|mom|dad|grandma|grandpa|granny|nana|papa|mama))"
-    r"(?=,\s+(?-i:[A-Z])[a-z]+,|\s+(?:is|are|was|has|have|had|lives?|works?|just|starts?|go|goes|turns?|turned|loves?|hates?|likes?|can't|don't|doesn't)\b|'s\s)",
+    r"(?=,\s+(?-i:[A-Z])[a-z]+,|\s+(?:is|are|was|has|have|had|lives?|works?|just|starts?|go|goes|turns?|turned|loves?|hates?|likes?|can't|don't|doesn't|won't|refuses?)\b|'s\s)",
     re.IGNORECASE,
 )
 # "my boss, Helga, hates ...", "Helga, my boss, hates ..." and "Helga is my boss"
@@ -157,6 +164,8 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
                 continue  # of people whom the caller only names, lasting things alone
         elif _IT.match(bare):
             bare = people.put_for_it(bare)
+        elif people.knows(bare.partition(" ")[0].removesuffix("'s")):
+            bare = f"my {BY_NAME}{bare}"
         elif people.by_name and (alone := _ABOUT_A_PERSON.match(bare)) is not None and _is_name(alone["name"]):
             bare = f"my {BY_NAME}{alone['name']}{bare[alone.end() :]}"
         if not bare:
@@ -196,8 +205,10 @@ def _one_by_one(clause: str) -> list[str]:
 class People:
     """The people of a conversation, as *relations* of the caller by name, and the latest for each pronoun."""
 
-    def __init__(self, relations: Mapping[str, str] | None = None) -> None:
+    def __init__(self, relations: Mapping[str, str] | None = None, names: Iterable[str] = ()) -> None:
+        """*names* are people of the caller's whose relation is not known."""
         self._relations = dict(relations or {})
+        self._names = frozenset(names)
         self.by_name = True  # a name without a relation counts as a person: in short texts
         self._latest: dict[str, str] = {}
         self._thing = ""  # of the caller's, that "it" means
@@ -251,11 +262,16 @@ class People:
                 if person
                 else clause
             )
-        if not person or said in {"his", "her"}:
+        if not person or said in _MEANT:
+            if re.match(r"\w+ names?\b", clause):  # a name that is corrected is no part of the new one
+                person = re.sub(rf" {_NAME}$", "", person)
             return _PRONOUN.sub(f"{person}'s", clause, count=1) if person else ""
         return _PRONOUN_IS.sub(
             lambda found: f"{person}{(found['has'] and ' has') or (found['is'] and ' is') or ''}", clause
         )
+
+    def knows(self, name: str) -> bool:
+        return name in self._names
 
     def put_for_it(self, clause: str) -> str:
         """*clause* with the thing that its "it" means, where it says how large, when or where that is."""
@@ -273,10 +289,10 @@ class People:
         return sentence
 
 
-_MEANT = {"his": "he", "il": "he", "her": "she", "elle": "she", "ella": "she"}
+_MEANT = {"his": "he", "her": "she", "their": "they"}
 _PLURAL = frozenset(LISTS["plural"].split("|"))
 _PRONOUN_IS = re.compile(
-    r"^(?:he|she|il|elle|ella)\b(?:(?P<has>'s(?=\s(?:got|been|had|[a-z]+ed)\b))|(?P<is>'s))?", re.IGNORECASE
+    r"^(?:he|she)\b(?:(?P<has>'s(?=\s(?:got|been|had|[a-z]+ed)\b))|(?P<is>'s))?", re.IGNORECASE
 )
 _IT = re.compile(
     r"^it(?:'s|\s+is)\s+(?=(?:about\s+|only\s+|around\s+)?\d|(?:on|in|at|from|for|near)\s)", re.IGNORECASE
@@ -311,11 +327,11 @@ _FEMALE = frozenset(_GRAMMAR["female"].split())
 
 def _unfold(clause: str) -> str:
     """*clause* with its subject first: conjunctions go, and a date in front moves to the end."""
-    bare = _SUBORDINATE.sub("", clause)
+    bare = _TRAILING.sub("", _SUBORDINATE.sub("", clause))
     fronted = _FRONTED.match(bare)
     if fronted is not None:
         bare = f"{fronted['rest']} {fronted['when'][0].lower()}{fronted['when'][1:]}"
-    bare = _TRAILING.sub("", _HEDGED.sub(r"\g<who> ", _THE_ONE.sub("I ", bare)))
+    bare = _HEDGED.sub(r"\g<who> ", _THE_ONE.sub("I ", bare))
     return _with_dropped_subject(bare)
 
 
@@ -325,13 +341,15 @@ _DROPPED = tuple(
 )
 
 
+_ADVERBS = re.compile(rf"^{_ADVERB}+", re.IGNORECASE)
 _HERE_WITH_YOU = re.compile(r"\shere\b(?=,|$)")
 
 
 def _with_dropped_subject(clause: str) -> str:
     """Give "allergic to nuts" the subject of "I'm allergic to nuts": chats leave it out."""
+    bare = _ADVERBS.sub("", clause)
     for pattern, subject in _DROPPED:
-        if pattern.match(clause):
+        if pattern.match(clause) or (pattern.match(bare) and (clause := bare)):
             lower = clause[:1].lower() if clause[1:2].islower() else clause[:1]
             return f"{subject} {lower}{_HERE_WITH_YOU.sub('', clause[1:])}"
     return f"my {clause}" if _BARE_NOUN.match(clause) else clause
@@ -463,6 +481,8 @@ def join_enclosed(sentence: str) -> str:
     together: "Helga, my boss, hates mail" is "my boss Helga hates mail"."""
     if _OWNED.search(sentence) is None:
         return sentence
+    if (named := _IS_MINE.match(sentence)) is not None and not _is_name(named["name"]):
+        return sentence  # "She is my wife"
     for pattern, joined in (
         (_TOGETHER, "we "),
         (_OF_MINE, r"my \g<who>\g<elder>"),
@@ -486,6 +506,12 @@ _AGE = r"(?:,?\s\(?\d{1,2}\)?)?"
 _NAMED_PEOPLE = re.compile(
     rf"(?:{_OWN}|\b(?:the|have|had|'ve|have\s+got|'ve\s+got)\s+)(?:\w{{1,20}}\s+)?(?P<rel>{LISTS['plural']}|boys|girls)"
     rf"(?:\s+called|\s+named|\s+are|:|,|\s+[-\u2013\u2014])?\s+(?P<names>{_NAME}{_AGE}(?:,\s+{_NAME}{_AGE}){{0,5}},?\s+and\s+{_NAME})(?![\w-])",
+    re.IGNORECASE,
+)
+# "our designer Mireille": somebody by what they do
+_NAMED_ROLE = re.compile(
+    rf"{_OWN}(?P<role>(?:[a-z]+\s)?(?:{LISTS['words']['occupations']}|{LISTS['words']['agents']})),?\s+"
+    rf"(?P<name>{_NAMES})(?![\w-])",
     re.IGNORECASE,
 )
 _A_NAME = re.compile(_NAME)
@@ -528,7 +554,7 @@ _ASIDES = [
     for entry in LISTS["aside"]
 ]
 _MAY_STAND_ASIDE = re.compile(
-    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|sign|that\s+the)\b",
+    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|sign|that\s+the|i'm|i've)\b",
     re.IGNORECASE,
 )
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
@@ -574,7 +600,7 @@ _WITH_ROLE = re.compile(
 
 def _read_introductions(sentence: str) -> Iterator[str]:
     """People by role, things by kind, and appointments that a request names."""
-    for one in _WITH_ROLE.finditer(sentence):
+    for one in chain(_WITH_ROLE.finditer(sentence), _NAMED_ROLE.finditer(sentence)):
         if _is_name(one["name"]):
             yield f"there is in the role of {one['role']}: {one['name']}"
 
@@ -600,3 +626,27 @@ def _is_name(text: str) -> bool:
     words = fold(text).split()
     titled = len(words) > 1 and words[0].rstrip(".") in _TITLES
     return not _NO_NAMES.intersection(words[titled:]) and not words[-1].endswith("ly")
+
+
+# --- verbs ------------------------------------------------------------------------------------------
+_IRREGULAR = {"have": "has", "go": "goes", "do": "does", "am": "is", "are": "is", "'m": "is", "teach": "teaches",
+              "coach": "coaches", "watch": "watches", "can": "can", "can't": "can't", "don't": "doesn't",
+              "cannot": "can't"}  # fmt: skip
+_PAST_FORMS = frozenset(LISTS["past_forms"].split())
+
+
+def third_person(phrase: str) -> str:
+    """*phrase* with its first verb in the third person: "wake up at 5" is "wakes up at 5"."""
+    verb, space, rest = phrase.partition(" ")
+    lower = verb.lower()
+    if lower in _IRREGULAR:
+        verb = _IRREGULAR[lower]
+    elif (lower.endswith("ed") and lower != "need") or lower in _PAST_FORMS:
+        pass
+    elif lower and not lower.endswith("s"):
+        verb = (
+            f"{verb[:-1]}ies"
+            if lower.endswith("y") and lower[-2:-1] not in "aeiou"
+            else f"{verb}{'es' if lower.endswith(('ch', 'sh', 'ss', 'x', 'z', 'o')) else 's'}"
+        )
+    return verb + space + rest

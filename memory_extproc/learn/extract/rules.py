@@ -8,11 +8,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from memory_extproc.learn.extract.clauses import BY_NAME, LISTS, Begins, People, begins, begins_with_person, fill_in
+from memory_extproc.learn.extract.clauses import (
+    BY_NAME,
+    LISTS,
+    Begins,
+    People,
+    begins,
+    begins_with_person,
+    fill_in,
+    third_person,
+)
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
+from memory_extproc.learn.extract.languages import TRANSLATED, name_people
 from memory_extproc.learn.extract.statements import (
     drop_any_more,
     ends,
+    find_denial,
     find_endings,
     first_person_statements,
     keep_meant_text,
@@ -35,13 +46,9 @@ _TRAILING = re.compile(
 )
 _DANGLES = re.compile(r"\b(?:since|from|until|till|for|in|on|at|by|of|with|to)$", re.IGNORECASE)
 _LEADING = re.compile(r"^(?:called|named|now|currently|about|around|roughly|exactly)\s+", re.IGNORECASE)
+_NOT_THAT = re.compile(r",? not [^,]{1,30}$", re.IGNORECASE)  # "Hannah, not Anna"
 _MINE = re.compile(r"^(?:my|our)\s+", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
-_IRREGULAR = {"have": "has", "go": "goes", "do": "does", "am": "is", "are": "is", "'m": "is", "teach": "teaches",
-              "coach": "coaches", "watch": "watches", "can": "can", "can't": "can't",
-              "cannot": "can't"}  # fmt: skip
-_PAST_FORMS = frozenset(LISTS["past_forms"].split())
-
 _BEGINNINGS = (
     ("{who}", Begins.I | Begins.MY),
     ("(?:i|we)", Begins.I),
@@ -49,6 +56,7 @@ _BEGINNINGS = (
     ("(?:my|our) ", Begins.MY),
     ("my ", Begins.MY),
     ("answered ", Begins.OTHER),
+    (TRANSLATED, Begins.OTHER),
 )
 
 
@@ -105,7 +113,8 @@ class RulesExtractor:
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
         found = [self._make_procedure(turn, *made) for made in procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
-        people, stated = _people(known, before), stated_in_answer(before.answered if before else "", turn.asked)
+        people = _people(known, before)
+        stated = stated_in_answer(before.answered if before else "", turn.asked, people)
         people.note_each(stated)
         stated += first_person_statements(turn.asked, people)
         for clause in stated:
@@ -121,14 +130,22 @@ class RulesExtractor:
         return list({fact.content.casefold(): fact for fact in unique.values()}.values())
 
     def _match_statement(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
-        text = _BLANKS.sub(" ", clause).strip()
+        whole = _BLANKS.sub(" ", clause).strip()
+        text = whole.removeprefix(TRANSLATED)
         if (matched := self._match(text, known)) is not None and (matched[0].ends or not ends(text)):
             return self._fact(turn, matched, known, text)
         for as_it_was in find_endings(text):
             if (matched := self._match(as_it_was, known)) is not None and not matched[0].update:
                 return _end_fact(self._fact(turn, matched, known, text), matched[1])
+        as_denied, denies = find_denial(text)
+        if as_denied and (matched := self._match(as_denied, known)) is not None:
+            fact = self._fact(turn, matched, known, text)
+            who = _who(matched[1].groups.get("rel", "").strip())
+            return replace(fact, content=_of_them(f"{who} {denies}"), exclusive=False, ends=True)
         if (now := drop_any_more(text)) and (matched := self._match(now, known)) is not None:
             return self._fact(turn, matched, known, now)
+        if text != whole and not ends(text) and (matched := self._match(whole, known)) is not None:
+            return self._fact(turn, matched, known, text)
         return None
 
     def _match(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
@@ -258,6 +275,7 @@ def _capture(rule: Rule, matched: re.Match[str]) -> Captured:
     groups = {name: text or "" for name, text in matched.groupdict().items()}
     whole = groups.get("value", "")
     bare = whole if _DANGLES.search(cut := _TRAILING.sub("", whole)) else cut
+    bare = _NOT_THAT.sub("", bare) if rule.exclusive else bare
     value = _of_them(_LEADING.sub("", bare.strip(" ,.!;:\"'")))
     if "thing" in groups and matched.start("thing") == 0 and groups["thing"][1:].islower():
         groups["thing"] = groups["thing"].lower()  # the sentence begins with it
@@ -291,8 +309,8 @@ def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, s
         "to": f" to {value}" if value else "",
         "head": checks.head(value),
         "sort": "date" if any(character.isdigit() for character in value) else "place",
-        "does": _does(words.get("deed", "")),
-        "does_value": _does(value),
+        "does": third_person(words.get("deed", "")),
+        "does_value": third_person(value),
         "verb": _verb(words.get("aux", ""), words.get("deed", "")),
         "without": _without(words),
     }
@@ -351,24 +369,11 @@ def _verb(aux: str, deed: str) -> str:
         return f"has been {deed}"
     if bare in {"ve", "have", "has"}:
         return f"has {deed}"
-    return f"will {bare.partition(' ')[2]} {deed}".replace("  ", " ") if bare[:2] in {"wi", "ll"} else _does(deed)
-
-
-def _does(phrase: str) -> str:
-    """*phrase* with its first verb in the third person: "wake up at 5" is "wakes up at 5"."""
-    verb, space, rest = phrase.partition(" ")
-    lower = verb.lower()
-    if lower in _IRREGULAR:
-        verb = _IRREGULAR[lower]
-    elif (lower.endswith("ed") and lower != "need") or lower in _PAST_FORMS:
-        pass
-    elif lower and not lower.endswith("s"):
-        verb = (
-            f"{verb[:-1]}ies"
-            if lower.endswith("y") and lower[-2:-1] not in "aeiou"
-            else f"{verb}{'es' if lower.endswith(('ch', 'sh', 'ss', 'x', 'z', 'o')) else 's'}"
-        )
-    return verb + space + rest
+    return (
+        f"will {bare.partition(' ')[2]} {deed}".replace("  ", " ")
+        if bare[:2] in {"wi", "ll"}
+        else third_person(deed)
+    )
 
 
 def _without(words: Mapping[str, str]) -> str:
@@ -376,7 +381,7 @@ def _without(words: Mapping[str, str]) -> str:
     if verb.startswith("avoid"):
         return f"avoids {deed}".strip()
     if verb == "never":
-        return f"never {_does(deed)}"
+        return f"never {third_person(deed)}"
     return (
         f"{'won' if verb.startswith('won') else 'can'}'t {deed}"
         if verb[:3] in {"can", "won"}
@@ -387,6 +392,7 @@ def _without(words: Mapping[str, str]) -> str:
 _OF_PERSON = re.compile(
     rf"User's (?P<relation>{LISTS['relations']})(?: is (?P<name>[A-Z][a-z\u00df-\u00ff]+)$)?", re.IGNORECASE
 )
+_A_NAME = re.compile(r"[A-Z][a-z\u00df-\u00ff]+")
 _OWN = re.compile(r"^User's (?P<thing>.{2,60}?) is ")
 
 
@@ -407,6 +413,7 @@ def _people(known: Sequence[Fact], before: Turn | None) -> People:
     """The people named in *known* facts; a pronoun means the last person in the turn *before*."""
     named: dict[str, str] = {}
     people: list[str] = []
+    known_names: set[str] = set()
     for fact in known:
         relation = _OF_PERSON.match(fact.content)
         if relation is not None:
@@ -414,8 +421,11 @@ def _people(known: Sequence[Fact], before: Turn | None) -> People:
                 people.append(f"my {relation['relation']}")
             if relation["name"]:
                 named[relation["name"]] = relation["relation"]
-    found = People(named)
-    found.note_each([*(sentences(keep_meant_text(before.asked)) if before is not None else ()), *people])
+        if relation is not None:
+            known_names.update(_A_NAME.findall(fact.value))
+    found = People(named, known_names)
+    said = sentences(keep_meant_text(before.asked)) if before is not None else []
+    found.note_each([*(name_people(one) or one for one in said), *people])
     return found
 
 

@@ -26,6 +26,7 @@ from memory_extproc.learn.extract.clauses import (
     strip_openers,
     write_out,
 )
+from memory_extproc.learn.extract.languages import name_people, translate
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
 from memory_extproc.text.words import collapse_whitespace, fold, sentences, tokens
@@ -55,7 +56,7 @@ _MAIL = re.compile(
 _PLAYS = re.compile(
     r"""(?x)\b(?:pretend|role-?\s?play\w*|act\s+(?:as|like)|imagine|suppose|supposing|hypothetical\w*
           |let'?s\s+(?:say|pretend|imagine|assume)
-        |assume\s+(?:that\s+)?(?:i|my|you)|in\s+this\s+(?:scenario|story|game)|in\s+(?:my|the)\s+(?:novel|story
+        |assume\s+(?:that\s+)?(?:i(?!\s+(?:know|understand))|my|you)|in\s+this\s+(?:scenario|story|game)|in\s+(?:my|the)\s+(?:novel|story
         |game|book|screenplay|script)
         |you\s+are\s+(?:an?|the|my)\b|you're\s+(?:an?|my)\b|your\s+name\s+is|my\s+character
         |(?:just\s+)?(?:kidding|joking)|jk|april\s+fool\w*|stell\s+dir\s+vor|angenommen
@@ -93,7 +94,7 @@ _REPORTED = re.compile(
 # "..., she said" quotes the whole sentence.
 _REPORTED_WHOLE = re.compile(
     r"^(?:according\s+to|\w+(?:\s+\w+){0,2}\s+(?:said|says|told|asked|claims|thinks|insists|wrote)\b)"
-    r"|,\s+(?:\w+\s+){1,3}(?:said|says|wrote|claims|asked)\W*$|\b(?:quote|quoted|article)\b|\bsaid\s*:"
+    r"|,\s+(?!i\s+should\b)(?:\w+\s+){1,3}(?:said|says|wrote|claims|asked)\W*$|\b(?:quote|quoted|article)\b|\bsaid\s*:"
 )
 _BLANKS = re.compile(r"\s+")
 _CODE_LINE = re.compile(
@@ -152,6 +153,10 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     for sentence in sentences(write_out(bare.replace("\u2019", "'"))):
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
             continue
+        if translated := translate(sentence, people):
+            found.extend(translated)
+            people.note(name_people(sentence) or sentence)
+            continue
         found.extend(asides(sentence))
         if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."
             written = read_participle(read_profile(sentence))
@@ -188,7 +193,9 @@ def _split_statements(sentence: str, people: People) -> list[str]:
 
 # "I want to learn Norwegian" is no request, "make it 6" corrects
 _AMENDS = re.compile(
-    r"make\s+(?:it|that)\s+[^a-z]|(?:full\s+|first\s+)?name(?:'s|\s+is)\s"
+    r"(?:please\s+)?(?:always|never)\s+[a-z]|.{3,120}\s(?:always|everywhere|by\s+default|from\s+now\s+on|every\s+time)\b"
+    r"|(?:change|move|push|set|switch|bump|update|raise|lower|increase|reduce)\s+(?:it|that|this)\s+(?:(?:back|forward|up|down)\s+)?to\s"
+    r"|make\s+(?:it|that)\s+[^a-z]|(?:full\s+|first\s+)?name(?:'s|\s+is)\s"
     rf"|(?:i|we)\s+(?:really\s+)?(?:want|hope|plan)\s+{LISTS['words']['aims']}"
 )
 
@@ -317,6 +324,24 @@ def find_endings(clause: str) -> Iterator[str]:
             yield f"{who} {verb} {rest}".strip()
 
 
+# "I'm not allergic to nuts", "my sister doesn't live in Oslo": what may have been understood, and is not so
+_DENIAL = re.compile(
+    rf"{_WHO}(?:(?P<be>'m|'re|'s|\s+am|\s+are|\s+is)\s+not|\s+(?P<isnt>isn't|aren't)|\s+(?P<dont>don't|doesn't|do\s+not|does\s+not))"
+    rf"\s+(?:(?:actually|really|even)\s+)?(?P<rest>(?:(?<=not\s)|(?<=n't\s)|(?<=ly\s)|(?<=even\s))(?:allergic|intolerant|{LISTS['words']['traits']}|married|divorced|engaged|from|live|work\s+(?:at|for|as)|based)\b.*)",
+    re.IGNORECASE,
+)
+
+
+def find_denial(clause: str) -> tuple[str, str]:
+    """*clause* without its denial, and what it denies in the third person: "I'm vegan" and "is not vegan".
+    Both empty where it denies nothing that rules learn."""
+    one = _DENIAL.fullmatch(clause)
+    if one is None:
+        return "", ""
+    be = one["be"] or {"isn't": " is", "aren't": " are"}.get((one["isnt"] or "").lower(), "")
+    return f"{one['who']}{be} {one['rest']}", f"{'does not' if one['dont'] else 'is not'} {one['rest']}"
+
+
 def no_longer(content: str, who: str) -> str:
     """The fact *content* about *who* after its ending: "User no longer lives in Paris"."""
     own = f"{who} "
@@ -400,9 +425,34 @@ _LONGEST_FRAGMENT = 120  # characters; a longer answer needs no question to be u
 _ANSWERED = "answered "  # begins a clause that only rules for answers read
 
 
-def stated_in_answer(question: str, text: str) -> list[str]:
-    """The clauses that *text* states as the answer to *question*, the assistant's words before it."""
-    return read_confirmation(question) if confirms(text) else complete_fragment(question, text)
+def stated_in_answer(question: str, text: str, people: People | None = None) -> list[str]:
+    """The clauses that *text* states as the answer to *question*, the assistant's words before it; "their names"
+    are those of the *people* spoken of."""
+    if confirms(text):
+        return read_confirmation(question)
+    return complete_fragment(question, text, people) or (
+        [] if "?" in question[-_LAST_WORDS:] else read_correction(text)
+    )
+
+
+# "actually no, the 5th", "not the 3rd, the 4th": a value alone that takes the place of the one spoken of
+_CORRECTION = re.compile(
+    r"(?:(?:oh|ah|oops|hm+|no|nope|wait|sorry|actually|rather|correction|scratch that|i mean|i meant|make that"
+    r"|well)\b[\s,.:!\u2013\u2014-]*){1,5}(?:not [^,]{1,20}, (?:but |it's )?)?"
+    r"(?P<value>(?:on |in |at |the )*[^\s,.!?][^,.!?]{0,30})[.!]*"
+    r"|not (?:on )?the [^,]{1,20}, (?:but |it's )?(?P<other>[^,.!?]{1,30})[.!]*",
+    re.IGNORECASE,
+)
+
+
+def read_correction(text: str) -> list[str]:
+    """*text* as "it's now" with the value alone that it puts in the place of another."""
+    one = _CORRECTION.fullmatch(" ".join(text.replace("\u2019", "'").split())[: _LONGEST_FRAGMENT + 1])
+    value = (one["value"] or one["other"]) if one is not None else ""
+    return [f"it's now {value}"] if any(map(str.isdigit, value)) or _CALENDAR.search(value) else []
+
+
+_CALENDAR = re.compile(rf"\b(?:{LISTS['words']['days']}|{LISTS['words']['months']}|noon|midnight)\b", re.IGNORECASE)
 
 
 _CONFIRMS = re.compile(
@@ -473,7 +523,7 @@ _LEADING_NO = re.compile(r"\A(?:no|kein\w*|pas de|sin)\s+", re.IGNORECASE)
 _MOST_ITEMS = 8
 
 
-def complete_fragment(question: str, text: str) -> list[str]:
+def complete_fragment(question: str, text: str, people: People | None = None) -> list[str]:
     """Complete *text*, a fragment, with the words of the only question in *question*."""
     first, *_ = [*sentences(text.strip()), ""]
     asked = [one for one in sentences(question[-_LAST_WORDS:]) if one.endswith("?")]
@@ -485,14 +535,18 @@ def complete_fragment(question: str, text: str) -> list[str]:
     folded = fold(asked[0].replace("\u2019", "'"))
     for pattern, needs, entry in _QUESTIONS:
         if (one := pattern.search(folded)) is not None and (
-            found := list(_clauses(one.groupdict(""), needs, entry, fragment))
+            found := list(_clauses(one.groupdict(""), needs, entry, fragment, people))
         ):
             return found
     return []
 
 
 def _clauses(
-    groups: Mapping[str, str], needs: re.Pattern[str], entry: Mapping[str, str], fragment: str
+    groups: Mapping[str, str],
+    needs: re.Pattern[str],
+    entry: Mapping[str, str],
+    fragment: str,
+    people: People | None,
 ) -> Iterator[str]:
     """The clauses of *entry*, or of its denial where *fragment* says that there is none."""
     whose = groups.get("whose", "")
@@ -509,6 +563,6 @@ def _clauses(
     elif needs.match(fold(head)):
         several = "names" in entry and all(_ONE_NAME.fullmatch(item.strip()) for item in _ITEMS.split(fragment))
         words["value"] = fragment if several else head
-        yield from first_person_statements(entry["clause"].format_map(words))
+        yield from first_person_statements(entry["clause"].format_map(words), people)
         if "plainly" in entry:
             yield f"{_ANSWERED}{entry['plainly'].format_map(words)}"

@@ -66,6 +66,27 @@ async def test_detail_told_first_and_learned_last_still_stands_in_for_the_less_d
         assert await recallable(store, Source.RULES) == ["User works as a nurse at the Riverside Hospital"]
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (["I have two cats", "I have three cats now"], ["User has three cats"]),
+        (["I'm allergic to nuts", "I'm not allergic to nuts"], ["User is not allergic to nuts"]),
+        (["I'm vegetarian", "I'm not vegetarian"], ["User is not vegetarian"]),
+        (["I weigh 85 kilos", "I'm down to 82 kilos"], ["User weighs 82 kilos"]),
+        (["Bin Veganerin", "ich bin keine Veganerin mehr"], ["User is no longer vegan"]),
+        (["Vivo en Madrid", "ya no vivo en Madrid, vivo en Vigo"], ["User lives in Vigo"]),
+        (
+            ["Mon rendez-vous est le 3 mars", "le rendez-vous est repoussé au 5 mars"],
+            ["User's appointment is 5 mars"],
+        ),
+    ],
+)
+async def test_a_denial_another_count_or_a_change_takes_the_place_of_what_was_known(
+    said: list[str], expected: list[str]
+) -> None:
+    assert (await told(*said))[0] == expected
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 async def test_an_employer_said_again_without_the_job_keeps_the_job(swapped: bool) -> None:
     said = ["I work at Bosch in Stuttgart as a welder", "I work at Bosch"]

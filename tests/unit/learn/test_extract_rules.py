@@ -234,7 +234,7 @@ async def test_secrets_are_nobodys_memory() -> None:
 async def test_facts_name_their_turn_and_the_rules_that_made_them() -> None:
     turn = a_turn("I live in Paris.")
     (fact,) = await EXTRACTOR.extract([turn])
-    assert (fact.turn_id, fact.source, fact.version) == (turn.id, Source.RULES, "rules-5")
+    assert (fact.turn_id, fact.source, fact.version) == (turn.id, Source.RULES, "rules-6")
     assert "Paris" not in repr(fact)
 
 

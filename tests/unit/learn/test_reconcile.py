@@ -458,7 +458,7 @@ async def test_a_fact_carries_the_place_and_the_origin_of_its_turn() -> None:
         memory = found.memory
         assert (memory.project, memory.session, memory.seq, memory.embed_model) == ("trip", "s-9", 6, "canned/64")
         assert memory.provenance.encode() == {
-            "subject": "user", "attribute": "budget for the hawaii trip", "value": "$10,000", "version": "rules-5",
+            "subject": "user", "attribute": "budget for the hawaii trip", "value": "$10,000", "version": "rules-6",
             "confidence": 0.8, "turn": turn.id, "ordinal": 0, "said": MONDAY.timestamp(),
         }  # fmt: skip
 

@@ -289,6 +289,140 @@ async def test_changes_are_understood_in_the_other_languages_too(said: str, expe
     assert await contents(said) == [expected]
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            "Mein Bruder heißt Uwe, wohnt in Köln und arbeitet bei Ford",
+            ["User's brother is Uwe", "User's brother lives in Köln", "User's brother works for Ford"],
+        ),
+        ("Mittwochs spiele ich Skat", ["User plays Skat Mittwochs"]),
+        ("bin übrigens Veganerin", ["User is vegan"]),
+        ("Ich wohne nicht mehr in Paris", ["User no longer lives in Paris"]),
+        (
+            "Wir haben zwei Söhne und fliegen im Mai nach Kreta",
+            ["User has two sons", "User is travelling im Mai nach Kreta"],
+        ),
+        (
+            "mi marido se llama Andrés y es camionero",
+            ["User's husband is Andrés", "User's husband works as a camionero"],
+        ),
+        ("los domingos juego al dominó", ["User plays dominó"]),
+        ("tengo un perro que se llama Chispa", ["User has a dog", "User's dog is Chispa"]),
+        ("Lucía es mi hija y a mi hija no le gusta el plátano", ["User's daughter dislikes plátano"]),
+        ("No tengo coche, voy a todo en tren", ["User doesn't have coche", "User goes a todo en tren"]),
+        ("je ne mange pas de porc", ["User doesn't eat porc"]),
+        ("j'ai un hamster, il s'appelle Nuggets", ["User has a hamster", "User's hamster is Nuggets"]),
+        (
+            "ma mère est infirmière et mon père bosse chez Decathlon",
+            ["User's mother works as an infirmière", "User's father works for Decathlon"],
+        ),
+        ("la réunion passe de 10 h à 14 h", ["User's meeting is 14 h"]),
+    ],
+)
+async def test_german_spanish_and_french_are_read_with_their_own_grammar(said: str, expected: list[str]) -> None:
+    assert await contents(said) == expected
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Wenn ich reich wäre, würde ich in Rom wohnen",
+        "hätte ich ein Auto, wär alles leichter",
+        "Mein Nachbar sagt immer: Ich gehe nie zum Arzt",
+        "Ich bin müde und habe eine Frage",
+        "ich mag deine Antwort",
+        "Wohne ich in Köln?",
+        "si tuviera tiempo haría pan en casa",
+        "mi profe dijo: tengo tres hijos y un máster",
+        "tengo una pregunta y estoy cansada",
+        "si j'étais riche je vivrais à Rome",
+        "le maire a dit : j'aime ma ville",
+        "j'ai faim et je suis fatiguée",
+        "je travaille sur un rapport aujourd'hui",
+        "soy milk is fine and bin day is Tuesday",
+        "the die hard fan sat in a big hat",
+    ],
+)
+async def test_what_is_supposed_reported_or_passing_states_nothing_in_any_language(said: str) -> None:
+    assert await contents(said) == []
+
+
+async def test_a_pronoun_means_the_person_of_the_turn_before_in_german_too() -> None:
+    *_, last = await contents("Kannst du eine Mail an meine Chefin schreiben?", "Sie heißt Frau Özdemir")
+    assert last == "User's boss is Frau Özdemir"
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "expected"),
+    [
+        ("My flight is on May 3", "actually no, May 6", ["User's flight is May 6"]),
+        ("My deadline is the 3rd of May", "sorry, the 5th", ["User's deadline is the 5th"]),
+        ("My exam is on 3 May", "not the 3rd, the 4th", ["User's exam is the 4th"]),
+        ("My rent is 900 euros", "no wait, 950 euros", ["User's rent is 950 euros"]),
+        ("My gym session is on Tuesday at 6", "change that to Wednesday", ["User's gym session is Wednesday"]),
+        ("Meine Miete beträgt 800 Euro", "sie steigt auf 850 Euro", ["User's rent is 850 Euro"]),
+        ("My cat is called Luna", "no, her name is Lina", ["User's cat is Lina"]),
+        ("My flight is on May 3", "can you make it shorter", []),
+        ("My flight is on May 3", "actually no, forget it", []),
+        ("My deadline is June 1", "sorry, what?", []),
+        ("My rent is 900 euros", "no, 12 recipes please", []),
+        ("My rent is 900 euros", "change it to bold", []),
+    ],
+)
+async def test_a_value_alone_corrects_the_value_of_its_kind_spoken_of_last(
+    before: str, said: str, expected: list[str]
+) -> None:
+    assert (await contents(before, said))[1:] == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("I'm not allergic to nuts", ["User is not allergic to nuts"]),
+        ("I'm not actually vegetarian", ["User is not vegetarian"]),
+        ("my sister doesn't live in Oslo", ["User's sister does not live in Oslo"]),
+        ("I'm not sure", []),
+        ("I'm not from the same planet as you", []),
+        ("My wife's name is Hannah, not Anna", ["User's wife is Hannah"]),
+    ],
+)
+async def test_a_denial_is_a_fact_of_its_own_with_its_not(said: str, expected: list[str]) -> None:
+    assert await contents(said) == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("been a paralegal for eight years and I want out", ["User has been a paralegal for eight years"]),
+        ("allergic to penicillin, if that matters for any of this", ["User is allergic to penicillin"]),
+        ("still vegetarian", ["User is vegetarian"]),
+        ("I head up the legal team at Acme, so assume I know the basics", ["User heads up the legal team at Acme"]),
+        ("our designer Mireille drew it", ["User's designer is Mireille"]),
+        ("don't mention that I'm leaving in August", ["User is leaving in August"]),
+        ("never use bullet points", ["User wants the assistant to never use bullet points"]),
+        (
+            "we're migrating our billing from Flask to FastAPI",
+            ["User is migrating their billing from Flask to FastAPI"],
+        ),
+        ("I quit the choir", ["User quit the choir"]),
+        ("I must renew my visa by March", ["User has to renew their visa by March"]),
+        ("never mind", []),
+        ("always a pleasure", []),
+        ("been there twice", []),
+        ("been on hold for an hour", []),
+        ("She is my wife", []),
+        ("our printer Epson jams", []),
+        ("I'm thinking about it until Friday", []),
+        ("do you remember that I'm a robot?", []),
+    ],
+)
+async def test_natural_talk_states_facts_by_its_grammar_and_none_by_its_look(
+    said: str, expected: list[str]
+) -> None:
+    assert await contents(said) == expected
+
+
 async def test_it_is_the_thing_spoken_of_last_that_can_have_such_a_value() -> None:
     said = [
         "My budget for the laptop is $1500.",
