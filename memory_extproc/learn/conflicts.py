@@ -120,7 +120,7 @@ def _likeness_of_values(fact: Fact, found: Hit) -> FactRelation:
         return FactRelation.SAME
     if (detailed := _detail(fact, there)) is not None:
         return detailed
-    if _counts_anew(fact.value, str(named["value"])):
+    if _counts_anew(fact.value, named.value):
         return FactRelation.CHANGED
     return FactRelation.CHANGED if fact.exclusive or found.cosine >= ALIKE else FactRelation.OTHER
 

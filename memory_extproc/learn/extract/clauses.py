@@ -263,7 +263,7 @@ class People:
                 else clause
             )
         if not person or said in _MEANT:
-            if re.match(r"\w+ names?\b", clause):  # a name that is corrected is no part of the new one
+            if re.match(r"\w+ names?\b", clause):  # the new name replaces the old
                 person = re.sub(rf" {_NAME}$", "", person)
             return _PRONOUN.sub(f"{person}'s", clause, count=1) if person else ""
         return _PRONOUN_IS.sub(
@@ -508,7 +508,7 @@ _NAMED_PEOPLE = re.compile(
     rf"(?:\s+called|\s+named|\s+are|:|,|\s+[-\u2013\u2014])?\s+(?P<names>{_NAME}{_AGE}(?:,\s+{_NAME}{_AGE}){{0,5}},?\s+and\s+{_NAME})(?![\w-])",
     re.IGNORECASE,
 )
-# "our designer Mireille": somebody by what they do
+# "our designer Mireille": a person by their occupation
 _NAMED_ROLE = re.compile(
     rf"{_OWN}(?P<role>(?:[a-z]+\s)?(?:{LISTS['words']['occupations']}|{LISTS['words']['agents']})),?\s+"
     rf"(?P<name>{_NAMES})(?![\w-])",
@@ -650,3 +650,19 @@ def third_person(phrase: str) -> str:
             else f"{verb}{'es' if lower.endswith(('ch', 'sh', 'ss', 'x', 'z', 'o')) else 's'}"
         )
     return verb + space + rest
+
+
+def conjugate(aux: str, deed: str) -> str:
+    """The verb in the third person: "'m" and "flying" are "is flying"; a past tense stays."""
+    bare = aux.strip().lower().removeprefix("'")
+    if bare in {"m", "am", "re", "are", "is", "s"}:
+        return f"is {deed}"
+    if bare.endswith(" been"):
+        return f"has been {deed}"
+    if bare in {"ve", "have", "has"}:
+        return f"has {deed}"
+    return (
+        f"will {bare.partition(' ')[2]} {deed}".replace("  ", " ")
+        if bare[:2] in {"wi", "ll"}
+        else third_person(deed)
+    )

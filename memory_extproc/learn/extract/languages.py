@@ -1,7 +1,7 @@
-"""German, French and Spanish sentences read as English clauses, so that one set of rules learns from all of them.
+"""German, French and Spanish sentences read as English clauses, so that the English rules learn from them too.
 
 "Mein Mann heißt Karim und arbeitet bei Bosch" is "my husband is called Karim" and "my husband works for Bosch":
-verbs, relations and things are those of languages.toml, and values stay as they are written. A clause in doubt, or
+languages.toml has the verbs, relations and things; values stay as written. A clause in doubt, or
 whose verb is not listed, says nothing here. Every pattern is bounded: the time is linear in the sentence.
 """
 
@@ -29,7 +29,7 @@ _NAME_AND_AGE = re.compile(r"(?:ich bin|je suis|soy) ([^\W\d]{2,20})", re.IGNORE
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """A verb with what may stand before its value, in both persons."""
+    """A verb in both persons, with the words that may stand before its value."""
 
     i: re.Pattern[str]
     he: re.Pattern[str]
@@ -159,7 +159,7 @@ def translate(sentence: str, people: People) -> list[str]:
     """The statements of *sentence*, if it is in German, French or Spanish, as English clauses."""
     for language in _spoken(sentence):
         asked = sentence.endswith("?")
-        if found := list(_named(language, sentence) if asked else _clauses(language, sentence, people)):
+        if found := list(_introduce_people(language, sentence) if asked else _clauses(language, sentence, people)):
             return list(dict.fromkeys(found))
     return []
 
@@ -172,14 +172,14 @@ def _spoken(sentence: str) -> list[_Language]:
     return [one for count, one in sorted(hits, key=lambda hit: -hit[0]) if count and count >= english]
 
 
-def _named(language: _Language, sentence: str) -> Iterator[str]:
+def _introduce_people(language: _Language, sentence: str) -> Iterator[str]:
     for one in language.mine.finditer(sentence):
         if one["name"] and not (language.code == "de" and _NO_NAME.match(one["name"])):
             yield f"there is my {_relation(language, one['kin'])} {one['name']}"
 
 
 def _clauses(language: _Language, sentence: str, people: People) -> Iterator[str]:
-    yield from _named(language, sentence)
+    yield from _introduce_people(language, sentence)
     told = sentence.strip(" .!\u2026")
     told = told if told.lower().startswith("no ") else strip_openers(told)  # denies in Spanish
     if (introduced := _NAME_AND_AGE.match(told)) is not None and _AGE.match(told[introduced.end() :].lstrip(" ,")):
@@ -205,13 +205,14 @@ def _clauses(language: _Language, sentence: str, people: People) -> Iterator[str
 
 
 def _value(language: _Language, text: str) -> str:
-    """What *text* says of a thing of the speaker's: that it has a value, or another one than before."""
+    """The English clause of a *text* that gives a thing of the speaker's its value, or a new value."""
     for pattern in language.changed:
         one = pattern.fullmatch(text)
         if one is not None and (
-            one["mine"] or any(map(str.isdigit, one["value"])) or _listed(language, one["thing"])
+            one["mine"] or any(map(str.isdigit, one["value"])) or _find_thing(language, one["thing"])
         ):
-            before = f" from {one['formerly']}" if one["formerly"] else ""
+            formerly = one.groupdict().get("formerly")
+            before = f" from {formerly}" if formerly else ""
             thing = _thing(language, one)
             return f"{f'my {thing}' if thing else 'it'} was moved{before} to {one['value']}"
     one = language.nominal.fullmatch(text)
@@ -223,10 +224,10 @@ def _value(language: _Language, text: str) -> str:
 def _thing(language: _Language, one: re.Match[str]) -> str:
     if not one["thing"]:
         return ""
-    return f"{_listed(language, one['thing']) or one['thing'].lower()}{one['about'] or ''}"
+    return f"{_find_thing(language, one['thing']) or one['thing'].lower()}{one['about'] or ''}"
 
 
-def _listed(language: _Language, thing: str | None) -> str:
+def _find_thing(language: _Language, thing: str | None) -> str:
     return next((name for words, name in language.things.items() if words.fullmatch(thing or "")), "")
 
 
@@ -240,7 +241,7 @@ def _statement(language: _Language, text: str, before: str) -> tuple[str, str]:
         return before, ""
     subject = _subject(language, one)
     mine = subject == "I" or not subject
-    rest, no = _denied(
+    rest, no = _split_denial(
         language, one["no"] if "no" in one.groupdict() else "", language.fillers.sub(" ", one["rest"], 1)
     )
     if (front := one["front"]) and language.turned is not None:
@@ -255,7 +256,7 @@ def _statement(language: _Language, text: str, before: str) -> tuple[str, str]:
             return subject or before, ""
         who = subject or ("I" if of_i else before or ("they" if one["verb"].endswith("n") else "he"))
         if of_i and not subject and of_he:
-            who = before or "I"  # one form for both
+            who = before or "I"  # the same form in both persons
         return who, _put(who, no, verb.says.format_map(groups).strip())
     return subject or before, ""
 
@@ -266,11 +267,11 @@ def _subject(language: _Language, one: re.Match[str]) -> str:
     if one["kin"]:
         return f"my {_relation(language, one['kin'])}{_name(one['name'])}"
     if one["he"]:
-        return language.he.get(one["he"].lower(), "")  # a relative pronoun means the one spoken of
+        return language.he.get(one["he"].lower(), "")  # a relative pronoun stands for the last person
     return one["named"] or ""
 
 
-def _denied(language: _Language, before: str | None, rest: str) -> tuple[str, str]:
+def _split_denial(language: _Language, before: str | None, rest: str) -> tuple[str, str]:
     """*rest* without its negation, and which it is: "not", "no longer" or none."""
     for name, words in language.no.items():
         if before and words.match(before):
@@ -286,7 +287,7 @@ def _denied(language: _Language, before: str | None, rest: str) -> tuple[str, st
 
 
 def _put(who: str, no: str, verb: str) -> str:
-    """The English clause of *who* and a *verb* phrase in the first person, denied where *no* says so."""
+    """The English clause of *who* and a *verb* phrase in the first person, with the negation *no*."""
     several = who == "they" or who.endswith(_SEVERAL)
     first, _, rest = verb.partition(" ")
     if first in {"am", "was"}:
@@ -303,7 +304,7 @@ _DONT = {True: "don't", False: "doesn't"}
 
 
 def _in_english(language: _Language, value: str) -> str:
-    """*value* with what it begins with in English: "zwei Söhne" is "two sons", "Veganerin" is "vegan"."""
+    """*value* with its first words in English: "zwei Söhne" is "two sons", "Veganerin" is "vegan"."""
     for words, state in language.states:
         if (one := words.match(value)) is not None:
             return state + value[one.end() :]
@@ -315,7 +316,7 @@ def _in_english(language: _Language, value: str) -> str:
 
 
 def _kin(language: _Language, noun: str, *, plural: bool) -> str:
-    """The relation that *noun* is, of one or of several; empty for any other noun."""
+    """The English name of the relation *noun*, singular or plural; empty for any other noun."""
     for kind, name in language.kin.items():
         if kind.fullmatch(noun) is not None:
             return name if name in _SEVERAL or not plural else f"{name}s"

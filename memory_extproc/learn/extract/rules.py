@@ -15,6 +15,7 @@ from memory_extproc.learn.extract.clauses import (
     People,
     begins,
     begins_with_person,
+    conjugate,
     fill_in,
     third_person,
 )
@@ -311,7 +312,7 @@ def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, s
         "sort": "date" if any(character.isdigit() for character in value) else "place",
         "does": third_person(words.get("deed", "")),
         "does_value": third_person(value),
-        "verb": _verb(words.get("aux", ""), words.get("deed", "")),
+        "verb": conjugate(words.get("aux", ""), words.get("deed", "")),
         "without": _without(words),
     }
 
@@ -358,22 +359,6 @@ def _agreeing(content: str, who: str) -> str:
         else verb.removesuffix("s")
     )
     return f"{subject}{bare}{space}{rest}"
-
-
-def _verb(aux: str, deed: str) -> str:
-    """The verb in the third person: "'m" and "flying" are "is flying"; a past tense stays."""
-    bare = aux.strip().lower().removeprefix("'")
-    if bare in {"m", "am", "re", "are", "is", "s"}:
-        return f"is {deed}"
-    if bare.endswith(" been"):
-        return f"has been {deed}"
-    if bare in {"ve", "have", "has"}:
-        return f"has {deed}"
-    return (
-        f"will {bare.partition(' ')[2]} {deed}".replace("  ", " ")
-        if bare[:2] in {"wi", "ll"}
-        else third_person(deed)
-    )
 
 
 def _without(words: Mapping[str, str]) -> str:

@@ -318,6 +318,7 @@ async def test_changes_are_understood_in_the_other_languages_too(said: str, expe
             ["User's mother works as an infirmière", "User's father works for Decathlon"],
         ),
         ("la réunion passe de 10 h à 14 h", ["User's meeting is 14 h"]),
+        ("el vuelo ahora sale el 4 de mayo", ["User's flight is 4 de mayo"]),
     ],
 )
 async def test_german_spanish_and_french_are_read_with_their_own_grammar(said: str, expected: list[str]) -> None:
