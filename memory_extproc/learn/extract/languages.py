@@ -21,7 +21,7 @@ _NUMBERS = ("a", *LISTS["grammar"]["numbers"].split("|")[1:])
 TRANSLATED = "translated "  # begins a clause that was read from another language
 _NAME = r"(?-i:[A-ZÀ-Þ][a-zß-ÿ]+(?:[- ][A-ZÀ-Þ][a-zß-ÿ]+)?)"
 _BLANKS = re.compile(r"\s+")
-_NO_NAME = re.compile(r"\w+(?:ung|heit|keit|schaft|tion|tät)$")  # German nouns have capitals too
+_NO_NAME = re.compile(r"\b\w{2,30}(?:ung|heit|keit|schaft|tion|tät)$")  # German nouns have capitals too
 _PLURAL = re.compile(r"(?:e?[ns]|e|er)?", re.IGNORECASE)
 _AGE = re.compile(r"\d{2}(?: jahre(?: alt)?| ans| años)?", re.IGNORECASE)
 _NAME_AND_AGE = re.compile(r"(?:ich bin|je suis|soy) ([^\W\d]{2,20})", re.IGNORECASE)
@@ -113,13 +113,13 @@ class _Language:
         joined = rf"(?:{parts['joins']})"
         begins = rf"(?:{subject}(?:n(?:e\s|'))?|(?:{self.denies})\s)?(?:{forms})(?=[\s.!]|$)"
         begins = re.sub(r"\?P<\w+>", "?:", begins)
-        relative = "" if code == "de" else rf"|\s+(?={parts['verbless']}\s(?:{forms})\s)"
+        relative = "" if code == "de" else rf"|\s(?={parts['verbless']}\s(?:{forms})\s)"
         self.joins = re.compile(
-            rf"\s*[;:()\u2013\u2014]\s*|\s+-\s+|\s*,\s+(?:{joined}\s+)?|\s+{joined}\s+(?={begins}|a\s){relative}",
+            rf"\s?[;:()\u2013\u2014]\s?|\s-\s|,\s(?:{joined}\s)?|\s{joined}\s(?={begins}|a\s){relative}",
             re.IGNORECASE,
         )
-        self.fillers = re.compile(rf"\s*(?:(?:{parts['fillers']})(?:\s+|$))+", re.IGNORECASE)
-        self.trailing = re.compile(rf"(?:[\s,]+(?:{parts['trailing']}))+$", re.IGNORECASE)
+        self.fillers = re.compile(rf"^\s?(?:(?:{parts['fillers']})(?:\s|$)){{1,4}}", re.IGNORECASE)
+        self.trailing = re.compile(rf"(?:,?\s(?:{parts['trailing']})){{1,3}}$", re.IGNORECASE)
         self.joined = re.compile(rf"^\s*{joined}\s+", re.IGNORECASE)
         self.reports = re.compile(rf"\b(?:{parts['reports']})\b", re.IGNORECASE)
         self.doubts = re.compile(rf"\b(?:{parts['doubts']})\b", re.IGNORECASE)
@@ -180,7 +180,7 @@ def _introduce_people(language: _Language, sentence: str) -> Iterator[str]:
 
 def _clauses(language: _Language, sentence: str, people: People) -> Iterator[str]:
     yield from _introduce_people(language, sentence)
-    told = sentence.strip(" .!\u2026")
+    told = _BLANKS.sub(" ", sentence.strip(" .!\u2026"))
     told = told if told.lower().startswith("no ") else strip_openers(told)  # denies in Spanish
     if (introduced := _NAME_AND_AGE.match(told)) is not None and _AGE.match(told[introduced.end() :].lstrip(" ,")):
         yield f"my name is {introduced[1]}"

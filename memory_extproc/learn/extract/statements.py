@@ -326,8 +326,10 @@ def find_endings(clause: str) -> Iterator[str]:
 
 # "I'm not allergic to nuts", "my sister doesn't live in Oslo": what may have been understood, and is not so
 _DENIAL = re.compile(
-    rf"{_WHO}(?:(?P<be>'m|'re|'s|\s+am|\s+are|\s+is)\s+not|\s+(?P<isnt>isn't|aren't)|\s+(?P<dont>don't|doesn't|do\s+not|does\s+not))"
-    rf"\s+(?:(?:actually|really|even)\s+)?(?P<rest>(?:(?<=not\s)|(?<=n't\s)|(?<=ly\s)|(?<=even\s))(?:allergic|intolerant|{LISTS['words']['traits']}|married|divorced|engaged|from|live|work\s+(?:at|for|as)|based)\b.*)",
+    r"(?P<who>i|we|(?:my|our) [\w'-]+(?: [\w'-]+){0,4}?)"
+    rf"(?:(?P<be>'m|'re|'s| am| are| is) not| (?P<isnt>isn't|aren't)| (?P<dont>don't|doesn't|do not|does not))"
+    rf" (?:(?:actually|really|even) )?(?P<rest>(?:(?<=not )|(?<=n't )|(?<=ly )|(?<=even ))"
+    rf"(?:allergic|intolerant|{LISTS['words']['traits']}|married|divorced|engaged|from|live|work (?:at|for|as)|based)\b.*)",
     re.IGNORECASE,
 )
 
