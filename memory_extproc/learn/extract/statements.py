@@ -329,7 +329,8 @@ _DENIAL = re.compile(
     r"(?P<who>i|we|(?:my|our) [\w'-]+(?: [\w'-]+){0,4}?)"
     rf"(?:(?P<be>'m|'re|'s| am| are| is) not| (?P<isnt>isn't|aren't)| (?P<dont>don't|doesn't|do not|does not))"
     rf" (?:(?:actually|really|even) )?(?P<rest>(?:(?<=not )|(?<=n't )|(?<=ly )|(?<=even ))"
-    rf"(?:allergic|intolerant|{LISTS['words']['traits']}|married|divorced|engaged|from|live|work (?:at|for|as)|based)\b.*)",
+    rf"(?:allergic|intolerant|{LISTS['words']['traits']}|married|divorced|engaged"
+    r"|from|live|work (?:at|for|as)|based)\b.*)",
     re.IGNORECASE,
 )
 
