@@ -42,7 +42,7 @@ TARGET ?= full
 ENGINE ?= $(shell for name in docker podman buildah; do command -v $$name >/dev/null && echo $$name && break; done)
 export IMAGE VERSION REVISION
 
-.PHONY: dist image audit version help cost promises runtime setup chart-tools chart lock demo run link test coverage check lint types layers unit format bench forget-races kills chaos soak upgrades failovers eval docs models envoy protos \
+.PHONY: dist image audit version help cost promises runtime setup chart-tools chart lock demo run link test long coverage check lint types layers unit format bench forget-races kills chaos soak upgrades failovers eval docs models envoy protos \
   protos-check parity embedders clean
 
 help: ## this list
@@ -120,8 +120,13 @@ audit: setup ## known vulnerabilities and licences of everything that the image 
 version: ## say the version, or set it everywhere: NEW=0.2.0
 	@$(if $(NEW),python3 scripts/set_version.py "$(NEW)",echo "$(VERSION)")
 
-test: setup chart-tools ## the whole test suite, real Envoy and Milvus Lite included
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --randomly-seed=$(SEED) $(PYTEST_ARGS)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --randomly-seed=$(SEED)
+
+test: setup chart-tools ## the test suite, real Envoy and Milvus Lite included
+	@$(PYTEST) -m "not long" $(PYTEST_ARGS)
+
+long: setup chart-tools ## the other half: kills, outages, browsers, a real Milvus server, wheels and image
+	@$(PYTEST) -m long $(PYTEST_ARGS)
 
 coverage: setup chart-tools ## the whole suite once more, in one process, with the lines that it covers
 	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered --randomly-seed=$(SEED) $(PYTEST_ARGS)

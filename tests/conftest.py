@@ -25,14 +25,20 @@ pytest_plugins = ["tests.fixtures.models", "tests.fixtures.redis"]
 
 # These start real servers, so the machine decides too: a failure is tried once more, and the summary counts it.
 _WITH_SERVERS = frozenset({"browser", "chart", "contract", "deploy", "envoy", "faults", "promises", "router"})
+# Kills, outages and browsers take longer than all else together: `make long` runs them, `make test` does not.
+_LONG = frozenset({"browser", "deploy", "faults", "observed", "promises"})
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks properties, which walk the same lines a hundred times over, as tests without coverage. Tests of one
     module that share a costly measurement run in one worker, so that it is made once."""
     for item in items:
-        if item.path.relative_to(_HERE).parts[0] in _WITH_SERVERS:
+        part = item.path.relative_to(_HERE).parts[0]
+        if part in _WITH_SERVERS:
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if part in _LONG or item.get_closest_marker("server") is not None:
+            item.add_marker(pytest.mark.long)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.no_cover)
         if item.path.parent.name == "quality":

@@ -14,7 +14,7 @@ from schemathesis.core.failures import FailureGroup
 
 from tests.fixtures.rest import USER, RestStand
 
-pytestmark = pytest.mark.envoy
+pytestmark = [pytest.mark.envoy, pytest.mark.long]
 
 EXAMPLES = 12  # of each operation and kind; more find little and take long
 

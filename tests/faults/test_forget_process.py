@@ -15,7 +15,7 @@ import pytest
 from tests.faults.forget_process import words
 
 ROOT = Path(__file__).resolve().parents[2]
-RUNS = int(os.environ.get("MEMORY_EXTPROC_TEST_FORGETS", "3"))
+RUNS = int(os.environ.get("MEMORY_EXTPROC_TEST_FORGETS", "2"))
 
 
 def start(directory: Path, what: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""A forget wins every race: a thousand runs, each told by its seed, of chats, extraction, failures and deaths.
+"""A forget wins every race: two hundred runs, each with its seed, of chats, extraction, failures and deaths.
 
 One process or two live at a time and die where they stand; the store may be away for a whole life, so that rows
 are known in process alone; what one accepted another carries out; turns wait in a directory that nobody can search
@@ -46,7 +46,7 @@ from tests.unit.erasure.unsteady import Fate, Unsteady
 from tests.unit.learn.learning import LIMITS as LEARN_LIMITS
 from tests.unit.learn.learning import ListingExtractor, Surroundings, a_fact, until
 
-RUNS = int(os.environ.get("MEMORY_EXTPROC_TEST_RACES", "1000"))
+RUNS = int(os.environ.get("MEMORY_EXTPROC_TEST_RACES", "200"))
 GROUPS = 20
 CANARY = "canary"
 

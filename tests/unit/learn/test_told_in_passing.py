@@ -456,6 +456,7 @@ def is_sound(fact: Fact) -> bool:
     )
 
 
+@pytest.mark.long  # drawing sentences from three hundred patterns
 @pytest.mark.parametrize("rule", LISTS["rule"], ids=lambda rule: str(rule["name"]))
 def test_no_rule_makes_a_fact_with_two_verbs_in_a_row_or_without_a_value(rule: dict[str, str]) -> None:
     pattern = compile_rule(rule, LISTS, Checks(LISTS)).pattern
