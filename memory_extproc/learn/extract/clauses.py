@@ -42,7 +42,7 @@ _SUBJECTS = (
     r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|(?:people|everyone|everybody|friends|they\s+all)\s+calls?|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
     r"|yo|mi|mis|me\s+llamo)\b"
 )
-_PRONOUNS = r"(?:he|she|they|his|her|their)(?='|\s)"
+_PRONOUNS = r"(?:he|she|they|his|her|their|il|elle|ella)(?='|\s)"
 # "Kuba is nine and Ola has ...": a name with a verb begins a clause
 _BY_NAME = (
     rf"{_NAME}(?=(?:'s)?\s(?:is|was|has|lives|works|plays|loves|hates|likes|can't|goes|turns|turned|doesn't|wants|speaks"
@@ -57,7 +57,8 @@ _CLAUSE = re.compile(
     rf"|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)"
     r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)(?<!\sjust)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
-    rf"|\s*,\s+(?=(?:it's|it\s+is|{_GRAMMAR['doubts']})\b)",
+    rf"|\s*,\s+(?=(?:it's|it\s+is|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"
+    rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']})\b)",
     re.IGNORECASE,
 )
 _SHARED = re.compile(
@@ -262,7 +263,7 @@ class People:
                 if person
                 else clause
             )
-        if not person or said in _MEANT:
+        if not person or said in {"his", "her", "their"}:
             if re.match(r"\w+ names?\b", clause):  # the new name replaces the old
                 person = re.sub(rf" {_NAME}$", "", person)
             return _PRONOUN.sub(f"{person}'s", clause, count=1) if person else ""
@@ -289,10 +290,10 @@ class People:
         return sentence
 
 
-_MEANT = {"his": "he", "her": "she", "their": "they"}
+_MEANT = {"his": "he", "il": "he", "her": "she", "elle": "she", "ella": "she", "their": "they"}
 _PLURAL = frozenset(LISTS["plural"].split("|"))
 _PRONOUN_IS = re.compile(
-    r"^(?:he|she)\b(?:(?P<has>'s(?=\s(?:got|been|had|[a-z]+ed)\b))|(?P<is>'s))?", re.IGNORECASE
+    r"^(?:he|she|il|elle|ella)\b(?:(?P<has>'s(?=\s(?:got|been|had|[a-z]+ed)\b))|(?P<is>'s))?", re.IGNORECASE
 )
 _IT = re.compile(
     r"^it(?:'s|\s+is)\s+(?=(?:about\s+|only\s+|around\s+)?\d|(?:on|in|at|from|for|near)\s)", re.IGNORECASE

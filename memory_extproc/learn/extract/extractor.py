@@ -66,9 +66,14 @@ _TWO_VERBS = re.compile(
 _ONLY_POINTS = re.compile(r"(?:\w{1,20}+ )?(?:it|them|him|that|this|these|those|both|one)", re.IGNORECASE)
 
 
+_WITHOUT_OBJECT = (" is allergic", " are allergic", " is intolerant", " are intolerant")
+
+
 def is_well_formed(fact: Fact) -> bool:
     """Whether *fact* says something that can be recalled: it has a value that is not masked, no placeholder of a
-    router, and no two verbs in a row."""
+    router, no two verbs in a row, and no adjective without its object ("Oscar is allergic")."""
+    if fact.content.endswith(_WITHOUT_OBJECT):
+        return False
     if has_placeholder(fact.content) or _TAG.search(fact.content) or _TWO_VERBS.search(fact.content):
         return False
     if not fact.value:

@@ -20,7 +20,6 @@ from memory_extproc.learn.extract.clauses import (
     third_person,
 )
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
-from memory_extproc.learn.extract.languages import TRANSLATED, name_people
 from memory_extproc.learn.extract.statements import (
     drop_any_more,
     ends,
@@ -57,7 +56,6 @@ _BEGINNINGS = (
     ("(?:my|our) ", Begins.MY),
     ("my ", Begins.MY),
     ("answered ", Begins.OTHER),
-    (TRANSLATED, Begins.OTHER),
 )
 
 
@@ -131,8 +129,7 @@ class RulesExtractor:
         return list({fact.content.casefold(): fact for fact in unique.values()}.values())
 
     def _match_statement(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
-        whole = _BLANKS.sub(" ", clause).strip()
-        text = whole.removeprefix(TRANSLATED)
+        text = _BLANKS.sub(" ", clause).strip()
         if (matched := self._match(text, known)) is not None and (matched[0].ends or not ends(text)):
             return self._fact(turn, matched, known, text)
         for as_it_was in find_endings(text):
@@ -145,8 +142,6 @@ class RulesExtractor:
             return replace(fact, content=_of_them(f"{who} {denies}"), exclusive=False, ends=True)
         if (now := drop_any_more(text)) and (matched := self._match(now, known)) is not None:
             return self._fact(turn, matched, known, now)
-        if text != whole and not ends(text) and (matched := self._match(whole, known)) is not None:
-            return self._fact(turn, matched, known, text)
         return None
 
     def _match(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
@@ -410,7 +405,7 @@ def _people(known: Sequence[Fact], before: Turn | None) -> People:
             known_names.update(_A_NAME.findall(fact.value))
     found = People(named, known_names)
     said = sentences(keep_meant_text(before.asked)) if before is not None else []
-    found.note_each([*(name_people(one) or one for one in said), *people])
+    found.note_each([*said, *people])
     return found
 
 

@@ -26,7 +26,6 @@ from memory_extproc.learn.extract.clauses import (
     strip_openers,
     write_out,
 )
-from memory_extproc.learn.extract.languages import name_people, translate
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
 from memory_extproc.text.words import collapse_whitespace, fold, sentences, tokens
@@ -152,10 +151,6 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     of_others = False
     for sentence in sentences(write_out(bare.replace("\u2019", "'"))):
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
-            continue
-        if translated := translate(sentence, people):
-            found.extend(translated)
-            people.note(name_people(sentence) or sentence)
             continue
         found.extend(asides(sentence))
         if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."

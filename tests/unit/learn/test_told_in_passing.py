@@ -289,40 +289,8 @@ async def test_changes_are_understood_in_the_other_languages_too(said: str, expe
     assert await contents(said) == [expected]
 
 
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        (
-            "Mein Bruder heißt Uwe, wohnt in Köln und arbeitet bei Ford",
-            ["User's brother is Uwe", "User's brother lives in Köln", "User's brother works for Ford"],
-        ),
-        ("Mittwochs spiele ich Skat", ["User plays Skat Mittwochs"]),
-        ("bin übrigens Veganerin", ["User is vegan"]),
-        ("Ich wohne nicht mehr in Paris", ["User no longer lives in Paris"]),
-        (
-            "Wir haben zwei Söhne und fliegen im Mai nach Kreta",
-            ["User has two sons", "User is travelling im Mai nach Kreta"],
-        ),
-        (
-            "mi marido se llama Andrés y es camionero",
-            ["User's husband is Andrés", "User's husband works as a camionero"],
-        ),
-        ("los domingos juego al dominó", ["User plays dominó"]),
-        ("tengo un perro que se llama Chispa", ["User has a dog", "User's dog is Chispa"]),
-        ("Lucía es mi hija y a mi hija no le gusta el plátano", ["User's daughter dislikes plátano"]),
-        ("No tengo coche, voy a todo en tren", ["User doesn't have coche", "User goes a todo en tren"]),
-        ("je ne mange pas de porc", ["User doesn't eat porc"]),
-        ("j'ai un hamster, il s'appelle Nuggets", ["User has a hamster", "User's hamster is Nuggets"]),
-        (
-            "ma mère est infirmière et mon père bosse chez Decathlon",
-            ["User's mother works as an infirmière", "User's father works for Decathlon"],
-        ),
-        ("la réunion passe de 10 h à 14 h", ["User's meeting is 14 h"]),
-        ("el vuelo ahora sale el 4 de mayo", ["User's flight is 4 de mayo"]),
-    ],
-)
-async def test_german_spanish_and_french_are_read_with_their_own_grammar(said: str, expected: list[str]) -> None:
-    assert await contents(said) == expected
+async def test_an_adjective_without_its_object_is_no_fact() -> None:
+    assert await contents("snack ideas? nothing with egg, Oscar's allergic") == []
 
 
 @pytest.mark.parametrize(
@@ -332,13 +300,11 @@ async def test_german_spanish_and_french_are_read_with_their_own_grammar(said: s
         "hätte ich ein Auto, wär alles leichter",
         "Mein Nachbar sagt immer: Ich gehe nie zum Arzt",
         "Ich bin müde und habe eine Frage",
-        "ich mag deine Antwort",
         "Wohne ich in Köln?",
         "si tuviera tiempo haría pan en casa",
         "mi profe dijo: tengo tres hijos y un máster",
         "tengo una pregunta y estoy cansada",
         "si j'étais riche je vivrais à Rome",
-        "le maire a dit : j'aime ma ville",
         "j'ai faim et je suis fatiguée",
         "je travaille sur un rapport aujourd'hui",
         "soy milk is fine and bin day is Tuesday",
@@ -349,11 +315,6 @@ async def test_what_is_supposed_reported_or_passing_states_nothing_in_any_langua
     assert await contents(said) == []
 
 
-async def test_a_pronoun_means_the_person_of_the_turn_before_in_german_too() -> None:
-    *_, last = await contents("Kannst du eine Mail an meine Chefin schreiben?", "Sie heißt Frau Özdemir")
-    assert last == "User's boss is Frau Özdemir"
-
-
 @pytest.mark.parametrize(
     ("before", "said", "expected"),
     [
@@ -362,7 +323,6 @@ async def test_a_pronoun_means_the_person_of_the_turn_before_in_german_too() -> 
         ("My exam is on 3 May", "not the 3rd, the 4th", ["User's exam is the 4th"]),
         ("My rent is 900 euros", "no wait, 950 euros", ["User's rent is 950 euros"]),
         ("My gym session is on Tuesday at 6", "change that to Wednesday", ["User's gym session is Wednesday"]),
-        ("Meine Miete beträgt 800 Euro", "sie steigt auf 850 Euro", ["User's rent is 850 Euro"]),
         ("My cat is called Luna", "no, her name is Lina", ["User's cat is Lina"]),
         ("My flight is on May 3", "can you make it shorter", []),
         ("My flight is on May 3", "actually no, forget it", []),
