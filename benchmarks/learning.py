@@ -25,8 +25,8 @@ from memory_extproc.app.write_path import Extraction, make_budget, make_extracti
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn

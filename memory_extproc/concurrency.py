@@ -96,6 +96,16 @@ async def contain_faults(step: Callable[[], Awaitable[object]]) -> None:
 
 # Work proportional to a body: inline for small bodies, in a thread for large ones.
 
+
+async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until *event* is set, for *seconds* at most. Returns whether it was set in time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

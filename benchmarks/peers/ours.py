@@ -26,8 +26,8 @@ from memory_extproc.app import make_recaller, milvus_options, open_embedder
 from memory_extproc.evaluation.bench import bench
 from memory_extproc.evaluation.runner import Clock
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, Message, Owner, RecallRequest, Role, TurnOutcome

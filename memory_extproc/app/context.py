@@ -16,7 +16,7 @@ from memory_extproc.encryption.cipher import sealable
 from memory_extproc.extproc.processor import message_options
 from memory_extproc.extproc.server import ServerOptions, ServerTls
 from memory_extproc.learn.chunking import PIECE_TOKENS, ChunkLimits
-from memory_extproc.learn.ingest import LearnLimits
+from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, EmbeddingModel, Now

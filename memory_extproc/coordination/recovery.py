@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import msgspec
 
-from memory_extproc.concurrency import contain_faults
+from memory_extproc.concurrency import contain_faults, wait_for_event
 from memory_extproc.coordination.mirror import Copied, decode_copies, encode_copies
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.observe.log import logger
@@ -236,11 +236,7 @@ class Recovery:
     async def _keep_trying(self) -> None:
         while True:
             self._soon.clear()
-            try:
-                async with asyncio.timeout(self._limits.pause.total_seconds()):
-                    await self._soon.wait()
-            except TimeoutError:
-                pass
+            await wait_for_event(self._soon, self._limits.pause.total_seconds())
             await contain_faults(self._try)
 
     async def _try(self) -> None:

@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from memory_extproc.concurrency import contain_faults
+from memory_extproc.concurrency import contain_faults, wait_for_event
 from memory_extproc.erasure.receipts import (
     Signer,
     Verification,
@@ -143,10 +143,7 @@ class Forgetter:
             raise
         self._metrics.forgets.labels(scope.name, "accepted").inc()
         clean = self._start(job).clean
-        try:
-            async with asyncio.timeout(self._limits.patience.total_seconds()):
-                await clean.wait()
-        except TimeoutError:
+        if not await wait_for_event(clean, self._limits.patience.total_seconds()):
             log.warning("forget.takes_long", scope=scope.name)
         return await self.receipt(owner, job.id) or self._sign_receipt(job)
 

@@ -21,9 +21,9 @@ from memory_extproc.evaluation.foreign import Names, foreign, reword
 from memory_extproc.index.features import CLOSELY
 from memory_extproc.index.owner_index import OwnerIndex
 from memory_extproc.learn.extract.extractor import FactExtractor
-from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import Judged
+from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (

@@ -6,17 +6,17 @@ import asyncio
 import json
 from bisect import bisect_left, insort
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from itertools import islice
 
 import msgspec
 
-from memory_extproc.concurrency import contain_faults
+from memory_extproc.concurrency import contain_faults, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
-from memory_extproc.learn.queue import Backoff
+from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.screening import TurnScreener
 from memory_extproc.learn.sessions import RESPONSE, Placed, Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
@@ -56,8 +56,8 @@ class Intake:
         metrics: Metrics,
         *,
         screens: TurnScreener,
-        sifting: TombstoneFilter,
-        unsettled: PendingWrites,
+        tombstones: TombstoneFilter,
+        pending: PendingWrites,
         journalled: Callable[[Turn], None],
         ends: Callable[[Caller], Awaitable[None]],
         intake_log: IntakeLog | None,  # None: nothing outlives the process before it is in the journal
@@ -71,8 +71,8 @@ class Intake:
         self._limits = limits
         self._metrics = metrics
         self._screens = screens
-        self._sifting = sifting
-        self._unsettled = unsettled
+        self._tombstones = tombstones
+        self._pending = pending
         self._journalled = journalled
         self._ends = ends
         self._log, self._receipts = intake_log, receipts
@@ -107,7 +107,7 @@ class Intake:
         # A separate task: Envoy may cancel the caller, and the turn is kept all the same.
         task = asyncio.create_task(self._attempt(exchanged, logged), name="journal append")
         self._under_way[task] = exchanged
-        self._unsettled.add(owner, task)
+        self._pending.add(owner, task)
         task.add_done_callback(lambda done: self._taken_in(owner, done))
         await asyncio.wait({task}, timeout=self._limits.journal_wait.total_seconds())
         if task.done():
@@ -149,7 +149,7 @@ class Intake:
 
     async def tend(self, closing: asyncio.Event) -> None:
         """Looks after the log's files."""
-        while self._log is not None and not await self._ends_within_look(closing):
+        while self._log is not None and not await wait_for_event(closing, self._limits.look.total_seconds()):
             await contain_faults(self._log.tend)
 
     async def catch_up(self, closing: asyncio.Event) -> None:
@@ -161,14 +161,7 @@ class Intake:
             await contain_faults(self._look)
             if ended:
                 return
-            ended = await self._ends_within_look(closing)
-
-    async def _ends_within_look(self, closing: asyncio.Event) -> bool:
-        try:
-            async with asyncio.timeout(self._limits.look.total_seconds()):
-                return await closing.wait()
-        except TimeoutError:
-            return False
+            ended = await wait_for_event(closing, self._limits.look.total_seconds())
 
     async def _look(self) -> None:
         if self._settling:
@@ -301,7 +294,7 @@ class Intake:
             place = await self._sessions.place(screened.whole, screened.kept, apart=logged is None)
         except TransientError:
             return TurnOutcome.UNDECIDED
-        placed = await self._sifting.filter_placed(place)
+        placed = await self._tombstones.filter_placed(place)
         if placed is None:
             return TurnOutcome.FORGOTTEN
         turn = replace(placed.turn, last=exchanged.ends_session)
@@ -326,14 +319,14 @@ class Intake:
             raise noted
         if isinstance(stored, BaseException):
             raise stored
-        if await self._sifting.withdrawn(turn):
+        if await self._tombstones.withdrawn(turn):
             await self._coordination.delete_records(turn.owner, [RESPONSE])
             return TurnOutcome.FORGOTTEN
         return stored
 
     def _taken_in(self, owner: Owner, task: asyncio.Task[TurnOutcome]) -> None:
         self._under_way.pop(task)
-        self._unsettled.remove(owner, [task])
+        self._pending.remove(owner, [task])
 
     def _came_late(self, task: asyncio.Task[TurnOutcome]) -> None:
         """Log a failure after the caller was given JOURNAL_LATE."""
@@ -444,7 +437,7 @@ class TombstoneFilter:
             await self._journal.erase(turn.owner, [turn.id])
         return gone
 
-    async def entries(self, owner: Owner, entries: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
+    async def filter_entries(self, owner: Owner, entries: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
         """*entries* that may be learned; the others leave the journal."""
         if self._forgotten is None or not entries:
             return entries
@@ -452,34 +445,3 @@ class TombstoneFilter:
         if gone := [entry.turn.id for entry in entries if entry.turn.id not in left]:
             await self._journal.erase(owner, gone)
         return [entry for entry in entries if entry.turn.id in left]
-
-
-# The bounds of the write path.
-
-
-@dataclass(frozen=True, slots=True)
-class LearnLimits:
-    journal_wait: timedelta = timedelta(milliseconds=50)  # how long an answer's last message may wait
-    accepting: int = 1_000  # exchanges on their way into the journal; beyond it they are not kept
-    # For so long all that is asked must have answered before exchanges that were undecided are decided: the other
-    # replicas then had several looks (IncognitoLimits.retry) at whether they can share their incognito marks.
-    settle: timedelta = timedelta(seconds=3)
-    batch: int = 10  # turns of a session from which facts are extracted together
-    idle: timedelta = timedelta(seconds=60)  # a session silent for so long is extracted from
-    gather: timedelta = timedelta()  # between two writes of an owner's messages, which are visible before
-    gathered: int = 256  # turns that wait for such a write
-    remembering: int = 8  # owners whose messages are stored at a time
-    extracting: int = 4  # owners from whose turns facts are extracted at a time
-    together: int = 32  # turns of one owner stored together
-    rows: int = 256  # memories in one call of the store: a turn can have more than a hundred
-    overlaid: int = 10_000  # turns that the partitions show while the store is down; later turns are not shown
-    patience: timedelta = timedelta(hours=24)  # with a model that is away, before the stand-in's word holds
-    stood_in_for: int = (
-        20_000  # turns that may wait for the model at a time; beyond it the stand-in has the last word
-    )
-    attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
-    backoff: Backoff = field(default_factory=Backoff)
-    retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
-    look: timedelta = timedelta(seconds=1)  # interval of the poll for entries of other processes
-    sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
-    grace: timedelta = timedelta(seconds=20)  # time to finish accepted turns at shutdown

@@ -1,8 +1,9 @@
-"""Store the messages of turns: judge, embed and put them, and delete the rows of a replaced answer."""
+"""The messages of a turn: which become memories, their chunks and ids, and their rows for the store."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -189,6 +190,7 @@ def _line(named: Iterable[tuple[str, str]], most_bytes: int) -> str:
 _AT_ONCE = 4_000  # characters judged on the event loop (a few milliseconds)
 
 Judges = Callable[[Turn, datetime], Sequence[Judged]]  # pure; can be pickled
+Decisions = dict[str, Sequence[Judged]]  # by turn id
 
 
 async def judge_turns(judges: Judges, turns: Sequence[Turn], now: datetime) -> list[Sequence[Judged]]:
@@ -203,78 +205,23 @@ def _judge_all(judges: Judges, turns: Sequence[Turn], now: datetime) -> list[Seq
     return [judges(turn, now) for turn in turns]
 
 
-class Messages:
-    """Stores messages, idempotently. *rows*: most rows in one call of the store."""
+class MessagePreparer:
+    """Prepares the messages of turns for the store. Remembers the decisions on messages that were shown before."""
 
-    def __init__(
-        self, keeps: MemoryWriter, embedder: EmbeddingModel, judges: Judges, *, rows: int, now: Now
-    ) -> None:
-        self._keeps, self._embedder, self._judges = keeps, embedder, judges
-        self._rows, self._now = rows, now
+    def __init__(self, embedder: EmbeddingModel, judges: Judges, *, now: Now) -> None:
+        self._embedder, self._judges, self._now = embedder, judges, now
         # Place in the journal and messages by turn id. A regenerated turn has the same id and another place.
         self._shown: dict[str, tuple[str, Sequence[Judged]]] = {}
 
-    async def store(
-        self,
-        owner: Owner,
-        entries: Sequence[JournalEntry],
-        *,
-        still_in: Callable[[], Awaitable[None]],
-        shown: Callable[[], None],
-    ) -> list[Judged]:
-        """The decisions on *entries* of *owner*. *still_in* raises if nothing may be written any more; *shown* is
-        called once all rows can be found, which is before the store has them."""
-        settled, entries = await self._store_shown(owner, entries, still_in)
-        judged = await self._judge_entries(entries)
-        everything = [one for _, all_of_it in judged for one in all_of_it]
-        theirs = await find_corrected(self._keeps, owner, entries, everything)
-        rows = await self._embed(everything, theirs)
-        await still_in()
-        await self._put(owner, rows, shown)
-        unsaid = {memory_id for entry, all_of_it in judged for memory_id in _unsaid(entry, all_of_it)} - theirs
-        if unsaid:
-            await self._keeps.delete(owner, sorted(unsaid))
-        return [*settled, *everything]
+    async def judge(self, entries: Sequence[JournalEntry]) -> Decisions:
+        """The decisions on the messages of *entries*, by turn id."""
+        turns = [entry.turn for entry in entries]
+        judged = await judge_turns(self._judges, turns, self._now())
+        return {turn.id: theirs for turn, theirs in zip(turns, judged, strict=True)}
 
-    async def show(
-        self, owner: Owner, entries: Sequence[JournalEntry], *, still_in: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Make the messages of turns that no process can have stored yet visible in this one, ahead of `store`."""
-        judged = await self._judge_entries(entries)
-        rows = await self._embed([one for _, all_of_it in judged for one in all_of_it], frozenset())
-        await still_in()
-        if rows:
-            await self._keeps.show(owner, rows)
-        self._shown |= {entry.turn.id: (entry.place, all_of_it) for entry, all_of_it in judged}
-
-    def drop_shown(self, turn_ids: Iterable[str]) -> None:
-        """Have `store` read these turns' words again."""
-        for turn_id in turn_ids:
-            self._shown.pop(turn_id, None)
-
-    async def _store_shown(
-        self, owner: Owner, entries: Sequence[JournalEntry], still_in: Callable[[], Awaitable[None]]
-    ) -> tuple[list[Judged], Sequence[JournalEntry]]:
-        """Store messages of *entries* that were shown, with corrections made since. Returns their decisions, and
-        the entries that are left to store."""
-        known = {entry.turn.id: self._shown.get(entry.turn.id, ("", ())) for entry in entries}
-        others = [entry for entry in entries if known[entry.turn.id][0] != entry.place]
-        left_out = {entry.turn.id for entry in others}
-        judged = [one for turn_id, (_, all_) in known.items() if turn_id not in left_out for one in all_]
-        ids = [one.memory.id for one in judged if one.memory is not None]
-        if not ids or len(ids) > self._rows:
-            return [], entries
-        await still_in()
-        return (judged, others) if await self._keeps.store_shown(owner, ids) else ([], entries)
-
-    async def _judge_entries(self, entries: Sequence[JournalEntry]) -> list[tuple[JournalEntry, Sequence[Judged]]]:
-        now = self._now()
-
-        judged = await judge_turns(self._judges, [entry.turn for entry in entries], now)
-        return list(zip(entries, judged, strict=True))
-
-    async def _embed(self, judged: Sequence[Judged], but: frozenset[str]) -> list[Embedded]:
-        memories = [one.memory for one in judged if one.memory is not None and one.memory.id not in but]
+    async def embed(self, decisions: Decisions, *, but: AbstractSet[str] = frozenset()) -> list[Embedded]:
+        """Rows of the memories in *decisions*, without the ids *but*."""
+        memories = [memory for memory in memories_of(decisions) if memory.id not in but]
         if not memories:
             return []
         vectors = await self._embedder.embed([memory.content for memory in memories])
@@ -284,35 +231,41 @@ class Messages:
             for memory, vector in zip(memories, vectors, strict=True)
         ]
 
-    async def _put(self, owner: Owner, rows: Sequence[Embedded], shown: Callable[[], None]) -> None:
-        for start in range(0, len(rows), self._rows):
-            last = start + self._rows >= len(rows)
-            await self._keeps.put(owner, rows[start : start + self._rows], shown=shown if last else _not_yet)
+    def note_shown(self, entries: Iterable[JournalEntry], decisions: Decisions) -> None:
+        """The messages of *entries* are visible in this process, and not stored yet."""
+        self._shown |= {entry.turn.id: (entry.place, decisions[entry.turn.id]) for entry in entries}
+
+    def drop_shown(self, turn_ids: Iterable[str]) -> None:
+        """The words of these turns are judged again when they are stored."""
+        for turn_id in turn_ids:
+            self._shown.pop(turn_id, None)
+
+    def find_shown(self, entries: Sequence[JournalEntry]) -> Decisions:
+        """The decisions on those of *entries* that were shown, as they are now."""
+        known = {entry.turn.id: self._shown.get(entry.turn.id, ("", ())) for entry in entries}
+        return {
+            entry.turn.id: known[entry.turn.id][1] for entry in entries if known[entry.turn.id][0] == entry.place
+        }
 
 
-def _unsaid(entry: JournalEntry, judged: Sequence[Judged]) -> list[str]:
-    """Ids of messages and chunks of an earlier answer of this turn that the new answer does not replace."""
-    if not entry.replaced:
-        return []
-    kept = {one.memory.id for one in judged if one.memory is not None}
-    return [memory_id for memory_id in message_ids(entry.turn) if memory_id not in kept]
+def memories_of(decisions: Decisions) -> list[Memory]:
+    return [one.memory for theirs in decisions.values() for one in theirs if one.memory is not None]
 
 
-def _not_yet() -> None:
-    """Not all of it is visible yet."""
-
-
-# Corrected memories belong to the person: neither a repeated turn with a new answer nor one that is learned again
-# overwrites them.
+def list_outdated(entries: Iterable[JournalEntry], decisions: Decisions) -> set[str]:
+    """Ids of messages and chunks of earlier answers of *entries* that the new answers do not replace."""
+    kept = {memory.id for memory in memories_of(decisions)}
+    return {memory_id for entry in entries if entry.replaced for memory_id in message_ids(entry.turn)} - kept
 
 
 async def find_corrected(
-    keeps: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry], judged: Iterable[Judged]
+    memories: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry], decisions: Decisions
 ) -> frozenset[str]:
-    """The ids of messages and chunks that a person corrected: of *judged*, which another process or an earlier try
-    may have stored, and of earlier answers of *entries*."""
+    """The ids of messages and chunks that a person corrected: in *decisions*, which another process or an earlier
+    try may have stored, and of earlier answers of *entries*. They belong to the person: neither a repeated turn
+    with a new answer nor a turn that is learned again overwrites them."""
     ids = [memory_id for entry in entries if entry.replaced for memory_id in message_ids(entry.turn)]
-    ids += [one.memory.id for one in judged if one.memory is not None]
+    ids += [memory.id for memory in memories_of(decisions)]
     if not ids:
         return frozenset()
-    return frozenset(memory.id for memory in await keeps.get(owner, ids) if memory.provenance.revision)
+    return frozenset(memory.id for memory in await memories.get(owner, ids) if memory.provenance.revision)

@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from memory_extproc.concurrency import contain_faults
+from memory_extproc.concurrency import contain_faults, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, TransientError, UnknownFaultError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
@@ -34,6 +34,34 @@ class Backoff:
         """How long to wait after the *failures*-th failure in a row; *jitter* in [0, 1)."""
         longest: timedelta = min(self.first * float(2 ** min(failures - 1, 20)), self.most)
         return longest.total_seconds() * (1 - jitter / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnLimits:
+    """Bounds of the write path."""
+
+    journal_wait: timedelta = timedelta(milliseconds=50)  # how long an answer's last message may wait
+    accepting: int = 1_000  # exchanges on their way into the journal; beyond it they are not kept
+    # For so long all that is asked must have answered before exchanges that were undecided are decided: the other
+    # replicas then had several looks (IncognitoLimits.retry) at whether they can share their incognito marks.
+    settle: timedelta = timedelta(seconds=3)
+    batch: int = 10  # turns of a session from which facts are extracted together
+    idle: timedelta = timedelta(seconds=60)  # a session silent for so long is extracted from
+    gather: timedelta = timedelta()  # between two writes of an owner's messages, which are visible before
+    gathered: int = 256  # turns that wait for such a write
+    remembering: int = 8  # owners whose messages are stored at a time
+    extracting: int = 4  # owners from whose turns facts are extracted at a time
+    together: int = 32  # turns of one owner stored together
+    rows: int = 256  # memories in one call of the store: a turn can have more than a hundred
+    overlaid: int = 10_000  # turns that the partitions show while the store is down; later turns are not shown
+    patience: timedelta = timedelta(hours=24)  # with a model that is away, before the stand-in's word holds
+    stood_in_for: int = 20_000  # turns that may wait for the model; beyond it the stand-in has the last word
+    attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
+    backoff: Backoff = field(default_factory=Backoff)
+    retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
+    look: timedelta = timedelta(seconds=1)  # interval of the poll for entries of other processes
+    sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
+    grace: timedelta = timedelta(seconds=20)  # time to finish accepted turns at shutdown
 
 
 @dataclass(slots=True)
@@ -134,7 +162,7 @@ class OwnerQueues(Generic[Job]):
                 if self._finishing:
                     last_try, again = True, 0.0
                 else:
-                    await _either(lane.news, again - clock())
+                    await wait_for_event(lane.news, again - clock())
                 continue
             error = await self._attempt(owner, batch)
             if error is None:
@@ -186,15 +214,6 @@ class OwnerQueues(Generic[Job]):
 def _passes(error: Exception) -> bool:
     """Whether *error* is known to say nothing of the job that met it."""
     return isinstance(error, TransientError) and not isinstance(error, UnknownFaultError)
-
-
-async def _either(news: asyncio.Event, seconds: float) -> None:
-    """Waits for *news*, for *seconds* at most."""
-    try:
-        async with asyncio.timeout(seconds):
-            await news.wait()
-    except TimeoutError:
-        return
 
 
 # Places for so many at once, given to waiting tenants in turn.
@@ -279,14 +298,13 @@ class SessionBatcher:
     def __init__(
         self,
         due: Callable[[Owner, tuple[str, ...]], object],
+        metrics: Metrics,
         *,
         batch: int,
         idle: timedelta,
-        told: Callable[[Trigger], object] = lambda _: None,
     ) -> None:
-        """*told* is called with the trigger."""
         self._due = due
-        self._told = told
+        self._metrics = metrics
         self._batch = batch
         self._idle = idle.total_seconds()
         self._open: dict[Owner, dict[str, _SessionBatch]] = {}
@@ -322,7 +340,7 @@ class SessionBatcher:
             return
         if gathering.timer is not None:
             gathering.timer.cancel()
-        self._told(trigger)
+        self._metrics.extraction_triggers.labels(trigger.value).inc()
         self._due(owner, tuple(gathering.turn_ids))
 
     def flush_all(self) -> None:
@@ -387,14 +405,6 @@ class WriteBehind:
 _PAGE = 500  # entries taken up at once
 
 
-@dataclass(frozen=True, slots=True)
-class JournalPollerLimits:
-    look: timedelta = timedelta(seconds=1)  # interval of the poll for entries of other processes
-    sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
-    retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
-    backoff: Backoff = field(default_factory=Backoff)
-
-
 class JournalPoller:
     """Passes new entries to *taken*, a page at a time. Both loops end with *closing*, after a last poll."""
 
@@ -402,7 +412,7 @@ class JournalPoller:
         self,
         journal: Journal,
         taken: Callable[[Sequence[JournalEntry]], Awaitable[None]],
-        limits: JournalPollerLimits,
+        limits: LearnLimits,
         metrics: Metrics,
         *,
         revive: Callable[[], Awaitable[None]],
@@ -414,7 +424,7 @@ class JournalPoller:
         self._revive = revive
         self._now, self._rng = now, rng
 
-    def reconfigure(self, limits: JournalPollerLimits) -> None:
+    def reconfigure(self, limits: LearnLimits) -> None:
         self._limits = limits
 
     async def arrivals(self, closing: asyncio.Event) -> None:
@@ -429,17 +439,17 @@ class JournalPoller:
             except Exception as error:  # noqa: BLE001 - were this loop to end, nothing more would be learned
                 failures += 1
                 log.warning("journal.unreadable", error=type(error).__name__, failures=failures)
-                ended = await _within(closing, self._limits.backoff.seconds(failures, self._rng()))
+                ended = await wait_for_event(closing, self._limits.backoff.seconds(failures, self._rng()))
                 continue
             failures = 0
             if not page:
-                ended = await _within(closing, self._limits.look.total_seconds())
+                ended = await wait_for_event(closing, self._limits.look.total_seconds())
             page = ()
 
     async def look_after(self, closing: asyncio.Event) -> None:
         while True:
             await contain_faults(self.measure)
-            if await _within(closing, self._limits.sweep.total_seconds()):
+            if await wait_for_event(closing, self._limits.sweep.total_seconds()):
                 return
 
     async def measure(self) -> None:
@@ -456,16 +466,6 @@ class JournalPoller:
         self._metrics.journal_depth.set(depth.turns)
         self._metrics.journal_dead.set(depth.dead)
         self._metrics.journal_oldest_seconds.set(max(0.0, age))
-
-
-async def _within(closing: asyncio.Event, seconds: float) -> bool:
-    """Waits for *seconds* at most; says whether it is time to close."""
-    try:
-        async with asyncio.timeout(seconds):
-            await closing.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 # Whether a turn that fails is at fault itself, or meets an outage; and dead letters that an outage left.

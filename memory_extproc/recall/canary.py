@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Self
 
+from memory_extproc.concurrency import wait_for_event
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, RecallRequest, Role, Source, digest
 from memory_extproc.observe.log import logger
@@ -99,10 +100,7 @@ class Canary:
 
     async def _probe_again(self) -> None:
         while not self._leaving.is_set():
-            try:
-                async with asyncio.timeout(self._limits.every.total_seconds()):
-                    await self._leaving.wait()
-            except TimeoutError:
+            if not await wait_for_event(self._leaving, self._limits.every.total_seconds()):
                 await self.probe()
 
     def _note_end(self, probing: asyncio.Task[None]) -> None:

@@ -21,7 +21,7 @@ import aiohttp
 import jwt
 from cachetools import LRUCache
 
-from memory_extproc.concurrency import contain_faults
+from memory_extproc.concurrency import contain_faults, wait_for_event
 from memory_extproc.errors import TransientError
 from memory_extproc.observe.log import logger
 
@@ -183,10 +183,7 @@ class Tokens:
             await asyncio.sleep(self._options.hurry.total_seconds())
             # Without keys no caller is identified, so retry at the shorter interval.
             rest = self._options.refresh - self._options.hurry if self._keys else timedelta(0)
-            patience = max(0.0, rest.total_seconds())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(patience):
-                    await self._wanted.wait()
+            await wait_for_event(self._wanted, max(0.0, rest.total_seconds()))
             self._wanted.clear()
             await contain_faults(self._refresh)
 

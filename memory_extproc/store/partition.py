@@ -7,14 +7,14 @@ search answers with the overlay laid over it."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Self
 
+from memory_extproc.concurrency import wait_for_event
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
     Candidates,
@@ -222,9 +222,7 @@ class Partitions:
         # A fresh read of a lagging store takes a tick of its clock, which is longer than we would wait.
         if fill is None or (outdated and self._store.lags):
             return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(times * self._limits.patience.total_seconds()):
-                await fill.published.wait()
+        await wait_for_event(fill.published, times * self._limits.patience.total_seconds())
 
     async def _through_store(
         self, owner: Owner, owned: OwnerOverlay, to: Vector, limit: int, scope: Scope

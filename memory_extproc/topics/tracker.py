@@ -15,6 +15,7 @@ from typing import Self
 
 from cachetools import LRUCache
 
+from memory_extproc.concurrency import wait_for_event
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import Owner, Turn
 from memory_extproc.observe.log import logger
@@ -156,7 +157,7 @@ class Topics:
             self._nudge(owner)
 
     async def _look(self) -> None:
-        while not await self._leaves_within(self._limits.look.total_seconds()):
+        while not await wait_for_event(self._leaving, self._limits.look.total_seconds()):
             self.look()
 
     async def _end_quietly(self, owner: Owner) -> None:
@@ -200,17 +201,9 @@ class Topics:
                     return
                 self._wanted.add(owner)
                 pause: timedelta = min(self._limits.longest, self._limits.pause * 2 ** min(failures - 1, 16))
-                await self._leaves_within(pause.total_seconds() * (1 - self._rng() / 2))
+                await wait_for_event(self._leaving, pause.total_seconds() * (1 - self._rng() / 2))
             else:
                 failures = 0
-
-    async def _leaves_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._leaving.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def _work(self, owner: Owner) -> None:
         lease = f"topics:{owner.key}"

@@ -25,8 +25,8 @@ from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, TurnOutcome

@@ -32,8 +32,8 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.journal.redis import RedisJournal, Sharing
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.extract.extractor import Fact
-from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
     Caller,

@@ -164,7 +164,7 @@ class Fallback:
 # Finding the facts of turns: by the extractor, with the turns before them, or by a stand-in while it is away.
 
 
-class Finding:
+class FactFinder:
     """While *extractor* is unreachable, *fallback* gives facts at once and the turns wait for it: for *patience*
     after they were said, and at most *most* turns. After that the fallback's facts are final."""
 
@@ -182,7 +182,7 @@ class Finding:
     def reconfigure(self, patience: timedelta) -> None:
         self._patience = patience
 
-    async def facts(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:
+    async def find(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:
         """The facts of *turns* of one session, oldest first, and whether they are final. TransientError if there is
         nothing new yet."""
         earlier = self._earlier.of(owner, turns[0].session, epoch)
@@ -199,7 +199,7 @@ class Finding:
             log.warning("extract.stand_in", extractor=self._fallback.name, turns=len(turns), final=final)
         return await self._fallback.extract(turns, earlier=earlier), final
 
-    def waits(self, turns: Sequence[Turn]) -> None:
+    def wait_for_extractor(self, turns: Sequence[Turn]) -> None:
         """The stand-in's facts of *turns* are stored; the extractor is to be asked again."""
         self._served.update(turn.id for turn in turns)
 

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from memory_extproc.concurrency import whereabouts
+from memory_extproc.concurrency import wait_for_event, whereabouts
 from memory_extproc.errors import MemoryExtprocError, NotReadyError, PermanentError, TransientError
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chance, MemoryStore
@@ -503,10 +503,7 @@ class Flusher:
 
     async def _run(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(self._options.flush_idle.total_seconds()):
-                    await self._wrote.wait()
-            except TimeoutError:
+            if not await wait_for_event(self._wrote, self._options.flush_idle.total_seconds()):
                 await self.flush(list(self._waiting))
             self._wrote.clear()
             await self.flush([one for one, rows in self._waiting.items() if rows >= self._options.flush_rows])

@@ -13,11 +13,10 @@ from datetime import datetime, timedelta
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
-from memory_extproc.learn.ingest import LearnLimits
 from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.learner import CommandApplier, FactReconciler, Learner, TopicFollower
 from memory_extproc.learn.messages import judge
-from memory_extproc.learn.queue import Backoff
+from memory_extproc.learn.queue import Backoff, LearnLimits
 from memory_extproc.learn.screening import Judging, TurnScreener
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn

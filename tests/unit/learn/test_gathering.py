@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from prometheus_client import CollectorRegistry
+
 from memory_extproc.learn.queue import SessionBatcher
 from memory_extproc.model import Owner
+from memory_extproc.observe.metrics import Metrics
 from tests.builders import ANN, BOB
 
 HOUR = timedelta(hours=1)
@@ -13,7 +16,8 @@ Due = list[tuple[Owner, tuple[str, ...]]]
 
 
 def gatherings(due: Due, *, batch: int = 3) -> SessionBatcher:
-    return SessionBatcher(lambda owner, turn_ids: due.append((owner, turn_ids)), batch=batch, idle=HOUR)
+    metrics = Metrics(CollectorRegistry(), "test")
+    return SessionBatcher(lambda owner, turn_ids: due.append((owner, turn_ids)), metrics, batch=batch, idle=HOUR)
 
 
 async def test_a_full_batch_is_due_at_once_each_turn_in_it_once() -> None:

@@ -13,7 +13,7 @@ import structlog
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.extract.extractor import Fact
-from memory_extproc.learn.ingest import LearnLimits
+from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.screening import Unscreened
 from memory_extproc.model import (
     Caller,

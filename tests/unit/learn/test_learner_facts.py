@@ -15,8 +15,7 @@ import pytest
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.extractor import Earlier, Fact
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.ingest import LearnLimits
-from memory_extproc.learn.queue import Trigger
+from memory_extproc.learn.queue import LearnLimits, Trigger
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Caller, Memory, MemoryState, Owner, Source, Turn
 from tests.builders import ANN, BOB, a_turn
