@@ -12,12 +12,13 @@ import tempfile
 import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
@@ -43,10 +44,6 @@ from memory_extproc.store.partition import PartitionLimits, Partitions
 
 MEMORIES, OTHERS, DIMENSION = 10_000, 2_000, 384
 ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ import tempfile
 import time
 import tracemalloc
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.model import Embedded, Matrix, Memory, MemoryType, Owner, Source, digest
@@ -32,10 +33,6 @@ from memory_extproc.testing.models import CannedEmbedder
 
 DIMENSION, DISTANCE = 384, 0.08
 ANN = Owner("acme", "ann")
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def vectors(count: int) -> Matrix:

@@ -1,4 +1,4 @@
-"""Work that outlives the message it began with: owned here, bounded, and waited for at the end."""
+"""Background tasks with an owner and a bound, work off the event loop, the circuit breaker, and clocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolEx
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from multiprocessing import get_context, parent_process
 from typing import Any, ParamSpec, Self, TypeVar
@@ -25,6 +25,22 @@ from memory_extproc.observe.metrics import Metrics
 
 log = logger(__name__)
 Clock = Callable[[], float]  # seconds that never go back
+# Monotonic, with the time of suspension where the platform counts it.
+_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def steady_seconds() -> float:
+    """Seconds since an arbitrary time before the process began; they never go back."""
+    return time.clock_gettime(_MONOTONIC)
+
+
+def steady_now() -> datetime:
+    """Monotonic time as a datetime, comparable only within this process."""
+    return datetime.fromtimestamp(steady_seconds(), UTC)
 
 
 class Background:

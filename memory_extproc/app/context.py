@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 from memory_extproc import __version__
@@ -74,22 +73,6 @@ class Live:
         self.settings, self.waiting = change.settings, change.waiting
         for applies in self._follow:
             applies(change.settings)
-
-
-# Monotonic time, independent of the wall clock.
-
-# Includes suspension where the platform supports it.
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def steady_seconds() -> float:
-    """Seconds since an arbitrary time before the process began."""
-    return time.clock_gettime(_STEADY)
-
-
-def steady_now() -> datetime:
-    """Monotonic time as a datetime, comparable only within this process."""
-    return datetime.fromtimestamp(steady_seconds(), UTC)
 
 
 # Tracing and caller tags as configured.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from memory_extproc import __version__
-from memory_extproc.app.context import milvus_options, partition_limits, steady_now
+from memory_extproc.app.context import milvus_options, partition_limits
 from memory_extproc.app.coordination import (
     JOURNAL,
     LEDGER,
@@ -29,9 +29,9 @@ from memory_extproc.app.coordination import (
 from memory_extproc.app.data_dir import hold_data_directory, hold_lite
 from memory_extproc.app.maintenance import make_consolidator, make_reflector, make_retention, make_summing
 from memory_extproc.app.models import open_embedder
-from memory_extproc.app.sidecar import utc_now
 from memory_extproc.app.storage import open_keys, sealed_coordination, sealed_store
 from memory_extproc.app.write_path import CONSENT, budget_limits
+from memory_extproc.concurrency import steady_now, utc_now
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
 from memory_extproc.coordination.mirror import Copied, Kind
 from memory_extproc.coordination.recovery import generation_key

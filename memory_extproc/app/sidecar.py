@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -37,7 +37,7 @@ from memory_extproc.app.data_dir import DataDirectory, OpenFiles, watched_files
 from memory_extproc.app.read_path import ReadPath, ReadPathParts, open_reading, open_wire
 from memory_extproc.app.storage import Storage, open_kept, renewed_keys
 from memory_extproc.app.write_path import Door, WritePath, open_writing
-from memory_extproc.concurrency import HELPER, Background
+from memory_extproc.concurrency import HELPER, Background, utc_now
 from memory_extproc.console.server import ConsoleServer
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
@@ -70,10 +70,6 @@ from memory_extproc.store.partition import Partitions
 log = logger(__name__)
 # Bounds of the tasks that write decisions.
 RECORDS_GRACE, RECORDS_AT_ONCE = timedelta(seconds=1), 1_000
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +149,7 @@ async def _open_forgetter(
             journal=kept.journal,
             coordination=kept.coordination,
             foresees=writing.foresees,
-            discard_waiting=writing.learner.erase_waiting,
+            discard_waiting=writing.learner.intake.erase,
             keys=renewed_keys(kept.keys, kept.unsealed, kept.journal),
             purges=kept.store,
             caches=(replays.forget, writing.retention.request_pass, *((topics.forget,) if topics else ())),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from memory_extproc import __version__
-from memory_extproc.app.context import AppContext, milvus_options, partition_limits, steady_now
+from memory_extproc.app.context import AppContext, milvus_options, partition_limits
 from memory_extproc.app.coordination import (
     ErasureParts,
     open_coordination,
@@ -23,6 +23,7 @@ from memory_extproc.app.coordination import (
     take_part,
 )
 from memory_extproc.app.models import open_embedder
+from memory_extproc.concurrency import steady_now
 from memory_extproc.coordination.replicas import OldestWaiting
 from memory_extproc.coordination.sqlite import SqliteOwners
 from memory_extproc.encryption.codecs import EncryptedCoordination, EncryptedJournal, EncryptedStore

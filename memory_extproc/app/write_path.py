@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from memory_extproc.app.context import AppContext, Live, learn_limits, partition_limits, piece_limits, steady_now
+from memory_extproc.app.context import AppContext, Live, learn_limits, partition_limits, piece_limits
 from memory_extproc.app.coordination import Fleet
 from memory_extproc.app.maintenance import (
     make_consolidator,
@@ -21,6 +21,7 @@ from memory_extproc.app.maintenance import (
 )
 from memory_extproc.app.models import completions_for
 from memory_extproc.app.storage import Storage, make_master_key
+from memory_extproc.concurrency import steady_now
 from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, SqliteConsent
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.errors import MemoryExtprocError
@@ -97,10 +98,10 @@ async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts 
     if isinstance(replicas, RedisReplicas):
         # Our entry in the register of data directories, read by replicas that forget.
         replicas.oldest_waiting = lambda: min(
-            filter(None, (learner.oldest_waiting(), kept.oldest_aside())), default=None
+            filter(None, (learner.intake.oldest_waiting(), kept.oldest_aside())), default=None
         )
     elif isinstance(replicas, SoleReplica):
-        replicas.oldest_waiting = learner.oldest_waiting
+        replicas.oldest_waiting = learner.intake.oldest_waiting
     return WritePath(
         door=door,
         sessions=sessions,

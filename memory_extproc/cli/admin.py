@@ -481,8 +481,9 @@ def _do(work: str, config: Path | None, user: str, tenant: str, *, dry_run: bool
 async def _run_round(work: str, settings: Settings, data: Path, owner: Owner | None, *, dry_run: bool) -> Round:
     from contextlib import AsyncExitStack  # noqa: PLC0415 - quick `--help`, and all below
 
-    from memory_extproc.app import hold_lite, utc_now  # noqa: PLC0415
+    from memory_extproc.app import hold_lite  # noqa: PLC0415
     from memory_extproc.app.offline import job_of, tending  # noqa: PLC0415
+    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.retention.scheduler import Work  # noqa: PLC0415
 
     doing = Work(work)

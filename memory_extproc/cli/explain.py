@@ -121,7 +121,7 @@ def _as_json(explanation: Explanation, wish: RecallRequest) -> dict[str, Any]:
 
 
 def _show(explanation: Explanation, wish: RecallRequest) -> None:
-    from memory_extproc.safety.neutralize import harmless  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.safety.prompt_injection import harmless  # noqa: PLC0415 - quick `--help`
 
     console = Console(highlight=False)
     said = [f"outcome {explanation.outcome}"]

@@ -106,8 +106,8 @@ def _with_quarantine(
 async def _quarantine_used(
     settings: Settings, data: Path, owner: Owner, use: Callable[[Quarantine, Owner], Awaitable[T]]
 ) -> T:
-    from memory_extproc.app import utc_now  # noqa: PLC0415 - it loads store and inference
     from memory_extproc.app.offline import reviewing  # noqa: PLC0415
+    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
 
     async with reviewing(settings, data, now=utc_now) as quarantine:
         return await use(quarantine, owner)
@@ -136,7 +136,7 @@ def _quarantine_as_json(memory: Memory) -> dict[str, Any]:
 
 
 def _show(held: list[Memory]) -> None:
-    from memory_extproc.safety.neutralize import harmless  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.safety.prompt_injection import harmless  # noqa: PLC0415 - quick `--help`
 
     console = Console(highlight=False)
     if not held:
@@ -265,18 +265,20 @@ def _run_with_settings(config: Path | None, use: Callable[[Settings], Coroutine[
 
 async def _use_journals(settings: Settings, use: Callable[[Journals], Awaitable[T]], *, making: bool) -> T:
     from memory_extproc.app.coordination import find_journals  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:
-        return await use(await find_journals(settings, _utc_now, stack, making=making))
+        return await use(await find_journals(settings, utc_now, stack, making=making))
 
 
 async def _spread(settings: Settings) -> int:
     from memory_extproc.app.coordination import find_journals, open_fleet  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.journal.sharded import ShardedJournal  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         fleet = await open_fleet(settings, stack)
-        journal = (await find_journals(settings, _utc_now, stack)).shared
+        journal = (await find_journals(settings, utc_now, stack)).shared
         if not isinstance(journal, ShardedJournal):
             raise PermanentError("coordination.url is no cluster: a journal on one master has nothing to spread to")
         await fleet.replicas.waiting()
@@ -286,9 +288,10 @@ async def _spread(settings: Settings) -> int:
 
 
 async def _status(journals: Journals) -> dict[str, Any]:
+    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.learn.intake_log import INTAKE, count_waiting  # noqa: PLC0415 - quick `--help`
 
-    now = _utc_now()
+    now = utc_now()
     depth = await journals.main.depth() if journals.main else None
     oldest = max(timedelta(), now - depth.oldest) if depth and depth.oldest else None
     undecided = await asyncio.to_thread(count_waiting, journals.path.with_name(INTAKE))
@@ -319,6 +322,7 @@ async def _retry_turns(journals: Journals, turns: list[str] | None) -> int:
 
 async def _adopt_journals(settings: Settings, journals: Journals, directory: Path, says: Says) -> dict[str, int]:
     from memory_extproc.app.storage import journals_to_join  # noqa: PLC0415
+    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.journal.failover import move  # noqa: PLC0415
     from memory_extproc.journal.sqlite import SqliteJournal  # noqa: PLC0415
     from memory_extproc.learn import intake_log  # noqa: PLC0415
@@ -327,7 +331,7 @@ async def _adopt_journals(settings: Settings, journals: Journals, directory: Pat
     target = journals.main
     if target is None or directory == journals.path.parent:
         raise PermanentError(f"{directory} is the data directory of this configuration")
-    async with SqliteJournal(directory / journals.path.name, now=_utc_now) as left, AsyncExitStack() as stack:
+    async with SqliteJournal(directory / journals.path.name, now=utc_now) as left, AsyncExitStack() as stack:
         source, ours = await journals_to_join(settings, left, directory, target, stack)
         undecided = await asyncio.to_thread(intake_log.adopt, directory / INTAKE, journals.path.with_name(INTAKE))
         await source.retry([letter.turn_id for letter in await source.dead(_EVERY)])
@@ -370,7 +374,3 @@ def _as_json(letter: DeadLetter) -> dict[str, Any]:
         "asked_at": letter.asked_at.isoformat(),
         "failed_at": letter.failed_at.isoformat(),
     }
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)

@@ -122,13 +122,14 @@ async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -
 
 
 async def _restore_folder(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
-    from memory_extproc.app import hold_data_directory, utc_now  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app import hold_data_directory  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.offline import (  # noqa: PLC0415
         restore_files,
         restore_memories,
         restore_shared,
         tending,
     )
+    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:
         hold_data_directory(settings, stack)
@@ -163,8 +164,8 @@ async def _run_reembedding(
     source: str,
     says: Says,
 ) -> tuple[Checked, str]:
-    from memory_extproc.app import utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.offline import reembedding  # noqa: PLC0415
+    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:
         tended = await _open_store(settings, data, stack)
@@ -179,8 +180,9 @@ async def _compact_store(settings: Settings, data: Path) -> bool:
 
 
 async def _open_store(settings: Settings, data: Path, stack: AsyncExitStack) -> OfflineContext:
-    from memory_extproc.app import hold_lite, utc_now  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app import hold_lite  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.offline import tending  # noqa: PLC0415
+    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
 
     hold_lite(settings, data, stack)
     return await stack.enter_async_context(tending(settings, data, now=utc_now))

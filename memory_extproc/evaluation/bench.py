@@ -22,12 +22,12 @@ from memory_extproc.app import (
     open_reranks,
     piece_limits,
     sealed_store,
-    utc_now,
 )
 from memory_extproc.app.context import recall_limits
 from memory_extproc.app.maintenance import make_summing, make_topics
 from memory_extproc.app.read_path import open_matcher
 from memory_extproc.app.write_path import Extraction
+from memory_extproc.concurrency import utc_now
 from memory_extproc.evaluation.runner import Bench
 from memory_extproc.learn.extract.extractor import FactExtractor, Fallback
 from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits

@@ -29,7 +29,7 @@ from memory_extproc.evaluation.metrics import mean
 from memory_extproc.evaluation.runner import Bench, Bounds, Played, Says, wait_filled
 from memory_extproc.model import Caller, RecallRequest, RecallResult
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.safety.neutralize import harmless
+from memory_extproc.safety.prompt_injection import harmless
 
 SINGLE_FACT = "single fact"  # the kind that latency is compared with
 HALVES = ("dev.jsonl", "held.jsonl")  # of a folder: the half for fitting, the half that nothing is fitted on

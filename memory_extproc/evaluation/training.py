@@ -22,7 +22,7 @@ from memory_extproc.model import Candidates, Scope, SearchQuery
 from memory_extproc.ports import TokenEmbeddingModel
 from memory_extproc.recall.fusion import FEW, diversify_sessions, likeliest
 from memory_extproc.recall.late_interaction import FIRST_READ, CloseReadingLimits, LateInteractionScorer
-from memory_extproc.recall.query import plain
+from memory_extproc.recall.query import plain_query
 from memory_extproc.recall.weights import Ranker
 
 _UNHURRIED = timedelta(minutes=5)
@@ -101,7 +101,8 @@ async def gather(
         candidates = await _candidates(stage[away], question, bench, dense=dense)
         if reader is not None and closely is not None:
             candidates = await reader.read(
-                plain(question.text, question.earlier).text, likeliest(closely.features, candidates, FIRST_READ)
+                plain_query(question.text, question.earlier).text,
+                likeliest(closely.features, candidates, FIRST_READ),
             )
         covers = tuple(stage[away].covers(memory) for memory in candidates.memories)
         kind = Kind.of(stage[away].conversation)
@@ -119,7 +120,7 @@ def close_reader(bench: Bench) -> LateInteractionScorer | None:
 
 
 async def _candidates(there: Played, question: Question, bench: Bench, *, dense: bool) -> Candidates:
-    text = plain(question.text, question.earlier).text
+    text = plain_query(question.text, question.earlier).text
     vector = await bench.embedder.embed_query(text) if dense else None
     return await there.partitions.candidates(there.owner, SearchQuery(text, vector), CANDIDATES, Scope())
 

@@ -21,8 +21,7 @@ from memory_extproc.model import Arm, Caller, Memory, Message, Origin, Outcome, 
 from memory_extproc.model.headers import RequestHeaders
 from memory_extproc.observe.log import Trail, logger
 from memory_extproc.request.admission import Admitted, Declined
-from memory_extproc.request.body import Enriched, PendingTurn, read_plain
-from memory_extproc.request.content_encoding import is_encoded, unpack
+from memory_extproc.request.body import Enriched, PendingTurn, is_encoded, read_plain, unpack
 from memory_extproc.request.replay import BlockReplay, InView
 
 

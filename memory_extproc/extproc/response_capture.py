@@ -10,8 +10,7 @@ from memory_extproc.errors import BadBodyError
 from memory_extproc.model import Arm, TurnOutcome
 from memory_extproc.model.headers import Headers
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.request.body import Enriched
-from memory_extproc.request.content_encoding import OversizeError, Unpacker
+from memory_extproc.request.body import Enriched, OversizeError, Unpacker
 
 SLICE = 64 * 1024  # bytes read between two turns of the event loop: other streams wait well under 1 ms
 

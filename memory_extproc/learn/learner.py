@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import Protocol, Self
 
@@ -118,7 +117,8 @@ class NoCommands:
 
 class Learner:
     """Implements ports.TurnLearner. Entering resumes the work left in the journal. Leaving finishes accepted turns,
-    with extraction, within *grace*; the rest stays in the journal."""
+    with extraction, within *grace*; the rest stays in the journal. Exchanges that are not in the journal yet are in
+    `intake`."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class Learner:
             self._facts = FactFinder(
                 extractor, fallback, patience=limits.patience, most=limits.stood_in_for, now=now
             )
-        self._intake = Intake(
+        self.intake = Intake(
             journal, sessions, coordination, limits, metrics,
             screens=screens or Unscreened(), tombstones=self._tombstones, pending=self._pending,
             journalled=self._enqueue, ends=self.end_session, intake_log=intake_log,
@@ -204,7 +204,7 @@ class Learner:
     def reconfigure(self, limits: LearnLimits) -> None:
         """From now on: a change of the configuration. How many owners' messages are stored at a time stays."""
         self._limits = limits
-        self._intake.reconfigure(limits)
+        self.intake.reconfigure(limits)
         if self._facts is not None:
             self._facts.reconfigure(limits.patience)
         self._batches.reconfigure(batch=limits.batch, idle=limits.idle)
@@ -215,17 +215,17 @@ class Learner:
         self._background = [
             asyncio.create_task(self._poller.arrivals(self._closing), name="journal take-up"),
             asyncio.create_task(self._poller.look_after(self._closing), name="journal sweep"),
-            asyncio.create_task(self._intake.catch_up(self._closing), name="intake"),
-            asyncio.create_task(self._intake.tend(self._closing), name="intake log"),
+            asyncio.create_task(self.intake.catch_up(self._closing), name="intake"),
+            asyncio.create_task(self.intake.tend(self._closing), name="intake log"),
         ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._closing.set()
-        self._intake.close()
+        self.intake.close()
         try:
             async with asyncio.timeout(self._limits.grace.total_seconds()):
-                await self._intake.finish()
+                await self.intake.finish()
                 await asyncio.gather(*self._background)
                 await self._show_queue.finish()
                 self._write_behind.flush()
@@ -241,22 +241,14 @@ class Learner:
             for task in self._background:
                 task.cancel()
             await asyncio.gather(*self._background, return_exceptions=True)
-            await self._intake.stop()
+            await self.intake.stop()
             await self._show_queue.stop()
             await self._store_queue.stop()
             await self._extract_queue.stop()
             self._pending.release_all()
 
     async def accept(self, exchanged: Exchanged) -> TurnOutcome:
-        return await self._intake.accept(exchanged)
-
-    def oldest_waiting(self, owner: Owner | None = None) -> datetime | None:
-        """Time of the oldest accepted exchange that is not in the journal yet, for *owner* or for all."""
-        return self._intake.oldest_waiting(owner)
-
-    def erase_waiting(self, owner: Owner, until: datetime) -> int:
-        """Discard exchanges of *owner* that wait to be decided and were asked by *until*. Returns their number."""
-        return self._intake.erase(owner, until)
+        return await self.intake.accept(exchanged)
 
     async def wait_visible(self, caller: Caller) -> None:
         await self._pending.wait_visible(caller.owner)

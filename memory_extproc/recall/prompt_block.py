@@ -28,8 +28,8 @@ from memory_extproc.model import (
 )
 from memory_extproc.ports import MemoryLister, Now, TurnLearner
 from memory_extproc.recall.dedup import is_correction
-from memory_extproc.safety.neutralize import harmless
 from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
+from memory_extproc.safety.prompt_injection import harmless
 from memory_extproc.text.persons import may_correct
 from memory_extproc.text.words import estimate_tokens, sentences
 

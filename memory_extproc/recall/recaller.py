@@ -12,8 +12,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
-from datetime import time as time_of_day
+from datetime import timedelta
 from functools import partial
 
 import numpy as np
@@ -25,7 +24,6 @@ from memory_extproc.model import (
     Memory,
     Outcome,
     Owner,
-    Period,
     Ranked,
     RecallRequest,
     RecallResult,
@@ -57,9 +55,19 @@ from memory_extproc.recall.fusion import FEW, Fused, Fusion
 from memory_extproc.recall.intent import INTENTS, LONGEST, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.lookup import Lookups
-from memory_extproc.recall.parallel import PendingEmbeddings, merge_rankings, search_shared
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
-from memory_extproc.recall.query import AboutCaller, Query, Rewriter, gate, plain
+from memory_extproc.recall.query import (
+    AboutCaller,
+    PendingEmbeddings,
+    Query,
+    Rewriter,
+    gate,
+    merge_rankings,
+    plain_query,
+    read_instant,
+    read_period,
+    search_shared,
+)
 from memory_extproc.recall.rank import (
     HALF_LIFE,
     choose_ranked,
@@ -74,7 +82,6 @@ from memory_extproc.recall.rank import (
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.topic_context import Ongoing, Threads, with_threads
 from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
-from memory_extproc.text import dates
 from memory_extproc.text.intents import asks, content_stems, polite
 from memory_extproc.text.persons import about_caller
 from memory_extproc.text.words import sentences
@@ -294,8 +301,9 @@ class Recaller:
     ) -> _Found:
         """*patience*: for the memories of others, once the caller's own are found. *settles*: wait for the caller's
         last turn."""
-        then = self._instant(wish)
-        wish = replace(wish, scope=replace(wish.scope, as_of=then or self._as_of(wish.question)))
+        then = read_instant(wish.as_of, self._now())
+        asked_for = then or read_period(wish.question, self._now())
+        wish = replace(wish, scope=replace(wish.scope, as_of=asked_for))
         with self._time_stage("query"):
             reading = self._read_intents(wish)
             if wish.as_of and then is None:
@@ -377,25 +385,6 @@ class Recaller:
             return NOTHING_READ
         return self._intents.read_as(wish.question, like.kind, like.domain, self._now().date(), like.attributes)
 
-    def _instant(self, wish: RecallRequest) -> Period | None:
-        """The instant in the request; None for no time, a time without a zone and a time in the future."""
-        try:
-            then = datetime.fromisoformat(wish.as_of) if wish.as_of else None
-        except ValueError:
-            return None
-        if then is None or then.tzinfo is None or not _FIRST_INSTANT <= then <= self._now():
-            return None
-        return Period(then, then + timedelta(seconds=1))
-
-    def _as_of(self, asked: str) -> Period | None:
-        """The time in the past that the question is about, where it asks how things were."""
-        now = self._now()
-        span = dates.asked_of(asked, now.date())
-        if span is None:
-            return None
-        first, last = (datetime.combine(date.fromordinal(day), time_of_day.min, now.tzinfo) for day in span)
-        return Period(first, last + timedelta(days=1))
-
     async def _searched_for(
         self, owner: Owner, wish: RecallRequest, texts: Sequence[str], coming: PendingEmbeddings, scope: Scope
     ) -> Sequence[Candidates]:
@@ -442,7 +431,7 @@ class Recaller:
 
     async def _query(self, wish: RecallRequest, started: float) -> Query:
         if self._rewriter is None:
-            return plain(wish.question, wish.earlier, take_apart=self._limits.take_apart)
+            return plain_query(wish.question, wish.earlier, take_apart=self._limits.take_apart)
         share = REWRITE_SHARE if self._reranker is None else REWRITE_SHARE_BESIDE_RERANK
         within = max(self._time_left(started) * share, timedelta())
         return await self._rewriter.query(wish.question, wish.earlier, within)
@@ -674,13 +663,10 @@ def _with_room(weighed: Iterable[Considered], kept: AbstractSet[str]) -> Iterato
 # Seconds by stage of the current recall, if its trace is kept.
 _STAGES: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None)
 MOST_TRACED = 24  # candidates
-
-
 UNHURRIED = timedelta(minutes=1)  # for a reranker without a waiting request
 SHARED_SHARE = 0.5  # of the time left after the caller's own memories, for shared memories
 _AHEAD = 5  # places of the ranking before a lookup that does not lead, less the lookup's, at least half
 _UNREACHABLE = 2.0  # a threshold that no relevance reaches
-_FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=UTC)
 AS_OF_UNREADABLE = "as_of is ignored: expected a time that is over, in RFC 3339, such as 2026-03-02T09:00:00Z"
 SUBJECT_UNKNOWN = "no memory mentions the subject of the question"
 SHORT_MESSAGE = 110  # characters of a message among many

@@ -36,9 +36,8 @@ from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chain, ChainReader, ConsentRegistry, IncognitoMarker, MemoryRecaller, ProfileReader
 from memory_extproc.request.admission import Admitted, Mode, RequestOptions
-from memory_extproc.request.body import CpuBudget, Enriched, PendingTurn, read_body, read_plain
+from memory_extproc.request.body import CpuBudget, Enriched, PendingTurn, is_encoded, read_body, read_plain
 from memory_extproc.request.compression import Compression, is_state
-from memory_extproc.request.content_encoding import is_encoded
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.identity import Identity, accept_name
 from memory_extproc.request.policy import (

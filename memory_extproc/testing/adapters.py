@@ -29,8 +29,9 @@ from memory_extproc.model import (
     Vector,
 )
 from memory_extproc.ports import Changes, JournalEntry, Now
+from memory_extproc.store.milvus.options import CONTENT_BYTES
+from memory_extproc.store.milvus.rows import check_owner, check_rows, check_vector, fit, searchable
 from memory_extproc.store.resident import nearest_of
-from memory_extproc.store.rules import CONTENT_BYTES, check_owner, check_rows, check_vector, fit, searchable
 
 
 @dataclass(slots=True)

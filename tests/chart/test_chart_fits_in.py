@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memory_extproc.app import utc_now
 from memory_extproc.app.offline import tending
+from memory_extproc.concurrency import utc_now
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.settings import load
 from tests.builders import a_memory

@@ -17,9 +17,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from memory_extproc.app import utc_now
 from memory_extproc.app.offline import OfflineContext, tending
 from memory_extproc.cli.root import app
+from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
 from memory_extproc.coordination.recovery import generation_key
 from memory_extproc.coordination.redis import RedisLedger

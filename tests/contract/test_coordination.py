@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.encryption.codecs import EncryptedCoordination
@@ -28,10 +29,6 @@ LONG = timedelta(hours=1)
 SHORT = timedelta(milliseconds=30)
 ANN = Owner("acme", "ann")
 OTHERS = [Owner("acme", "bob"), Owner("", "ann"), Owner("umbrella", "ann")]
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 REDIS = [pytest.param(name, marks=pytest.mark.redis) for name in ("redis_server", "redis_cluster")]

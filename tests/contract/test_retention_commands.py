@@ -17,8 +17,9 @@ import yaml
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner, Result
 
-from memory_extproc.app import LOCK, milvus_options, open_embedder, utc_now
+from memory_extproc.app import LOCK, milvus_options, open_embedder
 from memory_extproc.cli.root import app
+from memory_extproc.concurrency import utc_now
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import load

@@ -37,7 +37,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
-from memory_extproc.store.rules import CONTENT_BYTES
+from memory_extproc.store.milvus.options import CONTENT_BYTES
 from memory_extproc.testing.adapters import InMemoryStore
 from tests.builders import MONDAY, a_memory
 from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey

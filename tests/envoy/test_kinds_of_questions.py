@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from memory_extproc import app
+from memory_extproc.concurrency import utc_now
 from tests.fixtures.upstream import ANSWER, an_answer
 from tests.fixtures.whole import WholeStand
 
@@ -45,7 +45,7 @@ async def test_each_kind_of_question_gets_what_answers_it_and_the_others_nothing
     told: WholeStand, *, as_of: bool
 ) -> None:
     if as_of:
-        then = (app.utc_now() - timedelta(days=400)).isoformat()
+        then = (utc_now() - timedelta(days=400)).isoformat()
         await told.say("What do you know about me?", **{"x-memory-as-of": then})
         assert "<memory>" not in told.shown
         for unreadable in ("tomorrow", (datetime.now(UTC) + timedelta(days=1)).isoformat()):

@@ -13,12 +13,13 @@ import random
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
@@ -41,10 +42,6 @@ from tests.fixtures.waiting import until
 from tests.unit.learn.learning import ListingExtractor
 
 DIMENSION = 16
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def words(number: int) -> str:

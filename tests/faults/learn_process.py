@@ -18,13 +18,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import SqliteCoordination
@@ -179,10 +180,6 @@ class FileStore:
 
     async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
         raise PermanentError("not here")
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def the_exchange(n: int) -> Exchanged:

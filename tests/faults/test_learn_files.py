@@ -8,11 +8,12 @@ import sqlite3
 import stat
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import TransientError, UnknownFaultError
@@ -243,9 +244,6 @@ async def test_a_bug_in_one_operation_reaches_whoever_asked_and_is_undone(tmp_pa
 
 async def test_two_processes_on_one_coordination_file_see_each_other_at_once(tmp_path: Path) -> None:
     path = tmp_path / "coordination.sqlite"
-
-    def utc_now() -> datetime:
-        return datetime.now(UTC)
 
     async with SqliteCoordination(path, now=utc_now) as one, SqliteCoordination(path, now=utc_now) as other:
         assert await other.version(ANN) == 0, "reading needs no file"

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from memory_extproc import app
+from memory_extproc.concurrency import utc_now
 from memory_extproc.model import Consent, Owner
 from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand
 from tests.fixtures.waiting import until
@@ -21,7 +21,7 @@ class SetClock:
         self.wrong = timedelta()
 
     def __call__(self) -> datetime:
-        return app.utc_now() + self.wrong
+        return utc_now() + self.wrong
 
 
 @pytest.mark.parametrize("jump", [timedelta(hours=-2), timedelta(hours=2)])

@@ -14,6 +14,7 @@ import pytest
 
 from memory_extproc import app
 from memory_extproc.app.coordination import MIRROR
+from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.mirror import SqliteMirror
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.model import ForgetScope, ForgetState, Owner, Scope
@@ -202,7 +203,7 @@ async def test_a_wiped_redis_brings_nothing_back_that_was_forgotten_and_recall_r
     assert (await second.say(ASKED)).memory.startswith("used")
     owner = Owner("", USER)
     options = replace(app.milvus_options(first.settings(), first.data, ""), as_it_is=True)
-    store = MilvusStore(options, first.whole.metrics, now=app.utc_now)
+    store = MilvusStore(options, first.whole.metrics, now=utc_now)
     await store.open()
     rows = [row async for page in store.pages(owner, 100, fresh=True) for row in page]
     assert rows

@@ -25,8 +25,8 @@ from memory_extproc.store.milvus import schema
 from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType
 from memory_extproc.store.milvus.lite import EmbeddedLite
-from memory_extproc.store.milvus.options import Layout, MilvusOptions, Place, Placement, bucket
-from memory_extproc.store.milvus.rows import VECTOR, WORDS, quote
+from memory_extproc.store.milvus.options import Layout, MilvusOptions
+from memory_extproc.store.milvus.rows import VECTOR, WORDS, Place, Placement, bucket, quote
 
 log = logger(__name__)
 T = TypeVar("T")

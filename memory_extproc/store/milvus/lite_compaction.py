@@ -15,8 +15,8 @@ from memory_extproc.store.milvus import rows, schema
 from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import AsyncMilvusClient
 from memory_extproc.store.milvus.connect import Gate
-from memory_extproc.store.milvus.options import MilvusOptions, Place
-from memory_extproc.store.milvus.rows import shares
+from memory_extproc.store.milvus.options import MilvusOptions
+from memory_extproc.store.milvus.rows import Place, shares
 
 log = logger(__name__)
 T = TypeVar("T")

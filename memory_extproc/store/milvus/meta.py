@@ -12,7 +12,7 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.store.milvus import rows
 from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType
 from memory_extproc.store.milvus.connect import STRONG, Opened
-from memory_extproc.store.milvus.options import Place
+from memory_extproc.store.milvus.rows import Place
 
 _BODY_BYTES = 60_000  # in one row: a server's VARCHAR takes 65,535
 _ID_BYTES = 200

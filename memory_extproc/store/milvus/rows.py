@@ -1,10 +1,15 @@
-"""A memory as a row of Milvus and back, and the filters that find it."""
+"""A memory as a row of Milvus: the checks that rows pass, their fields, their collection, and the filters that find
+them. The store in memory runs the same checks, so it rejects the same rows."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
@@ -24,10 +29,95 @@ from memory_extproc.model import (
     Role,
     Scope,
     Source,
+    Vector,
 )
 from memory_extproc.observe.log import logger
-from memory_extproc.store.milvus.options import Place
-from memory_extproc.store.rules import metadata_text
+from memory_extproc.store.milvus.options import Layout
+
+# Milvus clients put keys into expressions unescaped, so an id is from an alphabet that needs no escaping.
+_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
+_UNIT_TOLERANCE = 1e-2
+_WORD = re.compile(r"\w+")
+_MOST_ASKED = 2_000  # characters
+# Milvus' limits are bytes of UTF-8 on a server and characters in Lite; ours are bytes, for both.
+NAME_BYTES = 512
+METADATA_BYTES = 16 * 1024
+
+
+def is_id(text: str) -> bool:
+    """Whether *text* can be a memory's id: 1 to 64 of A-Z a-z 0-9 _ . : -"""
+    return _ID.fullmatch(text) is not None
+
+
+def check_vector(vector: Vector, dimension: int) -> None:
+    """PermanentError unless *vector* has *dimension* finite numbers and length 1. Milvus Lite would store a
+    NaN, and a server stores a zero vector and never returns it."""
+    if vector.shape != (dimension,):
+        raise PermanentError(f"a vector of shape {vector.shape} where the collection holds {dimension} numbers")
+    with np.errstate(all="ignore"):
+        length = float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
+    # A NaN or infinity makes the length NaN or infinite, and the comparison false.
+    if not abs(length - 1.0) <= _UNIT_TOLERANCE:
+        raise PermanentError("a vector that is not of unit length")
+
+
+def check_rows(owner: Owner, rows: Sequence[Embedded], dimension: int) -> None:
+    """PermanentError unless all of *rows* are *owner*'s, with storable ids and vectors."""
+    check_owner(owner)
+    for row in rows:
+        if row.memory.owner != owner:
+            raise PermanentError("a memory of another owner")
+        if not is_id(row.memory.id):
+            raise PermanentError("a memory id outside the safe alphabet")
+        for what in ("project", "session", "origin", "embed_model", "superseded_by"):
+            check_name(what, getattr(row.memory, what))
+        check_vector(row.vector, dimension)
+        if len(metadata_text(row.memory)) > METADATA_BYTES:
+            raise PermanentError(f"metadata of more than {METADATA_BYTES} bytes")
+
+
+def metadata_text(memory: Memory) -> str:
+    """The metadata as JSON in ASCII, so that its characters are bytes. PermanentError if it is not JSON."""
+    try:
+        return json.dumps(memory.provenance.encode(), separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError):
+        raise PermanentError("metadata that is not JSON") from None
+
+
+def fit(row: Embedded, content_bytes: int) -> Embedded:
+    """*row* with its content cut to *content_bytes* of UTF-8 at a character's boundary. A lone surrogate,
+    which JSON can carry and UTF-8 cannot, becomes a question mark."""
+    content = row.memory.content
+    kept = content.encode("utf-8", "replace")[:content_bytes].decode("utf-8", "ignore")
+    return row if kept == content else Embedded(replace(row.memory, content=kept), row.vector)
+
+
+def searchable(text: str) -> str:
+    """The distinct words of *text* for a full-text query; empty if there are none. Only the first words of a long
+    question count."""
+    words = _WORD.findall(text[:_MOST_ASKED].casefold())
+    return " ".join(dict.fromkeys(words))
+
+
+def check_owner(owner: Owner) -> None:
+    """PermanentError unless both names can be stored and asked for in a filter."""
+    check_name("tenant", owner.tenant)
+    check_name("user", owner.user)
+    if not owner.user:
+        raise PermanentError("an owner without a user")
+
+
+def check_name(what: str, text: str) -> None:
+    """PermanentError if *text* is longer than NAME_BYTES of UTF-8 or has control characters or lone surrogates."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise PermanentError(f"a {what} that is not Unicode text") from None
+    if size > NAME_BYTES:
+        raise PermanentError(f"a {what} of more than {NAME_BYTES} bytes")
+    if "\0" in text:
+        raise PermanentError(f"a {what} with a NUL")
+
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -44,7 +134,7 @@ SCALARS = (
 
 
 def to_row(row: Embedded) -> dict[str, Any]:
-    """The row of a memory that passed rules.check_rows. Every field is set, because an old server has no nullable
+    """The row of a memory that passed check_rows. Every field is set, because an old server has no nullable
     fields; 0 means no time."""
     memory = row.memory
     return {
@@ -254,3 +344,47 @@ def _parts(least: str, below: str, some: set[str]) -> list[tuple[str, str]]:
     step = max(1, len(found) // _PARTS)
     starts = [least, *found[step::step]]
     return list(zip(starts, [*starts[1:], below], strict=True))
+
+
+# Which collection an owner's rows are in, and how to narrow a read to them.
+
+_BUCKETS = 16  # partitions that Lite makes for a partition key, regardless of the option
+
+
+def bucket(user: str) -> str:
+    """The partition that Lite 3.2 puts a partition key's value into (milvus_lite/engine/collection.py)."""
+    hashed = hashlib.md5(user.encode(), usedforsecurity=False)
+    return f"_pk_{int(hashed.hexdigest(), 16) % _BUCKETS}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    collection: str  # an alias
+    partitions: list[str] | None  # to read; None leaves it to the server
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    alias: str
+    physical: str
+    layout: Layout
+    shards: int
+    pruning: bool  # whether reads name the bucket; verified at opening
+    words: bool = False  # whether every collection has an index of words
+
+    def collections(self) -> list[tuple[str, str]]:
+        """(alias, physical name) of each."""
+        if self.layout is Layout.SINGLE:
+            return [(self.alias, self.physical)]
+        return [(f"{self.alias}_s{n:02}", f"{self.physical}_s{n:02}") for n in range(self.shards)]
+
+    @property
+    def aliases(self) -> list[str]:
+        return [alias for alias, _ in self.collections()]
+
+    def of(self, owner: Owner) -> Place:
+        partitions = [bucket(owner.user)] if self.pruning else None
+        if self.layout is Layout.SINGLE:
+            return Place(self.alias, partitions)
+        shard = zlib.crc32(owner.key.encode()) % self.shards
+        return Place(f"{self.alias}_s{shard:02}", partitions)

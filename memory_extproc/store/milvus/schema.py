@@ -8,8 +8,7 @@ from typing import Any
 from memory_extproc.errors import PermanentError
 from memory_extproc.store.milvus.client import AsyncMilvusClient, CollectionSchema, DataType, Function, FunctionType
 from memory_extproc.store.milvus.options import MilvusOptions
-from memory_extproc.store.milvus.rows import SCALARS, VECTOR, WORDS
-from memory_extproc.store.rules import METADATA_BYTES, NAME_BYTES
+from memory_extproc.store.milvus.rows import METADATA_BYTES, NAME_BYTES, SCALARS, VECTOR, WORDS
 
 VERSION = 1
 READABLE_FROM = 1  # programs that know this version read and write collections of VERSION without loss

@@ -37,9 +37,17 @@ from memory_extproc.store.milvus.connect import BOUNDED, STRONG, Flusher, Gate, 
 from memory_extproc.store.milvus.lite import EmbeddedLite
 from memory_extproc.store.milvus.lite_compaction import Rewriting
 from memory_extproc.store.milvus.meta import MetaCollection
-from memory_extproc.store.milvus.options import MilvusOptions, Place
-from memory_extproc.store.milvus.rows import owners_in
-from memory_extproc.store.rules import check_owner, check_rows, check_vector, fit, is_id, searchable
+from memory_extproc.store.milvus.options import MilvusOptions
+from memory_extproc.store.milvus.rows import (
+    Place,
+    check_owner,
+    check_rows,
+    check_vector,
+    fit,
+    is_id,
+    owners_in,
+    searchable,
+)
 
 _BATCH = 500  # rows per message: below 64 MiB with every field full, and quick enough for the time limit
 _LITE_BATCH = 100  # readers of a Lite collection wait for its writer

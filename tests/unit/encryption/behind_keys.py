@@ -11,7 +11,7 @@ from memory_extproc.encryption.codecs import EncryptedJournal, EncryptedStore
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.rules import CONTENT_BYTES
+from memory_extproc.store.milvus.options import CONTENT_BYTES
 from memory_extproc.testing.adapters import InMemoryJournal, InMemoryStore
 from tests.builders import ANN, MONDAY, a_memory
 from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey

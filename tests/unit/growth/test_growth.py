@@ -14,10 +14,9 @@ from memory_extproc.learn.extract.statements import first_person_statements, wit
 from memory_extproc.learn.messages import judge
 from memory_extproc.model import Owner, Turn
 from memory_extproc.recall.prompt_block import without_blocks
-from memory_extproc.recall.query import plain
-from memory_extproc.safety.neutralize import harmless
+from memory_extproc.recall.query import plain_query
 from memory_extproc.safety.policy import identifiers, of_assistant, of_caller
-from memory_extproc.safety.prompt_injection import suspicion
+from memory_extproc.safety.prompt_injection import harmless, suspicion
 from memory_extproc.safety.secrets import find_secrets
 from memory_extproc.text import dates
 from memory_extproc.text.intents import content_stems
@@ -104,7 +103,7 @@ def everything(text: str) -> None:
     without_quotes(text)
     harmless(text)
     without_blocks(text)
-    plain(text, [text, text])
+    plain_query(text, [text, text])
     dates.asked_of(text, date(2026, 1, 1))
     kinds(text)
     may_correct(text)

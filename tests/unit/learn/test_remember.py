@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory_extproc.learn.chunking import ChunkLimits
 from memory_extproc.learn.messages import Decision, cut, format_origin, judge
 from memory_extproc.model import MemoryType, Origin, Provenance, Role, Source, message_ids
-from memory_extproc.store.rules import check_name
+from memory_extproc.store.milvus.rows import check_name
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, later, memories_of
 
 

@@ -146,13 +146,13 @@ async def test_what_cannot_be_decided_waits_and_is_learned_in_order_when_it_can_
                 assert await learner.accept(said) is TurnOutcome.UNDECIDED
         assert replica.undecided == 6
         assert await replica.learned() == []
-        assert learner.oldest_waiting(ANN) == MONDAY
+        assert learner.intake.oldest_waiting(ANN) == MONDAY
         replica.outage.on = False
         await until(lambda: replica.undecided == 0, "all are decided")
         for owner in (ANN, BOB):
             await until(partial(_has, replica, owner, 3), "they are learned")
             assert await replica.learned(owner) == [f"I own {number} bicycles." for number in range(3)]
-        assert learner.oldest_waiting() is None
+        assert learner.intake.oldest_waiting() is None
         assert replica.outcomes(TurnOutcome.JOURNALLED) == 6, "what they were decided to be"
 
 
@@ -308,7 +308,7 @@ async def test_a_journal_that_fails_for_now_delays_and_one_that_refuses_a_turn_e
         replica.journal.error = PermanentError("refused")
         assert await learner.accept(replica.said("I own a car.")) is TurnOutcome.JOURNAL_LATE
         await until(lambda: replica.outcomes(TurnOutcome.JOURNAL_FAILED) == 1, "it is given up")
-        assert learner.oldest_waiting() is None
+        assert learner.intake.oldest_waiting() is None
 
 
 async def test_a_crowd_that_comes_at_once_waits_its_turn(replica: Replica) -> None:
@@ -324,8 +324,8 @@ async def test_what_was_forgotten_while_it_waited_is_erased(replica: Replica) ->
         await learner.accept(replica.said(PIZZA))
         await learner.accept(replica.said(PIZZA, BOB))
         await learner.accept(replace(replica.said("I own a bicycle."), at=MONDAY + timedelta(hours=1)))
-        assert learner.erase_waiting(ANN, MONDAY + timedelta(minutes=1)) == 1
-        assert learner.oldest_waiting(ANN) == MONDAY + timedelta(hours=1)
+        assert learner.intake.erase(ANN, MONDAY + timedelta(minutes=1)) == 1
+        assert learner.intake.oldest_waiting(ANN) == MONDAY + timedelta(hours=1)
         replica.outage.on = False
         await until(lambda: replica.undecided == 0, "the others are decided")
         await until(lambda: _has(replica, ANN, 1), "what came after it is learned")
@@ -375,8 +375,8 @@ async def test_a_backlog_is_decided_in_time_that_grows_as_it_does(tmp_path: Path
 async def test_what_is_erased_while_it_is_taken_in_waits_no_longer(replica: Replica) -> None:
     async with replica.running() as learner:
         replica.journal.error = TransientError("locked")
-        replica.journal.before = lambda: learner.erase_waiting(ANN, MONDAY)
+        replica.journal.before = lambda: learner.intake.erase(ANN, MONDAY)
         await learner.accept(replica.said(PIZZA))
-        assert (replica.undecided, learner.oldest_waiting()) == (0, None)
+        assert (replica.undecided, learner.intake.oldest_waiting()) == (0, None)
         replica.journal.error = None
         assert await learner.accept(replica.said("I own a bicycle.")) is TurnOutcome.JOURNALLED

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.model import Ranked, Role
 from memory_extproc.recall.prompt_block import CLOSING, OPENING, OPENING_AGAIN, render, smallest
-from memory_extproc.safety.neutralize import harmless
+from memory_extproc.safety.prompt_injection import harmless
 from memory_extproc.text.words import estimate_tokens
 from tests.builders import a_memory, a_message, later
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from memory_extproc.model import Vector
-from memory_extproc.recall.parallel import PendingEmbeddings, Vectors
+from memory_extproc.recall.query import PendingEmbeddings, Vectors
 
 EAST: Vector = np.array([1.0, 0.0], dtype=np.float32)
 

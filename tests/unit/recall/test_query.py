@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.errors import TransientError
-from memory_extproc.recall.query import LONGEST, MOST_REWRITES, Query, Rewrite, Rewriter, plain, queries
+from memory_extproc.recall.query import LONGEST, MOST_REWRITES, Query, Rewrite, Rewriter, parse_queries, plain_query
 from memory_extproc.testing.models import CannedCompletions
 
 SOON = timedelta(seconds=5)
@@ -21,12 +21,12 @@ def a_rewriter(answer: str | Exception, *, when: Rewrite = Rewrite.ALWAYS, **mor
 
 
 def test_without_a_model_the_words_themselves_are_searched_for() -> None:
-    assert plain("  What is\n my budget for the trip? ", ()) == Query("What is my budget for the trip?")
+    assert plain_query("  What is\n my budget for the trip? ", ()) == Query("What is my budget for the trip?")
 
 
 def test_a_question_for_two_things_is_searched_for_in_its_parts_too_where_that_is_wanted() -> None:
-    assert plain(TWO, ()).texts == (TWO,)
-    assert plain(TWO, (), take_apart=True).texts == (TWO, "What is my budget", "when do I fly?")
+    assert plain_query(TWO, ()).texts == (TWO,)
+    assert plain_query(TWO, (), take_apart=True).texts == (TWO, "What is my budget", "when do I fly?")
 
 
 async def test_up_to_two_rewrites_are_searched_for_beside_the_words_as_they_were_said() -> None:
@@ -41,7 +41,7 @@ async def test_a_rewrite_that_changes_nothing_is_not_searched_for_twice() -> Non
 
 async def test_a_model_that_fails_leaves_the_parts_of_the_question() -> None:
     query = await a_rewriter(TransientError("down"), take_apart=True).query(TWO, (), SOON)
-    assert query == plain(TWO, (), take_apart=True)
+    assert query == plain_query(TWO, (), take_apart=True)
 
 
 async def test_a_supposed_answer_stands_beside_the_queries_on_one_line() -> None:
@@ -77,11 +77,11 @@ async def test_what_stands_for_itself_is_not_rewritten_when_only_vague_words_are
     ],
 )
 def test_queries_are_read_whatever_marks_a_model_puts_around_them(answer: str, expected: tuple[str, ...]) -> None:
-    assert queries(answer) == expected
+    assert parse_queries(answer) == expected
 
 
 @given(st.text())
 def test_any_answer_gives_at_most_two_queries_of_bounded_length(answer: str) -> None:
-    found = queries(answer)
+    found = parse_queries(answer)
     assert len(found) <= MOST_REWRITES
     assert all(0 < len(query) <= LONGEST for query in found)

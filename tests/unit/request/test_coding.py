@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.errors import BadBodyError
-from memory_extproc.request import content_encoding
-from memory_extproc.request.content_encoding import MOST_MEMBERS, OversizeError, Unpacker, is_encoded, unpack
+from memory_extproc.request import body as bodies
+from memory_extproc.request.body import MOST_MEMBERS, OversizeError, Unpacker, is_encoded, unpack
 from tests.fixtures.growth import superlinear
 
 Pack = Callable[[bytes], bytes]
@@ -135,5 +135,5 @@ def test_a_body_of_nothing_but_empty_members_is_refused_at_a_bound(encoding: str
 def test_many_members_cost_in_proportion_to_their_number(
     encoding: str, member: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content_encoding, "MOST_MEMBERS", 1_000_000)
+    monkeypatch.setattr(bodies, "MOST_MEMBERS", 1_000_000)
     assert not superlinear(lambda text: unpack(encoding, member * (20 * len(text)), 100), "", "x")

@@ -9,8 +9,7 @@ import pytest
 
 from memory_extproc.learn.commands.parser import commands_of
 from memory_extproc.learn.extract.statements import first_person_statements
-from memory_extproc.safety.neutralize import harmless
-from memory_extproc.safety.prompt_injection import suspicion
+from memory_extproc.safety.prompt_injection import harmless, suspicion
 from memory_extproc.safety.secrets import find_secrets
 from memory_extproc.text.intents import acknowledgement, only_asks, refusal
 from memory_extproc.text.words import sentences

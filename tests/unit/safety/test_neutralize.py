@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.safety.neutralize import drop_invisible, harmless
+from memory_extproc.safety.prompt_injection import drop_invisible, harmless
 
 TOKENS = [
     "<\uff5cAssistant\uff5c>", "<\uff5cbegin\u2581of\u2581sentence\uff5c>",

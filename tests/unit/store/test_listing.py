@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from milvus_lite.search.filter import parse_expr
 
 from memory_extproc.model import Owner
-from memory_extproc.store.milvus.options import Place
-from memory_extproc.store.milvus.rows import Row, owners_in, shares
+from memory_extproc.store.milvus.rows import Place, Row, owners_in, shares
 
 HERE = Place("memories_s00", None)
 IDS = st.text("-.09:AZ_az", min_size=1, max_size=3)

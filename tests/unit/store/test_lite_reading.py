@@ -17,7 +17,7 @@ from milvus_lite.db import MilvusLite
 from milvus_lite.schema.types import CollectionSchema, DataType, FieldSchema
 
 from memory_extproc.store.milvus.lite_workarounds import LiteReader
-from memory_extproc.store.milvus.options import bucket
+from memory_extproc.store.milvus.rows import bucket
 
 DIMENSION = 256
 NAME = "memories"

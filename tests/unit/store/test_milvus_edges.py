@@ -26,10 +26,10 @@ from memory_extproc.store.milvus import rows
 from memory_extproc.store.milvus.calls import BY_KIND, Calls, Fault, as_error, fault_of
 from memory_extproc.store.milvus.client import channel_options
 from memory_extproc.store.milvus.connect import Capabilities, Gate
-from memory_extproc.store.milvus.options import Layout, MilvusOptions, Placement
+from memory_extproc.store.milvus.options import Layout, MilvusOptions
+from memory_extproc.store.milvus.rows import Placement, fit
 from memory_extproc.store.milvus.schema import check, schema
 from memory_extproc.store.resident import ResidentRows
-from memory_extproc.store.rules import fit
 from tests.builders import ANN, MONDAY, OTHER_ANN, a_memory
 
 
