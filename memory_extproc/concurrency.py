@@ -122,6 +122,19 @@ async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Waits that double from *first* to *longest*, each cut by up to a half so that retries spread out."""
+
+    first: timedelta = timedelta(milliseconds=500)
+    longest: timedelta = timedelta(seconds=15)  # recovery after an outage takes as long at most
+
+    def seconds(self, failures: int, jitter: float) -> float:
+        """How long to wait after the *failures*-th failure in a row; *jitter* in [0, 1)."""
+        longest: timedelta = min(self.first * float(2 ** min(failures - 1, 20)), self.longest)
+        return longest.total_seconds() * (1 - jitter / 2)
+
+
 P = ParamSpec("P")
 R = TypeVar("R")
 

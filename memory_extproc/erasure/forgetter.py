@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from memory_extproc.concurrency import contain_faults, wait_for_event
+from memory_extproc.concurrency import Backoff, contain_faults, wait_for_event
 from memory_extproc.erasure.receipts import (
     Signer,
     Verification,
@@ -53,11 +53,13 @@ class MemoryFinder(Protocol):
     async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]: ...
 
 
+_BACKOFF = Backoff(timedelta(milliseconds=200), timedelta(seconds=30))
+
+
 @dataclass(frozen=True, slots=True)
 class ForgetLimits:
     patience: timedelta = timedelta(seconds=10)  # how long a call waits for its forget to be clean
-    first: timedelta = timedelta(milliseconds=200)  # before the second attempt; doubles
-    longest: timedelta = timedelta(seconds=30)
+    backoff: Backoff = _BACKOFF
     settle: timedelta = timedelta()  # after which no earlier write can still arrive; 0: single replica
     # the longest time until a server purges deleted rows from its files
     server_purge: timedelta = timedelta(days=4)
@@ -320,7 +322,7 @@ class Forgetter:
                     return job
                 before = waiting
             looks += 1
-            await asyncio.sleep(self._pause(looks))
+            await asyncio.sleep(self._limits.backoff.seconds(looks, self._rng()))
 
     async def _wait(self, until: datetime, most: timedelta) -> None:
         """Wait until *until*, but at most *most*, in case the clock was set back."""
@@ -345,11 +347,7 @@ class Forgetter:
             except PermanentError as error:
                 log.error("forget.refused", error=type(error).__name__, detail=str(error))  # noqa: TRY400
             failures += 1
-            await asyncio.sleep(self._pause(failures))
-
-    def _pause(self, times: int) -> float:
-        pause = min(self._limits.longest, self._limits.first * 2.0 ** min(times - 1, 16))
-        return pause.total_seconds() * (1 - self._rng() / 2)
+            await asyncio.sleep(self._limits.backoff.seconds(failures, self._rng()))
 
 
 # Plans: dry runs whose listed ids are kept for a while, so that a confirmation erases exactly these.

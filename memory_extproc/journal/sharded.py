@@ -68,11 +68,9 @@ class ShardedJournal:
         self._chosen: float | None = None  # when we last asked, by *clock*
         self._drained = False  # nothing waits under the single tag
         self._reports_held = reports_held
-        self._held, self._logged, self._gave_up = (
-            Counter[str](),
-            0,
-            False,
-        )  # parts of each shard; all, as last logged
+        self._held = Counter[str]()  # parts of each shard
+        self._logged = 0  # all parts, as last logged
+        self._gave_up = False
         holder = uuid4().hex
 
         def make(tag: str) -> RedisJournal:

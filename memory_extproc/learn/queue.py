@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from memory_extproc.concurrency import contain_faults, wait_for_event
+from memory_extproc.concurrency import Backoff, contain_faults, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, TransientError, UnknownFaultError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
@@ -21,19 +21,6 @@ from memory_extproc.ports import Chance, Journal, JournalEntry, Now
 
 log = logger(__name__)
 Job = TypeVar("Job")
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Waits that double from *first* to *most*, each cut by up to a half so that lanes do not retry in step."""
-
-    first: timedelta = timedelta(milliseconds=500)
-    most: timedelta = timedelta(seconds=15)  # longest pause, so recovery after an outage is quick
-
-    def seconds(self, failures: int, jitter: float) -> float:
-        """How long to wait after the *failures*-th failure in a row; *jitter* in [0, 1)."""
-        longest: timedelta = min(self.first * float(2 ** min(failures - 1, 20)), self.most)
-        return longest.total_seconds() * (1 - jitter / 2)
 
 
 @dataclass(frozen=True, slots=True)

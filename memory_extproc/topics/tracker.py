@@ -15,7 +15,7 @@ from typing import Self
 
 from cachetools import LRUCache
 
-from memory_extproc.concurrency import wait_for_event
+from memory_extproc.concurrency import Backoff, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import Owner, Turn
 from memory_extproc.observe.log import logger
@@ -40,6 +40,8 @@ _SWAPS = 16  # tries of a compare-and-swap that others keep winning
 _BEFORE = 3  # turns of the open topic that a model is shown
 _RENEWALS = 3  # of a lease while it lasts
 
+_BACKOFF = Backoff(timedelta(seconds=1))
+
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
@@ -52,8 +54,7 @@ class TopicLimits:
     topics_held: int = 1_000  # open topics whose vectors are held in process
     keep: timedelta = timedelta(days=30)  # how long a session is known
     lease: timedelta = timedelta(minutes=3)
-    pause: timedelta = timedelta(seconds=1)  # pause before the second attempt at an owner's work; it doubles
-    longest: timedelta = timedelta(seconds=15)
+    backoff: Backoff = _BACKOFF  # between attempts at an owner's work
     look: timedelta = timedelta(seconds=1)  # between two looks for sessions that fell silent
     grace: timedelta = timedelta(seconds=10)  # time to finish running work at shutdown
 
@@ -200,8 +201,7 @@ class Topics:
                     self._silences.drop(owner)
                     return
                 self._wanted.add(owner)
-                pause: timedelta = min(self._limits.longest, self._limits.pause * 2 ** min(failures - 1, 16))
-                await wait_for_event(self._leaving, pause.total_seconds() * (1 - self._rng() / 2))
+                await wait_for_event(self._leaving, self._limits.backoff.seconds(failures, self._rng()))
             else:
                 failures = 0
 

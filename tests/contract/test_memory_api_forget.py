@@ -16,6 +16,7 @@ from memory_extproc.api.call import Repeats
 from memory_extproc.api.forget import ForgetCalls
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.settings import Consents
+from memory_extproc.concurrency import Backoff
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
@@ -68,7 +69,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
         forgotten,
         sole,
         holders,
-        ForgetLimits(first=timedelta(milliseconds=1)),
+        ForgetLimits(backoff=Backoff(timedelta(milliseconds=1))),
         made.metrics,
         now=made.now,
         rng=lambda: 0.0,

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.concurrency import Backoff
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.learn.conflicts import about, agree, saying
@@ -144,7 +145,7 @@ class Life:
             self.summaries,
             self.embedder,
             self.coordination,
-            TopicLimits(pause=timedelta(milliseconds=1), look=timedelta(hours=1)),
+            TopicLimits(backoff=Backoff(timedelta(milliseconds=1)), look=timedelta(hours=1)),
             self.metrics,
             now=self.clock,
             rng=lambda: 0.0,

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from memory_extproc.concurrency import wait_for_event, whereabouts
+from memory_extproc.concurrency import Backoff, wait_for_event, whereabouts
 from memory_extproc.errors import MemoryExtprocError, NotReadyError, PermanentError, TransientError
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chance, MemoryStore
@@ -263,12 +263,13 @@ class Capabilities:
 
 # Keeps trying to open the store, so that the sidecar can start and serve without it.
 
+_BACKOFF = Backoff(timedelta(milliseconds=250), timedelta(seconds=10))
+
 
 @dataclass(frozen=True, slots=True)
 class OpenerLimits:
     patience: timedelta = timedelta(seconds=2)  # a start waits this long for a store that is nearly there
-    first: timedelta = timedelta(milliseconds=250)  # before the second attempt; doubles, and is spread by chance
-    longest: timedelta = timedelta(seconds=10)
+    backoff: Backoff = _BACKOFF
     refused: timedelta = timedelta(seconds=30)  # after a store that does not fit: an operator must mend it
 
 
@@ -299,26 +300,24 @@ class Opener:
         await self._store.close()
 
     async def _keep_trying(self) -> None:
-        attempt = 0
+        failures = 0
         while True:
             try:
                 await self._store.open()
             except PermanentError as error:
                 self._is_opening = False
-                pause = self._limits.refused
-                log.error(  # noqa: TRY400
-                    "store.refused", at=self._at, detail=str(error), again_in_s=pause.total_seconds()
-                )
+                pause = self._limits.refused.total_seconds()
+                log.error("store.refused", at=self._at, detail=str(error), again_in_s=pause)  # noqa: TRY400
             except Exception as error:  # noqa: BLE001 - were this loop to end, the store would never be open
-                pause = min(self._limits.longest, self._limits.first * 2**attempt)
-                attempt = min(attempt + 1, 16)
+                failures += 1
+                pause = self._limits.backoff.seconds(failures, self._rng())
                 why = str(error) if isinstance(error, MemoryExtprocError) else whereabouts(error)
-                log.warning("store.not_open", at=self._at, detail=why, again_in_s=pause.total_seconds())
+                log.warning("store.not_open", at=self._at, detail=why, again_in_s=round(pause, 2))
             else:
                 self._is_opening = False
                 log.info("store.open")
                 return
-            await asyncio.sleep(pause.total_seconds() * (0.5 + self._rng() / 2))
+            await asyncio.sleep(pause)
 
 
 # The open connection, and the single way to call it.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
+from memory_extproc.concurrency import Backoff
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.receipts import Signer
@@ -25,8 +26,7 @@ from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 EVERYTHING = ForgetScope()
 LIMITS = ForgetLimits(
     patience=timedelta(seconds=5),
-    first=timedelta(milliseconds=1),
-    longest=timedelta(milliseconds=2),
+    backoff=Backoff(timedelta(milliseconds=1), timedelta(milliseconds=2)),
 )
 
 

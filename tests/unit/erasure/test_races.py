@@ -20,6 +20,7 @@ import pytest
 import structlog
 
 from memory_extproc.app.coordination import make_news_handler
+from memory_extproc.concurrency import Backoff
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
@@ -153,7 +154,11 @@ class Process:
             purges=Unsteady(Files(), fate),
             foresees=ComingMemories(judge, ListingExtractor(), by_rules_alone=True, now=now),
         )
-        limits = replace(LIMITS, patience=timedelta(milliseconds=2), longest=timedelta(milliseconds=1))
+        limits = replace(
+            LIMITS,
+            patience=timedelta(milliseconds=2),
+            backoff=Backoff(timedelta(milliseconds=1), timedelta(milliseconds=1)),
+        )
         self.forgetter = Forgetter(
             ledger,
             self.forgotten,

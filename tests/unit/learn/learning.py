@@ -12,11 +12,12 @@ from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.concurrency import Backoff
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.learner import CommandApplier, FactReconciler, Learner, TopicFollower
 from memory_extproc.learn.messages import judge
-from memory_extproc.learn.queue import Backoff, LearnLimits
+from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.screening import Judging, TurnScreener
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
@@ -27,7 +28,7 @@ from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJourna
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, MONDAY
 
-QUICK = Backoff(first=timedelta(milliseconds=1), most=timedelta(milliseconds=5))
+QUICK = Backoff(first=timedelta(milliseconds=1), longest=timedelta(milliseconds=5))
 LIMITS = LearnLimits(
     journal_wait=timedelta(seconds=30),
     settle=timedelta(milliseconds=20),

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memory_extproc.concurrency import Backoff
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.learn.queue import Backoff, OwnerQueues
+from memory_extproc.learn.queue import OwnerQueues
 from memory_extproc.model import Owner
 from tests.builders import ANN, BOB, OTHER_ANN
 from tests.unit.learn.learning import QUICK, until
 
-NEVER = Backoff(first=timedelta(hours=1), most=timedelta(hours=1))
+NEVER = Backoff(first=timedelta(hours=1), longest=timedelta(hours=1))
 
 
 class Bench:
@@ -145,6 +146,6 @@ async def test_stopping_ends_work_where_it_stands() -> None:
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
 def test_waits_grow_from_half_the_first_to_the_most(failures: int, chance: float) -> None:
-    backoff = Backoff(first=timedelta(seconds=0.5), most=timedelta(seconds=30))
+    backoff = Backoff(first=timedelta(seconds=0.5), longest=timedelta(seconds=30))
     assert 0.25 <= backoff.seconds(failures, chance) <= 30
     assert backoff.seconds(failures, chance) <= backoff.seconds(failures + 1, chance)

@@ -7,12 +7,13 @@ from datetime import timedelta
 
 import pytest
 
+from memory_extproc.concurrency import Backoff
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.store.milvus.connect import Opener, OpenerLimits
 from memory_extproc.testing.adapters import InMemoryStore
 from tests.builders import MONDAY
 
-AT_ONCE = OpenerLimits(patience=timedelta(0), first=timedelta(0), longest=timedelta(0), refused=timedelta(0))
+AT_ONCE = OpenerLimits(patience=timedelta(0), backoff=Backoff(timedelta(0), timedelta(0)), refused=timedelta(0))
 
 
 class SlowStore(InMemoryStore):

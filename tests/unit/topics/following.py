@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.concurrency import Backoff
 from memory_extproc.learn.messages import format_origin
 from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest, message_id_of
 from memory_extproc.observe.metrics import Metrics
@@ -19,7 +20,9 @@ from memory_extproc.topics.tracker import TopicLimits, Topics
 from memory_extproc.topics.writer import Closing
 from tests.builders import ANN, MONDAY, Clock, a_turn, memories_of
 
-LIMITS = TopicLimits(idle=timedelta(minutes=10), pause=timedelta(milliseconds=1), look=timedelta(hours=1))
+LIMITS = TopicLimits(
+    idle=timedelta(minutes=10), backoff=Backoff(timedelta(milliseconds=1)), look=timedelta(hours=1)
+)
 # Turns of two subjects that share no word.
 FLIGHTS = (
     ("I plan a family trip to Hawaii in May.", "A family trip to Hawaii in May is lovely."),

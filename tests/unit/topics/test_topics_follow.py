@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import structlog.testing
 
+from memory_extproc.concurrency import Backoff
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Matrix, MemoryState, MemoryType, Source, message_ids
@@ -274,7 +275,9 @@ async def test_an_owner_of_another_process_is_left_to_it_until_its_lease_ends() 
 
 
 async def test_an_outage_of_any_length_ends_no_topic_unwritten() -> None:
-    around = Surroundings(limits=replace(LIMITS, longest=timedelta(milliseconds=5)))
+    around = Surroundings(
+        limits=replace(LIMITS, backoff=Backoff(timedelta(milliseconds=1), timedelta(milliseconds=5)))
+    )
     async with around.partitions, around.build() as topics:
         await around.remember(turns_of(*FLIGHTS))
         around.embedder.failing = TransientError("away")
