@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
 import msgspec
 
 from benchmarks.attacker import EVERY, Attack, Attacked, bodies
@@ -25,6 +27,7 @@ PLAIN, PEER, RECALL, LEARN, ANSWERS = "plain", "peer", "recall", "recall and lea
 LEARNING = (LEARN, TWO_FILTERS, IN_PIECES)  # ways of ours on which answers are learned
 LEAST_USED = 0.95  # share of our requests that must have got memories
 ROUND_WITHIN = 120.0  # seconds
+PROBE_EVERY = 0.1  # seconds between an answer of /healthz and the next question
 ASKED_BEFORE = 1_000  # numbers of questions kept for learning the size of a block
 
 
@@ -185,19 +188,43 @@ async def hostility(at: Stand, effort: Effort) -> Hostility:
     alone: list[float] = []
     beside: list[float] = []
     attacked: list[Attacked] = []
+    probes: list[float] = []
+    worked = 0.0
     for _ in range(effort.stream_rounds):
+        before = at.sidecar.worked()
         alone += await _recalls(at, seconds)
+        usual = at.sidecar.worked() - before
         plan = Attack(at.ports[RECALL], ATTACKER, 0, seconds)
+        probing = asyncio.create_task(_probe(at.sidecar.place.http, probes))
         sending = asyncio.create_task(at.attacker.ask(plan, Attacked, within=ROUND_WITHIN))
         beside += await _recalls(at, seconds)
         attacked.append(await sending)
         await at.sidecar.quiet()
+        probing.cancel()
+        await asyncio.wait({probing})
+        worked += at.sidecar.worked() - before - 2 * usual
+    sent = sum(one.sent for one in attacked)
     return Hostility(
         alone=Spread.of(alone),
         beside=Spread.of(beside),
-        sent=sum(one.sent for one in attacked),
+        health=Spread.of(probes),
+        slowest_health=MS * max(probes),
+        sent=sent,
         slowest=MS * max(one.slowest for one in attacked),
+        turn=worked / sent,
     )
+
+
+async def _probe(port: int, took: list[float]) -> None:
+    """Asks for /healthz as a kubelet does, each time over a connection of its own."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as client:
+        while True:
+            began = time.monotonic()
+            async with client.get(f"http://127.0.0.1:{port}/healthz") as answer:
+                await answer.read()
+                answer.raise_for_status()
+            took.append(time.monotonic() - began)
+            await asyncio.sleep(PROBE_EVERY)
 
 
 async def _recalls(at: Stand, seconds: float) -> list[float]:

@@ -80,8 +80,11 @@ class Hostility(msgspec.Struct, frozen=True):
 
     alone: Spread
     beside: Spread
+    health: Spread  # of /healthz beside them, asked ten times a second
+    slowest_health: float  # ms
     sent: int  # costly requests, one a second
     slowest: float  # ms, of the costly requests
+    turn: float  # CPU seconds of one of them, answered and learned
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -204,6 +207,7 @@ class Results(msgspec.Struct, frozen=True):
         if self.hostile:
             slower = self.hostile.beside.p99 - self.hostile.alone.p99
             yield Target("recall beside one costly request a second, p99, slower by", 50, slower, " ms")
+            yield Target("/healthz beside them, slowest", 100, self.hostile.slowest_health, " ms")
         if self.drain:
             slowest = min(found.drained for found in self.drain.values())
             yield Target("turns learned from a backlog", 150, slowest, "/s", floor=True)

@@ -135,7 +135,11 @@ def _hostile(results: Results) -> Iterator[str]:
     yield from _table("recalls", "p50 ms", "p99 ms")
     yield _row("alone", f"{found.alone.p50:.2f}", f"{found.alone.p99:.2f}")
     yield _row("beside the costly requests", f"{found.beside.p50:.2f}", f"{found.beside.p99:.2f}")
-    yield f"\n{found.sent} costly requests; the slowest took {found.slowest:,.0f} ms."
+    yield _row("/healthz beside them", f"{found.health.p50:.2f}", f"{found.health.p99:.2f}")
+    yield (
+        f"\n{found.sent} costly requests; the slowest took {found.slowest:,.0f} ms, and one took {found.turn:.1f} s "
+        f"of CPU until it was learned. The slowest answer of /healthz took {found.slowest_health:,.0f} ms."
+    )
 
 
 def _chunks(results: Results) -> Iterator[str]:

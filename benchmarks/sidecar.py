@@ -81,6 +81,12 @@ def worked(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def family(pid: int) -> list[int]:
+    """The process and those that it has started, with theirs."""
+    started = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(one for child in started for one in family(int(child)))]
+
+
 def resident(pid: int, field: str = "VmRSS") -> float:
     """MiB that the process has in memory now (VmRSS) or had at most so far (VmHWM)."""
     return int(Path(f"/proc/{pid}/status").read_text().partition(f"{field}:")[2].split()[0]) / 1024
@@ -98,8 +104,8 @@ class Running:
         return resident(self.pid, field)
 
     def worked(self) -> float:
-        """Seconds of a core used so far."""
-        return worked(self.pid)
+        """Seconds of a core used so far, by the process that analyses long texts too."""
+        return sum(map(worked, family(self.pid)))
 
     async def quiet(self) -> None:
         """Waits until the sidecar rests for longer than a session takes to be silent, so that what it learns of
