@@ -137,8 +137,9 @@ def _hostile(results: Results) -> Iterator[str]:
     yield _row("beside the costly requests", f"{found.beside.p50:.2f}", f"{found.beside.p99:.2f}")
     yield _row("/healthz beside them", f"{found.health.p50:.2f}", f"{found.health.p99:.2f}")
     yield (
-        f"\n{found.sent} costly requests; the slowest took {found.slowest:,.0f} ms, and one took {found.turn:.1f} s "
-        f"of CPU until it was learned. The slowest answer of /healthz took {found.slowest_health:,.0f} ms."
+        f"\n{found.sent} costly requests; the slowest took {found.slowest:,.0f} ms, and one took "
+        f"{found.turn:.1f} s of CPU until it was learned. "
+        f"The slowest answer of /healthz took {found.slowest_health:,.0f} ms."
     )
 
 

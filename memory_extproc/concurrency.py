@@ -172,30 +172,42 @@ def _note_seconds(work: Callable[[], R]) -> R:
 LONG = 16_000
 
 
-class HelperProcess:
+class HelperThread:
+    """Analyses texts in a thread."""
+
+    async def run(self, size: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:  # noqa: ARG002
+        """Run *work* on text of *size* characters."""
+        return await asyncio.to_thread(work, *args, **kwargs)
+
+
+HELPER_THREAD = HelperThread()
+
+
+class HelperProcess(HelperThread):
     """Analyses long texts in a process of its own and of low priority, so that requests do not wait for them.
 
     It is started when it is first needed, and ends with this process or at `close`. If it is killed or cannot be
-    started, the work is done in a thread, and the next work starts another."""
+    started, the work is done in a thread, and the next work starts another. Texts that wait for it are bounded by
+    those who wait: `LearnLimits.accepting_bytes`, and the turns that are learned at a time."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
 
     async def run(self, size: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run *work* on text of *size* characters: in a thread up to LONG. *work* and its arguments are pickled."""
-        call = partial(work, *args, **kwargs)
         if size > LONG:
             pool = self._pool
             try:
                 if pool is None:
                     # Not forked: a copy of a process with threads may wait for ever.
                     pool = self._pool = ProcessPoolExecutor(1, get_context("spawn"), _begin_to_help)
+                call = partial(work, *args, **kwargs)
                 return await asyncio.get_running_loop().run_in_executor(pool, call)
             except (BrokenExecutor, OSError) as error:
                 log.warning("background.helper_lost", error=type(error).__name__)
                 if self._pool is pool:
                     self._pool = None
-        return await asyncio.to_thread(call)
+        return await super().run(size, work, *args, **kwargs)
 
     def close(self) -> None:
         """End the process without waiting for its work, which at exit concurrent.futures would do. The turns of
@@ -209,7 +221,6 @@ class HelperProcess:
                 process.kill()
 
 
-HELPER = HelperProcess()
 _LESS_URGENT = 10  # by so much, in the unit of nice(2)
 
 

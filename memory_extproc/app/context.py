@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from memory_extproc import __version__
+from memory_extproc.concurrency import HelperThread
 from memory_extproc.console.server import ConsoleOptions
 from memory_extproc.encryption.cipher import sealable
 from memory_extproc.extproc.processor import message_options
@@ -38,6 +39,7 @@ class AppContext:
     data: Path  # the data directory, held by this process alone
     metrics: Metrics
     traces: Traces
+    helper: HelperThread  # for long texts
     stack: AsyncExitStack
     now: Now
 
@@ -184,6 +186,7 @@ def learn_limits(settings: Settings) -> LearnLimits:
     learn = settings.learn
     return LearnLimits(
         journal_wait=learn.journal.wait,
+        accepting_bytes=settings.limits.process_bytes // 4,
         # a single replica has all tombstones
         settle=LearnLimits().settle if settings.coordination.url else timedelta(),
         batch=settings.memory.extraction_batch_size if settings.extracts_by_model else 1,

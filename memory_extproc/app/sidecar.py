@@ -37,7 +37,7 @@ from memory_extproc.app.data_dir import DataDirectory, OpenFiles, watched_files
 from memory_extproc.app.read_path import ReadPath, ReadPathParts, open_reading, open_wire
 from memory_extproc.app.storage import Storage, open_kept, renewed_keys
 from memory_extproc.app.write_path import Door, WritePath, open_writing
-from memory_extproc.concurrency import HELPER, Background, utc_now
+from memory_extproc.concurrency import Background, HelperProcess, utc_now
 from memory_extproc.console.server import ConsoleServer
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
@@ -102,9 +102,12 @@ async def sidecar(
         log.warning("configuration.notice", notice=notice)
     async with AsyncExitStack() as stack:
         data = stack.enter_context(DataDirectory(settings)).path
-        stack.callback(HELPER.close)
+        helper = HelperProcess()
+        stack.callback(helper.close)
         traces = await open_traces(settings, stack)
-        frame = AppContext(live=live, data=data, metrics=metrics, traces=traces, stack=stack, now=now)
+        frame = AppContext(
+            live=live, data=data, metrics=metrics, traces=traces, helper=helper, stack=stack, now=now
+        )
         kept = await open_kept(frame)
         noting = await stack.enter_async_context(Background(metrics, grace=RECORDS_GRACE, most=RECORDS_AT_ONCE))
         decisions = DecisionLog(kept.coordination, decision_limits(settings), background=noting, now=now)
@@ -267,6 +270,7 @@ def _api_parts(
         live=frame.live,
         metrics=frame.metrics,
         now=frame.now,
+        helper=frame.helper,
     )
 
 

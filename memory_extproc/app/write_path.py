@@ -21,7 +21,7 @@ from memory_extproc.app.maintenance import (
 )
 from memory_extproc.app.models import completions_for
 from memory_extproc.app.storage import Storage, make_master_key
-from memory_extproc.concurrency import steady_now
+from memory_extproc.concurrency import HelperThread, steady_now
 from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, SqliteConsent
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.errors import MemoryExtprocError
@@ -79,9 +79,18 @@ async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts 
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
     intake_log = await open_intake_log(settings, frame.data, metrics, stack)
     door = await open_door(
-        settings, frame.data, kept.erasing.fleet, coordination, metrics, stack, live, now=now, intake_log=intake_log
+        settings,
+        frame.data,
+        kept.erasing.fleet,
+        coordination,
+        metrics,
+        stack,
+        live,
+        now=now,
+        intake_log=intake_log,
+        helper=frame.helper,
     )
-    sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
+    sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex, helper=frame.helper)
     budget = make_budget(settings, now, live)
     extraction = make_extraction(settings, metrics, stack, budget, live)
     summaries, rebuilds = make_summing(settings, budget, embedder, metrics, stack, live, now=now)
@@ -110,7 +119,11 @@ async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts 
         retention=retention,
         noticing=noticing,
         foresees=ComingMemories(
-            judged, trusting(live, RulesExtractor()), by_rules_alone=extraction.by_rules_alone, now=now
+            judged,
+            trusting(live, RulesExtractor(), frame.helper),
+            by_rules_alone=extraction.by_rules_alone,
+            now=now,
+            helper=frame.helper,
         ),
         learner=learner,
     )
@@ -159,14 +172,23 @@ async def _open_learner(
             coordination,
             learn_limits(settings),
             metrics,
-            extractor=read_by(live, extraction.extractor),
-            fallback=read_by(live, extraction.fallback),
+            extractor=read_by(live, extraction.extractor, frame.helper),
+            fallback=read_by(live, extraction.fallback, frame.helper),
             reconciler=Reconciler(noticing, embedder, metrics, judges=extraction.judges),
             now=now,
             rng=random.random,
             judged=judged,
             commands=make_commands(
-                live, noticing, embedder, journal, coordination, metrics, frame.stack, extraction, now=now
+                live,
+                noticing,
+                embedder,
+                journal,
+                coordination,
+                metrics,
+                frame.stack,
+                extraction,
+                now=now,
+                helper=frame.helper,
             ),
             screens=door.screening,
             forgotten=kept.erasing.forgotten,
@@ -175,6 +197,7 @@ async def _open_learner(
             store_works=lambda: not kept.store.failing_for,
             intake_log=intake_log,
             receipts=receipts,
+            helper=frame.helper,
         )
     )
     live.subscribe(partial(_use, kept.partitions, learner))
@@ -253,12 +276,13 @@ def make_commands(
     extraction: Extraction,
     *,
     now: Now,
+    helper: HelperThread,
 ) -> Commands:
     commands = Commands(
         command_options(live.settings),
         keeps,
         embedder,
-        trusting(live, RulesExtractor()),
+        trusting(live, RulesExtractor(), helper),
         Reconciler(keeps, embedder, metrics),
         journal,
         coordination,
@@ -293,11 +317,11 @@ def unsaid(live: Live, judges: Judging) -> Judging:
     return Unsaid(judges, obeys=lambda: _forgets(live.settings))
 
 
-def read_by(live: Live, extractor: FactExtractor | None) -> FactExtractor | None:
+def read_by(live: Live, extractor: FactExtractor | None, helper: HelperThread) -> FactExtractor | None:
     """Wrap *extractor* to skip turns that request a forget, and quarantined text."""
     if extractor is None:
         return None
-    return Unextracted(trusting(live, extractor), obeys=lambda: _forgets(live.settings))
+    return Unextracted(trusting(live, extractor, helper), obeys=lambda: _forgets(live.settings))
 
 
 def _forgets(settings: Settings) -> bool:
@@ -333,6 +357,7 @@ async def open_door(
     *,
     now: Now,
     intake_log: IntakeLog,
+    helper: HelperThread,
 ) -> Door:
     """Open the admission. *fleet*: None with a single replica."""
     consent = Consents(
@@ -347,7 +372,13 @@ async def open_door(
         fleet.recovery.hooks.restored.append(incognito.write_again)
     quota = Quota(quota_limits(settings), now=steady_now)
     screening = Screening(
-        consent, incognito, quota, make_policy(settings), metrics, most=SessionLimits().turn_characters
+        consent,
+        incognito,
+        quota,
+        make_policy(settings),
+        metrics,
+        most=SessionLimits().turn_characters,
+        helper=helper,
     )
 
     def reconfigure(new: Settings) -> None:
@@ -378,13 +409,13 @@ def quota_limits(settings: Settings) -> QuotaLimits:
     return QuotaLimits(turns_per_hour=quota.turns_per_hour, burst=quota.burst)
 
 
-def trusting(live: Live, extractor: FactExtractor) -> FactExtractor:
+def trusting(live: Live, extractor: FactExtractor, helper: HelperThread) -> FactExtractor:
     """*extractor* without what is to be put aside."""
 
     def refusal(text: str) -> str:
         return live.settings.privacy.storage_rules.refusal(text)
 
-    return Trusting(extractor, aside=lambda: live.settings.privacy.quarantine, refusal=refusal)
+    return Trusting(extractor, aside=lambda: live.settings.privacy.quarantine, refusal=refusal, helper=helper)
 
 
 def putting_aside(live: Live, judges: Judging) -> Judging:

@@ -77,6 +77,8 @@ class Intake:
         self._ends = ends
         self._log, self._receipts = intake_log, receipts
         self._under_way: dict[asyncio.Task[TurnOutcome], Exchanged] = {}
+        self._bytes = 0  # of their texts
+        metrics.accepting_bytes.set_function(lambda: self._bytes)
         self._waiting: dict[Owner, list[_Logged]] = {}  # the oldest first
         self._count = 0  # of them
         self._settling = False  # nothing is decided until all that is asked for that has answered for a while
@@ -96,7 +98,7 @@ class Intake:
                 await self._ends(exchanged.caller)
             return TurnOutcome.OVER_QUOTA
         logged = None if refused else await self._append_to_log(exchanged)
-        crowded = len(self._under_way) >= self._limits.accepting
+        crowded = not self._has_room(exchanged)
         if logged is not None and (self._closed or self._settling or crowded or owner in self._waiting):
             self._put_off(logged, TurnOutcome.JOURNAL_LATE)
             return TurnOutcome.UNDECIDED if self._settling else TurnOutcome.JOURNAL_LATE
@@ -107,6 +109,7 @@ class Intake:
         # A separate task: Envoy may cancel the caller, and the turn is kept all the same.
         task = asyncio.create_task(self._attempt(exchanged, logged), name="journal append")
         self._under_way[task] = exchanged
+        self._bytes += exchanged.text_bytes
         self._pending.add(owner, task)
         task.add_done_callback(lambda done: self._taken_in(owner, done))
         await asyncio.wait({task}, timeout=self._limits.journal_wait.total_seconds())
@@ -114,6 +117,12 @@ class Intake:
             return self._outcome(task)
         task.add_done_callback(self._came_late)
         return TurnOutcome.JOURNAL_LATE
+
+    def _has_room(self, exchanged: Exchanged) -> bool:
+        """Whether *exchanged* may be worked on beside those under way. One alone always may."""
+        most, most_bytes = self._limits.accepting, self._limits.accepting_bytes
+        fits = not self._under_way or self._bytes + exchanged.text_bytes <= most_bytes
+        return fits and len(self._under_way) < most
 
     def oldest_waiting(self, owner: Owner | None = None) -> datetime | None:
         """Time of the oldest accepted exchange that is not in the journal yet, for *owner* or for all."""
@@ -210,7 +219,7 @@ class Intake:
         if self._log is None:
             return None
         whose, at = exchanged.caller.owner, exchanged.at
-        if len(exchanged.answered) + sum(len(message.text) for message in exchanged.history) > _LARGE:
+        if exchanged.characters > _LARGE:
             record = await self._log.append_large(Kind.TURN, whose, at, partial(_encode, exchanged))
         else:
             record = self._log.append(Kind.TURN, whose, at, _encode(exchanged))
@@ -325,7 +334,7 @@ class Intake:
         return stored
 
     def _taken_in(self, owner: Owner, task: asyncio.Task[TurnOutcome]) -> None:
-        self._under_way.pop(task)
+        self._bytes -= self._under_way.pop(task).text_bytes
         self._pending.remove(owner, [task])
 
     def _came_late(self, task: asyncio.Task[TurnOutcome]) -> None:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, Self
 
+from memory_extproc.concurrency import HELPER_THREAD, HelperThread
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor, FactFinder
 from memory_extproc.learn.ingest import Intake, PendingWrites, TombstoneFilter
@@ -144,6 +145,7 @@ class Learner:
         store_works: Callable[[], bool] = lambda: True,  # whether writes to the store succeed now
         intake_log: IntakeLog | None = None,  # None: an accepted exchange can be lost until it is in the journal
         receipts: TurnReceipts | None = None,  # None: no receipts
+        helper: HelperThread = HELPER_THREAD,
     ) -> None:
         self._journal = journal
         self._memories = memories
@@ -157,7 +159,7 @@ class Learner:
         self._store_evidence, self._extract_evidence = Evidence(store_works), Evidence(store_works)
         revival = Revival(journal, (self._store_evidence, self._extract_evidence), store_works)
         self._tombstones = TombstoneFilter(forgotten, journal)
-        self._messages = MessagePreparer(embedder, judged, now=now)
+        self._messages = MessagePreparer(embedder, judged, now=now, helper=helper)
         self._facts: FactFinder | None = None
         if extractor is not None:
             self._facts = FactFinder(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from memory_extproc.concurrency import HELPER
+from memory_extproc.concurrency import HELPER_THREAD, HelperThread
 from memory_extproc.learn.chunking import Chunker, ChunkLimits, pieces
 from memory_extproc.model import (
     Embedded,
@@ -193,11 +193,13 @@ Judges = Callable[[Turn, datetime], Sequence[Judged]]  # pure; can be pickled
 Decisions = dict[str, Sequence[Judged]]  # by turn id
 
 
-async def judge_turns(judges: Judges, turns: Sequence[Turn], now: datetime) -> list[Sequence[Judged]]:
+async def judge_turns(
+    judges: Judges, turns: Sequence[Turn], now: datetime, helper: HelperThread = HELPER_THREAD
+) -> list[Sequence[Judged]]:
     """The decisions on each of *turns*, apart from the event loop where they are long."""
     size = sum(len(turn.asked) + len(turn.answered) for turn in turns)
     if size > _AT_ONCE:
-        return await HELPER.run(size, _judge_all, judges, turns, now)
+        return await helper.run(size, _judge_all, judges, turns, now)
     return _judge_all(judges, turns, now)
 
 
@@ -208,15 +210,17 @@ def _judge_all(judges: Judges, turns: Sequence[Turn], now: datetime) -> list[Seq
 class MessagePreparer:
     """Prepares the messages of turns for the store. Remembers the decisions on messages that were shown before."""
 
-    def __init__(self, embedder: EmbeddingModel, judges: Judges, *, now: Now) -> None:
-        self._embedder, self._judges, self._now = embedder, judges, now
+    def __init__(
+        self, embedder: EmbeddingModel, judges: Judges, *, now: Now, helper: HelperThread = HELPER_THREAD
+    ) -> None:
+        self._embedder, self._judges, self._now, self._helper = embedder, judges, now, helper
         # Place in the journal and messages by turn id. A regenerated turn has the same id and another place.
         self._shown: dict[str, tuple[str, Sequence[Judged]]] = {}
 
     async def judge(self, entries: Sequence[JournalEntry]) -> Decisions:
         """The decisions on the messages of *entries*, by turn id."""
         turns = [entry.turn for entry in entries]
-        judged = await judge_turns(self._judges, turns, self._now())
+        judged = await judge_turns(self._judges, turns, self._now(), self._helper)
         return {turn.id: theirs for turn, theirs in zip(turns, judged, strict=True)}
 
     async def embed(self, decisions: Decisions, *, but: AbstractSet[str] = frozenset()) -> list[Embedded]:

@@ -28,7 +28,9 @@ class LearnLimits:
     """Bounds of the write path."""
 
     journal_wait: timedelta = timedelta(milliseconds=50)  # how long an answer's last message may wait
-    accepting: int = 1_000  # exchanges on their way into the journal; beyond it they are not kept
+    # Exchanges on their way into the journal, and bytes of their texts: further ones wait in the intake log.
+    accepting: int = 1_000
+    accepting_bytes: int = 64 << 20
     # For so long all that is asked must have answered before exchanges that were undecided are decided: the other
     # replicas then had several looks (IncognitoLimits.retry) at whether they can share their incognito marks.
     settle: timedelta = timedelta(seconds=3)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Protocol
 
+from memory_extproc.concurrency import HELPER_THREAD, HelperThread
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.conflicts import (
     FACTS,
@@ -431,13 +432,21 @@ def _turns_of(facts: Iterable[Memory]) -> tuple[str, ...]:
 class ComingMemories:
     """Implements erasure.eraser.ForeseesMemories, with the ids that the memories will have."""
 
-    def __init__(self, judged: MessagesJudges, rules: FactExtractor, *, by_rules_alone: bool, now: Now) -> None:
+    def __init__(
+        self,
+        judged: MessagesJudges,
+        rules: FactExtractor,
+        *,
+        by_rules_alone: bool,
+        now: Now,
+        helper: HelperThread = HELPER_THREAD,
+    ) -> None:
         """*by_rules_alone*: no model extracts facts; facts of a model cannot be predicted."""
-        self._judged, self._rules, self._now = judged, rules, now
+        self._judged, self._rules, self._now, self._helper = judged, rules, now, helper
         self.complete = by_rules_alone
 
     async def foresee_messages(self, turns: Sequence[Turn]) -> Sequence[Memory]:
-        judged = await judge_turns(self._judged, turns, self._now())
+        judged = await judge_turns(self._judged, turns, self._now(), self._helper)
         return [one.memory for all_of_it in judged for one in all_of_it if one.memory is not None]
 
     async def foresee_facts(self, turns: Sequence[Turn]) -> Sequence[Memory]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 
 import msgspec
 
-from memory_extproc.concurrency import HELPER, RateLimits, TokenBuckets, contain_faults
+from memory_extproc.concurrency import HELPER_THREAD, HelperThread, RateLimits, TokenBuckets, contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.chunking import both_ends
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
@@ -109,10 +109,11 @@ class Screening:
         metrics: Metrics,
         *,
         most: int,
+        helper: HelperThread = HELPER_THREAD,
     ) -> None:
         """*most*: characters of a message that are stored, taken from both its ends."""
         self._consent, self._incognito, self._quota = consent, incognito, quota
-        self._policy, self._metrics, self._most = policy, metrics, most
+        self._policy, self._metrics, self._most, self._helper = policy, metrics, most, helper
 
     def reconfigure(self, policy: Policy) -> None:
         self._policy = policy
@@ -132,7 +133,7 @@ class Screening:
         if refused is not None:
             return refused
         if (size := exchanged.characters) > _AT_ONCE:
-            kinds, screened = await HELPER.run(size, _screen_words, exchanged, self._policy, self._most)
+            kinds, screened = await self._helper.run(size, _screen_words, exchanged, self._policy, self._most)
         else:
             kinds, screened = _screen_words(exchanged, self._policy, self._most)
         for kind in kinds:
@@ -489,10 +490,11 @@ class Trusting:
         *,
         aside: Callable[[], bool] = lambda: True,
         refusal: Callable[[str], str] = MASK_SECRETS.refusal,
+        helper: HelperThread = HELPER_THREAD,
     ) -> None:
         """*aside*: asked for each batch; False trusts everything. *refusal*: why a text may not be stored; "": it
         may."""
-        self._extractor, self._aside, self._refusal = extractor, aside, refusal
+        self._extractor, self._aside, self._refusal, self._helper = extractor, aside, refusal, helper
 
     @property
     def name(self) -> str:
@@ -508,7 +510,7 @@ class Trusting:
         everything = [*earlier, *turns]
         size = sum(len(turn.asked) + len(turn.answered) for turn in everything)
         if size > _AT_ONCE:
-            read = await HELPER.run(size, _trusted_turns, everything)
+            read = await self._helper.run(size, _trusted_turns, everything)
         else:
             read = _trusted_turns(everything)
         said = {turn.id: turn for turn in turns if turn.id in read}

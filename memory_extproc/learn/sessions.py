@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from memory_extproc.concurrency import HELPER
+from memory_extproc.concurrency import HELPER_THREAD, HelperThread
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.learn.chunking import both_ends
 from memory_extproc.model import Exchanged, Message, Origin, Owner, Role, Turn, digest
@@ -106,18 +106,23 @@ class Sessions:
     """Also implements ports.ChainReader. *new_session* gives ids for sessions that no client named."""
 
     def __init__(
-        self, coordination: Coordination, limits: SessionLimits, *, new_session: Callable[[], str]
+        self,
+        coordination: Coordination,
+        limits: SessionLimits,
+        *,
+        new_session: Callable[[], str],
+        helper: HelperThread = HELPER_THREAD,
     ) -> None:
         self._records = coordination
         self._limits = limits
-        self._new_session = new_session
+        self._new_session, self._helper = new_session, helper
 
     async def place(self, exchanged: Exchanged, kept: Exchanged | None = None, *, apart: bool = True) -> Placed:
         """Where *exchanged* belongs, with the words of *kept* where not all of them may be written: of the others
         hashes are noted and nothing else. While Coordination is down it raises, or with *apart* it becomes a
         session of its own, whose ids a retry shares: a turn apart from its session is better than a turn lost."""
         if len(exchanged.history) > _LONG or exchanged.characters > _LARGE:
-            conversation = await HELPER.run(exchanged.characters, read, exchanged)
+            conversation = await self._helper.run(exchanged.characters, read, exchanged)
         else:
             conversation = read(exchanged)
         kept = kept or exchanged

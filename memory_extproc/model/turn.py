@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -58,6 +59,12 @@ class Exchanged:
     def characters(self) -> int:
         """Of all its messages."""
         return sum(len(message.text) for message in self.history) + len(self.asked) + len(self.answered)
+
+    @property
+    def text_bytes(self) -> int:
+        """Memory that its messages take."""
+        texts = (*(message.text for message in self.history), self.asked, self.answered)
+        return sum(map(sys.getsizeof, texts))
 
     @property
     def continues(self) -> str:

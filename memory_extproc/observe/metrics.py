@@ -107,6 +107,10 @@ class Metrics:
 
     def _learning(self, make: _Make) -> None:
         self.turns = make.counter("turns", "Completed exchanges by outcome for learning.", "outcome")
+        self.accepting_bytes = make.gauge(
+            "accepting_bytes",
+            "Bytes of text of turns on their way into the journal.",
+        )
         self.turns_undecided = make.gauge(
             "turns_undecided", "Accepted turns that wait in the intake log until they can be journalled."
         )

@@ -84,7 +84,8 @@ class Limits(Section):
     process_bytes: Size = Field(
         256 * MIB,
         ge=MIB,
-        description="memory for the bodies of all open exchanges; when it is used up, learning is given up first",
+        description="memory for the bodies of all open exchanges; when it is used up, learning is given up first. "
+        "Turns on their way into the journal hold at most a quarter as much; further ones wait on disk",
     )
     content_bytes: Size = Field(
         8 << 10, ge=256, le=65_535, description="maximum size of one memory's text in UTF-8; longer text is cut"

@@ -8,12 +8,12 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
-from multiprocessing import spawn
+from multiprocessing import resource_tracker, spawn
 from pathlib import Path
 
 import pytest
 
-from memory_extproc.concurrency import HELPER, LONG, HelperProcess
+from memory_extproc.concurrency import LONG, HelperProcess
 from memory_extproc.learn.commands.runner import Unsaid
 from memory_extproc.learn.messages import judge, judge_turns
 from memory_extproc.learn.screening import PutAside, _screen_words
@@ -63,6 +63,7 @@ async def test_closing_ends_the_process_without_waiting_for_its_work(helper: Hel
 
 
 async def test_where_no_process_can_be_started_the_work_is_done_here(helper: HelperProcess) -> None:
+    resource_tracker.ensure_running()  # a process beside ours, which warns where it cannot be started
     python = spawn.get_executable()
     spawn.set_executable("/nowhere")
     try:
@@ -92,12 +93,12 @@ async def test_a_long_exchange_is_screened_and_placed_alike_in_both(helper: Help
 
 
 @pytest.mark.parametrize("aside", [True, False])
-async def test_a_judge_keeps_its_settings_on_the_way(*, aside: bool) -> None:
+async def test_a_judge_keeps_its_settings_on_the_way(helper: HelperProcess, *, aside: bool) -> None:
     obeys = aside
     judges = Unsaid(PutAside(judge, aside=lambda: aside), obeys=lambda: obeys)
     turns = [a_turn(asked=f"{PASTED}{INSTRUCTS}"), a_turn(asked=f"Forget that I live in Bonn.\n{PASTED}")]
-    judged = await judge_turns(judges, turns, MONDAY)
-    assert HELPER._pool is not None, "it was long enough"
+    judged = await judge_turns(judges, turns, MONDAY, helper)
+    assert helper._pool is not None, "it was long enough"
     states = {one.memory.state for one in judged[0] if one.memory is not None}
     assert states == ({MemoryState.QUARANTINED} if aside else {MemoryState.ACTIVE})
     assert judged == [judges(turn, MONDAY) for turn in turns]

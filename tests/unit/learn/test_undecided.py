@@ -3,6 +3,7 @@ in the intake log, are used for nothing, and are decided once that is possible."
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,9 +12,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 
+from memory_extproc.concurrency import HELPER_THREAD, HelperThread
 from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
@@ -27,6 +30,8 @@ from tests.fixtures.in_memory import InMemoryConsent
 from tests.unit.learn.learning import Surroundings, until
 
 PIZZA = "I like pizza."
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Outage:
@@ -101,6 +106,7 @@ class Replica:
         self.terms = ConsentTerms(default=default)
         self.records = 1000
         self.quota: Quota | None = None
+        self.helper = HELPER_THREAD
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Learner]:
@@ -112,7 +118,13 @@ class Replica:
             marks = IncognitoLimits(retry=timedelta(milliseconds=2))
             self.incognito = await stack.enter_async_context(Incognito(self.world.coordination, marks, log))
             self.world.screens = Screening(
-                self.consents, self.incognito, self.quota, Policy(), self.world.metrics, most=65_536
+                self.consents,
+                self.incognito,
+                self.quota,
+                Policy(),
+                self.world.metrics,
+                most=65_536,
+                helper=self.helper,
             )
             self.world.intake_log = log
             yield await stack.enter_async_context(self.world.learner())
@@ -316,6 +328,33 @@ async def test_a_crowd_that_comes_at_once_waits_its_turn(replica: Replica) -> No
     async with replica.running() as learner:
         assert await learner.accept(replica.said(PIZZA)) is TurnOutcome.JOURNAL_LATE
         await until(lambda: _has(replica, ANN, 1), "it is learned")
+
+
+class BusyHelper(HelperThread):
+    """Works once it is free."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+
+    async def run(self, size: int, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        await self.free.wait()
+        return await super().run(size, work, *args, **kwargs)
+
+
+async def test_long_texts_that_wait_to_be_analysed_fill_the_disk_and_not_the_memory(replica: Replica) -> None:
+    replica.helper = busy = BusyHelper()
+    replica.world.limits = replace(replica.world.limits, accepting_bytes=20_000)
+    pasted = "I own a bicycle. " * 500
+    owners = [Owner("acme", f"user-{number}") for number in range(10)]
+    async with replica.running() as learner:
+        accepted = [asyncio.create_task(learner.accept(replica.said(pasted, owner))) for owner in owners]
+        await until(lambda: replica.undecided == 8, "all but two wait in the log")
+        assert 0 < replica.world.sample("accepting_bytes") <= 20_000
+        busy.free.set()
+        for owner in owners:
+            await until(partial(replica.learned, owner), "they are learned")
+        assert [await one for one in accepted].count(TurnOutcome.JOURNAL_LATE) == 8
+        assert replica.world.sample("accepting_bytes") == 0
 
 
 async def test_what_was_forgotten_while_it_waited_is_erased(replica: Replica) -> None:
