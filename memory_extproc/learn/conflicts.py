@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -13,6 +14,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.model import Hit, Memory, Owner, Scope, Source
@@ -228,6 +230,12 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
     alike = {one.memory.id: likeness(fact, one) for one in others}
     if (moved := _find_moved(fact, others)) is not None and alike[moved.id] is FactRelation.OTHER:
         alike[moved.id] = FactRelation.CHANGED
+    for one in others:
+        if one.memory.content == fact.corrects:
+            alike[one.memory.id] = FactRelation.CHANGED
+    if fact.lost:
+        before = [one.memory for one in others if _age(one.memory) <= _age(row)]
+        alike |= dict.fromkeys((memory.id for memory in _find_dependent(fact, before)), FactRelation.CHANGED)
     same_thing = [one.memory for one in others if alike[one.memory.id] is not FactRelation.OTHER]
     newest = max(same_thing, key=_age, default=None)
     if newest is None:
@@ -264,6 +272,62 @@ def _find_moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
     exact = [one for one in found if one[1]]
     chosen = exact or found
     return chosen[0][0] if len(chosen) == 1 else None
+
+
+# What a thing or person must still be there for: "drives a Toyota", "has a dog named Rex", "is married to Paul".
+_HOLDS = re.compile(
+    r"User(?:'s [a-z][\w' -]{1,40}?)? (?:currently )?(?:has|owns|drives|rides|rents|uses|keeps|leases|shares|sails"
+    r"|wears|lives with|takes|drinks|eats|smokes|vapes|plays|sings|learns|studies|teaches|attends|practi[cs]es|does"
+    r"|runs|swims|cycles|goes to|is (?:married to|engaged to|dating|learning|in|on|eating|drinking|taking|playing"
+    r"|a member of))\b"
+)
+_DRIVEN = re.compile(r"User (?:drives|rides|sails) ")
+_VEHICLES = frozenset(map(stem, tokens("car van truck bike motorbike motorcycle scooter boat horse camper")))
+_PARTNERS = frozenset(map(stem, tokens("wife husband partner spouse fiance fiancee girlfriend boyfriend gf bf")))
+_IS_NAMED = re.compile(
+    rf"User's (?P<who>(?:(?:{LISTS['which']}) )?(?:{LISTS['relations']}))(?: is)? (?P<name>[A-Z][\w'-]+)\b"
+)
+_PAST = re.compile(r"\b(?:was|were|died|born|had|used to|(?!named|called|married|retired)[a-z]+ed)\b")
+
+
+def _find_dependent(fact: Fact, known: Sequence[Memory]) -> list[Memory]:
+    """The *known* memories that hold no longer, since the caller has lost the thing or person that they are about.
+    The name and the past of a person who died stay. None where it may be one of several."""
+    named = [_IS_NAMED.match(memory.content) for memory in known]
+    names = {stem(one["name"]): about(one["who"]) for one in named if one is not None}
+    words = about(fact.lost)
+    lost = {one for word in words for one in names.get(word, {word})}  # "Lisa" is "the girlfriend"
+    if "partner" in lost:
+        related = [*names.values(), *(about(memory.provenance.subject) for memory in known)]
+        lost = {one for who in related for one in who & _PARTNERS} or lost
+    others = {name for name, who in names.items() if lost <= who and name not in words}
+    by_name = bool(words & names.keys())
+    if not lost or (len(others) > 1 and not by_name):
+        return []
+    known = [memory for memory in known if not (by_name and others & set(saying(memory.content)))]
+    gone = [memory for memory in known if _is_about_lost(memory, lost, fact)]
+    if not gone and lost & _VEHICLES:
+        driven = [memory for memory in known if _DRIVEN.match(memory.content)]
+        gone = driven if len(driven) == 1 else []
+    died = fact.value == "died"
+    return [one for one in gone if not one.provenance.ends and not (died and _outlives(one))]
+
+
+def _is_about_lost(memory: Memory, lost: AbstractSet[str], fact: Fact) -> bool:
+    known = memory.provenance
+    if lost <= about(known.subject) or lost <= about(known.attribute) - _VERBS - _USER - {stem("name")}:
+        return _HOLDS.match(memory.content) is not None or memory.content.startswith("User's ")
+    same = about(known.subject) == about(fact.subject)
+    if same and lost & _PARTNERS and known.attribute == "marital state":
+        return True
+    return same and _HOLDS.match(memory.content) is not None and lost <= set(saying(memory.content))
+
+
+def _outlives(memory: Memory) -> bool:
+    """Whether *memory* tells a name or the past."""
+    named = _IS_NAMED.match(memory.content)
+    whole = named is not None and memory.content == named[0]
+    return whole or _PAST.search(memory.content) is not None or "birth" in memory.provenance.attribute
 
 
 def unclear(row: Memory, existing: Iterable[Hit]) -> list[Memory]:
@@ -369,6 +433,7 @@ def about(text: str) -> frozenset[str]:
 
 
 _VERBS = about("has") | about("does")  # in an attribute they name no thing
+_USER = about("user")
 
 
 def saying(text: str) -> tuple[str, ...]:

@@ -116,6 +116,12 @@ _ENCLOSED = re.compile(
     r"|\s\([^()]{1,40}\)|,\s*\d{1,3},)\s+(?=[a-z])",
     re.IGNORECASE,
 )
+# "Lisa and I broke up" is "I broke up with Lisa"
+_PARTED = re.compile(
+    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?|{_NAME})\s+and\s+(?:i|me)(?:'ve|\s+have|\s+had|\s+just|\s+recently|\s+finally)*"
+    r"\s+(?P<how>broke\s+up|broken\s+up|split\s+up|split|separated|got\s+divorced|ended\s+things|parted\s+ways)\b",
+    re.IGNORECASE,
+)
 # "my wife and I are ..." says what "we are ..." says
 _TOGETHER = re.compile(rf"\b(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?\s+and\s+(?:i|me)\s+(?=[a-z])", re.IGNORECASE)
 # the children of a family that is spoken of
@@ -481,10 +487,11 @@ def join_enclosed(sentence: str) -> str:
     """*sentence* with its people named and without what is said of them in between, so that subject and verb stand
     together: "Helga, my boss, hates mail" is "my boss Helga hates mail"."""
     if _OWNED.search(sentence) is None:
-        return sentence
+        return _PARTED.sub(r"I \g<how> with \g<who>", sentence)
     if (named := _IS_MINE.match(sentence)) is not None and not _is_name(named["name"]):
         return sentence  # "She is my wife"
     for pattern, joined in (
+        (_PARTED, r"I \g<how> with \g<who>"),
         (_TOGETHER, "we "),
         (_OF_MINE, r"my \g<who>\g<elder>"),
         (_ENCLOSED, r"\g<who> "),
@@ -627,43 +634,3 @@ def _is_name(text: str) -> bool:
     words = fold(text).split()
     titled = len(words) > 1 and words[0].rstrip(".") in _TITLES
     return not _NO_NAMES.intersection(words[titled:]) and not words[-1].endswith("ly")
-
-
-# --- verbs ------------------------------------------------------------------------------------------
-_IRREGULAR = {"have": "has", "go": "goes", "do": "does", "am": "is", "are": "is", "'m": "is", "teach": "teaches",
-              "coach": "coaches", "watch": "watches", "can": "can", "can't": "can't", "don't": "doesn't",
-              "cannot": "can't"}  # fmt: skip
-_PAST_FORMS = frozenset(LISTS["past_forms"].split())
-
-
-def third_person(phrase: str) -> str:
-    """*phrase* with its first verb in the third person: "wake up at 5" is "wakes up at 5"."""
-    verb, space, rest = phrase.partition(" ")
-    lower = verb.lower()
-    if lower in _IRREGULAR:
-        verb = _IRREGULAR[lower]
-    elif (lower.endswith("ed") and lower != "need") or lower in _PAST_FORMS:
-        pass
-    elif lower and not lower.endswith("s"):
-        verb = (
-            f"{verb[:-1]}ies"
-            if lower.endswith("y") and lower[-2:-1] not in "aeiou"
-            else f"{verb}{'es' if lower.endswith(('ch', 'sh', 'ss', 'x', 'z', 'o')) else 's'}"
-        )
-    return verb + space + rest
-
-
-def conjugate(aux: str, deed: str) -> str:
-    """The verb in the third person: "'m" and "flying" are "is flying"; a past tense stays."""
-    bare = aux.strip().lower().removeprefix("'")
-    if bare in {"m", "am", "re", "are", "is", "s"}:
-        return f"is {deed}"
-    if bare.endswith(" been"):
-        return f"has been {deed}"
-    if bare in {"ve", "have", "has"}:
-        return f"has {deed}"
-    return (
-        f"will {bare.partition(' ')[2]} {deed}".replace("  ", " ")
-        if bare[:2] in {"wi", "ll"}
-        else third_person(deed)
-    )

@@ -42,6 +42,8 @@ class Fact:
     ends: bool = False  # *value* has stopped being true: "User no longer lives in Paris"
     moved: bool = False  # an appointment changed its date or place: "the meeting moved to Friday"
     formerly: str = field(default="", repr=False)  # the former value of a moved appointment, if said
+    lost: str = field(default="", repr=False)  # a thing or person that *subject* no longer has
+    corrects: str = field(default="", repr=False)  # the content of the fact that was misunderstood
     context: str = field(default="", repr=False)  # context that *content* alone lacks
     happens: str = ""  # the day, month or year it is about: YYYY-MM-DD, YYYY-MM or YYYY; empty: none, or not known
     importance: float = 0.5  # 0 to 1

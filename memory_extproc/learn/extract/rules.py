@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Any
 
@@ -15,9 +16,7 @@ from memory_extproc.learn.extract.clauses import (
     People,
     begins,
     begins_with_person,
-    conjugate,
     fill_in,
-    third_person,
 )
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
 from memory_extproc.learn.extract.statements import (
@@ -27,11 +26,15 @@ from memory_extproc.learn.extract.statements import (
     find_endings,
     first_person_statements,
     keep_meant_text,
+    may_end,
     no_longer,
     procedures,
+    read_renaming,
     resolve_event_time,
+    split_time,
     stated_in_answer,
 )
+from memory_extproc.learn.extract.verbs import agree_in_number, conjugate, refuse, tell_of_them, third_person
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.text.persons import Kind, kinds
 from memory_extproc.text.words import MONTHS, content_words, fold, lexicon_of, sentences, tokens
@@ -72,10 +75,12 @@ class Rule:
     value: str  # what the fact says of its attribute; empty: the words that were caught
     exclusive: bool
     ends: bool  # says that something stopped being so
+    lost: str  # a thing or person that ceased to be there
     update: bool  # says that something changed, so that a bare "my budget" means the one spoken of before
     words: Mapping[str, str]  # translations of the group "word" into the group "thing"
     begins: Begins
     of_person: bool  # its subject is the speaker or one of their people
+    of_ending: bool  # its match needs a word of losses and endings
     spoken_of: bool  # names no thing: it is the last that was spoken of and can have such a value
 
 
@@ -91,10 +96,14 @@ class RulesExtractor:
         rules = [compile_rule(entry, parsed, self._checks) for entry in parsed["rule"]]
         # By how a clause begins: most clauses of most texts begin like no rule.
         self._rules = {
-            start: tuple(one for one in rules if one.begins & start)
+            (start, ending): tuple(one for one in rules if one.begins & start and (ending or not one.of_ending))
             for start in (Begins.I, Begins.MY, Begins.FOREIGN, Begins.OTHER)
+            for ending in (True, False)
         }
-        self._of_things = tuple(rule for rule in self._rules[Begins.MY] if not rule.of_person)
+        self._of_things = {
+            ending: tuple(rule for rule in self._rules[Begins.MY, ending] if not rule.of_person)
+            for ending in (True, False)
+        }
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """As Extracts.extract; about 0.3 ms a turn. Only the caller's own words are read, and of the answers only
@@ -110,6 +119,9 @@ class RulesExtractor:
         return facts
 
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
+        name, former = read_renaming(turn.asked)
+        if renamed := _rename(turn, name, former, known) if name else []:
+            return renamed
         found = [self._make_procedure(turn, *made) for made in procedures(turn.asked)]
         taken = " ".join(fold(fact.value) for fact in found)
         people = _people(known, before)
@@ -130,16 +142,22 @@ class RulesExtractor:
 
     def _match_statement(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
         text = _BLANKS.sub(" ", clause).strip()
+        ending = may_end(text)
+        bare, when = split_time(text) if ending else (text, "")
+        matched = self._match(bare, known) if ending else None
+        if matched is not None and (matched[0].ends or matched[0].lost):
+            return _since(self._fact(turn, matched, known, text), when)
         if (matched := self._match(text, known)) is not None and (matched[0].ends or not ends(text)):
             return self._fact(turn, matched, known, text)
-        for as_it_was in find_endings(text):
-            if (matched := self._match(as_it_was, known)) is not None and not matched[0].update:
-                return _end_fact(self._fact(turn, matched, known, text), matched[1])
+        if ending:
+            for as_it_was in find_endings(bare):
+                if (matched := self._match(as_it_was, known)) is not None and not matched[0].update:
+                    return _since(_end_fact(self._fact(turn, matched, known, text), matched[1]), when)
         as_denied, denies = find_denial(text)
         if as_denied and (matched := self._match(as_denied, known)) is not None:
             fact = self._fact(turn, matched, known, text)
             who = _who(matched[1].groups.get("rel", "").strip())
-            return replace(fact, content=_of_them(f"{who} {denies}"), exclusive=False, ends=True)
+            return replace(fact, content=tell_of_them(f"{who} {denies}"), exclusive=False, ends=True)
         if (now := drop_any_more(text)) and (matched := self._match(now, known)) is not None:
             return self._fact(turn, matched, known, now)
         return None
@@ -147,7 +165,8 @@ class RulesExtractor:
     def _match(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
         start = begins(clause)
         of_thing = start is Begins.MY and not begins_with_person(clause)
-        for rule in self._of_things if of_thing else self._rules[start]:
+        ending = start is Begins.FOREIGN or may_end(clause)
+        for rule in self._of_things[ending] if of_thing else self._rules[start, ending]:
             matched = rule.pattern.fullmatch(clause)
             if matched is None:
                 continue
@@ -164,10 +183,10 @@ class RulesExtractor:
         rule, caught = matched
         groups = dict(caught.groups)
         if rule.update:
-            groups["thing"] = _spoken_of(groups["thing"], known, turn.injected)
+            groups["thing"] = _spoken_of(groups["thing"] or groups.pop("done", ""), known, turn.injected)
         words = _words(groups, caught.value, self._checks)
         said = _ARTICLE.sub("as an ", _BLANKS.sub(" ", rule.content.format_map(words)).strip())
-        content = _agreeing(said, words.get("rel") or words.get("thing", ""))
+        content = agree_in_number(said, words.get("rel") or words.get("thing", ""))
         attribute = rule.attribute.format_map(words)
         event = self._checks.is_event(groups.get("thing", ""))
         several = event and not rule.update
@@ -176,7 +195,7 @@ class RulesExtractor:
             type=rule.type,
             subject=_ONLY_ONE.sub(r"\1", words["Who"].lower()),
             attribute=_BLANKS.sub(" ", f"{attribute} {caught.value}" if several else attribute).strip().lower(),
-            value=rule.value or caught.value or words.get("state") or words.get("deed", ""),
+            value=rule.value.format_map(words) or caught.value or words.get("state") or words.get("deed", ""),
             turn_id=turn.id,
             source=Source.RULES,
             version=self._version,
@@ -184,6 +203,7 @@ class RulesExtractor:
             ends=rule.ends,
             moved=event and rule.update,
             formerly=groups.get("formerly", "") if rule.update else "",
+            lost=_BLANKS.sub(" ", rule.lost.format_map(words)).strip(),
             importance=rule.importance,
             confidence=0.8,
             happens=resolve_event_time(caught.value if rule.update else clause, turn.at.date()),
@@ -203,6 +223,42 @@ class RulesExtractor:
             importance=0.7,
             confidence=0.8,
         )
+
+
+def _rename(turn: Turn, name: str, former: str, known: Sequence[Fact]) -> list[Fact]:
+    """Put *name* for the *former* name in the *known* facts. An empty *former* stands for the name spelled alike in
+    the turn before, or for its only name."""
+    if not former:
+        last = [fact.content for fact in known if fact.turn_id == known[-1].turn_id]
+        named = list(dict.fromkeys(one for content in last for one in _A_NAME.findall(content)))
+        alike = [one for one in named if SequenceMatcher(None, one.lower(), name.lower()).ratio() >= _ALIKE]
+        former = (alike or named or [""])[0] if len(alike) == 1 or len(named) == 1 else ""
+    if former in {"", name}:
+        return []
+    pattern, lower = (re.compile(rf"\b{re.escape(one)}\b") for one in (former, former.lower()))
+    return [
+        replace(
+            fact,
+            content=pattern.sub(name, fact.content),
+            subject=lower.sub(name.lower(), fact.subject),
+            attribute=lower.sub(name.lower(), fact.attribute),
+            value=pattern.sub(name, fact.value),
+            turn_id=turn.id,
+            corrects=fact.content,
+        )
+        for fact in known
+        if pattern.search(fact.content)
+    ]
+
+
+def _since(fact: Fact, when: str) -> Fact:
+    """*fact* of an ending, with the time or the reason of it."""
+    if not when:
+        return fact
+    told = tell_of_them(when)
+    if "no longer" in fact.content:
+        told = f"({told})" if told.startswith("since") else f"(ended {told})"
+    return replace(fact, content=f"{fact.content} {told}")
 
 
 def _end_fact(fact: Fact, caught: Captured) -> Fact:
@@ -236,6 +292,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
         "{rel}": rf"(?:\w+ )?(?:{relations})",
         "{relations}": relations,
         "{which}": f"(?:{lists['which']})",
+        "{adverbs}": f"(?:{lists['grammar']['adverbs']})",
         "{value}": "(?P<value>.+?)",
     }
     pattern = entry["pattern"]
@@ -254,6 +311,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
         value=entry.get("value", ""),
         exclusive=entry.get("exclusive", False),
         ends=entry.get("ends", False),
+        lost=entry.get("lost", ""),
         update=entry.get("update", False),
         words=entry.get("words", {}),
         begins=Begins.FOREIGN
@@ -263,6 +321,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
             Begins.I | Begins.MY | Begins.OTHER,
         ),
         of_person=entry["pattern"].startswith("{who}"),
+        of_ending="language" not in entry and bool(entry.get("ends") or entry.get("lost")),
         spoken_of=entry.get("spoken_of", False),
     )
 
@@ -272,7 +331,7 @@ def _capture(rule: Rule, matched: re.Match[str]) -> Captured:
     whole = groups.get("value", "")
     bare = whole if _DANGLES.search(cut := _TRAILING.sub("", whole)) else cut
     bare = _NOT_THAT.sub("", bare) if rule.exclusive else bare
-    value = _of_them(_LEADING.sub("", bare.strip(" ,.!;:\"'")))
+    value = tell_of_them(_LEADING.sub("", bare.strip(" ,.!;:\"'")))
     if "thing" in groups and matched.start("thing") == 0 and groups["thing"][1:].islower():
         groups["thing"] = groups["thing"].lower()  # the sentence begins with it
     if "word" in groups:
@@ -290,7 +349,7 @@ def _who(person: str) -> str:
 
 def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, str]:
     """Everything a rule's content and attribute may name."""
-    words = {name: _of_them(text.strip()) for name, text in groups.items()}
+    words = {name: tell_of_them(text.strip()) for name, text in groups.items()}
     aim = _MINE.sub("the ", groups.get("aim") or groups.get("trip") or "")
     rest, given = groups.get("rest", ""), groups.get("object", "")
     return words | {
@@ -308,71 +367,23 @@ def _words(groups: Mapping[str, str], value: str, checks: Checks) -> dict[str, s
         "does": third_person(words.get("deed", "")),
         "does_value": third_person(value),
         "verb": conjugate(words.get("aux", ""), words.get("deed", "")),
-        "without": _without(words),
+        "without": refuse(fold(words.get("verb", "")), words.get("deed", "")),
     }
 
 
-_THEIRS = {"my": "their", "our": "their", "mine": "theirs", "me": "them", "us": "them", "myself": "themselves",
-           "ourselves": "themselves", "i": "they", "we": "they", "i'm": "they're", "we're": "they're",
-           "i've": "they've", "we've": "they've"}  # fmt: skip
-_OWN_WORDS = re.compile(
-    rf"(?<![\w.])(?:{'|'.join(sorted(_THEIRS, key=len, reverse=True))})(?![\w'.-])", re.IGNORECASE
-)
 _NO_VERB = re.compile(
     r"(?:on|in|at|to|of|for|from|with|without|by|about|after|before|until|since|during|over|under|near|every|each|and|or"
     r"|but|the|an?|not|no|all|both|too|also|there|here|this|that)\b",
     re.IGNORECASE,
 )
-_PLURALS = frozenset(LISTS["plural"].split("|"))
-_PLURAL_VERBS = {"is": "are", "am": "are", "was": "were", "has": "have", "does": "do", "doesn't": "don't"}
-_THEY = re.compile(r"\bthey (am|was)\b", re.IGNORECASE)
 _ARTICLE = re.compile(r"\bas a (?=[aeio](?!ne\b|u)|u(?=n[^i]|[pmr]))")
-_SIBILANT = re.compile(r"(?<=ch|sh|ss)es$|(?<=[xzo])es$")
-_UPPER = frozenset({"US"})  # a country
-
-
-def _of_them(text: str) -> str:
-    """*text* in the third person: "with my wife" is "with their wife"."""
-    turned = _OWN_WORDS.sub(
-        lambda found: found[0] if found[0] in _UPPER else _THEIRS.get(found[0].lower(), found[0]), text
-    )
-    return _THEY.sub(lambda found: f"they {_PLURAL_VERBS[found[1].lower()]}", turned)
-
-
-def _agreeing(content: str, who: str) -> str:
-    """*content* with its verb in the plural where several people are its subject."""
-    subject = f"User's {who} "
-    *_, last = ["", *who.lower().split()]
-    if last not in _PLURALS or not content.startswith(subject):
-        return content
-    verb, space, rest = content[len(subject) :].partition(" ")
-    bare = _PLURAL_VERBS.get(verb.lower()) or (
-        f"{verb[:-3]}y"
-        if verb.endswith("ies")
-        else _SIBILANT.sub("", verb)
-        if _SIBILANT.search(verb)
-        else verb.removesuffix("s")
-    )
-    return f"{subject}{bare}{space}{rest}"
-
-
-def _without(words: Mapping[str, str]) -> str:
-    verb, deed = fold(words.get("verb", "")), words.get("deed", "")
-    if verb.startswith("avoid"):
-        return f"avoids {deed}".strip()
-    if verb == "never":
-        return f"never {third_person(deed)}"
-    return (
-        f"{'won' if verb.startswith('won') else 'can'}'t {deed}"
-        if verb[:3] in {"can", "won"}
-        else f"doesn't {deed}"
-    )
 
 
 _OF_PERSON = re.compile(
     rf"User's (?P<relation>{LISTS['relations']})(?: is (?P<name>[A-Z][a-z\u00df-\u00ff]+)$)?", re.IGNORECASE
 )
-_A_NAME = re.compile(r"[A-Z][a-z\u00df-\u00ff]+")
+_A_NAME = re.compile(r"\b(?!User\b)[A-Z][a-z\u00df-\u00ff]+")
+_ALIKE = 0.6  # of two spellings of a name
 _OWN = re.compile(r"^User's (?P<thing>.{2,60}?) is ")
 
 
@@ -555,11 +566,9 @@ class Checks:
 
     def _by_patterns(self, entry: Mapping[str, Any]) -> Callable[[Captured], bool]:
         """Make a check that looks for patterns: every pattern it *needs*, *any* of some, and none it *lacks*."""
+        parts = {**self._lists["words"], "events": self._lists["events"]}
         needs, any_of, lacks = (
-            [
-                re.compile(fill_in(self._lists["patterns"][name], self._lists["words"]))
-                for name in entry.get(kind, ())
-            ]
+            [re.compile(fill_in(self._lists["patterns"][name], parts)) for name in entry.get(kind, ())]
             for kind in ("needs", "any", "lacks")
         )
         of, plain, hard = entry.get("of", "{value}"), entry.get("plain", True), entry.get("hard", False)

@@ -26,6 +26,7 @@ from memory_extproc.learn.extract.clauses import (
     strip_openers,
     write_out,
 )
+from memory_extproc.learn.extract.verbs import base_of
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
 from memory_extproc.text.words import collapse_whitespace, fold, sentences, tokens
@@ -284,13 +285,26 @@ _STOPPED = re.compile(
     re.IGNORECASE,
 )
 _MARKS = re.compile(r"\b(?:no\s+longer|any\s*more|any\s+longer|stopped|quit|gave\s+up|given\s+up)\b", re.IGNORECASE)
-_DOUBLED = re.compile(r"([bdgmnprt])\1$")
+# what every rule of a loss or an ending has in it, in English
+_MAY_END = re.compile(
+    r"\b(?:no longer|any ?more|stopped|quit|g[ia]ven?|sold|sell|rid|traded|scrapped|donated|rehomed|lost"
+    r"|stolen|written off|wrote off|totall?ed|destroyed|repossessed|knocked|torn|bro[kw]en?|split|separated"
+    r"|divorced?|ended|dumped|finished|parted|left|walked|together|died|passed|put|dropped|resigned|fired|sacked"
+    r"|redundant|let go|laid|retired|moved|cancel(?:l?ed)?|call(?:ed)? off|off|fell through|fallen through"
+    r"|not happening)\b",
+    re.IGNORECASE,
+)
 _COPULA = re.compile(r"\b(is|are)\b")
 
 
 def ends(clause: str) -> bool:
     """Whether *clause* may say that something stopped; then it states no present fact."""
     return _MARKS.search(clause) is not None
+
+
+def may_end(clause: str) -> bool:
+    """Whether rules of losses and endings can match *clause*, at the cost of one search."""
+    return _MAY_END.search(clause) is not None
 
 
 def drop_any_more(clause: str) -> str:
@@ -313,10 +327,28 @@ def find_endings(clause: str) -> Iterator[str]:
     if (found := _STOPPED.fullmatch(clause)) is not None:
         who, doing, rest = found["who"], found["doing"], found["rest"]
         be = "'m" if who.lower() == "i" else (" are" if who.lower() == "we" else " is")
+        yield f"{who} {base_of(doing)} {rest}".strip()
         yield f"{who}{be} {doing} {rest}".strip()
-        bare = doing[: -len("ing")]
-        for verb in (bare, f"{bare}e", _DOUBLED.sub(r"\1", bare)):
-            yield f"{who} {verb} {rest}".strip()
+
+
+_DAY = rf"(?:{LISTS['words']['days']}|{LISTS['words']['months']})"
+_WHEN = re.compile(
+    r",? (?P<when>(?:(?:about|almost|over|more than) )?"
+    rf"(?:(?:an?|some|many|several|\d{{1,3}}|{LISTS['grammar']['numbers']}|a (?:few|couple of|long)) )?"
+    r"(?:years?|months?|weeks?|days?|decades?|time|while|ages) (?:ago|back)|since .{2,40}|yesterday|recently"
+    rf"|(?:earlier )?(?:last|this) (?:\w+ )?(?:year|month|week|weekend|spring|summer|autumn|fall|winter|{_DAY})"
+    rf"|(?:(?:back )?in|on) (?:(?:19|20)\d\d|(?:(?:early|late|mid) )?{_DAY}\b.{{0,15}})"
+    r"|for (?:\w+ ){1,3}(?:years|months|weeks)(?: now)?|(?:when|after) .{2,60}"
+    r"|(?:because|due to|thanks to|for (?:health|medical|religious|ethical|money))\b.{2,80})"
+    r"(?:(?:,| and| but) .{2,100})?$",
+    re.IGNORECASE,
+)
+
+
+def split_time(clause: str) -> tuple[str, str]:
+    """*clause* without the time or reason at its end, and these: "I quit coffee" and "two weeks ago"."""
+    found = _WHEN.search(clause)
+    return (clause[: found.start()], found["when"]) if found is not None else (clause, "")
 
 
 # "I'm not allergic to nuts", "my sister doesn't live in Oslo": what may have been understood, and is not so
@@ -433,6 +465,7 @@ def stated_in_answer(question: str, text: str, people: People | None = None) -> 
     )
 
 
+_A_NAME = r"(?-i:[A-Z\u00c0-\u00de][\w'-]*\w)(?: (?-i:[A-Z\u00c0-\u00de][\w'-]*\w))?"
 # "actually no, the 5th", "not the 3rd, the 4th": a value alone that takes the place of the one spoken of
 _CORRECTION = re.compile(
     r"(?:(?:oh|ah|oops|hm+|no|nope|wait|sorry|actually|rather|correction|scratch that|i mean|i meant|make that"
@@ -448,6 +481,32 @@ def read_correction(text: str) -> list[str]:
     one = _CORRECTION.fullmatch(" ".join(text.replace("\u2019", "'").split())[: _LONGEST_FRAGMENT + 1])
     value = (one["value"] or one["other"]) if one is not None else ""
     return [f"it's now {value}"] if any(map(str.isdigit, value)) or _CALENDAR.search(value) else []
+
+
+# "I meant Max, not Mark", "sorry, Max", "his name is Max, not Mark": a name that takes the place of another
+_RENAMING = re.compile(
+    r"(?:(?:oh|ah|oops|hm+|no|nope|wait|sorry|actually|correction|typo|well|i mean|i meant|i said|it's|it is|that's"
+    r"|(?:that )?should be"
+    r"|(?:his|her|their|the|its) name(?: is|'s)|(?:he|she|it)(?:'s| is) called)\b[\s,.:!\u2013\u2014-]*){1,5}"
+    rf"(?P<name>{_A_NAME})(?P<not>,? (?:and )?not (?P<former>{_A_NAME}))?[.!]*"
+    rf"|not (?P<wrong>{_A_NAME})[,;.]? (?:but |it's |i meant |i mean )?(?P<right>{_A_NAME})[.!]*"
+    rf"|(?P<instead>{_A_NAME}), not (?P<before>{_A_NAME})[.!]*",
+    re.IGNORECASE,
+)
+
+
+def read_renaming(text: str) -> tuple[str, str]:
+    """The name that *text* puts in the place of another, and that other if it is said; else empty."""
+    said = " ".join(text.replace("\u2019", "'").split())
+    one = _RENAMING.fullmatch(said) if len(said) <= _LONGEST_FRAGMENT else None
+    if one is None:
+        return "", ""
+    name, former = (one["name"] or one["right"] or one["instead"]), (one["former"] or one["wrong"] or one["before"])
+    firm = former or _FIRMLY.search(said)
+    return ("", "") if _CALENDAR.search(name) or not firm else (name, former or "")
+
+
+_FIRMLY = re.compile(r"\b(?:i mean|i meant|should be|sorry|correction|typo|oops)\b", re.IGNORECASE)
 
 
 _CALENDAR = re.compile(rf"\b(?:{LISTS['words']['days']}|{LISTS['words']['months']}|noon|midnight)\b", re.IGNORECASE)

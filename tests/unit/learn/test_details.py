@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -16,12 +17,12 @@ from tests.builders import ANN, a_turn, later, memories_of
 from tests.unit.learn.test_reconcile import DIMENSION, Rig, a_rig, a_store
 
 
-async def hear(rig: Rig, turn: Turn) -> None:
+async def hear(rig: Rig, turn: Turn, earlier: Sequence[Turn] = ()) -> None:
     """Stores the messages of *turn*, as they are before its facts are found, and learns it."""
     rows = memories_of(turn, turn.at)
     vectors = await CannedEmbedder(DIMENSION).embed([row.content for row in rows])
     await rig.keeps.put(ANN, [Embedded(row, vector) for row, vector in zip(rows, vectors, strict=True)])
-    await rig.learn(turn)
+    await rig.learn(turn, earlier=earlier)
 
 
 async def rows_of(store: InMemoryStore) -> list[Memory]:
@@ -41,9 +42,121 @@ async def told(*said: str) -> tuple[list[str], list[str]]:
     """The facts and the messages that can be recalled after *said*."""
     store = a_store()
     async with a_rig(store) as rig:
-        for turn in turns(*said):
-            await hear(rig, turn)
+        for at, turn in enumerate(every := turns(*said)):
+            await hear(rig, turn, every[:at])
         return await recallable(store, Source.RULES), await recallable(store, Source.VERBATIM)
+
+
+# --- endings and losses ------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        (["I stopped eating pork years ago"], ["User gave up eating pork years ago"]),
+        (["I gave up coffee two weeks ago"], ["User gave up coffee two weeks ago"]),
+        (["I don't live in Paris any more since last year"], ["User no longer lives in Paris (since last year)"]),
+        (
+            ["We no longer eat meat for ethical reasons"],
+            ["User no longer eats meat (ended for ethical reasons)"],
+        ),
+        (["I haven't eaten meat since 2015"], ["User has not eaten meat since 2015"]),
+        (["I drink coffee every day", "I gave up coffee"], ["User gave up coffee"]),
+        (["I drive a red Toyota", "I sold my Toyota"], ["User no longer has the Toyota"]),
+        (["I drive a red Toyota", "We sold the car last week"], ["User no longer has the car (ended last week)"]),
+        (["I own a house in Kent", "we sold the house"], ["User no longer has the house"]),
+        (["I have a bike", "my bike was stolen yesterday"], ["User's bike was stolen yesterday"]),
+        (["I play in a band", "I left the band"], ["User left the band"]),
+        (["I work at Siemens", "I got laid off"], ["User left the job they had"]),
+        (
+            ["My girlfriend Lisa loves sushi", "Lisa and I broke up"],
+            ["User and Lisa are no longer together"],
+        ),
+        (
+            ["My wife is called Eva", "My sister is called Eva", "My wife left me"],
+            ["User and their wife are no longer together", "User's sister is Eva"],
+        ),
+        (["I'm married to Jo", "we got divorced"], ["User and their partner are no longer together"]),
+        (
+            ["My grandmother lives in Kent", "My grandmother Rose was born in 1930", "My grandmother passed away"],
+            ["User's grandmother Rose was born in 1930", "User's grandmother died", "User's grandmother is Rose"],
+        ),
+        (
+            ["My dog Rex is a labrador", "My dog Max is a poodle", "my dog Rex died in March"],
+            [
+                "User's dog Max is a poodle",
+                "User's dog Rex died in March",
+                "User's dog is Max",
+                "User's dog is Rex",
+            ],
+        ),
+        (
+            ["My dog Rex is a labrador", "My dog Max is a poodle", "my dog died"],
+            [
+                "User's dog Max is a poodle",
+                "User's dog Rex is a labrador",
+                "User's dog died",
+                "User's dog is Max",
+                "User's dog is Rex",
+            ],
+        ),
+        (["I lost my keys again"], []),
+    ],
+)
+async def test_what_is_there_no_longer_goes_with_everything_that_holds_only_while_it_is_there(
+    said: list[str], facts: list[str]
+) -> None:
+    assert (await told(*said))[0] == facts
+
+
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        (
+            ["My dentist appointment is on May 3", "The dentist appointment was postponed"],
+            ["User's dentist appointment was moved; new date not known"],
+        ),
+        (
+            ["My exam is on May 5", "the exam got moved", "my exam is now on May 20"],
+            ["User's exam is on May 20"],
+        ),
+        (["My wedding is on June 12", "Our wedding has been called off"], ["User's wedding was cancelled"]),
+        (
+            ["My flight to Rome is on May 4", "My flight to Oslo is on May 9", "They cancelled my flight to Oslo"],
+            ["User's flight to Oslo was cancelled", "User's flight to Rome is on May 4"],
+        ),
+        (
+            ["My rent is 900 euros", "My landlord raised the rent"],
+            ["User's rent was changed; new amount not known"],
+        ),
+    ],
+)
+async def test_what_changed_to_nobody_said_what_retires_the_old_value_and_says_that_the_new_is_not_known(
+    said: list[str], facts: list[str]
+) -> None:
+    assert (await told(*said))[0] == facts
+
+
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        (["My son's name is Mark", "sorry, I mean Max"], ["User's son is Max"]),
+        (["My son's name is Mark", "Max, not Mark"], ["User's son is Max"]),
+        (["My brother is called Mark", "His name is Max, not Mark"], ["User's brother is Max"]),
+        (
+            ["My sister Anna lives in Rome", "I mean Hanna"],
+            ["User's sister Hanna lives in Rome", "User's sister is Hanna"],
+        ),
+        (
+            ["My meeting with Jon is on Tuesday", "sorry, John not Jon"],
+            ["User's meeting with John is on Tuesday"],
+        ),
+        (["My son's name is Mark", "Sorry, Anna called"], ["User's son is Mark"]),
+        (["I work at Google", "I mean Friday"], ["User works for Google"]),
+    ],
+)
+async def test_a_name_put_right_takes_the_place_of_the_wrong_one_in_all_that_was_said_of_it(
+    said: list[str], facts: list[str]
+) -> None:
+    assert (await told(*said))[0] == facts
 
 
 # --- detail ------------------------------------------------------------------------------------------

@@ -286,8 +286,8 @@ class Rig:
     metrics: Metrics
     reconciler: Reconciler
 
-    async def learn(self, *turns: Turn) -> dict[str, int]:
-        facts = await RulesExtractor().extract(turns)
+    async def learn(self, *turns: Turn, earlier: Sequence[Turn] = ()) -> dict[str, int]:
+        facts = await RulesExtractor().extract(turns, earlier=earlier)
         decisions = await self.reconciler.apply(turns[0].owner, facts, turns)
         return {decision.value: count for decision, count in decisions.items()}
 
