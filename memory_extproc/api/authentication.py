@@ -1,7 +1,7 @@
-"""Authentication. Of the configured means, the first for which a call has credentials decides alone.
+"""Authentication. The first configured method for which a call has credentials decides alone.
 
-A credential that is shown and refused ends the search: a bad token is not papered over by a weaker proof. There is
-no guess and no default caller, but for the way called `none`, which takes everybody's word."""
+A credential that is refused ends the search: a weaker proof does not make up for a bad token. There is no default
+caller; only the method `none` trusts every client."""
 
 from __future__ import annotations
 

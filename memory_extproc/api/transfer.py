@@ -78,8 +78,8 @@ class TransferCalls:
 
 
 def fields_of(memory: pb.Memory) -> dict[str, Any]:
-    """What of *memory* is given, by name: times as datetimes, metadata as a dict. What cannot be said so (a time
-    beyond the year 9999) is a text that no reader takes for one."""
+    """The fields of *memory* that are set, by name: times as datetimes, metadata as a dict. A time beyond the year
+    9999, which no datetime holds, becomes a text that readers reject."""
     return {field.name: _plain(value) for field, value in memory.ListFields() if field.name not in _OF_ANSWERS}
 
 

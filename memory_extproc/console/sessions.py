@@ -107,7 +107,7 @@ def csrf_token(signer: Signer, principal: Principal) -> str:
 
 
 def make_link(signer: Signer, base: str, tenant: str, user: str, roles: frozenset[Role]) -> str:
-    """A link that signs *user* in, once. Whoever has `api.secret` or the data directory can make it."""
+    """A link that signs *user* in, once. It needs `api.secret` or the data directory."""
     content = [tenant, user, sorted(roles), secrets.token_hex(8)]
     return f"{base}{PATH}/enter?link={signer.sign('link', content, LINK_LIFE)}"
 

@@ -480,7 +480,7 @@ FileId = tuple[int, int]  # device and inode, which identify a file regardless o
 
 
 class Harm(StrEnum):
-    """What happened to the file. Also the label of files_taken_away."""
+    """A fault of the file. Also the label of files_taken_away."""
 
     GONE = "gone"
     REPLACED = "replaced"  # another file stands at the path

@@ -272,7 +272,7 @@ def _istio(options: EnvoyOptions, gateway: str, namespace: str) -> list[Tree]:
     # The first of identity_filters strips headers; Istio's RequestAuthentication verifies tokens.
     stripped = [plain(each) for each in identity_filters(options)[:1]]
     patches = [
-        # Of two patches with INSERT_FIRST the later is first: the observer before the stripping.
+        # The later of two patches with INSERT_FIRST comes first: the observer before the stripping.
         *(_patch("HTTP_FILTER", {"listener": _ROUTER}, "INSERT_FIRST", each) for each in (*stripped, *watching)),
         _patch("HTTP_FILTER", {"listener": _BEFORE_ROUTER}, "INSERT_BEFORE", memory),
         *_istio_rest(options, where=host),

@@ -110,7 +110,7 @@ def _follow(
 
 
 def derived_from(sources: Collection[str], rows: Iterable[Memory]) -> dict[str, Memory]:
-    """Those of *rows* that were derived from *sources*, directly or through each other; without the sources."""
+    """The *rows* that were derived from *sources*, directly or through each other; without the sources."""
     made_of: defaultdict[str, list[Memory]] = defaultdict(list)
     for memory in rows:
         for source in memory.provenance.sources:

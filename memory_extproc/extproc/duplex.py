@@ -78,7 +78,7 @@ class DuplexExchange:
         return self._ending(await self._handle_event(event))
 
     def rescue(self) -> Sequence[Reply]:
-        """After a fault in `handle`: send the held bytes back. Everything that follows passes unchanged."""
+        """After a fault in `handle`: send the held bytes back. The rest passes unchanged."""
         self._through = self._faulty = True
         return [] if self._event is None else self._ending(self._as_it_came(self._event))
 

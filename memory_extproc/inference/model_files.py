@@ -1,4 +1,4 @@
-"""A prepared model on disk: its graph, tokenizer.json and the manifest that says what they must be."""
+"""A prepared model on disk: its graph, tokenizer.json and the manifest with their sizes and checksums."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FUSED = "model-fused.onnx"  # in place of MODEL: a graph of whole layers in 8 bi
 TOKENIZER = "tokenizer.json"
 SCORE = "pair_score"  # output of a cross-encoder: (batch,)
 MANIFEST = "manifest.json"
-# Counts the ways in which a model file was ever written; a directory of another number is made anew.
+# Version of the format of model directories; a directory of another version is prepared again.
 RECIPE = 1
-PACKAGE = "memory_extproc_minilm"  # of the wheel memory-extproc-minilm, which is the usual model and nothing else
+PACKAGE = "memory_extproc_minilm"  # of the wheel memory-extproc-minilm, which holds the default model
 
 
 class Precision(StrEnum):
@@ -40,7 +40,7 @@ class ModelKind(StrEnum):
 
 
 class ModelDirectoryError(PermanentError):
-    """A model directory that is missing, half-written or damaged; the text names the fault and the remedy."""
+    """A model directory is missing, incomplete or damaged; the text names the fault and the remedy."""
 
 
 class FileRecord(msgspec.Struct, frozen=True):
@@ -68,8 +68,8 @@ def directory_of(models_dir: Path, name: str, precision: Precision) -> Path:
 
 
 def find_directory(models_dir: Path, name: str, precision: Precision) -> Path:
-    """Where the model is: below *models_dir*, else in the package PACKAGE if that is installed and brings it. Below
-    *models_dir* where it is nowhere."""
+    """The directory of a model: below *models_dir*, or in the package PACKAGE if only that has it. For a missing
+    model, the directory below *models_dir*."""
     directory = directory_of(models_dir, name, precision)
     if directory.is_dir():
         return directory
@@ -92,14 +92,14 @@ def _remedy(kind: ModelKind | None) -> str:
 
 
 def read_manifest(directory: Path, kind: ModelKind | None = None) -> Manifest:
-    """The manifest alone, without a look at the files. ModelDirectoryError when there is none to trust, or one of
-    a model of another kind."""
+    """The manifest; the files are not checked. ModelDirectoryError if it is missing, unreadable, or of a model of
+    another kind than *kind*."""
     remedy = _remedy(kind)
     path = directory / MANIFEST
     if not directory.is_dir():
         raise ModelDirectoryError(
             f"there is no model directory {directory}: {remedy} "
-            "(--models-dir and --precision as configured; --source for another model than the usual one)"
+            "(--models-dir and --precision as configured; --source for another model than the default)"
         )
     try:
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -119,8 +119,8 @@ def read_manifest(directory: Path, kind: ModelKind | None = None) -> Manifest:
 
 
 def verify(directory: Path, kind: ModelKind | None = None) -> Manifest:
-    """The manifest, once every file was found to have its size and checksum (20 ms for an int8 MiniLM), and
-    the model to be of *kind*, if one is wanted."""
+    """The manifest, after a check of every file's size and checksum (20 ms for an int8 MiniLM), and of the model's
+    *kind* if given. ModelDirectoryError otherwise."""
     manifest = read_manifest(directory, kind)
     remedy = _remedy(kind)
     for name, wanted in manifest.files.items():
@@ -138,15 +138,14 @@ def verify(directory: Path, kind: ModelKind | None = None) -> Manifest:
     return manifest
 
 
-# --- archives ----------------------------------------------------------------------------------------
-# A model directory as one file, for machines that reach no registry: an uncompressed tar with the manifest first.
+# A model directory as one file, for machines without a registry: an uncompressed tar with the manifest first.
 
 _MOST_MANIFEST = 64 * 1024  # bytes
 _MOST_MODEL = 16 << 30  # bytes of all files together
 
 
 def export_model(directory: Path, archive: Path) -> Manifest:
-    """Writes the verified *directory* to *archive*. ModelDirectoryError when any cannot be used."""
+    """Write *directory*, after verification, to *archive*. ModelDirectoryError if either is unusable."""
     manifest = verify(directory)
     partial = archive.with_name(f"{archive.name}.part")
     try:
@@ -162,8 +161,8 @@ def export_model(directory: Path, archive: Path) -> Manifest:
 
 
 def import_model(archive: Path, models_dir: Path) -> tuple[Path, Manifest]:
-    """The directory below *models_dir* that *archive* became. It takes the place of an older one of the same name
-    once every file has its size and checksum; ModelDirectoryError otherwise, and nothing is changed."""
+    """Unpack *archive* below *models_dir*. Returns the directory, which replaces an older directory of that name
+    after every file was verified; ModelDirectoryError otherwise, and nothing is changed."""
     try:
         models_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".import-", dir=models_dir) as made:
@@ -186,7 +185,7 @@ def import_model(archive: Path, models_dir: Path) -> tuple[Path, Manifest]:
 
 
 def _unpack(archive: Path, into: Path) -> None:
-    """Plain files of the manifest's names alone, each of the size that it says: an archive came from elsewhere."""
+    """Unpack only plain files that the manifest lists, each of its size: the archive is untrusted."""
     with tarfile.open(archive, "r:") as tar:
         first = tar.next()
         if first is None or first.name != MANIFEST or not first.isreg() or first.size > _MOST_MANIFEST:

@@ -1,4 +1,4 @@
-"""Ask a language model at an OpenAI-compatible endpoint, with the parts of the protocol that it understands."""
+"""Chat completions and embeddings from OpenAI-compatible endpoints, with the parts that each supports."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _CLOSED = re.compile(
 )
 _FENCE = re.compile(r"```[\w-]*\s*\n(.*?)\n?\s*```", re.DOTALL)
 _NOT_IMPLEMENTED = 501
-_RAISE = 8  # times max_tokens, from the first answer on that was cut off
-_MAX_FAILURES = 4  # unusable answers in a row, until the model is not asked for a while
+_RAISE = 8  # times max_tokens, after the first truncated answer
+_MAX_FAILURES = 4  # unusable answers in a row, before calls to the model pause
 _PAUSE = 1_800.0  # seconds; afterwards a single failure is enough
 _UNUSABLE = frozenset({CallOutcome.CUT_OFF, CallOutcome.EMPTY})
 _UNDERSTOOD_NOT = frozenset({400, 422, _NOT_IMPLEMENTED})
 
 
 class ResponseFormat(StrEnum):
-    """How an answer's form is asked for, from the strictest to none."""
+    """The `response_format` of a request, strictest first."""
 
     JSON_SCHEMA = "json_schema"
     JSON_OBJECT = "json_object"
@@ -52,20 +52,20 @@ _LOOSER: Mapping[ResponseFormat, ResponseFormat] = {
 class CompletionLimits:
     max_tokens: int = 500  # of one answer, reasoning included
     temperature: float = 0.1  # 0 to 2, as OpenAI counts it
-    reasoning_effort: str = ""  # empty: the request says nothing of it
+    reasoning_effort: str = ""  # empty: left out of the request
     extra_body: Mapping[str, Any] = field(default_factory=dict)  # sent with each request, as it is
 
 
 @dataclass(frozen=True, slots=True)
 class Understood:
-    """What an endpoint was found to understand; the start is what OpenAI and vLLM do."""
+    """The parts of the protocol that an endpoint supports; the defaults hold for OpenAI and vLLM."""
 
     response_format: ResponseFormat = ResponseFormat.JSON_SCHEMA
     limit_key: str = "max_tokens"  # OpenAI's reasoning models only take max_completion_tokens
-    temperature: bool = True  # the same models take none
+    temperature: bool = True  # the same models reject it
 
     def without(self, refused: CallError, *, formatted: bool) -> Self | None:
-        """What to try next after *refused*; None when the fault must lie elsewhere."""
+        """The parts to try after the error *refused*; None when the fault must lie elsewhere."""
         if refused.status not in _UNDERSTOOD_NOT:
             return None
         if refused.param == "max_tokens" and self.limit_key == "max_tokens":
@@ -99,8 +99,8 @@ class _Probe(msgspec.Struct):
 class OpenAICompletions:
     """Implements ports.CompletionModel. Parts of the protocol that the endpoint rejects are left out from then on.
 
-    The first answer that is cut off raises the limit of tokens, for good. A model whose answers are cut off or
-    empty all the same, several times in a row, is not asked for half an hour.
+    The first truncated answer raises the limit of tokens, for good. After several truncated or empty answers in a
+    row despite that, calls pause for half an hour.
     """
 
     def __init__(self, endpoint: Endpoint, limits: CompletionLimits) -> None:
@@ -112,7 +112,7 @@ class OpenAICompletions:
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
         """PermanentError when the endpoint rejects the request, the model refuses, or an answer with *schema* was
-        cut off; ModelStoppedError while the model is not asked; TransientError for everything that may pass."""
+        truncated; ModelStoppedError while calls pause; TransientError for errors that may pass."""
         return await self._complete(system, user, schema, counted=True)
 
     async def _complete(self, system: str, user: str, schema: Mapping[str, Any] | None, *, counted: bool) -> str:
@@ -325,10 +325,10 @@ class RemoteEmbedderLimits:
     dimension: int
     ask_dimension: bool = False  # send `dimensions`: only models that can shorten their vectors take it
     batch: int = BATCH
-    # What one text may be: endpoints answer 400 beyond the model's window, whose tokenizer we do not know.
+    # Limits of a text: endpoints answer 400 beyond the model's window, whose tokenizer we do not know.
     longest_text: int = 8192  # characters
-    max_tokens: int = 512  # of the model's window, which no endpoint tells: few have less
-    cached_queries: int = 4096  # vectors held, of the questions asked last
+    max_tokens: int = 512  # of the model's window, which no endpoint reports: few models have less
+    cached_queries: int = 4096  # vectors of the latest questions
 
 
 class _Row(msgspec.Struct):
@@ -406,5 +406,5 @@ class OpenAIEmbedder:
         lengths = {len(row) for row in rows.values()}
         if rows.keys() != set(range(len(texts))) or len(lengths) != 1:
             raise CallError(CallOutcome.MALFORMED)
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and of_unit_length minds that
+        with np.errstate(over="ignore"):  # a number beyond float32 becomes infinite, which of_unit_length handles
             return np.array([rows[at] for at in range(len(texts))], dtype=np.float32)

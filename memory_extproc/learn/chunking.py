@@ -104,8 +104,8 @@ def weigh(text: str) -> int:
 
 
 def pieces(text: str, limits: ChunkLimits) -> Chunker:
-    """The chunks of *text*, which hold every word once and in order. Of an overlong text, the first and last chunks
-    are kept, because people put their own words around pasted text, and a few of the middle with first-person
+    """The chunks of *text*, which hold every word once and in order. An overlong text keeps its first and
+    last chunks, because people put their own words around pasted text, and a few of the middle with first-person
     sentences. The characters read are bounded for any length."""
     found = _cut(text, 0, limits, limits.pieces)
     if not found or _content(text, found[-1].end) == len(text):

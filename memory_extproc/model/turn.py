@@ -57,7 +57,7 @@ class Exchanged:
 
     @property
     def characters(self) -> int:
-        """Of all its messages."""
+        """The length of all its messages."""
         return sum(len(message.text) for message in self.history) + len(self.asked) + len(self.answered)
 
     @property

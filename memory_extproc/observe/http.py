@@ -28,22 +28,22 @@ from memory_extproc.observe.metrics import Metrics
 
 log = logger(__name__)
 
-_CONNECTIONS = 256  # at a time; Prometheus, a kubelet and a few people need some of them
+_CONNECTIONS = 256  # at a time; enough for Prometheus, the kubelet and a few people
 STALL = timedelta(seconds=10)
 
 NotReady = Callable[[], str]  # why the sidecar is not ready; empty when it is. Called from another thread
 
 
 class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
-    """Serves on *host*:*port* while entered; *port* 0 takes a free one, told by `port` afterwards.
+    """Serves /healthz, /readyz, /metrics and *documents* (JSON by path) on *host*:*port* while entered.
 
-    It answers on a thread of its own, so that a probe is answered while the event loop is busy. /healthz answers
-    200 for as long as the event loop that it was entered on beats: 503 once its last beat is older than *stall*.
-    /readyz answers 503 for that reason too, and with the reason while *not_ready* gives one. Neither asks for the
-    store: without it requests go on unenriched. *states*: more lines for the body of /readyz. /metrics are
-    collected on that event loop. *documents* are JSON, by path. Entering it raises ConfigurationError where that
-    port cannot be had. Of more than *connections* the oldest is closed: one that never finishes its request would
-    stay for ever, and the process has only so many."""
+    With *port* 0 the system chooses a free port, which `port` holds afterwards. Entering raises ConfigurationError
+    if the port is in use. It runs on its own thread, so that probes are answered while the event loop is busy.
+    /healthz answers 503 when the event loop on which the endpoint was entered has not run for *stall*. /readyz
+    answers 503 then too, and while *not_ready* gives a reason; the body has the lines of *states* as well. Neither
+    depends on the store: without it requests pass unenriched. Metrics are collected on that event loop. Beyond
+    *connections* the oldest connection is closed: a client that never finishes its request would hold it for ever.
+    """
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
         self._host, self.port, self._registry, self._not_ready = host, port, registry, not_ready
         self._documents = documents or {}
         self._runner: web.AppRunner
-        self._watched: asyncio.AbstractEventLoop  # whose heart beats
-        self._own: asyncio.AbstractEventLoop  # that answers
+        self._watched: asyncio.AbstractEventLoop  # the loop whose heartbeat is checked
+        self._own: asyncio.AbstractEventLoop  # the loop that answers
         self._beat = clock()
         self._beating: asyncio.Task[None] | None = None
         self._leaves: asyncio.Event
@@ -130,15 +130,15 @@ class OperationsEndpoint(AbstractAsyncContextManager["OperationsEndpoint"]):
     def _make_connection(self) -> asyncio.Protocol:
         server = cast("web.Server", self._runner.server)  # it is there from setup to cleanup
         open_ones = [one for one in server.connections if one.transport is not None]
-        # More than one where several came at once: each counts from when it is made, which is later than this.
+        # Several, if several connections arrived at once: a connection counts only after this call.
         for oldest in open_ones[: max(0, len(open_ones) - self._connections + 1)]:
             oldest.force_close()
         return server()
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        """OpenMetrics to who accepts it (Prometheus does): only that can hold exemplars."""
+        """OpenMetrics for clients that accept it, such as Prometheus: the plain format has no exemplars."""
         accepts = _accepts_openmetrics(request.headers.get("accept", ""))
-        # On the loop that writes them: no gauge changes while it is read.
+        # On the loop that writes the metrics, so that no gauge changes during the read.
         collecting = asyncio.run_coroutine_threadsafe(self._collect(openmetrics_too=accepts), self._watched)
         body = await asyncio.wrap_future(collecting)
         kind = openmetrics.CONTENT_TYPE_LATEST if accepts else CONTENT_TYPE_PLAIN_1_0_0
@@ -176,12 +176,12 @@ def _answering(body: bytes) -> Callable[[web.Request], Awaitable[web.Response]]:
     return answer
 
 
-# When the certificates in use end, as a metric.
+# Expiry of the certificates in use, as a metric.
 
 
 class CertificateExpiry:
-    """Looks at *cert* (PEM, the leaf with what signed it) whenever the metrics are asked for, and reads it again
-    when it has changed: as the server does at a handshake."""
+    """Checks *cert* (PEM: the leaf and its chain) at each scrape of the metrics, and reads it again after a change,
+    as the server does at a handshake."""
 
     def __init__(self, cert: Path) -> None:
         self._cert = cert
@@ -189,8 +189,8 @@ class CertificateExpiry:
         self._ends = math.nan
 
     def ends(self) -> float:
-        """The end of whatever in the file ends first, in seconds since 1970. While a changed file cannot be read,
-        that of the one before, which the server uses too; NaN when none ever could."""
+        """The earliest expiry in the file, in seconds since 1970. While a changed file is unreadable, the expiry of
+        the former file, which the server still uses; NaN if the file was never readable."""
         try:
             stat = self._cert.stat()
             stamp = (stat.st_mtime_ns, stat.st_ino)
@@ -204,6 +204,6 @@ class CertificateExpiry:
 
 
 def watch_certificate(metrics: Metrics, port: str, cert: Path) -> None:
-    """*port*: whose it is, `ext_proc` or `api`."""
+    """*port*: `ext_proc` or `api`."""
     expiry = CertificateExpiry(cert)
     metrics.certificate_expiry.labels(port).set_function(partial(CertificateExpiry.ends, expiry))

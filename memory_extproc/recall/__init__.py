@@ -1,6 +1,6 @@
-"""The read path under one deadline: whether memory helps, what is searched and found, what text it becomes.
+"""The read path under one deadline: gate, search, ranking, selection, and the text of the block.
 
-`recaller` goes the way: `query` before the search, `fusion`, `late_interaction` and `rerank` over what was found,
-`rank` with `dedup` and `topic_context` for what is chosen, `prompt_block` for the text. `weights` holds what
-`eval tune` fits; `canary` asks on a schedule.
+Begin with `recaller`, which runs the steps: `query` before the search; `fusion`, `late_interaction` and `rerank`
+score the candidates; `rank`, `dedup` and `topic_context` select; `prompt_block` writes the text. `eval tune` fits
+`weights`; `canary` tests recall on a schedule.
 """

@@ -1,7 +1,7 @@
-"""A caller who is nobody, asked on a schedule for what it is known to have: does recall still find things?
+"""The canary: known memories of a synthetic caller that recall must find, tested on a schedule.
 
-Wrong weights, another model behind the same name or an exchanged collection raise no error: requests simply leave
-without the memories that would have helped. The share of the canary's memories that is found shows it.
+Wrong weights, another model behind the same name or an exchanged collection raise no error: requests simply pass
+without the memories that would have helped. The share of the canary's memories that recall finds shows it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memory_extproc.ports import EmbeddingModel, MemoryRecaller, MemoryStore, Me
 
 log = logger(__name__)
 
-# What it said, and the question that only this answers.
+# Messages of the canary, each with the question that only it answers.
 KNOWN = (
     ("My sister Ottilie plays the cello in Bergen.", "Which instrument does my sister play?"),
     ("I keep the key of my bicycle in the blue jar on the shelf.", "Where do I keep the key of my bicycle?"),
@@ -32,20 +32,20 @@ KNOWN = (
     ("My budget for the kitchen is $8,000.", "What is my budget for the kitchen?"),
 )
 OWNER = Owner.of_canary()
-# Age counts against a memory; the canary's are written anew before it does.
+# Age lowers the score of a memory, so the canary's memories are written anew before it does.
 STALE = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryLimits:
     every: timedelta
-    limit: int = 5  # memories of one recall, and the least relevance in [0, 1]: as callers have them
-    threshold: float = 0.6
+    limit: int = 5  # memories of one recall, as for callers
+    threshold: float = 0.6  # relevance in [0, 1], as for callers
 
 
 class Canary:
-    """Probes while entered, the first time when *every* has passed once: one read of its few rows in the store and
-    one recall for each of them, one after the other. `probe` may be called at any time."""
+    """Probes while entered, for the first time after *every*: one read of the canary's rows in the store, then one
+    recall for each row. `probe` may be called at any time."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class Canary:
         *,
         now: Now,
     ) -> None:
-        """*store* is asked each time, because recall may answer from what is held in process."""
+        """Each probe reads *store*, because recall may answer from the rows in process."""
         self._recalls, self._keeps, self._store, self._embedder = recalls, keeps, store, embedder
         self._limits, self._metrics, self._now = limits, metrics, now
-        self.share: float | None = None  # that the last probe found; None: there was none yet
+        self.share: float | None = None  # found by the last probe; None: no probe yet
         self._leaving = asyncio.Event()
         self._probing: asyncio.Task[None] | None = None
 
@@ -77,12 +77,12 @@ class Canary:
             await asyncio.gather(self._probing, return_exceptions=True)
 
     def reconfigure(self, limits: CanaryLimits) -> None:
-        """For the probes from now on."""
+        """Apply to later probes."""
         self._limits = limits
 
     async def probe(self) -> float:
-        """The share, 0 to 1, of what the canary knows that recall finds; also the metric. 0 while the store or the
-        model is away."""
+        """The share of the canary's memories that recall finds, 0 to 1; also the metric. 0 while the store or the
+        model is unavailable."""
         try:
             memories = await self._write_probes()
             found = [await self._finds(memory, asked) for memory, (_, asked) in zip(memories, KNOWN, strict=True)]
@@ -109,7 +109,7 @@ class Canary:
             self._metrics.canary_recall.set(0.0)
 
     async def _write_probes(self) -> list[Memory]:
-        """The canary's memories, written where they are missing, old or of another model."""
+        """The canary's memories; rewritten if a row is missing, old or of another model."""
         now = self._now().replace(microsecond=0)
         memories = [self._memory(said, now) for said, _ in KNOWN]
         there = {memory.id: memory for memory in await self._store.get(OWNER, [each.id for each in memories])}

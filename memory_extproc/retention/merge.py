@@ -146,7 +146,7 @@ def _groups(label: npt.NDArray[np.int64]) -> list[list[int]]:
 About = Callable[[str], Hashable]  # normalises the name of a subject or attribute
 Agree = Callable[[str, str], bool]  # whether two values are equal
 _FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
-# Of the current value, as opposed to the history.
+# Fields that belong to the current value, not to the history.
 _NOT_INHERITED: Mapping[str, Any] = {
     "turn": "", "ordinal": None, "beside": (), "replaces": (), "also": {}, "confirmations": 0, "revision": None,
     "accessed": None,

@@ -278,7 +278,7 @@ class Policy:
     rules: StorageRules = MASK_SECRETS
 
     def filter_exchange(self, exchanged: Exchanged) -> Found:
-        """*exchanged* with storable words only. Of its history, only the last user messages are kept."""
+        """*exchanged* with storable words only, and with the last user messages of its history."""
         kinds: list[str] = []
 
         def screen(text: str) -> str:

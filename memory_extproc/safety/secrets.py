@@ -42,7 +42,7 @@ def mark(kind: str) -> str:
 
 
 def disjoint(spans: Iterable[Span]) -> list[Span]:
-    """In order of place. Of two overlapping spans the earlier stays; of two with the same start, the longer."""
+    """*spans* by position, without overlaps: the earlier of two stays; of two with the same start, the longer."""
     kept: list[Span] = []
     for span in sorted(spans, key=lambda one: (one.start, -one.end)):
         if not kept or span.start >= kept[-1].end:

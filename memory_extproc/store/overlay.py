@@ -280,16 +280,16 @@ class PartitionCache:
         self._owned: OrderedDict[Owner, OwnerOverlay] = OrderedDict()  # least recently used first
 
     def owners(self) -> list[Owner]:
-        """Those of whom anything is held."""
+        """Owners with state in this process."""
         return list(self._owned)
 
     def of(self, owner: Owner) -> OwnerOverlay | None:
-        """None where nothing is held. Asking is no use of it."""
+        """The state of *owner*, or None. Does not count as a use."""
         return self._owned.get(owner)
 
     @contextmanager
     def using(self, owner: Owner) -> Iterator[OwnerOverlay]:
-        """What we know of *owner*, which stays ours until the end of the block."""
+        """The state of *owner*, which is not evicted within the block."""
         owned = self._owned.get(owner)
         if owned is None:
             owned = self._owned[owner] = OwnerOverlay()

@@ -1,6 +1,6 @@
-"""The memory store's fake: rows in a dictionary, gone with the process. For tests and demonstrations.
+"""In-memory adapters for tests and demonstrations: store, journal, coordination and ledger.
 
-It passes the store's contract suite. Its `weather` makes it behave as a store does on a bad day."""
+Each passes the contract suite of its port. `Weather` makes the store fail as a real store does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from memory_extproc.store.resident import nearest_of
 
 @dataclass(slots=True)
 class Weather:
-    """What a store can suffer. Change it while the store is in use."""
+    """Faults of a store. Change it while the store is in use."""
 
     down: bool = False  # every call raises TransientError
     lagging: bool = False  # reads that are not fresh miss writes made since `settle`
@@ -59,7 +59,7 @@ class Weather:
 
 
 class InMemoryStore:
-    """A MemoryStore in a dictionary. *weather* is shared with who made it."""
+    """A MemoryStore in a dictionary. A test changes *weather* to make it fail."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class InMemoryStore:
         return self._finds_words
 
     def settle(self) -> None:
-        """What was written so far is seen by every read from now on."""
+        """Make all writes so far visible to every read."""
         self._settled = {owner: dict(rows) for owner, rows in self._rows.items()}
 
     async def open(self) -> None:
@@ -178,7 +178,7 @@ class InMemoryStore:
         return list(rows.get(owner, {}).values())
 
 
-# The journal kept in memory: nothing survives the process. For tests; passes the contract suite of Journal.
+# The journal.
 
 
 @dataclass(slots=True)
@@ -190,7 +190,7 @@ class _Row:
 
 
 class InMemoryJournal:
-    """As SqliteJournal, bounds included. *fault*, when set, is raised by every call: a journal that fails."""
+    """As SqliteJournal, bounds included. Every call raises *fault* if it is set."""
 
     def __init__(self, *, now: Now, max_turns: int = 100_000, max_dead: int = 1_000) -> None:
         self._now = now
@@ -339,15 +339,14 @@ def _letter(row: _Row) -> DeadLetter:
     )
 
 
-# Coordination kept in memory: one process, nothing survives it. For tests, and the pattern of the port.
+# Coordination.
 
 _RecordKey = tuple[str, Owner, str]
 
 
 class InMemoryCoordination:
-    """Passes the contract suite of Coordination. Two users of one object see each other's writes, so it
-    also stands in for what two replicas share. Expired records and leases go when they are touched. What rests
-    in *records* may be looked at, and damaged, from outside."""
+    """Users of one object see each other's writes, as replicas do that share it. Expired records and leases go when
+    they are touched. A test may read and damage *records*."""
 
     def __init__(self, now: Now) -> None:
         self._now = now
@@ -427,12 +426,12 @@ class InMemoryCoordination:
         return None
 
 
-# The ledger of forgets kept in memory. For tests; passes the contract suite of Ledger.
+# The ledger of forgets.
 
 
 class InMemoryLedger:
-    """Several users of one object are replicas that share it. *fault*, when set, is raised by every call.
-    What rests in *jobs* may be looked at."""
+    """Users of one object are replicas that share it. Every call raises *fault* if it is set. A test may read
+    *jobs*."""
 
     def __init__(self) -> None:
         self.fault: Exception | None = None

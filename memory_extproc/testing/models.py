@@ -26,7 +26,7 @@ class CannedEmbedder(WordHashEmbedder):
 
 class CannedCompletions:
     """Implements ports.CompletionModel with answers given beforehand: a function of (system, user), or a list that
-    is used up in order, its exceptions raised. What was asked stands in *asked*."""
+    is used up in order, its exceptions raised. *asked* holds the calls."""
 
     def __init__(self, answers: Callable[[str, str], str] | Sequence[str | Exception]) -> None:
         self._answers = answers if callable(answers) else iter(answers)

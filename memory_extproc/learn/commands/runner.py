@@ -53,8 +53,8 @@ _ACTIVE = frozenset({MemoryState.ACTIVE})
 _RETIRABLE = frozenset({MemoryState.ACTIVE, MemoryState.SUPERSEDED})
 _IMPORTANCE = 0.9  # of a memory that the user asked to keep
 _NEIGHBOURS = 64
-# Cosine of the default model above which a memory counts as a paraphrase of the text to forget. Of facts about
-# different things, 3 pairs in 1,000 are above it.
+# Cosine of the default model above which a memory counts as a paraphrase of the text to forget. 3 in 1,000
+# pairs of facts about different things are above it.
 _SPEAKS_OF = 0.7
 _WHO = "User"
 NO_MARKERS = Markers()
