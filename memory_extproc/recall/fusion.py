@@ -129,7 +129,7 @@ class Fusion:
         weights were fitted."""
         return found if found.searched < FEW else likeliest(self._ranker(found).features, found, count)
 
-    def fused(self, found: Candidates, lost: Floats) -> Fused:
+    def fuse(self, found: Candidates, lost: Floats) -> Fused:
         """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id.
         After the first few, other places of conversations go ahead (`diversify_sessions`), where words were
         read closely."""

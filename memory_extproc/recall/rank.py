@@ -141,7 +141,7 @@ class _Weighing:
         self.weighed: list[Considered] = []
         self._limit = limit
         self._injected = self._compared_behind = 0
-        self._told = _Explained()
+        self._told = _Statements()
 
     @property
     def far_behind(self) -> bool:
@@ -156,7 +156,7 @@ class _Weighing:
         full = self._injected >= self._limit
         self._compared_behind += full
         considered = _to_considered(one, Verdict.OVER_LIMIT if full else Verdict.INJECTED)
-        like = self._told.heard(one.memory, len(self.weighed))
+        like = self._told.find_or_add(one.memory, len(self.weighed))
         if like is not None:
             considered = _instead(self.weighed, like, considered)
         elif not full:
@@ -168,7 +168,7 @@ def _to_considered(one: Candidate, verdict: Verdict) -> Considered:
     return Considered(one.memory, one.score, one.relevance, verdict, one.features)
 
 
-class _Explained:
+class _Statements:
     """Statements with their places. Statements are equal that have the same terms, in any form and order, and deny
     them alike. "Flight on May 3" and "flight on May 8" differ in a term. Without terms, the words
     themselves."""
@@ -176,7 +176,7 @@ class _Explained:
     def __init__(self) -> None:
         self._places: dict[_Saying, list[tuple[str, int]]] = {}
 
-    def heard(self, memory: Memory, at: int) -> int | None:
+    def find_or_add(self, memory: Memory, at: int) -> int | None:
         """The place of the first statement equal to *memory*; None if it is the first, at *at*."""
         words = memory.content[:_COMPARED]
         there = self._places.setdefault(_saying(memory.content), [])

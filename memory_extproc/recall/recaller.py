@@ -207,7 +207,7 @@ class Recaller:
 
     async def _within_deadline(self, wish: RecallRequest, started: float) -> RecallResult:
         with self._time_stage("gate"):
-            skip, _ = await self._gated(wish, (self._limits.deadline - wish.spent) * CLASSIFY_SHARE)
+            skip, _ = await self._check_gate(wish, (self._limits.deadline - wish.spent) * CLASSIFY_SHARE)
         if skip is not None:
             return RecallResult(outcome=skip)
         budget = self._budget(wish)
@@ -215,7 +215,7 @@ class Recaller:
             return RecallResult(outcome=Outcome.NO_ROOM)
         try:
             async with asyncio.timeout((self._limits.deadline - wish.spent).total_seconds()):
-                return await self._searched(wish, started)
+                return await self._search_and_select(wish, started)
         except TimeoutError:
             log.warning("recall.out_of_time", deadline_ms=self._limits.deadline / timedelta(milliseconds=1))
             return RecallResult(outcome=Outcome.OUT_OF_TIME)
@@ -226,14 +226,14 @@ class Recaller:
     async def explain(self, wish: RecallRequest) -> Explanation:
         """Explain the steps of `recall` for *wish*. Not bounded by the deadline, counted in no metric but
         the stages', and it lets faults of the store out (TransientError, PermanentError)."""
-        skip, by = await self._gated(wish, self._limits.deadline)
+        skip, by = await self._check_gate(wish, self._limits.deadline)
         if skip is not None:
             return Explanation(outcome=skip, gate=skip, notes=(by,) if by else ())
         started = self._clock()
-        found = await self._found(wish, started, lambda: UNHURRIED)
+        found = await self._search(wish, started, lambda: UNHURRIED)
         found = await self._rerank(wish, found, UNHURRIED)
         weighed = await self._weigh_candidates(wish, found, UNHURRIED, whole=True)
-        ranked = await self._threaded(wish, found, choose_ranked(weighed), UNHURRIED)
+        ranked = await self._add_topic_messages(wish, found, choose_ranked(weighed), UNHURRIED)
         recalled = self._build_result(wish, found, ranked, weighed)
         kept = {one.memory.id for one in recalled.memories}
         weighed = with_threads(weighed, ranked)
@@ -249,7 +249,7 @@ class Recaller:
             notes=(*((by,) if by else ()), *found.reading.notes),
         )
 
-    async def _gated(self, wish: RecallRequest, within: timedelta) -> tuple[Outcome | None, str]:
+    async def _check_gate(self, wish: RecallRequest, within: timedelta) -> tuple[Outcome | None, str]:
         """The reason for skipping the search, or None, and the source of the decision: the request's signals, the
         router's classifier, or our own rules. The classifier is asked where signals and rules leave it open."""
         if wish.force:
@@ -267,14 +267,14 @@ class Recaller:
         self._metrics.signals.labels(source).inc()
         return skip, note
 
-    async def _searched(self, wish: RecallRequest, started: float) -> RecallResult:
-        found = await self._found(wish, started, lambda: self._time_left(started) * SHARED_SHARE, settles=True)
+    async def _search_and_select(self, wish: RecallRequest, started: float) -> RecallResult:
+        found = await self._search(wish, started, lambda: self._time_left(started) * SHARED_SHARE, settles=True)
         found = await self._rerank(wish, found, self._time_left(started))
         with self._time_stage("rank"):
             self._metrics.recall_candidates.observe(len(found.candidates))
             within = self._time_left(started) * ONGOING_SHARE
             weighed = await self._weigh_candidates(wish, found, within, whole=False)
-            ranked = await self._threaded(
+            ranked = await self._add_topic_messages(
                 wish, found, choose_ranked(weighed), self._time_left(started) * THREAD_SHARE
             )
             seen = frozenset(one.memory.id for one in weighed if one.verdict is Verdict.IN_VIEW)
@@ -283,20 +283,20 @@ class Recaller:
             trace = None if stages is None else self._trace(wish, found, recalled, weighed, ranked, stages)
             return replace(recalled, in_view=seen, trace=trace)
 
-    async def _threaded(
+    async def _add_topic_messages(
         self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], within: timedelta
     ) -> tuple[Ranked, ...]:
         lookup = found.lookup
         if self._threads is None or (lookup is not None and lookup.alone and not lookup.opens):
             return ranked
         whole = lookup is not None and lookup.opens
-        extended = await self._threads.extended(
+        extended = await self._threads.add_messages(
             ranked, wish.question, wish.in_view, self._now(), within, whole=whole
         )
         least = least_trust(wish.question, found.reading)
         return tuple(one for one in extended if self._may_inject(one.memory) and trust_of(one.memory).covers(least))
 
-    async def _found(
+    async def _search(
         self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
     ) -> _Found:
         """*patience*: for the memories of others, once the caller's own are found. *settles*: wait for the caller's
@@ -334,7 +334,7 @@ class Recaller:
                 searches, shared = await search_shared(own, others, patience, self._metrics)
                 whose = [await self._read(questions, found) for found in (searches, *shared)]
         with self._time_stage("rank"):
-            fused = [self._fused(*pair) for found in whose for pair in zip(questions, found, strict=True)]
+            fused = [self._fuse(*pair) for found in whose for pair in zip(questions, found, strict=True)]
         totals = [found[0].total for found in whose]
         rankings = [one.candidates for one in fused if one.candidates]
         candidates: Sequence[Candidate] = rankings[0] if len(rankings) == 1 else merge_rankings(rankings)
@@ -412,10 +412,10 @@ class Recaller:
             whose.append(found if read is first else read)
         return whose
 
-    def _fused(self, question: _Question, found: Candidates) -> Fused:
+    def _fuse(self, question: _Question, found: Candidates) -> Fused:
         lost = lost_to_age(question.most_lost, found.memories, self._now(), self._limits.half_life)
         lost = lost - gained_by_rating(found.memories)
-        return self._fusion.fused(found, lost)
+        return self._fusion.fuse(found, lost)
 
     async def _settle(self, wish: RecallRequest) -> None:
         """Lets the caller's turn of a moment ago be findable first, for as long as that stays cheap."""
@@ -468,7 +468,7 @@ class Recaller:
         relevant = any(one.standing(on_cosine=on_cosine) >= wish.threshold for one in found.candidates)
         if self._reranker is None or not relevant:  # candidates that stay out need no order
             return found
-        reranked = await self._reranker.reranked(found.query.text, found.candidates, left)
+        reranked = await self._reranker.rerank(found.query.text, found.candidates, left)
         return found if reranked is None else replace(found, candidates=reranked, path="rerank")
 
     async def _weigh_candidates(
@@ -492,7 +492,7 @@ class Recaller:
         told = frozenset[str]()
         if self._ongoing is not None:
             relevant = [one.memory for one in reaching(candidates, threshold, on_cosine=on_cosine)]
-            told = await self._ongoing.told(relevant, wish, within)
+            told = await self._ongoing.find_in_view(relevant, wish, within)
         if self._limits.mmr_lambda is not None:
             balance = self._limits.mmr_lambda
             candidates = diversify_mmr(candidates, balance, limit, threshold, on_cosine=on_cosine)

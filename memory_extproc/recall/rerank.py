@@ -63,7 +63,7 @@ class Reranker:
     def reconfigure(self, limits: RerankLimits) -> None:
         self._limits = limits
 
-    async def reranked(
+    async def rerank(
         self, query: str, candidates: Sequence[Candidate], left: timedelta
     ) -> Sequence[Candidate] | None:
         """All of *candidates* (best first), the first of them in a new order; None if the order stays.
@@ -186,7 +186,7 @@ class LlmReranker:
         count = -(-len(texts) // self._limits.chunk)
         chunks = [range(first, len(texts), count) for first in range(count)]
         answers = await asyncio.gather(
-            *(self._ordered(query, [texts[at] for at in chunk]) for chunk in chunks), return_exceptions=True
+            *(self._order(query, [texts[at] for at in chunk]) for chunk in chunks), return_exceptions=True
         )
         faults = [answer for answer in answers if isinstance(answer, BaseException)]
         for fault in faults:
@@ -203,7 +203,7 @@ class LlmReranker:
                 scores[chunk[at]] = 1.0 - place / len(chunk)
         return scores
 
-    async def _ordered(self, query: str, texts: Sequence[str]) -> Sequence[int]:
+    async def _order(self, query: str, texts: Sequence[str]) -> Sequence[int]:
         shown = [f"question: {_quote_line(query, LONGEST_QUERY)}"]
         shown += [f"{number}: {_quote_line(text, self._limits.text)}" for number, text in enumerate(texts, start=1)]
         answer = await self._model.complete(TASK, "\n".join(shown), schema=SCHEMA)

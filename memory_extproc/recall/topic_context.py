@@ -34,7 +34,7 @@ class Threads:
     def reconfigure(self, limits: ThreadLimits) -> None:
         self._limits = limits
 
-    async def extended(
+    async def add_messages(
         self,
         ranked: tuple[Ranked, ...],
         asked: str,
@@ -89,7 +89,6 @@ def with_threads(weighed: Sequence[Considered], ranked: Sequence[Ranked]) -> lis
     ]
 
 
-# --- ongoing -----------------------------------------------------------------------------------------
 # Summaries of the visible conversation: the model does not need them beside the full text.
 
 _MOST = 8  # summaries checked for a request, best first
@@ -106,7 +105,7 @@ class Ongoing:
     def __init__(self, reads: MemoryReader) -> None:
         self._reads = reads
 
-    async def told(self, found: Sequence[Memory], wish: RecallRequest, within: timedelta) -> frozenset[str]:
+    async def find_in_view(self, found: Sequence[Memory], wish: RecallRequest, within: timedelta) -> frozenset[str]:
         """Ids of the summaries in *found*, best first, of the visible conversation. None after a fault."""
         summaries = [memory for memory in found if memory.source is Source.SUMMARY][:_MOST]
         behind = {memory.id for memory in summaries if wish.behind and memory.session == wish.behind}

@@ -48,7 +48,7 @@ async def injected(
         held.put(Embedded(memory, vector))
     sought = SearchQuery(question, None if words_alone else await embedder.embed_query(question))
     found = held.candidates(sought, 200, Scope(), MONDAY)
-    fused = Fusion(packaged_weights(), embedder.fingerprint).fused(found, np.zeros(len(found.memories)))
+    fused = Fusion(packaged_weights(), embedder.fingerprint).fuse(found, np.zeros(len(found.memories)))
     ranked = choose_ranked(weigh(fused.candidates, now=later(days=1), threshold=0.6, limit=5))
     return [one.memory for one in ranked]
 

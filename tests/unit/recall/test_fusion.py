@@ -21,7 +21,7 @@ from tests.unit.recall.fusing import MODEL, A, B, C, a_ranker, some_candidates, 
 
 def fused(found: Candidates, weights: Weights | None = None, model: str = MODEL) -> list[Memory]:
     fusion = Fusion(weights or some_weights(), model)
-    return [one.memory for one in fusion.fused(found, np.zeros(len(found.memories))).candidates]
+    return [one.memory for one in fusion.fuse(found, np.zeros(len(found.memories))).candidates]
 
 
 def test_what_speaks_for_a_memory_is_weighed_into_one_order() -> None:
@@ -32,7 +32,7 @@ def test_what_speaks_for_a_memory_is_weighed_into_one_order() -> None:
 
 def test_a_candidate_shows_every_feature_by_name_and_leaves_out_what_is_not_known() -> None:
     found = some_candidates(bm25=[1.0, 2.0, 3.0], dense_around=[math.nan, 0.2, 0.3])
-    best = Fusion(some_weights(), MODEL).fused(found, np.zeros(3)).candidates
+    best = Fusion(some_weights(), MODEL).fuse(found, np.zeros(3)).candidates
     last = best[-1].features
     assert last["bm25"] == 1.0
     assert "dense_around" not in last
@@ -49,7 +49,7 @@ def test_equal_scores_stand_newest_first_then_by_id_so_that_no_order_of_arrival_
 
 def test_age_costs_score() -> None:
     found = some_candidates(bm25=[1.0, 0.9, 0.0])
-    aged = Fusion(some_weights(), MODEL).fused(found, np.array([0.5, 0.0, 0.0]))
+    aged = Fusion(some_weights(), MODEL).fuse(found, np.array([0.5, 0.0, 0.0]))
     assert [one.memory for one in aged.candidates] == [B, A, C]
 
 
@@ -124,7 +124,7 @@ def test_every_feature_is_set_against_its_own_mean_and_deviation(
 def test_no_candidates_come_to_nothing() -> None:
     for vectors in (True, False):
         found = some_candidates((), vectors=vectors)
-        assert Fusion(some_weights(), MODEL).fused(found, np.zeros(0)).candidates == ()
+        assert Fusion(some_weights(), MODEL).fuse(found, np.zeros(0)).candidates == ()
     assert fused(some_candidates(()), model="another") == []
 
 
@@ -139,7 +139,7 @@ def test_relevance_is_between_0_and_1_and_falls_with_the_score(
     found = some_candidates(searched=searched, dense=values, bm25=values[::-1])
     spread = np.ones(len(FEATURES))
     spread[: len(DENSE)] = spreads
-    best = Fusion(some_weights(a_ranker(2.0, dense=1.0, bm25=0.5)), MODEL).fused(
+    best = Fusion(some_weights(a_ranker(2.0, dense=1.0, bm25=0.5)), MODEL).fuse(
         replace(found, spread=spread), np.zeros(3)
     )
     relevances = [one.relevance for one in best.candidates]
@@ -162,10 +162,10 @@ def test_a_summary_gives_way_to_what_was_said_unless_it_stands_out() -> None:
     features = {"bm25": Feature(1.0, usual=0.0, usual_spread=1.0)}
     ranker = Ranker(features, Worth(0.0, {"best_score": 1.0}), Relevance(1.0, -1.0, {}))
     fusion = Fusion(some_weights(ranker), MODEL)
-    alike = fusion.fused(some_candidates((summed_up, A), bm25=[3.5, 2.0]), np.zeros(2))
+    alike = fusion.fuse(some_candidates((summed_up, A), bm25=[3.5, 2.0]), np.zeros(2))
     assert [one.memory for one in alike.candidates] == [A, summed_up]
-    assert alike.worth == fusion.fused(some_candidates((A,), bm25=[2.0]), np.zeros(1)).worth
-    outstanding = fusion.fused(some_candidates((summed_up, A), bm25=[5.0, 0.0]), np.zeros(2))
+    assert alike.worth == fusion.fuse(some_candidates((A,), bm25=[2.0]), np.zeros(1)).worth
+    outstanding = fusion.fuse(some_candidates((summed_up, A), bm25=[5.0, 0.0]), np.zeros(2))
     assert outstanding.candidates[0].memory is summed_up
     assert outstanding.worth > alike.worth
 

@@ -34,7 +34,7 @@ def a_request(*seen: Memory, asked: str = "And recurrent networks?", behind: str
 
 async def told(wish: RecallRequest, *found: Memory, reads: Reads | None = None) -> set[str]:
     known = reads or Reads(*SAID, TOPIC, PART, SESSION)
-    ids = await Ongoing(known).told(found or (TOPIC, SESSION), wish, SECOND)
+    ids = await Ongoing(known).find_in_view(found or (TOPIC, SESSION), wish, SECOND)
     return {one.content for one in (TOPIC, SESSION) if one.id in ids}
 
 
@@ -58,7 +58,7 @@ async def test_another_conversation_is_told_of() -> None:
 async def test_the_very_question_of_before_is_no_conversation_of_its_own() -> None:
     short = a_summary("Networks.", ASKED)
     reads = Reads(ASKED, short)
-    assert not await Ongoing(reads).told((short,), a_request(asked=ASKED.content), SECOND)
+    assert not await Ongoing(reads).find_in_view((short,), a_request(asked=ASKED.content), SECOND)
 
 
 async def test_what_a_provider_keeps_is_known_by_its_session() -> None:

@@ -32,7 +32,7 @@ async def extended(
     ranked = (Ranked(topic, relevance),)
     threads = Threads(reads, limits or ThreadLimits(max=2))
     asked = "What is my budget for Hawaii?"
-    return [one.memory.content for one in await threads.extended(ranked, asked, in_view, MONDAY, SECOND)]
+    return [one.memory.content for one in await threads.add_messages(ranked, asked, in_view, MONDAY, SECOND)]
 
 
 async def test_the_words_of_a_strong_topic_follow_it_those_about_the_question_first() -> None:

@@ -81,7 +81,7 @@ def candidates(texts: Sequence[str] = TEXTS) -> list[Candidate]:
 async def order(reranker: Reranker, left: timedelta, texts: Sequence[str] = TEXTS) -> tuple[int, ...] | None:
     """The places that the candidates had, in their new order."""
     given = [one.memory for one in candidates(texts)]
-    found = await reranker.reranked(QUERY, candidates(texts), left)
+    found = await reranker.rerank(QUERY, candidates(texts), left)
     return None if found is None else tuple(given.index(one.memory) for one in found)
 
 
@@ -231,7 +231,7 @@ def test_a_clear_favourite_of_the_fusion_stays_above_a_faint_preference() -> Non
 async def test_as_many_as_before_stand_above_any_threshold_and_the_reranker_says_which() -> None:
     reranker, _ = a_reranker(CannedReranker())
     given = candidates()
-    found = await reranker.reranked(QUERY, given, PLENTY)
+    found = await reranker.rerank(QUERY, given, PLENTY)
     assert found is not None
     assert [one.relevance for one in found] == [one.relevance for one in given]
     assert found[0].memory == given[1].memory
