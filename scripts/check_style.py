@@ -1,20 +1,16 @@
 """Check that code reads as CONTRIBUTING.md asks: ordinary subjects, named things, whole ideas per file.
 
-- prose: docstrings and comments hold few free relatives ("what replicas share does not answer") and few words that
-  stand in for a subject (one, those, nobody): at most 12 in a thousand words;
+- prose: no sentence of a docstring or comment begins with a free relative ("What was asked goes"), and few words
+  stand in for a subject (what, one, those, nobody): at most 12 in a thousand words;
 - names: no function is called by a bare participle (`told`, `held`);
 - sliver: a module below 100 lines whose only importer is in its own package belongs into that importer;
 - size: no module has more than 700 lines.
-
-Files that were worse when a rule came stand in `style_debt.json` with their counts. `--update` writes lower counts
-into it; no count can rise, and a new file has none.
 """
 
 from __future__ import annotations
 
 import ast
 import io
-import json
 import re
 import sys
 import tokenize
@@ -25,7 +21,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "memory_extproc"
-DEBT = Path(__file__).with_name("style_debt.json")
 
 MAX_LINES = 700
 SLIVER_LINES = 100
@@ -89,15 +84,16 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
 
 
 def check_prose(path: str, source: str) -> list[Finding]:
-    findings, words = [], 0
+    relatives, vague, words = [], [], 0
     for line, text in prose(source):
         words += len(_WORD.findall(text))
         for sentence in _SENTENCE.split(" ".join(text.split())):
-            relative = _FREE_RELATIVE.match(sentence)
-            count = len(_VAGUE.findall(sentence)) or int(relative is not None)
-            findings += [Finding(path, line, "prose", sentence)] * count
+            finding = Finding(path, line, "prose", sentence)
+            if _FREE_RELATIVE.match(sentence):
+                relatives.append(finding)
+            vague += [finding] * len(_VAGUE.findall(sentence))
     allowed = max(FREE_WORDS, words * WORDS_PER_THOUSAND // 1000)
-    return findings if len(findings) > allowed else []
+    return vague if len(vague) > allowed else relatives
 
 
 def check_names(path: str, source: str) -> list[Finding]:
@@ -164,34 +160,14 @@ def check_all(files: list[Path]) -> list[Finding]:
     return findings
 
 
-def count(findings: list[Finding]) -> dict[str, dict[str, int]]:
-    """Findings by rule and file."""
-    counts: dict[str, dict[str, int]] = {}
-    for finding in findings:
-        by_file = counts.setdefault(finding.rule, {})
-        by_file[finding.path] = by_file.get(finding.path, 0) + 1
-    return {rule: dict(sorted(by_file.items())) for rule, by_file in sorted(counts.items())}
-
-
-def exceeding(findings: list[Finding], debt: dict[str, dict[str, int]]) -> list[Finding]:
-    """Findings of files that have more of a rule than the debt allows them."""
-    counts = count(findings)
-    return [one for one in findings if counts[one.rule][one.path] > debt.get(one.rule, {}).get(one.path, 0)]
-
-
-def main(arguments: list[str]) -> int:
-    debt = json.loads(DEBT.read_text())
+def main() -> int:
     findings = check_all(source_files())
-    worse = exceeding(findings, debt)
-    for one in worse:
+    for one in findings:
         print(f"{one.path}:{one.line}: {one.rule}: {one.text}")
-    if worse:
-        print(f"{len(worse)} findings in files that have more than before; see the rules in {Path(__file__).name}")
-        return 1
-    if arguments == ["--update"]:
-        DEBT.write_text(json.dumps(count(findings), indent=1) + "\n")
-    return 0
+    if findings:
+        print(f"{len(findings)} findings; see the rules in {Path(__file__).name}")
+    return 1 if findings else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())
