@@ -8,14 +8,14 @@ A drawn memory names its sources: a fact its turns, a summary its span, a merged
 - Otherwise the message goes in, beside those of its facts that say more than the message.
 - A later correction takes the place of the message where it has every word of the question.
 - A merged fact stands for its facts where several are found, and gives way where a single fact is found.
-- A summary gives way to any of its sources. Pure.
+- A summary gives way to any of its sources. Of a session on one topic, one summary is told. Pure.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -63,6 +63,9 @@ def deduplicate(
     """
     asked, kind = content_stems(question), expected_answer_type(question)
     found: dict[str, str] = {one.id: "" for one in passing if _sums_up(one, passing)}
+    summaries = [one for one in passing if one.source is Source.SUMMARY]
+    told = {one.id for one in once_for_session(summaries)}
+    found |= {one.id: "" for one in summaries if one.id not in told}
     found |= _of_several(passing)
     found |= _in_other_words([one for one in passing if one.id not in found])
     best = [one for one in passing[:_LOOKED_AT] if one.source is not Source.SUMMARY]
@@ -263,6 +266,19 @@ def _of_several(passing: Sequence[Memory]) -> Mapping[str, str]:
             elif there:
                 told[whole.id] = there[0]
     return told
+
+
+def once_for_session(summaries: Iterable[Memory]) -> list[Memory]:
+    """Leave the longer of the two summaries of a session on one topic: its topic's and its own. Parts of a long
+    session stay."""
+    longest: dict[Hashable, Memory] = {}
+    for one in summaries:
+        known = one.provenance
+        whole = known.kind == "topic" or (known.kind == "session" and known.levels == 1)
+        key = (one.owner, one.session, known.span) if whole and known.span and one.session else one.id
+        if key not in longest or len(longest[key].content) < len(one.content):
+            longest[key] = one
+    return list(longest.values())
 
 
 def _sums_up(memory: Memory, passing: Sequence[Memory]) -> bool:

@@ -49,6 +49,7 @@ from memory_extproc.recall.asked import (
     valid_since,
 )
 from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.dedup import once_for_session
 from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, Kind, Reading
 from memory_extproc.recall.prompt_block import GROUPS
 from memory_extproc.recall.topic_context import View
@@ -294,7 +295,8 @@ _PERSON = 2  # words that name a person: "sister", "sister Anna"
 async def _past(asked: Asked) -> Lookup | None:
     """Summaries of conversations; their words before there is a summary."""
     intent = asked.intent
-    summaries = await asked.select(Selection(everything=True), sources=_SUMMARIES & asked.wish.scope.sources)
+    rows = await asked.select(Selection(everything=True), sources=_SUMMARIES & asked.wish.scope.sources)
+    summaries = once_for_session(rows)
     if intent.days is not None:
         summaries = [one for one in summaries if said_within(one, intent.days)]
     if intent.subject:
@@ -311,8 +313,8 @@ async def _past(asked: Asked) -> Lookup | None:
     if by_time and not (intent.latest or intent.earliest) and intent.days is None:
         return asked.lookup(by_time[:_MOST_TOPICS], alone=True, all_of_it=True)
     wanted = Selection(everything=intent.days is None, days=intent.days)
-    rows = await asked.select(wanted, sources=_SAID & asked.wish.scope.sources)
-    sessions = _sessions(rows, View(asked.wish.in_view))
+    messages = await asked.select(wanted, sources=_SAID & asked.wish.scope.sources)
+    sessions = _sessions(messages, View(asked.wish.in_view))
     if intent.latest or intent.earliest:
         by_end = sorted(sessions, key=lambda said: max(map(valid_since, said)))
         sessions = by_end[-1:] if intent.latest else by_end[:1]

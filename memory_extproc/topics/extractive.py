@@ -2,8 +2,9 @@
 
 A sentence is ranked by its additions to the summary: words that come back in the conversation, names, numbers,
 dates and decisions. The weights of words are counted in the conversation alone. The assistant's sentences fill up
-where the caller said too little, marked as an answer. Questions, pleasantries, offers and masked text are in no
-summary."""
+where the caller said too little, marked as an answer, if the question was about the caller: general knowledge is
+nothing that was decided. Of a conversation of general questions alone, these are told. Other questions,
+pleasantries, offers and masked text are in no summary."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from functools import lru_cache
 from importlib.resources import files
 
 from memory_extproc.text.intents import acknowledgement, asks, only_asks, polite, refusal
-from memory_extproc.text.persons import kinds
+from memory_extproc.text.persons import about_caller, kinds
 from memory_extproc.text.words import (
     LEXICONS,
     UNSPACED,
@@ -34,6 +35,7 @@ from memory_extproc.topics.boundaries import announces_other_subject
 from memory_extproc.topics.state import Said
 
 ANSWER = "Answer: "  # before the assistant's sentences
+ASKED = "Asked: "  # before the caller's questions, where nothing else was said
 _BEGINNING, _END = 3_000, 1_000  # characters of a message that are read: people write around pasted text
 _SENTENCES = 120  # of a side of the conversation, spread evenly, that are weighed
 _LONGEST = 300  # characters of a sentence in a summary
@@ -156,10 +158,38 @@ def _lines(said: Sequence[Said], language: str) -> list[Line]:
     answers = [
         line
         for turn, one in enumerate(said)
+        if not one.asked or _is_personal(one.asked[:_BEGINNING])  # else it is knowledge that anybody would get
         for line in _side(one.answered, turn, language, own=False)
         if line.terms & asked[turn] or not asked[turn]  # else it is advice that would do for anything
     ]
+    if not own and not answers:
+        answered = [
+            (turn, one) for turn, one in enumerate(said) if one.answered and not refusal(one.answered[:_LONGEST])
+        ]
+        own = [line for turn, one in answered for line in _questions(one, turn, language)]
     return [*_spread(own), *_spread(answers)]
+
+
+# "Can you explain bread to me?" and "what should I know about bread?" ask nothing about the caller
+_FOR_ANYBODY = re.compile(
+    r"\b(?:to|for|tell|give|show|teach|help|let|remind) (?:me|us)\b|\b(?:can|could|should|do|may|would) (?:i|we)\b"
+    r"|\b(?:i|we) (?:want|need|would like|'d like) to (?:know|understand|learn)\b"
+    r"|\bi(?:'m| am) (?:curious|wondering)\b",
+    re.IGNORECASE,
+)
+
+
+def _is_personal(asked: str) -> bool:
+    return about_caller(_FOR_ANYBODY.sub("", asked))
+
+
+def _questions(said: Said, turn: int, language: str) -> Iterator[Line]:
+    """The answered questions of a turn, as lines of the caller's."""
+    if not said.answered or refusal(said.answered[:_LONGEST]):
+        return
+    for at, sentence in enumerate(_clean_sentences(said.asked)):
+        if _tells(sentence) and (_is_question(sentence) or asks(sentence)):
+            yield _line(f"{ASKED}{sentence}", language, own=True, turn=turn, at=at, weight=_REQUEST)
 
 
 def _spread(lines: Sequence[Line]) -> Sequence[Line]:

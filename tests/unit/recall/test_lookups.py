@@ -135,6 +135,22 @@ async def test_each_kind_finds_what_answers_it(
     assert (await desk.ask(question)).block == explained.block
 
 
+async def test_of_a_conversation_on_one_subject_one_summary_is_told(desk: Desk) -> None:
+    known = {"span": [0, 4], "until": later(days=3).timestamp(), "sources": ["said"]}
+    shorter, longer = (
+        a_memory(text, type=MemoryType.EPISODIC, source=Source.SUMMARY, session="s7", metadata={**known, **more})
+        for text, more in (
+            ("Garden pond: I want a pond with koi.", {"kind": "topic"}),
+            ("Garden pond: I want a pond with koi. It is to be dug in May.", {"kind": "session", "levels": 1}),
+        )
+    )
+    wanted = a_message("I want a pond with koi.", session="s7", seq=0, created_at=later(days=3))
+    await desk.remember(shorter, longer, wanted)
+    for question in ("What did we talk about last time?", "Summarise our conversation about the garden pond."):
+        block = (await desk.ask(question)).block
+        assert (longer.content in block, block.count("Garden pond:")) == (True, 1)
+
+
 async def test_standing_wishes_bear_on_what_is_to_be_written_and_on_nothing_else(desk: Desk) -> None:
     of_letters = a_message("From now on no emojis, and British spelling.", session="s9", created_at=later(days=2))
     of_code = a_message("I want type hints everywhere.", session="s9", seq=2, created_at=later(days=2))

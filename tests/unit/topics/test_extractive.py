@@ -10,7 +10,7 @@ from importlib.resources import files
 import pytest
 
 from memory_extproc.text.words import LEXICONS
-from memory_extproc.topics.extractive import ANSWER, name_topic, summarize
+from memory_extproc.topics.extractive import ANSWER, ASKED, name_topic, summarize
 from memory_extproc.topics.state import Said, SaidTurn
 from tests.unit.topics.following import Surroundings, turns_of
 
@@ -60,14 +60,27 @@ def test_a_change_of_subject_a_question_without_its_mark_and_advice_for_anything
     assert not {"different", "friday"} & set(re.findall(r"\w+", name_topic(talk).lower()))
 
 
-def test_answers_serve_where_the_caller_only_asked_and_are_marked() -> None:
+def test_answers_to_the_callers_own_questions_serve_and_are_marked() -> None:
     asked = said(
+        ("Where can I take my sister Ana on Sunday?", "Your sister may like the Albertina, which opens on Sunday."),
+        ("And what suits our parents?", "Your parents may enjoy the Prater gardens in Vienna."),
+    )
+    text = summarize([asked], 3)
+    assert f"{ANSWER}Your sister may like the Albertina" in text
+    assert "Prater" in text
+
+
+def test_of_general_questions_the_questions_are_told_and_no_general_knowledge() -> None:
+    bread = (
         ("Can you explain sourdough bread to me?", "Sure! Sourdough bread rises by wild yeast."),
         ("How hot is an oven for bread?", "Sourdough bread is baked at 230 degrees."),
     )
-    text = summarize([asked], 3)
-    assert text.startswith(f"sourdough bread: {ANSWER}")
-    assert "230 degrees" in text
+    text = summarize([said(*bread)], 3)
+    assert text.startswith(f"sourdough bread: {ASKED}Can you explain sourdough bread to me?")
+    assert "yeast" not in text
+    assert "230" not in text
+    told = summarize([said(*bread, ("My own loaf comes out flat since March.", "Let it rest."))], 3, named=False)
+    assert told == "My own loaf comes out flat since March."
 
 
 async def test_questions_that_nobody_answered_become_no_topic_and_no_summary() -> None:
