@@ -274,7 +274,7 @@ def _find_moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
     return chosen[0][0] if len(chosen) == 1 else None
 
 
-# What a thing or person must still be there for: "drives a Toyota", "has a dog named Rex", "is married to Paul".
+# Statements that hold only while a thing or person is there: "drives a Toyota", "is married to Paul".
 _HOLDS = re.compile(
     r"User(?:'s [a-z][\w' -]{1,40}?)? (?:currently )?(?:has|owns|drives|rides|rents|uses|keeps|leases|shares|sails"
     r"|wears|lives with|takes|drinks|eats|smokes|vapes|plays|sings|learns|studies|teaches|attends|practi[cs]es|does"

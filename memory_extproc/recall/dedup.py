@@ -8,7 +8,7 @@ A drawn memory names its sources: a fact its turns, a summary its span, a merged
 - Otherwise the message goes in, beside those of its facts that say more than the message.
 - A later correction takes the place of the message where it has every word of the question.
 - A merged fact stands for its facts where several are found, and gives way where a single fact is found.
-- A summary gives way to any of its sources. Of a session on one topic, one summary is told. Pure.
+- A summary gives way to any of its sources; one is told of a session on one topic. Pure.
 """
 
 from __future__ import annotations

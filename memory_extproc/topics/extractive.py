@@ -3,7 +3,7 @@
 A sentence is ranked by its additions to the summary: words that come back in the conversation, names, numbers,
 dates and decisions. The weights of words are counted in the conversation alone. The assistant's sentences fill up
 where the caller said too little, marked as an answer, if the question was about the caller: general knowledge is
-nothing that was decided. Of a conversation of general questions alone, these are told. Other questions,
+nothing that was decided. General questions are told where nothing else was said. Other questions,
 pleasantries, offers and masked text are in no summary."""
 
 from __future__ import annotations
