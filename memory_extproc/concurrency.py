@@ -89,10 +89,10 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._metrics.stream_faults.labels("bug").inc()
-            log.error("background.failed", kind=type(error).__name__, at=whereabouts(error))
+            log.error("background.failed", kind=type(error).__name__, at=locate_error(error))
 
 
-def whereabouts(error: BaseException) -> str:
+def locate_error(error: BaseException) -> str:
     """The innermost frames of *error* as file:line, without its text, which may quote user text."""
     frames = []
     trace = error.__traceback__
@@ -107,7 +107,7 @@ async def contain_faults(step: Callable[[], Awaitable[object]]) -> None:
     try:
         await step()
     except Exception as error:  # noqa: BLE001 - a loop that ends would leave us without what it looks after
-        log.error("background.failed", kind=type(error).__name__, at=whereabouts(error))  # noqa: TRY400
+        log.error("background.failed", kind=type(error).__name__, at=locate_error(error))  # noqa: TRY400
 
 
 # Work proportional to a body: inline for small bodies, in a thread for large ones.

@@ -436,7 +436,7 @@ class SearchCalls:
     async def search(self, call: Call, request: pb.SearchMemoriesRequest) -> pb.SearchMemoriesResponse:
         fields = Fields()
         text = fields.text("query", request.query)
-        wish = self._wish(call, fields, request, text, force=True)
+        wish = self._recall_request(call, fields, request, text, force=True)
         fields.check()
         call.scope = scope_of(request, "query", "project_id", "type")
         explanation = await self._explain(call, wish)
@@ -451,7 +451,7 @@ class SearchCalls:
         if len(request.earlier) > MOST_EARLIER:
             fields.fault("earlier", f"at most {MOST_EARLIER} messages")
         earlier = tuple(fields.text(f"earlier[{at}]", one) for at, one in enumerate(request.earlier[:MOST_EARLIER]))
-        wish = self._wish(call, fields, request, text, earlier=earlier, force=request.force)
+        wish = self._recall_request(call, fields, request, text, earlier=earlier, force=request.force)
         fields.check()
         call.scope = scope_of(request, "text", "earlier", "project_id", "type")
         explanation = await self._explain(call, wish)
@@ -469,7 +469,7 @@ class SearchCalls:
             notes=explanation.notes,
         )
 
-    def _wish(
+    def _recall_request(
         self,
         call: Call,
         fields: Fields,

@@ -43,7 +43,7 @@ from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
 from memory_extproc.api.settings import Configuration, Consents, Sessions
 from memory_extproc.app.context import Live, api_options, console_options
 from memory_extproc.app.read_path import open_tokens, token_options
-from memory_extproc.app.write_path import trusting
+from memory_extproc.app.write_path import quarantine_facts
 from memory_extproc.concurrency import HelperThread, RateLimits, TokenBuckets
 from memory_extproc.console.documents import register_documents
 from memory_extproc.console.operator import OperatorPage
@@ -266,7 +266,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         PageTokens(derive_key(secret, "page tokens"), parts.now),
         MemoriesLimits(content_bytes=settings.limits.content_bytes),
         reads=StoredTextReader(
-            trusting(parts.live, RulesExtractor(), parts.helper),
+            quarantine_facts(parts.live, RulesExtractor(), parts.helper),
             Reconciler(parts.noticing, parts.embedder, parts.metrics),
             parts.now,
         ),

@@ -61,7 +61,7 @@ class Live:
         self.settings = settings
         self.waiting: tuple[str, ...] = ()  # keys whose new values need a restart
         self.models: dict[tuple[ModelRole, ModelRole], CompletionModel] = {}  # by role, and by the role configured
-        self._fixed = Fixed.by(settings)
+        self._fixed = Fixed.from_settings(settings)
         self._follow: list[Applies] = []
 
     def subscribe(self, applies: Applies) -> None:

@@ -28,7 +28,7 @@ from memory_extproc.erasure.receipts import Signer, read_signer
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.journal.failover import Check, FailoverJournal, either
+from memory_extproc.journal.failover import Check, FailoverJournal, either_writable
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, RecallRequest, Scope
 from memory_extproc.observe.log import logger
@@ -114,7 +114,7 @@ async def open_journal(
         return file, file.check, nothing_waits
     await refuse_volatile(settings, link)
     shared = await _shared_journal(settings, link, now, stack, store_failing_for, reports_held)
-    return FailoverJournal(shared, file), either(shared.check, file.check), file.oldest
+    return FailoverJournal(shared, file), either_writable(shared.check, file.check), file.oldest
 
 
 async def _shared_journal(

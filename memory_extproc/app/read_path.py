@@ -21,7 +21,7 @@ from memory_extproc.app.write_path import Door, Extraction, WritePath
 from memory_extproc.concurrency import Background
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.extproc.exchange import ExchangeDeps
-from memory_extproc.extproc.observer import MemoryGetter, RequestObserver, hands
+from memory_extproc.extproc.observer import MemoryGetter, RequestObserver, encode_handover
 from memory_extproc.extproc.processor import Processor
 from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAccounts
 from memory_extproc.inference.classifier import ClassifierLimits, FactClassifier
@@ -97,7 +97,7 @@ class ReadPathParts:
     profiles: Profiles
     now: Now
 
-    def workshop(self, settings: Settings) -> ExchangeDeps:
+    def exchange_deps(self, settings: Settings) -> ExchangeDeps:
         options, identity = wire_options(settings), self.identifies.identity(settings)
         return ExchangeDeps(
             admits=Admission(options, identity),
@@ -131,17 +131,17 @@ class ReadPathParts:
             traces=self.traces,
             tag=self.tag,
             receipts=self.decisions,
-            hands=hands,
+            hands=encode_handover,
         )
 
     def processor(self, live: Live) -> Processor:
         settings, overhears = live.settings, None
         if settings.envoy.two_filters:
             overhears = RequestObserver(self.gets, self.replays, request_bytes=settings.limits.request_body)
-        processor = Processor(self.workshop(settings), peers_of(settings), overhears)
+        processor = Processor(self.exchange_deps(settings), peers_of(settings), overhears)
 
         def reconfigure(new: Settings) -> None:
-            processor.reconfigure(self.workshop(new), peers_of(new))
+            processor.reconfigure(self.exchange_deps(new), peers_of(new))
             if overhears is not None:
                 overhears.reconfigure(request_bytes=new.limits.request_body)
 

@@ -26,7 +26,12 @@ from memory_extproc.coordination.consent import ConsentLimits, Consents, Consent
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.learn.commands.parser import Act, CommandMode, LlmCommands, Markers
-from memory_extproc.learn.commands.runner import CommandOptions, Commands, Unextracted, Unsaid
+from memory_extproc.learn.commands.runner import (
+    CommandOptions,
+    Commands,
+    ForgetFilteringExtractor,
+    ForgetFilteringJudge,
+)
 from memory_extproc.learn.conflicts import LlmJudge
 from memory_extproc.learn.extract.extractor import FactExtractor, Fallback, Measured
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
@@ -41,11 +46,11 @@ from memory_extproc.learn.screening import (
     Incognito,
     IncognitoLimits,
     Judging,
-    PutAside,
+    QuarantiningExtractor,
+    QuarantiningJudge,
     Quota,
     QuotaLimits,
     Screening,
-    Trusting,
 )
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Consent
@@ -99,7 +104,9 @@ async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts 
     )
     retention = _retention(frame, kept, extraction, rebuilds)
     noticing = ChangeNotifier(partitions, retention.request_pass)
-    judged = unsaid(live, putting_aside(live, partial(judge, limits=piece_limits(settings, embedder))))
+    judged = skip_forget_requests(
+        live, quarantine_messages(live, partial(judge, limits=piece_limits(settings, embedder)))
+    )
     learner = await _open_learner(
         frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log, receipts
     )
@@ -120,7 +127,7 @@ async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts 
         noticing=noticing,
         foresees=ComingMemories(
             judged,
-            trusting(live, RulesExtractor(), frame.helper),
+            quarantine_facts(live, RulesExtractor(), frame.helper),
             by_rules_alone=extraction.by_rules_alone,
             now=now,
             helper=frame.helper,
@@ -172,8 +179,8 @@ async def _open_learner(
             coordination,
             learn_limits(settings),
             metrics,
-            extractor=read_by(live, extraction.extractor, frame.helper),
-            fallback=read_by(live, extraction.fallback, frame.helper),
+            extractor=filter_extractor(live, extraction.extractor, frame.helper),
+            fallback=filter_extractor(live, extraction.fallback, frame.helper),
             reconciler=Reconciler(noticing, embedder, metrics, judges=extraction.judges),
             now=now,
             rng=random.random,
@@ -282,7 +289,7 @@ def make_commands(
         command_options(live.settings),
         keeps,
         embedder,
-        trusting(live, RulesExtractor(), helper),
+        quarantine_facts(live, RulesExtractor(), helper),
         Reconciler(keeps, embedder, metrics),
         journal,
         coordination,
@@ -312,16 +319,18 @@ def _doubts(extraction: Extraction, metrics: Metrics, stack: AsyncExitStack, liv
     return LlmCommands(completions_for(model, role, metrics, stack, live), extraction.budget, metrics)
 
 
-def unsaid(live: Live, judges: Judging) -> Judging:
+def skip_forget_requests(live: Live, judges: Judging) -> Judging:
     """Wrap *judges* to skip turns that request a forget, if such requests are obeyed."""
-    return Unsaid(judges, obeys=lambda: _forgets(live.settings))
+    return ForgetFilteringJudge(judges, obeys=lambda: _forgets(live.settings))
 
 
-def read_by(live: Live, extractor: FactExtractor | None, helper: HelperThread) -> FactExtractor | None:
+def filter_extractor(live: Live, extractor: FactExtractor | None, helper: HelperThread) -> FactExtractor | None:
     """Wrap *extractor* to skip turns that request a forget, and quarantined text."""
     if extractor is None:
         return None
-    return Unextracted(trusting(live, extractor, helper), obeys=lambda: _forgets(live.settings))
+    return ForgetFilteringExtractor(
+        quarantine_facts(live, extractor, helper), obeys=lambda: _forgets(live.settings)
+    )
 
 
 def _forgets(settings: Settings) -> bool:
@@ -409,17 +418,19 @@ def quota_limits(settings: Settings) -> QuotaLimits:
     return QuotaLimits(turns_per_hour=quota.turns_per_hour, burst=quota.burst)
 
 
-def trusting(live: Live, extractor: FactExtractor, helper: HelperThread) -> FactExtractor:
+def quarantine_facts(live: Live, extractor: FactExtractor, helper: HelperThread) -> FactExtractor:
     """*extractor* without what is to be put aside."""
 
     def refusal(text: str) -> str:
         return live.settings.privacy.storage_rules.refusal(text)
 
-    return Trusting(extractor, aside=lambda: live.settings.privacy.quarantine, refusal=refusal, helper=helper)
+    return QuarantiningExtractor(
+        extractor, aside=lambda: live.settings.privacy.quarantine, refusal=refusal, helper=helper
+    )
 
 
-def putting_aside(live: Live, judges: Judging) -> Judging:
-    return PutAside(judges, aside=lambda: live.settings.privacy.quarantine)
+def quarantine_messages(live: Live, judges: Judging) -> Judging:
+    return QuarantiningJudge(judges, aside=lambda: live.settings.privacy.quarantine)
 
 
 def make_policy(settings: Settings) -> Policy:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from memory_extproc.cli.config import AsJson, faults_to_exit
-from memory_extproc.cli.output import harmless
+from memory_extproc.cli.output import strip_controls
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
 from memory_extproc.settings.types import parse_size, split_address
 
@@ -222,9 +222,9 @@ def summed_up(findings: Sequence[Finding]) -> str:
 
 def show(console: Console, finding: Finding) -> None:
     line = Text.assemble((f"{finding.verdict.value:<8}", _STYLES[finding.verdict.value]), f"{finding.check}: ")
-    console.print(line + Text(harmless(finding.seen)))
+    console.print(line + Text(strip_controls(finding.seen)))
     if finding.mend:
-        console.print(Text(f"{'':8}  to do: {harmless(finding.mend)}"))
+        console.print(Text(f"{'':8}  to do: {strip_controls(finding.mend)}"))
 
 
 def _is_url(text: str) -> bool:

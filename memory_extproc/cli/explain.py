@@ -121,7 +121,7 @@ def _as_json(explanation: Explanation, wish: RecallRequest) -> dict[str, Any]:
 
 
 def _show(explanation: Explanation, wish: RecallRequest) -> None:
-    from memory_extproc.safety.prompt_injection import harmless  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.safety.prompt_injection import neutralize  # noqa: PLC0415 - quick `--help`
 
     console = Console(highlight=False)
     said = [f"outcome {explanation.outcome}"]
@@ -138,7 +138,7 @@ def _show(explanation: Explanation, wish: RecallRequest) -> None:
     for note in explanation.notes:
         console.print(f"note: {note}", markup=False)
     if explanation.query:
-        console.print(Text.assemble("searched for: ", harmless(explanation.query)), soft_wrap=True)
+        console.print(Text.assemble("searched for: ", neutralize(explanation.query)), soft_wrap=True)
     if not explanation.considered:
         return
     table = Table(show_lines=True)
@@ -146,7 +146,7 @@ def _show(explanation: Explanation, wish: RecallRequest) -> None:
         table.add_column(name, justify="right" if name in {"", "relevance", "score"} else "left")
     for place, one in enumerate(explanation.considered, 1):
         memory = one.memory
-        words = harmless(memory.content)
+        words = neutralize(memory.content)
         shown = words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…"
         features = "\n".join(f"{name} {value:.3f}" for name, value in one.features.items())
         table.add_row(

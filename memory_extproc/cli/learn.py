@@ -136,7 +136,7 @@ def _quarantine_as_json(memory: Memory) -> dict[str, Any]:
 
 
 def _show(held: list[Memory]) -> None:
-    from memory_extproc.safety.prompt_injection import harmless  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.safety.prompt_injection import neutralize  # noqa: PLC0415 - quick `--help`
 
     console = Console(highlight=False)
     if not held:
@@ -146,7 +146,7 @@ def _show(held: list[Memory]) -> None:
     for name in ("id", "why", "said", "memory"):
         table.add_column(name, no_wrap=name in {"id", "said"})
     for memory in held:
-        words = harmless(memory.content)
+        words = neutralize(memory.content)
         shown = words if len(words) <= _WORDS else f"{words[:_WORDS]}…"
         table.add_row(memory.id[:_SHOWN], memory.provenance.suspicion, f"{memory.created_at:%Y-%m-%d}", Text(shown))
     console.print(table)

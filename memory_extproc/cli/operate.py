@@ -44,7 +44,7 @@ def decision(
         show.console().print(took, markup=False)
     table = Table("verdict", "relevance", "memory", "since", show_lines=True)
     for one in found.considered:
-        words = Text(show.harmless(one.memory.content)[:_SHOWN] or one.memory.id)
+        words = Text(show.strip_controls(one.memory.content)[:_SHOWN] or one.memory.id)
         table.add_row(one.verdict.replace("_", " "), f"{one.relevance:.3f}", words, one.since)
     if found.considered:
         show.console().print(table)
@@ -81,7 +81,7 @@ def users(
         return
     table = Table("user", "tenant", "kind", "memories", "in quarantine", "last written")
     for one in found:
-        name, whose = (Text(show.harmless(words)) for words in (one.user_id, one.tenant_id))
+        name, whose = (Text(show.strip_controls(words)) for words in (one.user_id, one.tenant_id))
         table.add_row(name, whose, one.kind, str(one.memories), str(one.quarantined), _time(one.updated_at))
     show.console().print(table if found else "nobody")
     show.console().print(f"{total} in all")

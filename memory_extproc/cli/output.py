@@ -41,7 +41,7 @@ def console() -> Console:
     return Console(highlight=False)
 
 
-def harmless(text: str) -> str:
+def strip_controls(text: str) -> str:
     """Remove terminal control characters: a memory's text is untrusted."""
     return "".join(character if character.isprintable() or character == "\n" else "\ufffd" for character in text)
 
@@ -70,7 +70,7 @@ def show_memories(memories: Iterable[Any], *, relevance: Iterable[float] | None 
 
 
 def _text_of(memory: Any) -> Text:
-    words = harmless(memory.content)
+    words = strip_controls(memory.content)
     return Text(words if len(words) <= _SHOWN else f"{words[:_SHOWN]}…")
 
 
@@ -92,12 +92,12 @@ def show_memory(memory: Any) -> None:
     for name, value in plain(memory).items():
         if name not in {"content", "history"} and value not in ("", 0, {}, "0", []):
             shown = json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
-            table.add_row(name, Text(harmless(shown)))
-    console().print(Text(harmless(memory.content)), soft_wrap=True)
+            table.add_row(name, Text(strip_controls(shown)))
+    console().print(Text(strip_controls(memory.content)), soft_wrap=True)
     console().print(table)
     for before in memory.history:
         console().print(
-            Text(f"until {before.valid_to.ToDatetime():%Y-%m-%d}: {harmless(before.content)}", style="dim"),
+            Text(f"until {before.valid_to.ToDatetime():%Y-%m-%d}: {strip_controls(before.content)}", style="dim"),
             soft_wrap=True,
         )
 
@@ -135,13 +135,13 @@ def show_explanation(explained: Any) -> None:
         said.append(f"anything worth injecting {explained.worth:.3f}")
     console().print(", ".join(said), markup=False)
     if explained.query:
-        console().print(Text(f"searched for: {harmless(explained.query)}"), soft_wrap=True)
+        console().print(Text(f"searched for: {strip_controls(explained.query)}"), soft_wrap=True)
     for note in explained.notes:
         console().print(Text(f"note: {note}"), soft_wrap=True)
     table = Table("verdict", "relevance", "memory", "features", show_lines=True)
     for one in explained.considered:
         features = "\n".join(f"{name} {value:.3f}" for name, value in sorted(one.features.items()))
-        words = Text(harmless(one.memory.content)[:_SHOWN])
+        words = Text(strip_controls(one.memory.content)[:_SHOWN])
         table.add_row(one.verdict.replace("_", " "), f"{one.relevance:.3f}", words, features)
     if explained.considered:
         console().print(table)
@@ -176,6 +176,6 @@ def show_configuration(answer: Any) -> None:
     import yaml  # noqa: PLC0415 - quick `--help`
 
     said = plain(answer)
-    typer.echo(harmless(yaml.safe_dump(said["configuration"], sort_keys=False, allow_unicode=True)), nl=False)
+    typer.echo(strip_controls(yaml.safe_dump(said["configuration"], sort_keys=False, allow_unicode=True)), nl=False)
     for key in said["needs_restart"]:
-        typer.echo(harmless(f"# takes effect with the next start: {key}"))
+        typer.echo(strip_controls(f"# takes effect with the next start: {key}"))

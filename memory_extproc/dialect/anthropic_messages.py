@@ -38,7 +38,7 @@ class Anthropic:
     def read(self, body: bytes) -> ChatRequest:
         parsed = json_spans.parse(body)
         if parsed.get("messages") is None:
-            raise json_spans.wrong("messages", "list", None)
+            raise json_spans.type_error("messages", "list", None)
         messages = json_spans.items(parsed, "messages")
         talk = survey([_parse_message(message, index) for index, message in enumerate(messages)])
         system = text_of(parsed.get("system"), "system", _TEXT_PARTS)
@@ -81,7 +81,7 @@ class Anthropic:
 def _parse_message(message: Any, index: int) -> Said:
     path = f"messages[{index}]"
     if not isinstance(message, dict):
-        raise json_spans.wrong(path, "object", message)
+        raise json_spans.type_error(path, "object", message)
     author = _AUTHORS.get(json_spans.string(message, "role", f"{path}."), Author.OTHER)
     if author is Author.OTHER:
         return Said(author, "")

@@ -134,17 +134,17 @@ def elements(body: bytes, array: Span, indexes: Collection[int]) -> dict[int, Sp
     found: dict[int, Span] = {}
     at = array.end - 1
     for index in range(len(raws) - 1, min(indexes, default=len(raws)) - 1, -1):
-        end = _back(body, at)
+        end = _skip_space_back(body, at)
         start = end - len(raws[index])
         if index in indexes:
             found[index] = Span(start, end)
-        at = _back(body, start) - 1
+        at = _skip_space_back(body, start) - 1
     return found
 
 
 def append_element(body: bytes, array: Span, new: bytes) -> Edit:
     """The edit that makes *new* the last element of a list."""
-    at = _back(body, array.end - 1)
+    at = _skip_space_back(body, array.end - 1)
     empty = at == array.start + 1
     return Edit(at, at, new if empty else b"," + new)
 
@@ -203,7 +203,7 @@ def _skip(body: bytes, at: int) -> int:
     return _SPACES.match(body, at).end()  # type: ignore[union-attr]  # the pattern matches nothing, too
 
 
-def _back(body: bytes, at: int) -> int:
+def _skip_space_back(body: bytes, at: int) -> int:
     """*at*, moved back over whitespace."""
     while body[at - 1] in b" \t\r\n":
         at -= 1
@@ -234,7 +234,7 @@ def parse(body: bytes) -> dict[str, Any]:
             raise BadBodyError(f"more than {MAX_CONTAINERS:,} lists and objects")
     value = _decode_value(body[start:] if start else body, start)
     if not isinstance(value, dict):
-        raise wrong("body", "object", value)
+        raise type_error("body", "object", value)
     return value
 
 
@@ -262,7 +262,7 @@ def _not_utf8(body: bytes, offset: int) -> BadBodyError:
     return BadBodyError("not UTF-8")
 
 
-def wrong(path: str, expected: str, found: object) -> BadBodyError:
+def type_error(path: str, expected: str, found: object) -> BadBodyError:
     """The error for a value of the wrong type; it names types and never the value."""
     return BadBodyError(f"{path}: expected {expected}, found {_NAMES.get(type(found), 'null')}")
 
@@ -273,21 +273,21 @@ def string(fields: Fields, name: str, path: str = "") -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise wrong(path + name, "string", value)
+        raise type_error(path + name, "string", value)
     return value
 
 
 def flag(fields: Fields, name: str, path: str = "") -> bool | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, bool):
-        raise wrong(path + name, "boolean", value)
+        raise type_error(path + name, "boolean", value)
     return value
 
 
 def number(fields: Fields, name: str, path: str = "") -> float | int | None:
     value = fields.get(name)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise wrong(path + name, "number", value)
+        raise type_error(path + name, "number", value)
     return value
 
 
@@ -307,7 +307,7 @@ def items(fields: Fields, name: str, path: str = "") -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise wrong(path + name, "list", value)
+        raise type_error(path + name, "list", value)
     return value
 
 
@@ -317,5 +317,5 @@ def section(fields: Fields, name: str, path: str = "") -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise wrong(path + name, "object", value)
+        raise type_error(path + name, "object", value)
     return value

@@ -82,7 +82,7 @@ def text_of(content: Any, path: str, kinds: Collection[str]) -> str:
     if content is None:
         return ""
     if not isinstance(content, list):
-        raise json_spans.wrong(path, "string or list", content)
+        raise json_spans.type_error(path, "string or list", content)
     return "\n".join(
         text
         for index, part in enumerate(content)
@@ -94,7 +94,7 @@ def text_of(content: Any, path: str, kinds: Collection[str]) -> str:
 def kind_of(part: Any, path: str) -> str:
     """The type of a content part or item; "" where it names none."""
     if not isinstance(part, dict):
-        raise json_spans.wrong(path, "object", part)
+        raise json_spans.type_error(path, "object", part)
     return json_spans.string(part, "type", f"{path}.")
 
 
@@ -359,7 +359,7 @@ def _types(config: Fields) -> frozenset[MemoryType] | None:
     for index, name in enumerate(json_spans.items(config, "memory_types", "memory_config.")):
         path = f"memory_config.memory_types[{index}]"
         if not isinstance(name, str):
-            raise json_spans.wrong(path, "string", name)
+            raise json_spans.type_error(path, "string", name)
         if name not in known:
             raise BadBodyError(f"{path}: expected one of {', '.join(known)}")
         types.add(known[name])

@@ -41,7 +41,7 @@ class ChatCompletions:
     def read(self, body: bytes) -> ChatRequest:
         parsed = json_spans.parse(body)
         if parsed.get("messages") is None:
-            raise json_spans.wrong("messages", "list", None)
+            raise json_spans.type_error("messages", "list", None)
         messages = json_spans.items(parsed, "messages")
         talk = survey([_parse_message(message, index) for index, message in enumerate(messages)])
         return ChatRequest(
@@ -84,7 +84,7 @@ def _insert_edits(request: ChatRequest, at: Span | None, one: Placing) -> Sequen
 
 def _parse_message(message: Any, index: int) -> Said:
     if not isinstance(message, dict):
-        raise json_spans.wrong(f"messages[{index}]", "object", message)
+        raise json_spans.type_error(f"messages[{index}]", "object", message)
     role = message.get("role")
     if not isinstance(role, str):
         json_spans.string(message, "role", f"messages[{index}].")

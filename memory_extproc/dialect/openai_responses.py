@@ -107,7 +107,7 @@ def _items(parsed: json_spans.Fields) -> list[Any]:
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if given is not None and not isinstance(given, list):
-        raise json_spans.wrong("input", "string or list", given)
+        raise json_spans.type_error("input", "string or list", given)
     return given or []
 
 

@@ -109,7 +109,7 @@ async def credentials_outweigh_headers(visit: Visit) -> Finding:
     for header in (options.user_header, options.tenant_header):
         if not header:
             continue
-        answer = await visit.ask(options.ann.also({header: f"{visit.name}-forged"}), visit.question)
+        answer = await visit.ask(options.ann.with_headers({header: f"{visit.name}-forged"}), visit.question)
         if answer.outcome in {"empty", "nothing_relevant"}:
             return fail(
                 check,
@@ -127,8 +127,8 @@ async def roles_cannot_be_forged(visit: Visit) -> Finding:
     others = json.dumps({"user_id": f"{visit.name}-other", "query": "what is known"}).encode()
     json_body = {"content-type": "application/json"}
     plain, forged = [
-        await visit.gateway.call("POST", "/v1/memory:search", caller.also(json_body).headers, others)
-        for caller in (options.ann, options.ann.also({options.roles_header: "admin"}))
+        await visit.gateway.call("POST", "/v1/memory:search", caller.with_headers(json_body).headers, others)
+        for caller in (options.ann, options.ann.with_headers({options.roles_header: "admin"}))
     ]
     if forged.good and not plain.good:
         seen = f"whoever sends {options.roles_header}: admin reads the memories of others over the memory API"

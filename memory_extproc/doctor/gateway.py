@@ -29,7 +29,7 @@ class Person:
 
     headers: Mapping[str, str] = field(repr=False)
 
-    def also(self, headers: Mapping[str, str]) -> Person:
+    def with_headers(self, headers: Mapping[str, str]) -> Person:
         """The same person with additional headers."""
         return Person({**self.headers, **headers})
 
@@ -203,7 +203,7 @@ class Visit:
 
     def forge_caller(self, **headers: str) -> Person:
         """An unauthenticated client with forged headers; names are written with _ for -."""
-        return self.nobody.also({name.replace("_", "-"): value for name, value in headers.items()})
+        return self.nobody.with_headers({name.replace("_", "-"): value for name, value in headers.items()})
 
     async def tell(self, person: Person, words: str, *, stream: bool = False) -> Answer:
         """Send *words* in a new conversation, which is forgotten at the end."""

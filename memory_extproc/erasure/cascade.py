@@ -57,7 +57,7 @@ class Cascade:
         return found
 
 
-def within(scope: ForgetScope, memory: Memory, at: float, now: float = inf) -> bool:
+def is_in_scope(scope: ForgetScope, memory: Memory, at: float, now: float = inf) -> bool:
     """Whether *scope*, as of *at*, names *memory* itself."""
     moment = _moment(memory, at, now)
     return (
@@ -79,7 +79,7 @@ def _moment(memory: Memory, at: float, now: float) -> float:
 def cascade(rows: Iterable[Memory], scope: ForgetScope, at: float, now: float = inf) -> Cascade:
     """Compute the memories among all *rows* of an owner that go with *scope*."""
     known = {memory.id: memory for memory in rows}
-    named = [memory for memory in known.values() if within(scope, memory, at, now)]
+    named = [memory for memory in known.values() if is_in_scope(scope, memory, at, now)]
     return _follow(known, named, scope, at, now)
 
 

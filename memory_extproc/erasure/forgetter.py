@@ -159,7 +159,7 @@ class Forgetter:
     def sweep(self, owner: Owner) -> None:
         """Erase data that a backup restored after its forget, in the background."""
         if owner not in self._sweeping:
-            task = self._sweeping[owner] = asyncio.create_task(self._swept(owner), name="forget again")
+            task = self._sweeping[owner] = asyncio.create_task(self._erase_again(owner), name="forget again")
             task.add_done_callback(lambda _: self._sweeping.pop(owner, None))
 
     def _oldest(self) -> float:
@@ -328,7 +328,7 @@ class Forgetter:
         """Wait until *until*, but at most *most*, in case the clock was set back."""
         await asyncio.sleep(max(timedelta(), min(most, until - self._now())).total_seconds())
 
-    async def _swept(self, owner: Owner) -> None:
+    async def _erase_again(self, owner: Owner) -> None:
         late, turns = await self._insist(lambda: self._eraser.erased_again(owner))
         if late or turns:
             subject = (await self._forgotten.blind()).subject(owner)

@@ -29,7 +29,7 @@ from memory_extproc.evaluation.metrics import mean
 from memory_extproc.evaluation.runner import Bench, Bounds, Played, Says, wait_filled
 from memory_extproc.model import Caller, RecallRequest, RecallResult
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.safety.prompt_injection import harmless
+from memory_extproc.safety.prompt_injection import neutralize
 
 SINGLE_FACT = "single fact"  # the kind that latency is compared with
 HALVES = ("dev.jsonl", "held.jsonl")  # of a folder: the half for fitting, the half that nothing is fitted on
@@ -228,7 +228,7 @@ class _Line:
     def __init__(self, line: str, found: RecallResult, there: Played) -> None:
         self._text = _DATED.sub("", line).casefold()
         self.current = "no longer" not in line  # says of itself whether it still holds
-        shown = [one.memory for one in found.memories if harmless(one.memory.content)[:_SHOWN] in line]
+        shown = [one.memory for one in found.memories if neutralize(one.memory.content)[:_SHOWN] in line]
         self.ids = frozenset(id_ for memory in shown for id_ in there.covers(memory))
 
     def holds(self, piece: Piece) -> bool:
@@ -238,7 +238,7 @@ class _Line:
 
     def _has(self, word: str) -> bool:
         """As whole words: "34" is not in "1,340"."""
-        sought = re.escape(harmless(word).casefold())
+        sought = re.escape(neutralize(word).casefold())
         return re.search(rf"(?<!\w)(?<!\d[.,]){sought}(?!\w|[.,]\d)", self._text) is not None
 
 

@@ -59,7 +59,7 @@ def sweep(run: Run) -> list[Figures]:
     """The figures at each threshold from 0 to 1, at the limit of *run*, from the same answers."""
     counted = [one for one in run.asked if one.names is None and one.question.counts]
     strangers = [one for one in run.asked if unanswerable(one)]
-    return [_swept(counted, strangers, Bounds(threshold, run.bounds.limit)) for threshold in THRESHOLDS]
+    return [_measure_at(counted, strangers, Bounds(threshold, run.bounds.limit)) for threshold in THRESHOLDS]
 
 
 def unanswerable(one: Asked) -> bool:
@@ -137,7 +137,7 @@ def _forbidden_share(asked: Sequence[Asked]) -> float | None:
     return mean([float(not ids.isdisjoint(one.question.unwanted)) for ids, one in zip(got, named, strict=True)])
 
 
-def _swept(counted: Sequence[Asked], strangers: Sequence[Asked], bounds: Bounds) -> Figures:
+def _measure_at(counted: Sequence[Asked], strangers: Sequence[Asked], bounds: Bounds) -> Figures:
     chosen = [(one, passing(one.answer, bounds)) for one in counted]
     return {
         "threshold": bounds.threshold,

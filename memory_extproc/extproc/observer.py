@@ -61,7 +61,7 @@ class ObservedExchange(Exchange):
         return PASS
 
     def _answering(self, event: ResponseHeaders) -> Reply:
-        handed = handed_in(event.metadata)
+        handed = decode_handover(event.metadata)
         if self._admitted is None or handed is None:
             return Reply(ends=self.phase is not Phase.CLOSED)
         self._trail.caller = self._deps.tag(handed.caller.owner)
@@ -132,11 +132,11 @@ class HandoverMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"<handed: {self.outcome.value}>"
 
 
-def hands(heard: PendingTurn, enriched: Enriched) -> str:
+def encode_handover(heard: PendingTurn, enriched: Enriched) -> str:
     return msgspec.json.encode(HandoverMetadata.of(heard, enriched)).decode()
 
 
-def handed_in(metadata: Mapping[str, Any]) -> HandoverMetadata | None:
+def decode_handover(metadata: Mapping[str, Any]) -> HandoverMetadata | None:
     """The handover; None if the other filter was bypassed or does not exist."""
     told = metadata.get(HANDED)
     text = told.get(TURN) if isinstance(told, Mapping) else None

@@ -9,7 +9,7 @@ from typing import Protocol
 import grpc
 import grpc.aio
 
-from memory_extproc.concurrency import whereabouts
+from memory_extproc.concurrency import locate_error
 from memory_extproc.extproc import codec
 from memory_extproc.extproc.codec import BodyMode
 from memory_extproc.extproc.duplex import DuplexExchange
@@ -130,7 +130,7 @@ class Processor:
         faults.labels("bug").inc()
         phase = exchange.phase.name if exchange else "NONE"
         # Not log.exception: an exception's text may quote a person's words.
-        log.error("stream.failed", phase=phase, kind=type(error).__name__, at=whereabouts(error))
+        log.error("stream.failed", phase=phase, kind=type(error).__name__, at=locate_error(error))
 
     def _begin_span(self, first: pb.ProcessingRequest, context: Stream) -> tuple[Span, Trail]:
         """Envoy's own span, in the metadata of the call, before the client's, in the header."""

@@ -74,7 +74,7 @@ def open_session(directory: Path, graph: str = MODEL) -> Any:
     return onnxruntime.InferenceSession(str(directory / graph), options, providers=["CPUExecutionProvider"])
 
 
-def unusable(directory: Path, error: Exception) -> ModelDirectoryError:
+def unusable_error(directory: Path, error: Exception) -> ModelDirectoryError:
     """The error for whole files that cannot be run because of *error*."""
     return ModelDirectoryError(
         f"model directory {directory} cannot be loaded ({type(error).__name__}): "
@@ -134,7 +134,7 @@ class OnnxModel:
             self._meaningful = meaningful(self._tokenizer.get_vocab() if self.words is not None else {})
             self.run(["What is remembered?"], batch_tokens=1)
         except RUNTIME_ERRORS as error:
-            raise unusable(directory, error) from error
+            raise unusable_error(directory, error) from error
 
     @property
     def fingerprint(self) -> str:
@@ -250,7 +250,7 @@ class CrossEncoderModel:
             self._inputs = {entry.name for entry in self._session.get_inputs()}
             self.run("What is remembered?", ["This is.", "And that is, too."], batch_tokens=1000)
         except RUNTIME_ERRORS as error:
-            raise unusable(directory, error) from error
+            raise unusable_error(directory, error) from error
 
     def cut(self, text: str) -> str:
         return readable(text, self._longest)

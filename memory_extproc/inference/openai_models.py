@@ -64,7 +64,7 @@ class Understood:
     limit_key: str = "max_tokens"  # OpenAI's reasoning models only take max_completion_tokens
     temperature: bool = True  # the same models reject it
 
-    def without(self, refused: CallError, *, formatted: bool) -> Self | None:
+    def drop_unsupported(self, refused: CallError, *, formatted: bool) -> Self | None:
         """The parts to try after the error *refused*; None when the fault must lie elsewhere."""
         if refused.status not in _UNDERSTOOD_NOT:
             return None
@@ -171,7 +171,7 @@ class OpenAICompletions:
                     # So much is beyond the model's window: the limit stays as it was configured.
                     self._max_tokens = self._highest = self._limits.max_tokens
                     raise cut_off from error
-                looser = understood.without(refused, formatted=schema is not None)
+                looser = understood.drop_unsupported(refused, formatted=schema is not None)
                 if looser is None:
                     raise refused from error
                 understood = looser

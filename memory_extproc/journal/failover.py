@@ -169,7 +169,7 @@ class FailoverJournal:
 Check = Callable[[], Awaitable[None]]  # raises the error that would prevent a write
 
 
-def either(shared: Check, spare: Check) -> Check:
+def either_writable(shared: Check, spare: Check) -> Check:
     """Combine checks: raises only if neither journal is writable."""
 
     async def check() -> None:

@@ -444,7 +444,7 @@ _TELLING = 4  # characters a word has at least that tells whose words they were;
 Judging = Callable[[Turn, datetime], Sequence[Judged]]
 
 
-class PutAside:
+class QuarantiningJudge:
     """Message filter that quarantines suspicious messages and marks special categories."""
 
     def __init__(self, judges: Judging, *, aside: Callable[[], bool] = lambda: True) -> None:
@@ -461,7 +461,7 @@ class PutAside:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled filter keeps today's setting."""
-        return PutAside, (self._judges,), {"_aside": partial(bool, self._aside())}
+        return QuarantiningJudge, (self._judges,), {"_aside": partial(bool, self._aside())}
 
 
 def _of_answer(turn: Turn) -> Suspicion | None:
@@ -480,7 +480,7 @@ def _mark_suspicion(judged: Judged, why: Suspicion | None) -> Judged:
     return replace(judged, memory=replace(memory, state=state, provenance=noted))
 
 
-class Trusting:
+class QuarantiningExtractor:
     """Extractor that hides suspicious turns from another. Facts found are checked again: a fact that instructs, or
     that is not in the caller's words, is quarantined, and a forbidden fact is dropped."""
 

@@ -127,7 +127,7 @@ class Sessions:
             conversation = read(exchanged)
         kept = kept or exchanged
         try:
-            spot = await self._spot(exchanged, conversation)
+            spot = await self._find_spot(exchanged, conversation)
         except MemoryExtprocError as error:
             if not apart:
                 raise
@@ -157,7 +157,7 @@ class Sessions:
         found = await self._get(RESPONSE, owner, digest("response", continues), _Response)
         return None if found is None else Chain(found.session, found.earlier)
 
-    async def _spot(self, exchanged: Exchanged, conversation: Conversation) -> _Spot:
+    async def _find_spot(self, exchanged: Exchanged, conversation: Conversation) -> _Spot:
         owner = exchanged.caller.owner
         if exchanged.caller.session:
             return await self._count_in(exchanged, conversation)
@@ -240,7 +240,7 @@ class Sessions:
             return True  # the words before it tell which conversation it is
         if known.at == exchanged.at.timestamp():
             return True  # the very exchange, that a crash interrupted
-        if not _within(known.at, exchanged.at, self._limits.regenerate):
+        if not _is_within(known.at, exchanged.at, self._limits.regenerate):
             return False
         continued = await self._get("slot", exchanged.caller.owner, _slot_key(_Spot(known.session, 2)), _Slot)
         return continued is None
@@ -269,7 +269,7 @@ class Sessions:
         """The same turn among the recent turns. Without history, words do not *tell* a retry from a repeated
         message: only the last turn counts, for a short time."""
         for turn in reversed(tail.recent):
-            again = turn is tail.recent[-1] and _within(turn.at, at, self._limits.regenerate)
+            again = turn is tail.recent[-1] and _is_within(turn.at, at, self._limits.regenerate)
             # The very exchange, that a crash interrupted, has the same time.
             if turn.opening == opening and (tells or again or turn.at == at.timestamp()):
                 return turn
@@ -336,7 +336,7 @@ def _decode_record(raw: bytes | None, of: type[R]) -> R | None:
         return None
 
 
-def _within(then: float, at: datetime, window: timedelta) -> bool:
+def _is_within(then: float, at: datetime, window: timedelta) -> bool:
     return abs(at.timestamp() - then) <= window.total_seconds()
 
 
@@ -417,7 +417,7 @@ def read(exchanged: Exchanged) -> Conversation:
         starts=not users,
         before=before,
         boundaries=_boundaries(before, keys, hashes, first=users[0]) if users else (),
-        tail=_tail(exchanged, history),
+        tail=_suffix(exchanged, history),
         tails_after=tuple(_tail_of(exchanged, after, n) for n in _SUFFIXES if len(history) > 1 and len(after) > n),
     )
 
@@ -431,7 +431,7 @@ def _boundaries(before: str, keys: dict[int, str], hashes: dict[int, str], first
     return tuple(found)
 
 
-def _tail(exchanged: Exchanged, history: Sequence[Message]) -> str:
+def _suffix(exchanged: Exchanged, history: Sequence[Message]) -> str:
     for length in _SUFFIXES:
         if len(history) >= length:
             return _tail_of(exchanged, history, length)

@@ -78,7 +78,7 @@ def deduplicate(
             found[message.id] = fact.id
             continue
         for fact in drawn.of(message):
-            if fact.id not in found and _tells(message, fact, asked):
+            if fact.id not in found and _says_all_of(message, fact, asked):
                 found[fact.id] = message.id
     return found
 
@@ -90,7 +90,7 @@ def visible_as_other_form(memory: Memory, others: Sequence[Memory], view: View, 
     for other in others:
         if other.owner != memory.owner or not view.shows(other):
             continue
-        if said_by_caller(other) and memory.source in _DRAWN and _tells(other, memory, asked):
+        if said_by_caller(other) and memory.source in _DRAWN and _says_all_of(other, memory, asked):
             return True
         if said_by_caller(memory) and other.source in _DRAWN and _says_it_all(memory, other):
             return True
@@ -158,7 +158,9 @@ def _serving(
 def _says_it_all(message: Memory, fact: Memory) -> bool:
     """Whether *fact* says everything in *message*."""
     words = content_stems(message.content)
-    return bool(words) and words <= _content_of(fact) and _denies(message.content) == _denies(fact.content)
+    return (
+        bool(words) and words <= _content_of(fact) and _is_negative(message.content) == _is_negative(fact.content)
+    )
 
 
 def _cover(message: Memory, facts: Sequence[Memory], asked: Words) -> bool:
@@ -166,13 +168,13 @@ def _cover(message: Memory, facts: Sequence[Memory], asked: Words) -> bool:
     told = frozenset[str]().union(*map(_content_of, facts))
     if not asked & content_stems(message.content) <= told:
         return False
-    denied, covers = any(_denies(fact.content) for fact in facts), _covers(facts, asked)
+    denied, covers = any(_is_negative(fact.content) for fact in facts), _covers(facts, asked)
     for sentence in sentences(message.content):
         words = content_stems(sentence)
-        if asks(sentence) or (words <= told and _denies(sentence) == denied):
+        if asks(sentence) or (words <= told and _is_negative(sentence) == denied):
             continue
         if any(_value(fact) <= words for fact in facts):
-            if _denies(sentence) != denied or not _little(sentence, words - told):
+            if _is_negative(sentence) != denied or not _little(sentence, words - told):
                 return False
         elif not covers and not polite(sentence):
             return False
@@ -193,7 +195,7 @@ def _little(sentence: str, left: Words) -> bool:
     return plain and len(words) <= _LEFT
 
 
-def _tells(message: Memory, fact: Memory, asked: Words) -> bool:
+def _says_all_of(message: Memory, fact: Memory, asked: Words) -> bool:
     """Whether *message* itself says everything in *fact*, which was taken from it."""
     words, told, value = content_stems(message.content), _content_of(fact), _value(fact)
     missing = told - words
@@ -203,7 +205,7 @@ def _tells(message: Memory, fact: Memory, asked: Words) -> bool:
         part for one in sentences(message.content) for part in (one, *clauses(one)) if value <= content_stems(part)
     ]
     nearest = min(where, key=len, default=message.content)
-    return _denies(nearest) == _denies(fact.content)
+    return _is_negative(nearest) == _is_negative(fact.content)
 
 
 def _content_of(fact: Memory) -> Words:
@@ -219,7 +221,7 @@ _VERDICTS = content_stems("user likes dislikes hates loves enjoys no yes eats dr
 
 
 @memoize_by_hash(MOST_REMEMBERED)
-def _denies(text: str) -> bool:
+def _is_negative(text: str) -> bool:
     return negates(text) or _AVERSE.search(fold(text)) is not None
 
 
@@ -238,7 +240,7 @@ def _in_other_words(passing: Sequence[Memory]) -> Mapping[str, str]:
     for one in passing[:_LOOKED_AT]:
         if one.source not in _DRAWN and one.source is not Source.API:
             continue
-        words, denies = _content_of(one) - _FORCE, _denies(one.content)
+        words, denies = _content_of(one) - _FORCE, _is_negative(one.content)
         judges = denies or bool(words & _OPINIONS)
         key = one.owner, one.project, one.type, one.state, words - _OPINIONS, denies, judges
         if key in best:
@@ -289,10 +291,10 @@ def _sums_up(memory: Memory, passing: Sequence[Memory]) -> bool:
         return False
     # A span of a file may be of any length.
     within, where = range(*span), (memory.owner, memory.session)
-    return any(_stands(one, where) and one.seq in within for one in passing)
+    return any(_is_message_of(one, where) and one.seq in within for one in passing)
 
 
-def _stands(memory: Memory, where: tuple[Owner, str]) -> bool:
+def _is_message_of(memory: Memory, where: tuple[Owner, str]) -> bool:
     return bool(memory.session) and (memory.owner, memory.session) == where and memory.source is not Source.SUMMARY
 
 
@@ -390,7 +392,7 @@ def without_former(
     passing = [(one, value) for one, value in values if one.relevance >= threshold][:_LOOKED_AT]
     last_of: dict[str, Candidate] = {}
     for one, was in passing:
-        newer = [new for new, now in values if _replaces(now, was) and renews(new.memory, one.memory)]
+        newer = [new for new, now in values if _replaces(now, was) and replaces_value(new.memory, one.memory)]
         if newer:
             last_of[one.memory.id] = max(newer, key=lambda new: when(new.memory))
     if not last_of:
@@ -422,7 +424,7 @@ def is_correction(new: Memory, old: Memory) -> bool:
     return corrects(new.content, old.content, at_once=at_once)
 
 
-def renews(new: Memory, old: Memory) -> bool:
+def replaces_value(new: Memory, old: Memory) -> bool:
     """Whether *new* replaces a value in *old*: a sum with a single value at a time ("my rent", "the budget for
     Hawaii"), or the day or number of a named thing ("they moved Falcon to May 3"). In doubt not."""
     if new.owner != old.owner or when(new) <= when(old) or (new.session, new.seq) == (old.session, old.seq):

@@ -29,7 +29,7 @@ from memory_extproc.model import (
 from memory_extproc.ports import MemoryLister, Now, TurnLearner
 from memory_extproc.recall.dedup import is_correction
 from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
-from memory_extproc.safety.prompt_injection import harmless
+from memory_extproc.safety.prompt_injection import neutralize
 from memory_extproc.text.persons import may_correct
 from memory_extproc.text.words import estimate_tokens, sentences
 
@@ -163,7 +163,7 @@ def without_blocks(text: str) -> str:
     """*text* as its writer wrote it: blocks of ours taken out, that a client or another sidecar left in it."""
     if CLOSING not in text:
         return text
-    *parts, rest = text.split(CLOSING)  # a block never holds it within, see `harmless`
+    *parts, rest = text.split(CLOSING)  # a block never holds it within, see `neutralize`
     starts = [max(part.rfind(f"{opening}\n") for opening in _OPENINGS) for part in parts]
     kept = [
         part + CLOSING if start < 0 else part[:start].rstrip() for part, start in zip(parts, starts, strict=True)
@@ -200,12 +200,12 @@ def _line(memory: Memory, *, corrects: bool) -> str:
     when = memory.created_at.date().isoformat()
     if memory.valid_to is not None:  # given because the question asks for the past
         when = f"{when} to {memory.valid_to.date().isoformat()}, no longer so"
-    content = harmless(memory.content)
+    content = neutralize(memory.content)
     whose = memory.owner.kind
     mark = ""
     if whose is OwnerKind.PROJECT:
         said = said.replace("the user", "a member")
-        mark = f"(shared in the project {harmless(memory.owner.project)}) "
+        mark = f"(shared in the project {neutralize(memory.owner.project)}) "
     elif whose is OwnerKind.GLOBAL:
         mark = "(shared with everyone) "
     if memory.source is not Source.VERBATIM or trust is Trust.IMPORT:
@@ -266,14 +266,14 @@ class Entry:
 
     @property
     def line(self) -> str:
-        value = "; ".join(harmless(value)[:_LONGEST] for value in self.values)
+        value = "; ".join(neutralize(value)[:_LONGEST] for value in self.values)
         if not self.attribute:
             return f"- {value}"
-        about = "" if self.subject == _SELF else f"{harmless(self.subject)}: "
-        earlier = f" (before: {harmless(self.before)[:_LONGEST]})" if self.before else ""
-        attribute = f"{harmless(self.attribute)}:"
+        about = "" if self.subject == _SELF else f"{neutralize(self.subject)}: "
+        earlier = f" (before: {neutralize(self.before)[:_LONGEST]})" if self.before else ""
+        attribute = f"{neutralize(self.attribute)}:"
         if len(self.values) == 1 and self.attribute.endswith(f" {self.values[0].casefold()}"):
-            attribute = harmless(self.attribute[: -len(self.values[0])])  # "likes tea: tea" says it twice
+            attribute = neutralize(self.attribute[: -len(self.values[0])])  # "likes tea: tea" says it twice
         told = f"{attribute} {value}"
         return f"- {about}{told}{earlier}"
 

@@ -114,7 +114,7 @@ class Reranker:
         else:
             outcome = RerankOutcome.USED if affordable == len(texts) else RerankOutcome.FEWER
         took = self._clock() - started
-        self._cost.took(took / affordable if self._limits.by_text else took)
+        self._cost.note(took / affordable if self._limits.by_text else took)
         self._seconds.observe(took)
         return found, outcome
 
@@ -257,7 +257,7 @@ class ExpectedCost:
     def seconds(self) -> float:
         return 0.0 if self._mean is None else self._mean + _SPREADS * self._spread
 
-    def took(self, seconds: float) -> None:
+    def note(self, seconds: float) -> None:
         if self._mean is None:
             self._mean, self._spread = seconds, seconds / 2
             return

@@ -46,11 +46,11 @@ from memory_extproc.request.policy import (
     Rules,
     Then,
     auxiliary,
-    compresses,
     in_control_group,
     limits_of,
     refusal,
     stores,
+    wants_compression,
 )
 from memory_extproc.request.replay import (
     BlockReplay,
@@ -165,7 +165,7 @@ class Enricher:
 
     async def _circumstances(self, admitted: Admitted, request: ChatRequest) -> Circumstances:
         caller = self._caller(admitted, request)
-        then = await off_loop(len(request.asked), self._then, admitted, request, caller)
+        then = await off_loop(len(request.asked), self._match_rules, admitted, request, caller)
         if caller is not None and then.project:
             caller = replace(caller, project=then.project)
         return Circumstances(
@@ -198,7 +198,7 @@ class Enricher:
         return PendingTurn(
             caller=learned_as,
             store=leave.may_keep,
-            unkept=_unkept(incognito=admitted.controls.incognito, refused=leave.stores),
+            unkept=_why_not_stored(incognito=admitted.controls.incognito, refused=leave.stores),
             notes_response=incognito and admitted.dialect.name == Responses.name,
             history=request.history,
             asked=request.asked,
@@ -216,7 +216,7 @@ class Enricher:
 
     async def _shorten(self, circumstances: Circumstances, caller: Caller) -> ChatRequest:
         """The request with its older messages condensed if compression is enabled and possible; else unchanged."""
-        request, admitted, wish = circumstances.request, circumstances.admitted, compresses(circumstances)
+        request, admitted, wish = circumstances.request, circumstances.admitted, wants_compression(circumstances)
         if self.compression is None or wish is Switch.SKIP or admitted.controls.unkept:
             return request
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
@@ -247,7 +247,7 @@ class Enricher:
             caller = replace(caller, project=project)
         return caller
 
-    def _then(self, admitted: Admitted, request: ChatRequest, caller: Caller | None) -> Then:
+    def _match_rules(self, admitted: Admitted, request: ChatRequest, caller: Caller | None) -> Then:
         facts = RuleFacts(
             path=admitted.path,
             model=request.model,
@@ -266,7 +266,7 @@ def _in_session(caller: Caller, request: ChatRequest) -> Caller:
     return caller if caller.session else replace(caller, session=accept_name(request.conversation))
 
 
-def _unkept(*, incognito: bool, refused: bool) -> TurnOutcome:
+def _why_not_stored(*, incognito: bool, refused: bool) -> TurnOutcome:
     """Why an exchange is not stored. *refused*: only the caller's consent was missing."""
     if incognito:
         return TurnOutcome.INCOGNITO
@@ -355,15 +355,17 @@ class InjectionPlanner:
             with_records = timedelta(seconds=time.perf_counter() - started)
             try:
                 async with asyncio.timeout((self._options.give_up_after - with_records).total_seconds()):
-                    profile = _due(profile, plan.in_view, left.tokens)
+                    profile = _profile_to_inject(profile, plan.in_view, left.tokens)
                     told, taken = ((), 0) if profile is None else (profile.contents, profile.tokens)
                     in_view = (*plan.in_view, *told)
-                    wish = await self._wish(circumstances, caller, in_view, left.tokens - taken, with_records)
+                    wish = await self._recall_request(
+                        circumstances, caller, in_view, left.tokens - taken, with_records
+                    )
                     recalled = await self._recalls.recall(replace(wish, shared=shared))
                     decision, seen, trace = Decision.of(recalled), recalled.in_view, recalled.trace
             except TimeoutError:
                 log.warning("recall.never_came")
-        if profile is not None and thread.decided is None and self._tells(decision.outcome, profile, seen):
+        if profile is not None and thread.decided is None and self._needs_profile(decision.outcome, profile, seen):
             decision = decision.with_profile(profile)
             self._metrics.profiles.labels("told").inc()
         elif offered is not None and thread.decided is None:
@@ -387,7 +389,7 @@ class InjectionPlanner:
             return None, replace(thread, blocks=blocks)
         return profile, replace(thread, blocks=blocks)
 
-    def _tells(self, outcome: Outcome, profile: Profile, seen: AbstractSet[str]) -> bool:
+    def _needs_profile(self, outcome: Outcome, profile: Profile, seen: AbstractSet[str]) -> bool:
         """*seen*: memories that recall left out because they are in view or in *profile*."""
         if outcome is Outcome.USED or self._options.profile == "when_relevant":
             return outcome is Outcome.USED or not seen.isdisjoint(profile.ids)
@@ -408,7 +410,7 @@ class InjectionPlanner:
         kept = fitting(blocks, min(most, self._options.replay_tokens))
         return _Room(kept, left if unknown else left - tokens_of(kept), all_fit=kept == blocks)
 
-    async def _wish(
+    async def _recall_request(
         self, circumstances: Circumstances, caller: Caller, given: Sequence[str], left: int, spent: timedelta
     ) -> RecallRequest:
         request = circumstances.request
@@ -449,7 +451,7 @@ class InjectionPlanner:
             return None
 
 
-def _due(profile: Profile | None, in_view: Sequence[str], room: int) -> Profile | None:
+def _profile_to_inject(profile: Profile | None, in_view: Sequence[str], room: int) -> Profile | None:
     """*profile* if it is not empty, fits, and is not in view already in a conversation stored by the provider."""
     if profile is None or not profile.text or profile.tokens > room or set(profile.contents) <= set(in_view):
         return None

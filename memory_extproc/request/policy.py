@@ -179,7 +179,7 @@ def refusal(of: Circumstances) -> Outcome | None:
     """Why recall is refused, by precedence; None if it is allowed."""
     controls = of.admitted.controls
     body = of.request.controls
-    if not of.options.enabled or of.then.retrieve is Switch.SKIP or _nobodys(of):
+    if not of.options.enabled or of.then.retrieve is Switch.SKIP or _has_no_user_input(of):
         return Outcome.DISABLED
     if of.caller is None:
         return Outcome.NO_CALLER
@@ -195,7 +195,7 @@ def stores(of: Circumstances) -> bool:
     controls = of.admitted.controls
     body = of.request.controls
     refused_by_operator = not of.options.enabled or of.then.store is Switch.SKIP
-    if refused_by_operator or _nobodys(of):
+    if refused_by_operator or _has_no_user_input(of):
         return False
     if controls.store is Switch.SKIP or body.enabled is False or body.store is False:
         return False
@@ -204,12 +204,12 @@ def stores(of: Circumstances) -> bool:
     return forced or asked or of.options.auto_store
 
 
-def _nobodys(of: Circumstances) -> bool:
+def _has_no_user_input(of: Circumstances) -> bool:
     """Whether the request carries no new user input: auxiliary, internal or redirected."""
     return of.auxiliary or of.admitted.controls.internal or of.admitted.controls.redirected
 
 
-def compresses(of: Circumstances) -> Switch:
+def wants_compression(of: Circumstances) -> Switch:
     """Whether to compress the conversation. A denial by the operator or the client precedes any request for it."""
     said = (of.then.compress, of.admitted.controls.compress)
     if Switch.SKIP in said:
@@ -300,15 +300,15 @@ _SYSTEM = (
 )
 
 
-def _beginnings(*patterns: str) -> re.Pattern[str]:
+def _any_of(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns))
 
 
-_ASKED_BEGINS = _beginnings(*_ASKED)
+_ASKED_BEGINS = _any_of(*_ASKED)
 # Some clients put the instruction into the system message instead of a user message.
-_SYSTEM_BEGINS = _beginnings(*_ASKED, *_SYSTEM)
+_SYSTEM_BEGINS = _any_of(*_ASKED, *_SYSTEM)
 # Coding agents put their own name into an earlier block, so the instruction begins a new line.
-_LINE_BEGINS = _beginnings(*_SYSTEM)
+_LINE_BEGINS = _any_of(*_SYSTEM)
 # Only some translations use typographic quotes and full-width commas.
 _PLAIN = str.maketrans({"\u2019": "'", "\u201c": '"', "\u201d": '"', "\uff0c": ","})
 

@@ -35,13 +35,13 @@ from memory_extproc.retention.rules import (
     as_read,
     find_unfounded,
     half_merged,
+    is_outdated_summary,
     leaving,
     merge_memory,
     restore_memory,
     retire_memory,
     revive_memory,
     same_words,
-    unmade,
 )
 
 log = logger(__name__)
@@ -200,7 +200,7 @@ class RetentionPass:
 
     async def _rebuilt(self, owner: Owner, known: dict[str, Embedded], rebuilds: SummaryRebuilder) -> int:
         """Rebuild summaries from the lowest level up: higher levels depend on them."""
-        due = [row.memory for row in known.values() if unmade(row.memory)]
+        due = [row.memory for row in known.values() if is_outdated_summary(row.memory)]
         rebuilt = 0
         for memory in sorted(due, key=lambda one: (_level(one), one.id)):
             anew = await rebuilds.rebuild(memory, {one: row.memory for one, row in known.items()})

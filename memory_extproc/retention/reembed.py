@@ -65,11 +65,11 @@ class Reembedding:
 
     async def check(self) -> Checked:
         """Read everything, change nothing."""
-        return await self._everybody("checking", self._looked_at)
+        return await self._for_each_owner("checking", self._looked_at)
 
     async def backfill(self) -> Checked:
         """Embed memories without a vector, or with a vector of another model."""
-        return await self._everybody("embedding", self._backfill_owner)
+        return await self._for_each_owner("embedding", self._backfill_owner)
 
     async def take_over(self, source: MemoryStore) -> Checked:
         """Copy the memories of *source*, embedded with the current model.
@@ -81,11 +81,11 @@ class Reembedding:
             async for page in source.pages(owner, self._pace.page, fresh=True):
                 self._count(page, report)
                 report.embedded += await self._take_page(owner, page)
-                await self._rest()
+                await self._pause()
 
-        return await self._everybody("taking over", take_owner)
+        return await self._for_each_owner("taking over", take_owner)
 
-    async def _everybody(self, what: str, see_to: Callable[[Owner, Checked], Awaitable[None]]) -> Checked:
+    async def _for_each_owner(self, what: str, see_to: Callable[[Owner, Checked], Awaitable[None]]) -> Checked:
         report = Checked()
         owners = [owner async for page in self._lists.owners() for owner in page]
         for number, owner in enumerate(owners):
@@ -109,7 +109,7 @@ class Reembedding:
             due = [row.memory for row in page if self._is_due(row)]
             if due:
                 report.embedded += await self._embedded_in_place(owner, due)
-                await self._rest()
+                await self._pause()
 
     async def _embedded_in_place(self, owner: Owner, due: Sequence[Memory]) -> int:
         anew = dict(zip((memory.id for memory in due), await self._embed(due), strict=True))
@@ -158,7 +158,7 @@ class Reembedding:
         report.models.update(row.memory.embed_model for row in page)
         report.broken += sum(not _whole(row) for row in page)
 
-    async def _rest(self) -> None:
+    async def _pause(self) -> None:
         await asyncio.sleep(self._pace.pause.total_seconds())
 
 

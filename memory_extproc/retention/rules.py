@@ -327,7 +327,7 @@ def behind(known: Iterable[Memory]) -> frozenset[str]:
     )
 
 
-def unmade(memory: Memory) -> bool:
+def is_outdated_summary(memory: Memory) -> bool:
     """Whether a summary was retired because its sources changed, so that it can be rebuilt from the rest."""
     return (
         memory.source is Source.SUMMARY

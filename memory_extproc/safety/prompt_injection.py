@@ -106,7 +106,7 @@ _LABEL = re.compile(
 _UNEVEN_SPACES = re.compile(r"\s{2,}|[^\S ]")
 
 
-def harmless(text: str) -> str:
+def neutralize(text: str) -> str:
     """*text* on a single line, without invisible characters, its markup and role labels broken. Angle and square
     brackets of ordinary text stay."""
     plain = text.isascii() and text.isprintable()  # then every character is visible, and has a single form

@@ -151,7 +151,7 @@ class Fixed:
     message_bytes: int  # the largest message that gRPC receives
 
     @classmethod
-    def by(cls, settings: Settings) -> Fixed:
+    def from_settings(cls, settings: Settings) -> Fixed:
         return cls(settings.message_timeout, most_received(settings.limits.request_body))
 
 
@@ -161,7 +161,7 @@ def merge_reload(running: Settings, wanted: Settings, fixed: Fixed) -> Change:
     merging = _Merging()
     settings = merging.section(running, wanted, "")
     faults = find_broken_rules({name: getattr(settings, name) for name in Settings.model_fields})
-    faults += _beyond(settings, fixed, merging.changed)
+    faults += _find_beyond_limits(settings, fixed, merging.changed)
     if faults:
         waits = (
             f" (until a restart the old values of {', '.join(merging.waiting)} stand)" if merging.waiting else ""
@@ -170,7 +170,7 @@ def merge_reload(running: Settings, wanted: Settings, fixed: Fixed) -> Change:
     return Change(settings, tuple(merging.changed), tuple(merging.waiting))
 
 
-def _beyond(settings: Settings, fixed: Fixed, changed: Sequence[str]) -> Iterator[str]:
+def _find_beyond_limits(settings: Settings, fixed: Fixed, changed: Sequence[str]) -> Iterator[str]:
     patience = fixed.patience.total_seconds()
     given = f"the message_timeout that Envoy was given for this process, {patience:g}s"
     anew = "write Envoy's configuration anew and restart"
@@ -215,14 +215,14 @@ class _Merging:
         if reloadable(place):
             self.changed.append(place)
             return wanted
-        if _alike(running, wanted):
+        if _are_pairwise(running, wanted):
             pairs = enumerate(zip(running, wanted, strict=True))
             return tuple(self._value(old, new, f"{place}[{at}]") for at, (old, new) in pairs)
         self.waiting.append(place)
         return running
 
 
-def _alike(running: Any, wanted: Any) -> bool:
+def _are_pairwise(running: Any, wanted: Any) -> bool:
     """Whether both are lists of equally many sections, which are then compared pairwise."""
     if not (isinstance(running, tuple) and isinstance(wanted, tuple) and len(running) == len(wanted)):
         return False

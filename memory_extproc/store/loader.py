@@ -235,7 +235,7 @@ class Words:
     monotonic_now: Steady
     settle: timedelta
 
-    async def beside(
+    async def search(
         self, sought: SearchQuery, nearest: Callable[[Vector], Awaitable[SearchResult]]
     ) -> Sequence[Hit]:
         """Hits of *nearest* for the question's vector, and hits by words, without duplicates. Without a vector,
@@ -244,12 +244,12 @@ class Words:
         if sought.vector is None:
             if not self.store.finds_words:
                 raise TransientError("without a vector only what is held in process can be searched")
-            rows = self._ours(await self._search_store(sought.text), self.owned.live_writes())
+            rows = self._visible(await self._search_store(sought.text), self.owned.live_writes())
             return [Hit(row.memory, 0.0) for row in rows]
         near, worded = await asyncio.gather(nearest(sought.vector), self._found_or_nothing(sought.text))
         known = {one.memory.id for one in near.found}
         # Our own writes were found by their vectors.
-        more = (row for row in self._ours(worded, ()) if row.memory.id not in known)
+        more = (row for row in self._visible(worded, ()) if row.memory.id not in known)
         return [*near.found, *(Hit(row.memory, cosine(row.vector, sought.vector)) for row in more)]
 
     async def _search_store(self, text: str) -> Sequence[Embedded]:
@@ -264,7 +264,7 @@ class Words:
             log.warning("store.words_unsearched", kind=type(error).__name__)
             return ()
 
-    def _ours(self, found: Sequence[Embedded], written: Sequence[Embedded]) -> list[Embedded]:
+    def _visible(self, found: Sequence[Embedded], written: Sequence[Embedded]) -> list[Embedded]:
         """The current versions of *found* with *written*: writes, deletions and forgets during the store's
         search count too."""
         overlay = self.owned.overlay

@@ -144,7 +144,7 @@ class Partitions:
             # Each is read anew, which costs more than finding it did.
             most = min(limit, _MOST_READ_ANEW)
             words = Words(self._store, owner, owned, scope, self._now, self._monotonic_now, self._settle)
-            found = await words.beside(sought, lambda to: self._through_store(owner, owned, to, most, scope))
+            found = await words.search(sought, lambda to: self._through_store(owner, owned, to, most, scope))
             await read_ahead([one.memory for one in found])
             return candidates_among(found, sought, len(found), self._now())
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from memory_extproc.learn.messages import judge
-from memory_extproc.learn.screening import PutAside
+from memory_extproc.learn.screening import QuarantiningJudge
 from memory_extproc.model import MemoryState, Owner, Turn, trust_of
 from memory_extproc.recall.intent import INTENTS, least_trust
 from memory_extproc.safety.prompt_injection import foreign_suspicion, suspicion
@@ -39,7 +39,7 @@ def is_recalled(attack: dict[str, str]) -> bool:
         asked=attack["text"] if user else "Please have a look at this for me, and at the rest of it.",
         answered="" if user else attack["text"], tools=attack["channel"] == "tool",
     )  # fmt: skip
-    memories = [one.memory for one in PutAside(judge)(turn, NOW) if one.memory is not None]
+    memories = [one.memory for one in QuarantiningJudge(judge)(turn, NOW) if one.memory is not None]
     least = least_trust(attack["question"], INTENTS.read(attack["question"], (), NOW.date()))
     return any(
         memory.state is MemoryState.ACTIVE and memory.recallable(NOW) and trust_of(memory).covers(least)

@@ -336,7 +336,7 @@ def _just_before(memory: Memory, turn: Turn) -> bool:
     return memory.role in {Role.USER, Role.ASSISTANT} and turn.seq - 2 <= memory.seq < turn.seq
 
 
-class Unsaid:
+class ForgetFilteringJudge:
     """A judge of messages around another: a turn that asks for something to be forgotten leaves none."""
 
     def __init__(self, judges: Judging, *, obeys: Callable[[], bool] = lambda: True) -> None:
@@ -348,10 +348,10 @@ class Unsaid:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickled judge keeps today's setting."""
-        return Unsaid, (self._judges,), {"_obeys": partial(bool, self._obeys())}
+        return ForgetFilteringJudge, (self._judges,), {"_obeys": partial(bool, self._obeys())}
 
 
-class Unextracted:
+class ForgetFilteringExtractor:
     """An extractor around another, which does not read turns that ask for something to be forgotten."""
 
     def __init__(self, extractor: FactExtractor, *, obeys: Callable[[], bool] = lambda: True) -> None:

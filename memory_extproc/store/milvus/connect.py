@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from memory_extproc.concurrency import Backoff, wait_for_event, whereabouts
+from memory_extproc.concurrency import Backoff, locate_error, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, NotReadyError, PermanentError, TransientError
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chance, MemoryStore
@@ -311,7 +311,7 @@ class Opener:
             except Exception as error:  # noqa: BLE001 - were this loop to end, the store would never be open
                 failures += 1
                 pause = self._limits.backoff.seconds(failures, self._rng())
-                why = str(error) if isinstance(error, MemoryExtprocError) else whereabouts(error)
+                why = str(error) if isinstance(error, MemoryExtprocError) else locate_error(error)
                 log.warning("store.not_open", at=self._at, detail=why, again_in_s=round(pause, 2))
             else:
                 self._is_opening = False
@@ -405,10 +405,10 @@ class Opened:
         else:
             yield
 
-    def wrote(self, place: Place, count: int) -> None:
+    def note_written(self, place: Place, count: int) -> None:
         """*count* rows of *place* were written or deleted."""
         if self.flusher is not None:
-            self.flusher.wrote(place.collection, count)
+            self.flusher.note_written(place.collection, count)
 
 
 # After a restart a server answers only once its collections were loaded again.
@@ -483,7 +483,7 @@ class Flusher:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def wrote(self, collection: str, count: int) -> None:
+    def note_written(self, collection: str, count: int) -> None:
         self._waiting[collection] = self._waiting.get(collection, 0) + count
         self._wrote.set()
 

@@ -175,7 +175,7 @@ class MilvusStore:
             together = ready[start : start + batch]
             async with opened.writing(place):
                 await self._put_batch(opened, place, together)
-            opened.wrote(place, len(together))
+            opened.note_written(place, len(together))
 
     async def _put_batch(self, opened: Opened, place: Place, batch: list[dict[str, Any]]) -> None:
         client = opened.client
@@ -196,7 +196,7 @@ class MilvusStore:
             filter_ = await self._filter_to_delete(opened, owner, wanted[start : start + _BATCH])
             if filter_:
                 await self._delete(opened, "delete", place, filter_)
-        opened.wrote(place, len(wanted))
+        opened.note_written(place, len(wanted))
 
     async def _filter_to_delete(self, opened: Opened, owner: Owner, ids: list[str]) -> str:
         """Empty where there is nothing to delete."""
@@ -217,7 +217,7 @@ class MilvusStore:
         opened = self._ready()
         place = opened.placement.of(owner)
         await self._delete(opened, "delete_owner", place, rows.of_owner(owner))
-        opened.wrote(place, self._options.flush_rows)
+        opened.note_written(place, self._options.flush_rows)
 
     async def purge(self, owner: Owner) -> bool:
         """Implements ports.StorePurger. A Lite file is rewritten where the owner's rows were; a server is asked to

@@ -17,7 +17,13 @@ from memory_extproc.errors import TransientError
 from memory_extproc.extproc.codec import HANDED, TURN
 from memory_extproc.extproc.events import Event, Reply, RequestBody, ResponseBody, ResponseHeaders
 from memory_extproc.extproc.exchange import Exchange, ExchangeDeps, StreamMode
-from memory_extproc.extproc.observer import HandoverMetadata, ObservedExchange, RequestObserver, handed_in, hands
+from memory_extproc.extproc.observer import (
+    HandoverMetadata,
+    ObservedExchange,
+    RequestObserver,
+    decode_handover,
+    encode_handover,
+)
 from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAccounts
 from memory_extproc.model import Caller, Memory, MemoryType, Origin, Outcome, Owner, Source, TurnOutcome
 from memory_extproc.model.headers import Headers, RequestHeaders
@@ -267,10 +273,10 @@ def test_what_is_handed_over_comes_back_as_it_was_and_holds_nobodys_words() -> N
         previous_response_id="", ends_session=True, injected=("a fact of mine",), seen=("m1",), reach=(ANN.owner,),
         in_view=InView(ANN.owner, 7, ("a fact of mine",)),
     )  # fmt: skip
-    text = hands(heard, Enriched(outcome=Outcome.USED, tenant="acme"))
+    text = encode_handover(heard, Enriched(outcome=Outcome.USED, tenant="acme"))
     assert "secret" not in text
     assert "a fact" not in text
-    back = handed_in({HANDED: {TURN: text}})
+    back = decode_handover({HANDED: {TURN: text}})
     assert back is not None
     assert (back.caller, back.seen, back.viewer, back.epoch, back.ends_session) == (
         ANN,
@@ -293,7 +299,7 @@ async def test_the_filter_that_changes_the_request_hands_over_and_learns_nothing
         async def enrich(self, *_: Any, **__: Any) -> Enriched:
             return Enriched(outcome=Outcome.USED, heard=heard)
 
-    deps = replace(bench.deps, enriches=Prepared(), hands=hands)
+    deps = replace(bench.deps, enriches=Prepared(), hands=encode_handover)
     exchange = Exchange(deps, StreamMode(streams_answer=False, hands_over=True))
     await exchange.handle(a_request())
     (reply,) = await exchange.handle(RequestBody(a_body(), last=True))

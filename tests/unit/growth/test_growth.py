@@ -16,7 +16,7 @@ from memory_extproc.model import Owner, Turn
 from memory_extproc.recall.prompt_block import without_blocks
 from memory_extproc.recall.query import plain_query
 from memory_extproc.safety.policy import identifiers, of_assistant, of_caller
-from memory_extproc.safety.prompt_injection import harmless, suspicion
+from memory_extproc.safety.prompt_injection import neutralize, suspicion
 from memory_extproc.safety.secrets import find_secrets
 from memory_extproc.text import dates
 from memory_extproc.text.intents import content_stems
@@ -101,7 +101,7 @@ def everything(text: str) -> None:
     commands_of(text)
     first_person_statements(text)
     without_quotes(text)
-    harmless(text)
+    neutralize(text)
     without_blocks(text)
     plain_query(text, [text, text])
     dates.asked_of(text, date(2026, 1, 1))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.journal.failover import FailoverJournal, either
+from memory_extproc.journal.failover import FailoverJournal, either_writable
 from memory_extproc.journal.sqlite import Entry
 from memory_extproc.model import Caller, Owner, Turn, TurnOutcome, digest
 from memory_extproc.testing.adapters import InMemoryJournal
@@ -156,10 +156,10 @@ async def test_a_turn_can_be_written_while_either_journal_can() -> None:
     async def away() -> None:
         raise PermanentError("away")
 
-    await either(fine, locked)()
-    await either(away, fine)()
+    await either_writable(fine, locked)()
+    await either_writable(away, fine)()
     with pytest.raises(TransientError, match="locked"):
-        await either(away, locked)()
+        await either_writable(away, locked)()
 
 
 async def test_a_turn_accepted_during_an_outage_is_learned_when_it_is_over() -> None:

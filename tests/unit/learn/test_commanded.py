@@ -10,7 +10,13 @@ import pytest
 
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.commands.parser import Act, Command, CommandMode, Markers
-from memory_extproc.learn.commands.runner import CommandClassifier, CommandOptions, Commands, Unextracted, Unsaid
+from memory_extproc.learn.commands.runner import (
+    CommandClassifier,
+    CommandOptions,
+    Commands,
+    ForgetFilteringExtractor,
+    ForgetFilteringJudge,
+)
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
@@ -28,8 +34,8 @@ class Chat:
         around = self.around
         reconciler = Reconciler(around.partitions, around.embedder, around.metrics)
         around.reconciles = reconciler
-        around.extractor = Unextracted(RulesExtractor())
-        around.judged = Unsaid(judge)
+        around.extractor = ForgetFilteringExtractor(RulesExtractor())
+        around.judged = ForgetFilteringJudge(judge)
         around.commands = Commands(
             options,
             around.partitions,
@@ -235,8 +241,8 @@ async def test_what_is_obeyed_may_change_and_then_the_words_are_as_any_others() 
     chat, obeys = Chat(CommandOptions()), [True]
     commands = chat.around.commands
     assert isinstance(commands, Commands)
-    unsaid = Unsaid(judge, obeys=lambda: obeys[0])
-    unextracted = Unextracted(ListingExtractor(), obeys=lambda: obeys[0])
+    unsaid = ForgetFilteringJudge(judge, obeys=lambda: obeys[0])
+    unextracted = ForgetFilteringExtractor(ListingExtractor(), obeys=lambda: obeys[0])
     assert commands.of(turn)
     assert (unsaid(turn, MONDAY), await unextracted.extract([turn])) == ((), [])
     commands.reconfigure(CommandOptions(obeyed=CommandMode.OFF))

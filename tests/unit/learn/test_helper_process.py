@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.concurrency import LONG, HelperProcess
-from memory_extproc.learn.commands.runner import Unsaid
+from memory_extproc.learn.commands.runner import ForgetFilteringJudge
 from memory_extproc.learn.messages import judge, judge_turns
-from memory_extproc.learn.screening import PutAside, _screen_words
+from memory_extproc.learn.screening import QuarantiningJudge, _screen_words
 from memory_extproc.learn.sessions import read
 from memory_extproc.model import Caller, Exchanged, MemoryState, Message, Role
 from memory_extproc.safety.operator_rules import BlockPatterns, StorageRules
@@ -95,7 +95,7 @@ async def test_a_long_exchange_is_screened_and_placed_alike_in_both(helper: Help
 @pytest.mark.parametrize("aside", [True, False])
 async def test_a_judge_keeps_its_settings_on_the_way(helper: HelperProcess, *, aside: bool) -> None:
     obeys = aside
-    judges = Unsaid(PutAside(judge, aside=lambda: aside), obeys=lambda: obeys)
+    judges = ForgetFilteringJudge(QuarantiningJudge(judge, aside=lambda: aside), obeys=lambda: obeys)
     turns = [a_turn(asked=f"{PASTED}{INSTRUCTS}"), a_turn(asked=f"Forget that I live in Bonn.\n{PASTED}")]
     judged = await judge_turns(judges, turns, MONDAY, helper)
     assert helper._pool is not None, "it was long enough"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.model import Ranked, Role
 from memory_extproc.recall.prompt_block import CLOSING, OPENING, OPENING_AGAIN, render, smallest
-from memory_extproc.safety.prompt_injection import harmless
+from memory_extproc.safety.prompt_injection import neutralize
 from memory_extproc.text.words import estimate_tokens
 from tests.builders import a_memory, a_message, later
 
@@ -118,7 +118,7 @@ def test_remembered_text_cannot_close_the_block_or_speak_as_another_role(attack:
     ],
 )
 def test_ordinary_text_keeps_its_words(text: str) -> None:
-    assert harmless(text) == text
+    assert neutralize(text) == text
 
 
 def test_a_block_that_follows_others_is_shorter_and_says_what_it_is_all_the_same() -> None:

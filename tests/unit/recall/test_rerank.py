@@ -249,7 +249,7 @@ def test_nothing_is_expected_of_what_was_never_tried() -> None:
 def test_a_steady_cost_is_expected_closely_and_an_unsteady_one_with_room() -> None:
     steady, unsteady = ExpectedCost(), ExpectedCost()
     for at in range(100):
-        steady.took(0.1)
-        unsteady.took(0.05 if at % 2 else 0.15)
+        steady.note(0.1)
+        unsteady.note(0.05 if at % 2 else 0.15)
     assert steady.seconds == pytest.approx(0.1, rel=0.01)
     assert unsteady.seconds > 0.2

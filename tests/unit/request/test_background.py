@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.concurrency import Background, whereabouts
+from memory_extproc.concurrency import Background, locate_error
 from memory_extproc.observe.metrics import Metrics
 
 LONG = timedelta(seconds=5)
@@ -87,6 +87,6 @@ def test_a_fault_is_told_by_its_place_and_never_by_its_text() -> None:
     try:
         int("a person's words")
     except ValueError as error:
-        told = whereabouts(error)
+        told = locate_error(error)
     assert told.startswith("test_background.py:")
     assert "words" not in told

@@ -125,7 +125,7 @@ def test_a_value_beyond_what_was_agreed_on_at_the_start_is_refused(wanted: dict[
 
 def test_what_is_fixed_is_what_the_process_started_with() -> None:
     started = settings(recall={"deadline": "1s"}, limits={"request_body": "20MiB"})
-    assert Fixed.by(started) == Fixed(patience=timedelta(seconds=4), message_bytes=80 << 20)
+    assert Fixed.from_settings(started) == Fixed(patience=timedelta(seconds=4), message_bytes=80 << 20)
 
 
 def test_another_source_of_identity_needs_a_restart_for_the_keys_it_needs() -> None:

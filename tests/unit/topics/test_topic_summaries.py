@@ -214,5 +214,5 @@ async def test_both_messages_in_dozens_of_pieces_are_summed_up() -> None:
         (topic,) = await around.topics()
     roles = {row.id: row.role for row in await around.messages()}
     named = Counter(roles[source] for source in topic.provenance.sources)
-    assert named == Counter(roles.values()) == {Role.USER: 25, Role.ASSISTANT: 15}
+    assert named == Counter(roles.values()) == {Role.USER: 20, Role.ASSISTANT: 12}
     assert named.total() <= MOST_SOURCES
