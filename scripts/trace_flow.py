@@ -27,7 +27,9 @@ import structlog
 
 import memory_extproc
 from memory_extproc import app
+from memory_extproc.concurrency import utc_now
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
+from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import ForgetScope, Memory, Owner, Source
 from memory_extproc.settings import load
 
@@ -104,7 +106,11 @@ async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
     Of each the shortest of three, because work in the background can fall into any of them."""
     config = _write_configuration(models, scratch)
     rounds: list[dict[str, Flow]] = []
-    async with app.sidecar(load(config, {})) as running, grpc.aio.insecure_channel(running.ext_proc) as channel:
+    async with (
+        app.sidecar(load(config, {})) as running,
+        grpc.aio.insecure_channel(running.ext_proc) as channel,
+        SqliteJournal(scratch / "data" / "journal.db", now=utc_now) as journal,
+    ):
         process = channel.stream_stream(
             METHOD,
             request_serializer=pb.ProcessingRequest.SerializeToString,
@@ -135,7 +141,7 @@ async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
             return running.metrics.registry.get_sample_value("memory_extproc_store_up") == 1
 
         async def is_idle() -> bool:
-            return running.metrics.registry.get_sample_value("memory_extproc_journal_depth") == 0
+            return (await journal.depth()).turns == 0
 
         await wait_for(is_up, "the store is open")
         await send(exchange("My budget for the Hawaii trip is $10,000.", "Noted."))
