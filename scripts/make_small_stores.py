@@ -16,8 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memory_extproc.evaluation.datasets import Conversation, DatasetError, Question, Said, read_dataset
-from memory_extproc.evaluation.foreign import Names, reword
+from memory_extproc.evaluation.datasets import (
+    Conversation,
+    DatasetError,
+    Names,
+    Question,
+    Said,
+    read_dataset,
+    reword,
+)
 from memory_extproc.model import Role
 
 SEED = 3

@@ -29,8 +29,7 @@ from rich.console import Console
 from benchmarks import words
 from benchmarks.lines import LINE_LIMIT, ChildFailedError, child, end, tail
 from benchmarks.peers import report
-from memory_extproc.evaluation.datasets import Conversation, read_dataset
-from memory_extproc.evaluation.foreign import Names, foreign, reword
+from memory_extproc.evaluation.datasets import Conversation, Names, foreign, read_dataset, reword
 from memory_extproc.evaluation.runner import exchanges
 from memory_extproc.model import Owner, Role
 

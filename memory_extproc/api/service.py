@@ -17,8 +17,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from memory_extproc.api.audit import AuditLog, AuditRecord
-from memory_extproc.api.authentication import Credentials
-from memory_extproc.api.authorization import SHARED_HEADER, CallAdmission
+from memory_extproc.api.authentication import SHARED_HEADER, CallAdmission, Credentials
 from memory_extproc.api.call import Call, Operation, Reason, RefusedError, bad_request
 from memory_extproc.api.gen import memory_pb2
 from memory_extproc.api.principal import METHODS, Access, Principal

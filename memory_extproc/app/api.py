@@ -15,15 +15,16 @@ from memory_extproc.api.authentication import (
     ApiKey,
     ApiKeys,
     Authenticator,
+    CallAdmission,
     CredentialVerifier,
     Jwt,
     JwtClaims,
     Mtls,
+    NamesUser,
     NoProof,
     ProxyOptions,
     TrustedProxy,
 )
-from memory_extproc.api.authorization import CallAdmission, NamesUser
 from memory_extproc.api.call import Operation, Repeats
 from memory_extproc.api.decisions import DecisionCalls
 from memory_extproc.api.forget import ForgetCalls, VerifyingForgetter

@@ -12,7 +12,7 @@ from pathlib import Path
 from memory_extproc import __version__
 from memory_extproc.concurrency import HelperThread
 from memory_extproc.console.server import ConsoleOptions
-from memory_extproc.encryption.cipher import sealable
+from memory_extproc.encryption.keys import sealable
 from memory_extproc.extproc.processor import message_options
 from memory_extproc.extproc.server import ServerOptions, ServerTls
 from memory_extproc.learn.chunking import PIECE_TOKENS, ChunkLimits

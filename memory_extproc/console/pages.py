@@ -23,8 +23,7 @@ from aiohttp import web
 from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.struct_pb2 import ListValue
 
-from memory_extproc.api.authentication import Credentials
-from memory_extproc.api.authorization import SHARED_HEADER
+from memory_extproc.api.authentication import SHARED_HEADER, Credentials
 from memory_extproc.api.call import Reason, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Principal, Role

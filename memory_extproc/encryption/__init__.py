@@ -1,1 +1,1 @@
-"""Encryption at rest: texts are sealed before they reach store and journal, and unsealed when read."""
+"""Encryption at rest: `codecs` encrypt texts before they reach store and journal; `keys` has their keys."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from memory_extproc.encryption.cipher import (
+from memory_extproc.encryption.keys import (
     KeyDestroyedError,
     context_of,
     is_sealed,

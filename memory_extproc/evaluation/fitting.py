@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.errors import PermanentError
-from memory_extproc.evaluation.datasets import Dataset
-from memory_extproc.evaluation.foreign import Names
+from memory_extproc.evaluation.datasets import Dataset, Names
 from memory_extproc.evaluation.metrics import mean
 from memory_extproc.evaluation.runner import Bench
 from memory_extproc.evaluation.training import (

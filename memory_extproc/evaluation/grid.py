@@ -9,8 +9,7 @@ from datetime import timedelta
 from functools import reduce
 from typing import Any
 
-from memory_extproc.evaluation.datasets import Dataset
-from memory_extproc.evaluation.foreign import Names
+from memory_extproc.evaluation.datasets import Dataset, Names
 from memory_extproc.evaluation.metrics import covered_share, mean, sign_test, unanswerable
 from memory_extproc.evaluation.runner import (
     ASKED_AFTER,

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.evaluation.datasets import Category
-from memory_extproc.evaluation.foreign import Names
+from memory_extproc.evaluation.datasets import Category, Names
 from memory_extproc.evaluation.runner import Answer, Asked, Bounds, Run, System
 from memory_extproc.model import Memory
 from memory_extproc.ports import EmbeddingModel

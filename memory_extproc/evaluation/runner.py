@@ -16,8 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.evaluation.datasets import Conversation, Dataset, Noted, Question, Said
-from memory_extproc.evaluation.foreign import Names, foreign, reword
+from memory_extproc.evaluation.datasets import Conversation, Dataset, Names, Noted, Question, Said, foreign, reword
 from memory_extproc.index.features import CLOSELY
 from memory_extproc.index.owner_index import OwnerIndex
 from memory_extproc.learn.extract.extractor import FactExtractor

@@ -13,8 +13,7 @@ from typing import Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.evaluation.datasets import Conversation, Dataset, Question
-from memory_extproc.evaluation.foreign import Names, foreign, reword
+from memory_extproc.evaluation.datasets import Conversation, Dataset, Names, Question, foreign, reword
 from memory_extproc.evaluation.metrics import mean, positions, recall_at
 from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says, wait_filled
 from memory_extproc.index.features import CLOSELY

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf.struct_pb2 import Struct, Value
 
-from memory_extproc.extproc.events import (
+from memory_extproc.extproc.exchange import (
     PASS,
     Event,
     ExchangeMetadata,

@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from memory_extproc.extproc.events import (
+from memory_extproc.extproc.exchange import (
     PASS,
     Chunk,
     Event,
+    Exchange,
+    ExchangeDeps,
+    OutOfOrderError,
+    Phase,
     Reply,
     RequestBody,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
+    StreamMode,
 )
-from memory_extproc.extproc.exchange import Exchange, ExchangeDeps, OutOfOrderError, Phase, StreamMode
 from memory_extproc.model import Outcome
 from memory_extproc.model.headers import RequestHeaders
 

@@ -8,25 +8,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Protocol
+from typing import Any, Protocol
 
 from memory_extproc.concurrency import Background
 from memory_extproc.dialect.base import Answer
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.extproc.events import (
-    PASS,
-    Event,
-    ExchangeMetadata,
-    Reply,
-    RequestBody,
-    RequestTrailers,
-    ResponseBody,
-    ResponseHeaders,
-    ResponseTrailers,
-)
 from memory_extproc.extproc.response_capture import (
     BodyMemoryBudget,
     Capture,
@@ -34,8 +23,8 @@ from memory_extproc.extproc.response_capture import (
     capture,
     is_router_flagged,
 )
-from memory_extproc.model import Exchanged, Outcome, Owner, TurnOutcome
-from memory_extproc.model.headers import Headers, RequestHeaders
+from memory_extproc.model import Arm, Exchanged, Outcome, Owner, TurnOutcome
+from memory_extproc.model.headers import NOTHING, Headers, RequestHeaders
 from memory_extproc.observe.log import NO_TRACES, Traces, Trail, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import IncognitoMarker, Now, TurnLearner, TurnReceipts
@@ -43,6 +32,83 @@ from memory_extproc.recall.prompt_block import without_blocks
 from memory_extproc.request.admission import EXPLAIN, NO_DIALECT, Admission, Admitted, Declined
 from memory_extproc.request.body import Enriched, PendingTurn
 from memory_extproc.request.replay import InView
+
+# Envoy's events and our replies as plain values: the exchange knows no protobuf.
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    data: bytes = field(repr=False)
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrailers:
+    last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHeaders:
+    headers: Headers
+    last: bool
+    metadata: Mapping[str, Any] = field(default_factory=lambda: NOTHING, repr=False)  # as in RequestHeaders
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseBody:
+    data: bytes = field(repr=False)
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTrailers:
+    last: bool = True
+
+
+Event = RequestHeaders | RequestBody | RequestTrailers | ResponseHeaders | ResponseBody | ResponseTrailers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeMetadata:
+    """Dynamic metadata of an exchange for Envoy: for access logs, rate limits and bills. It holds neither caller
+    nor words."""
+
+    outcome: Outcome
+    count: int = 0  # memories that the upstream sees
+    tokens: int = 0  # estimated, of all that was added
+    took: timedelta = timedelta()  # delay of the request by memory, from the end of its body
+    arm: Arm = Arm.NONE
+    explanation: str = ""  # the ids of these memories, as the response header has them
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of a body that goes on, in FULL_DUPLEX_STREAMED."""
+
+    data: bytes = field(repr=False)
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Our answer to one event. The codec picks the message that answers the event's kind.
+
+    A replaced body's content-length is the codec's to set: Envoy answers 500 by itself when a BUFFERED body
+    and its content-length differ, so the two never travel apart."""
+
+    set_headers: tuple[tuple[str, str], ...] = ()
+    remove_headers: tuple[str, ...] = ()
+    body: bytes | None = field(default=None, repr=False)
+    chunk: Chunk | None = None
+    to: type[Event] | None = None  # type of the answered event, where it may differ from the current event
+    told: ExchangeMetadata | None = None
+    handed: str | None = field(default=None, repr=False)  # for the filter that watches (handover.py)
+    passed: bool = False  # tells a second memory filter of the route that the request has been seen to
+    ends: bool = False  # after this reply we end the stream: Envoy carries the exchange on alone
+
+
+PASS = Reply()
+
 
 log = logger(__name__)
 

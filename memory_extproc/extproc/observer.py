@@ -14,8 +14,7 @@ import msgspec
 from memory_extproc.concurrency import off_loop
 from memory_extproc.errors import BadBodyError, MemoryExtprocError
 from memory_extproc.extproc.codec import HANDED, TURN
-from memory_extproc.extproc.events import PASS, Reply, ResponseHeaders
-from memory_extproc.extproc.exchange import Exchange, ExchangeDeps, Phase, StreamMode
+from memory_extproc.extproc.exchange import PASS, Exchange, ExchangeDeps, Phase, Reply, ResponseHeaders, StreamMode
 from memory_extproc.extproc.response_capture import Capture
 from memory_extproc.model import Arm, Caller, Memory, Message, Origin, Outcome, Owner, TurnOutcome
 from memory_extproc.model.headers import RequestHeaders

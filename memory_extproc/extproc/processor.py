@@ -13,8 +13,17 @@ from memory_extproc.concurrency import locate_error
 from memory_extproc.extproc import codec
 from memory_extproc.extproc.codec import BodyMode
 from memory_extproc.extproc.duplex import DuplexExchange
-from memory_extproc.extproc.events import Event, ExchangeMetadata, Reply, ResponseBody
-from memory_extproc.extproc.exchange import Exchange, ExchangeDeps, OutOfOrderError, Phase, StreamMode
+from memory_extproc.extproc.exchange import (
+    Event,
+    Exchange,
+    ExchangeDeps,
+    ExchangeMetadata,
+    OutOfOrderError,
+    Phase,
+    Reply,
+    ResponseBody,
+    StreamMode,
+)
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 from memory_extproc.extproc.observer import ObservedExchange, RequestObserver
 from memory_extproc.extproc.response_capture import Capture

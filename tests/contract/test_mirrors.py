@@ -11,7 +11,7 @@ import pytest
 from memory_extproc.coordination.mirror import Copied, Kind, SqliteMirror, decode_copies, encode_copies, of_items
 from memory_extproc.model import LedgerJob
 from memory_extproc.ports import Mirror
-from memory_extproc.store.milvus.meta import MetaCollection
+from memory_extproc.store.milvus.store import MetaCollection
 from tests.fixtures.in_memory import InMemoryMirror
 from tests.fixtures.milvus_stores import milvus, milvus_lite, opened, options
 

@@ -18,9 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.encryption.cipher import sealable
 from memory_extproc.encryption.codecs import EncryptedStore
-from memory_extproc.encryption.keys import WrappedKeys
+from memory_extproc.encryption.keys import WrappedKeys, sealable
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import (
     Conditions,

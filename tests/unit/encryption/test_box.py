@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.encryption.cipher import (
+from memory_extproc.encryption.keys import (
     OVERHEAD,
     KeyDestroyedError,
     context_of,

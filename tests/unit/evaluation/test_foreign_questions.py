@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.evaluation.datasets import Conversation, Question
-from memory_extproc.evaluation.foreign import Names, foreign, reword
+from memory_extproc.evaluation.datasets import Conversation, Names, Question, foreign, reword
 
 SPEAKERS = ("Melanie", "Caroline")
 

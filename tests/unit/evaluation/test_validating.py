@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_extproc.evaluation.datasets import Dataset, read_dataset
-from memory_extproc.evaluation.foreign import Names
+from memory_extproc.evaluation.datasets import Dataset, Names, read_dataset
 from memory_extproc.evaluation.training import Gathered, ablation, cross_validate, examples_of, judged_by
 from tests.unit.evaluation.benches import gather_from
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines

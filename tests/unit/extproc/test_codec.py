@@ -9,7 +9,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from memory_extproc.extproc import codec
 from memory_extproc.extproc.codec import BodyMode
-from memory_extproc.extproc.events import (
+from memory_extproc.extproc.exchange import (
     Chunk,
     ExchangeMetadata,
     Reply,

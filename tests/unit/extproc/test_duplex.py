@@ -13,17 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_extproc.extproc.duplex import CHUNK
-from memory_extproc.extproc.events import (
+from memory_extproc.extproc.exchange import (
     Event,
     ExchangeMetadata,
+    OutOfOrderError,
+    Phase,
     Reply,
     RequestBody,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
+    StreamMode,
 )
-from memory_extproc.extproc.exchange import OutOfOrderError, Phase, StreamMode
 from memory_extproc.model import Outcome
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.body import Enriched

@@ -11,18 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.extproc.events import (
+from memory_extproc.extproc.exchange import (
     PASS,
+    TRANSITIONS,
     Event,
     ExchangeMetadata,
+    OutOfOrderError,
+    Phase,
     Reply,
     RequestBody,
     RequestTrailers,
     ResponseBody,
     ResponseHeaders,
     ResponseTrailers,
+    StreamMode,
 )
-from memory_extproc.extproc.exchange import TRANSITIONS, OutOfOrderError, Phase, StreamMode
 from memory_extproc.model import Arm, Caller, Origin, Outcome, Owner
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.admission import Admission, Declined

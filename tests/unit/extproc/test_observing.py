@@ -15,8 +15,16 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.concurrency import Background
 from memory_extproc.errors import TransientError
 from memory_extproc.extproc.codec import HANDED, TURN
-from memory_extproc.extproc.events import Event, Reply, RequestBody, ResponseBody, ResponseHeaders
-from memory_extproc.extproc.exchange import Exchange, ExchangeDeps, StreamMode
+from memory_extproc.extproc.exchange import (
+    Event,
+    Exchange,
+    ExchangeDeps,
+    Reply,
+    RequestBody,
+    ResponseBody,
+    ResponseHeaders,
+    StreamMode,
+)
 from memory_extproc.extproc.observer import (
     HandoverMetadata,
     ObservedExchange,
