@@ -66,6 +66,7 @@ from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.reload import secret_files
 from memory_extproc.store.partition import Partitions
+from memory_extproc.text.lazy_re import compile_all
 
 log = logger(__name__)
 # Bounds of the tasks that write decisions.
@@ -122,6 +123,7 @@ async def sidecar(
         wire = await open_wire(frame, kept, writing, reading.recaller, replays, background, decisions)
         serving = await _open_serving(frame, kept, writing, reading, wire, forgetter, decisions)
         reloading = await _reloading(live, source, metrics, stack)
+        background.start(asyncio.to_thread(compile_all))
         yield Sidecar(
             ext_proc=serving.ext_proc.address,
             api=serving.api.address,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.model import Memory, Role, Words
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.dates import Span, days_asked_for, days_named
 from memory_extproc.text.persons import about_caller
 from memory_extproc.text.words import MONTHS, fold, rarity, related_stems, terms, terms_in, tokens

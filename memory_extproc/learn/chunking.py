@@ -6,13 +6,13 @@ if the word alone exceeds a chunk, and never inside a grapheme cluster."""
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.words import sentence_ends
 
 CONTENT_BYTES = 8192  # of UTF-8: the length of the store's content field

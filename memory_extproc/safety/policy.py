@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from importlib.resources import files
 from memory_extproc.model import Exchanged, Role
 from memory_extproc.safety.operator_rules import BLOCKED, MASK_SECRETS, StorageRules, mask_placeholders
 from memory_extproc.safety.secrets import Masked, Span, mask_spans
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, sentence_ends
 
 # --- identifiers -------------------------------------------------------------------------------------

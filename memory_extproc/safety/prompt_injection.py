@@ -10,7 +10,6 @@ import base64
 import binascii
 import codecs
 import html
-import re
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.words import collapse_whitespace, memoize_by_hash, normalize, sentences
 
 # --- invisible ---------------------------------------------------------------------------------------

@@ -8,13 +8,14 @@ bounded, so the time is linear in the text."""
 from __future__ import annotations
 
 import math
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, NamedTuple
+
+from memory_extproc.text import lazy_re as re
 
 # --- spans -------------------------------------------------------------------------------------------
 # Stretches of text that are not kept as they are.

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from importlib.resources import files
 from typing import Any, Final
 
+from memory_extproc.text import lazy_re
 from memory_extproc.text.words import MOST_REMEMBERED, PHRASES, UNSPACED, fold, memoize_by_hash, strip_accents
+
+Compiles = Callable[[str], re.Pattern[str]]
 
 _READ = 1_000  # characters of a statement, which names its attribute early
 _LED_WITHIN = 4  # words, from a leading word to the word behind it
@@ -65,9 +68,9 @@ def plain_words(text: str) -> list[str]:
 class AttributeLexicon:
     """All attributes, found by the words of a text. Linear in the text."""
 
-    def __init__(self, sections: Mapping[str, Any]) -> None:
+    def __init__(self, sections: Mapping[str, Any], compiles: Compiles = re.compile) -> None:
         self.attributes = {
-            name: _parse_attribute(name, 1 << place, section)
+            name: _parse_attribute(name, 1 << place, section, compiles)
             for place, (name, section) in enumerate(sections.items())
         }
         self._told = _by_word((one.told, one.bit) for one in self.attributes.values() if not one.led)
@@ -177,7 +180,7 @@ def _by_word(several: Iterable[tuple[frozenset[str], int]]) -> dict[str, int]:
     return found
 
 
-def _parse_attribute(name: str, bit: int, section: Any) -> Attribute:
+def _parse_attribute(name: str, bit: int, section: Any, compiles: Compiles) -> Attribute:
     if not isinstance(section, Mapping):
         raise LexiconError(f"{name}: expected a section of keys")
     if unknown := sorted(set(section) - _KEYS):
@@ -190,16 +193,16 @@ def _parse_attribute(name: str, bit: int, section: Any) -> Attribute:
         name=name,
         bit=bit,
         group=str(section.get("group", "")),
-        shapes=any_of(section.get("shapes", ()), f"{name}.shapes"),
+        shapes=any_of(section.get("shapes", ()), f"{name}.shapes", compiles),
         others=bool(section.get("others", False)),
         distinct=bool(section.get("distinct", False)),
         single=bool(section.get("single", False)),
         asks=words("asks"),
         told=words("told"),
         led=words("led"),
-        asking=any_of(section.get("asking", ()), f"{name}.asking"),
-        fields=any_of([rf"\A{translate(glob)}" for glob in section.get("fields", ())], f"{name}.fields"),
-        tells=tuple(compile_pattern(one, f"{name}.tells") for one in section.get("tells", ())),
+        asking=any_of(section.get("asking", ()), f"{name}.asking", compiles),
+        fields=any_of([rf"\A{translate(glob)}" for glob in section.get("fields", ())], f"{name}.fields", compiles),
+        tells=tuple(compile_pattern(one, f"{name}.tells", compiles) for one in section.get("tells", ())),
     )
 
 
@@ -231,19 +234,17 @@ def _alternatives(group: str) -> list[str]:
     return found
 
 
-def compile_pattern(pattern: str, where: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str, where: str, compiles: Compiles = re.compile) -> re.Pattern[str]:
+    """LexiconError for a broken pattern, unless *compiles* puts that off."""
     try:
-        return re.compile(pattern)
+        return compiles(pattern)
     except re.error as error:
         raise LexiconError(f"{where}: {error}") from error
 
 
-def any_of(patterns: Sequence[str], where: str) -> re.Pattern[str] | None:
-    """A pattern for all of *patterns*; None if there are none. LexiconError for a broken pattern."""
-    try:
-        return re.compile("|".join(f"(?:{one})" for one in patterns)) if patterns else None
-    except re.error as error:
-        raise LexiconError(f"{where}: {error}") from error
+def any_of(patterns: Sequence[str], where: str, compiles: Compiles = re.compile) -> re.Pattern[str] | None:
+    """A pattern for all of *patterns*; None if there are none. Errors as with `compile_pattern`."""
+    return compile_pattern("|".join(f"(?:{one})" for one in patterns), where, compiles) if patterns else None
 
 
 def read_lexicon(name: str) -> Mapping[str, Any]:
@@ -251,4 +252,4 @@ def read_lexicon(name: str) -> Mapping[str, Any]:
     return tomllib.loads((files(__package__) / name).read_text(encoding="utf-8"))
 
 
-ATTRIBUTES = AttributeLexicon(read_lexicon("attributes.toml"))
+ATTRIBUTES = AttributeLexicon(read_lexicon("attributes.toml"), lazy_re.compile)

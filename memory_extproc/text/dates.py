@@ -5,11 +5,11 @@ ISO dates, and the months' names in English, German, French, Spanish, Italian, P
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from datetime import date, timedelta
 from itertools import islice
 
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.attributes import plain_words
 from memory_extproc.text.words import PHRASES, fold
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.words import (
     MOST_REMEMBERED,
     PHRASES,

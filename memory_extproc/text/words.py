@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import tomllib
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 import snowballstemmer
+
+from memory_extproc.text import lazy_re as re
 
 # Scripts written without spaces between words; a run of such a script is a single token.
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"

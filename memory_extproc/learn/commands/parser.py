@@ -7,7 +7,6 @@ is doubtful: rules do nothing, and a model may decide."""
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from memory_extproc.model import Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, sentences, terms
 
 _MOST = 8  # commands per message

@@ -7,7 +7,6 @@ the time is linear in the sentence.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Flag, auto
@@ -15,6 +14,7 @@ from importlib.resources import files
 from itertools import chain
 from typing import Any
 
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.words import fold
 
 

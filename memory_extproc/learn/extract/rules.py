@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -36,6 +35,7 @@ from memory_extproc.learn.extract.statements import (
 )
 from memory_extproc.learn.extract.verbs import agree_in_number, conjugate, refuse, tell_of_them, third_person
 from memory_extproc.model import MemoryType, Source, Turn
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.persons import Kind, kinds
 from memory_extproc.text.words import MONTHS, content_words, fold, lexicon_of, sentences, tokens
 

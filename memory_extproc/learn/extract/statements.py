@@ -5,7 +5,6 @@ remembered all the same."""
 
 from __future__ import annotations
 
-import re
 from calendar import monthrange
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
@@ -27,6 +26,7 @@ from memory_extproc.learn.extract.clauses import (
     write_out,
 )
 from memory_extproc.learn.extract.verbs import base_of
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
 from memory_extproc.text.words import collapse_whitespace, fold, sentences, tokens

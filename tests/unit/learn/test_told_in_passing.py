@@ -429,7 +429,7 @@ def test_no_rule_makes_a_fact_with_two_verbs_in_a_row_or_without_a_value(rule: d
         suppress_health_check=list(HealthCheck),
         database=None,
     )
-    @given(st.from_regex(pattern, fullmatch=True))
+    @given(st.from_regex(re.compile(pattern.pattern, pattern.flags), fullmatch=True))
     def check(said: str) -> None:
         found = EXTRACTOR._of_turn(a_turn(said[:300]), [], None)
         assert all(is_sound(fact) for fact in found)
