@@ -50,14 +50,14 @@ _BY_NAME = (
 )
 _CONNECTORS = rf"(?:{_GRAMMAR['connectors']})"
 _ADVERB = rf"(?:(?:{_GRAMMAR['adverbs']})[\s,]+)"
-_FRONT = r"(?:(?:in|at|on|during|after|before)\s+(?:[\w-]+\s+){1,3}(?=(?:i|we)\b))"
+_FRONT = r"(?:(?:in|at|on|during|after|before|this|next|these)\s+(?:[\w-]+\s+){1,3}(?=(?:i|we)\b))"
 _CLAUSE = re.compile(
     rf"(?:\s*,|\s+(?:and|but|while))\s+(?={_BY_NAME})|\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?{_ADVERB}?(?={_FRONT}?(?:{_SUBJECTS}|{_PRONOUNS})|\u6211)"
     rf"|\s+{_CONNECTORS}\s+{_ADVERB}?(?={_FRONT}?(?:{_SUBJECTS}|{_PRONOUNS}))|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*|\s*;\s*"
     rf"|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)"
     r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)(?<!\sjust)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
-    rf"|\s*,\s+(?=(?:it's|it\s+is|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"
+    rf"|\s*,\s+(?=(?:it's|it\s+(?:is|[a-z]+s)|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"
     rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']})\b)",
     re.IGNORECASE,
 )
@@ -82,6 +82,15 @@ _FRONTED = re.compile(
 )
 _HEDGED = re.compile(
     rf"^(?P<who>(?:i|we)(?:'m|'ve|'re|\s+am|\s+are|\s+have)?|my\s+{_RELATIVE}(?:\s+is|\s+has)?)\s+{_ADVERB}+",
+    re.IGNORECASE,
+)
+# "since I moved to Cork I haven't ...": two clauses without a comma
+_SINCE = re.compile(
+    r"^(?:since|now\s+that|because)\s+(?:i|we)\s+[^,;]{3,50}?(?=\s(?:i|we)(?:'\w+)?\s)", re.IGNORECASE
+)
+# "I'd love to learn the banjo" is a plan, "I'd like to know" is none
+_WOULD_LIKE = re.compile(
+    rf"^(?:i|we)(?:'d|\s+would)\s+(?:really\s+)?(?:like|love)\s+(?=to\s+(?:{LISTS['words']['aims']}))",
     re.IGNORECASE,
 )
 _THE_ONE = re.compile(r"^i(?:'m|\s+am)\s+the\s+one\s+(?:who|that)(?:'s)?\s+", re.IGNORECASE)
@@ -163,7 +172,8 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
     replaced by a person of *people*; *people* gains the persons named here."""
     found: list[str] = []
     people = people if people is not None else People()
-    for clause in _CLAUSE.split(_WHO_IS.sub(r"\g<one>, he ", _APPOSED.sub(r"\1, I'm ", sentence))):
+    sentence = _SINCE.sub(r"\g<0>,", _WHO_IS.sub(r"\g<one>, he ", _APPOSED.sub(r"\1, I'm ", sentence)))
+    for clause in _CLAUSE.split(sentence):
         bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
         if _PRONOUN.match(bare):
             bare = people.put_for_pronoun(bare)
@@ -262,6 +272,9 @@ class People:
         """*clause* with the person that its pronoun means; empty where it means no known person."""
         pronoun = _PRONOUN.match(clause)
         said = pronoun[0].lower() if pronoun is not None else ""
+        if said in _MEANT.values() and (mine := _IS_RELATED.match(clause)) is not None:
+            _, found, name = self._latest.get(said, "").partition(BY_NAME)
+            return f"{mine['who']} is {name}" if found else ""
         person = self._latest.get(_MEANT.get(said, said), "")
         if said == "they":
             return (
@@ -296,13 +309,16 @@ class People:
         return sentence
 
 
+# "Moira had her hip done. She's my wife."
+_IS_RELATED = re.compile(rf"(?:he|she)(?:'s|\s+is)\s+(?P<who>(?:my|our)\s+{_RELATIVE})$", re.IGNORECASE)
 _MEANT = {"his": "he", "il": "he", "her": "she", "elle": "she", "ella": "she", "their": "they"}
 _PLURAL = frozenset(LISTS["plural"].split("|"))
 _PRONOUN_IS = re.compile(
     r"^(?:he|she|il|elle|ella)\b(?:(?P<has>'s(?=\s(?:got|been|had|[a-z]+ed)\b))|(?P<is>'s))?", re.IGNORECASE
 )
 _IT = re.compile(
-    r"^it(?:'s|\s+is)\s+(?=(?:about\s+|only\s+|around\s+)?\d|(?:on|in|at|from|for|near)\s)", re.IGNORECASE
+    r"^it(?:'s|\s+is)\s+(?=(?:about\s+|only\s+|around\s+)?\d|(?:on|in|at|from|for|near)\s|an?\s+(?:[a-z]+\s+)?(?-i:[A-Z\d]))",
+    re.IGNORECASE,
 )
 _OWN_THING = re.compile(
     rf"\b(?:(?:my|our)\s+(?:[\w-]+\s+){{0,3}}?|(?:i|we)(?:'ve)?\s+(?:have|got|bought|rent|own|drive|booked)\s+(?:an?\s+)(?:[\w-]+\s+){{0,2}}?)"
@@ -319,7 +335,7 @@ _SOMEBODY = re.compile(
 )
 # A name that a pronoun may mean.
 _NAMED_ALONE = re.compile(
-    rf"(?:(?:^|[,;] )(?P<first>{_NAMES})(?= (?:from|is|was|has|can|and (?:i|me)\b|[a-z]{{2,}}s\b))"
+    rf"(?:(?:^|[,;] )(?P<first>{_NAMES})(?= (?:from|is|was|has|had|got|can|and (?:i|me)\b|[a-z]{{2,}}s\b))"
     rf"|\b(?:me and|and|with|met|know|colleague|client|this is|is) (?P<name>{_NAMES})(?=[,.]? |$))"
 )
 _ABOUT_A_PERSON = re.compile(
@@ -338,7 +354,7 @@ def _unfold(clause: str) -> str:
     fronted = _FRONTED.match(bare)
     if fronted is not None:
         bare = f"{fronted['rest']} {fronted['when'][0].lower()}{fronted['when'][1:]}"
-    bare = _HEDGED.sub(r"\g<who> ", _THE_ONE.sub("I ", bare))
+    bare = _HEDGED.sub(r"\g<who> ", _THE_ONE.sub("I ", _WOULD_LIKE.sub("I want ", bare)))
     return _with_dropped_subject(bare)
 
 
@@ -562,7 +578,7 @@ _ASIDES = [
     for entry in LISTS["aside"]
 ]
 _MAY_STAND_ASIDE = re.compile(
-    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|sign|that\s+the|i'm|i've)\b",
+    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|sign|tell|let|say|that\s+the|i'm|i've)\b",
     re.IGNORECASE,
 )
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)

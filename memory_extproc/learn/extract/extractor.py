@@ -65,7 +65,10 @@ _TWO_VERBS = re.compile(
 
 
 # "hates it" says nothing without the sentence before it
-_ONLY_POINTS = re.compile(r"(?:\w{1,20}+ )?(?:it|them|him|that|this|these|those|both|one)", re.IGNORECASE)
+_ONLY_POINTS = re.compile(
+    r"(?:\w{1,20}+ )?(?:it|them|him|that|this|these|those|both|one)|i|we|you|he|she|they|who|which|there|here",
+    re.IGNORECASE,
+)
 
 
 _WITHOUT_OBJECT = (" is allergic", " are allergic", " is intolerant", " are intolerant")

@@ -155,10 +155,10 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
             continue
         found.extend(asides(sentence))
         if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."
-            written = read_participle(read_profile(sentence))
-            found.extend(_split_statements(people.name_relations(join_enclosed(written)), people))
+            written = join_enclosed(read_participle(read_profile(sentence)))
+            found.extend(_split_statements(people.name_relations(written), people))
         of_others = is_of_others(sentence)
-        people.note(sentence)
+        people.note(join_enclosed(sentence))
     return list(dict.fromkeys(found))
 
 
@@ -192,7 +192,7 @@ _AMENDS = re.compile(
     r"(?:please\s+)?(?:always|never)\s+[a-z]|.{3,120}\s(?:always|everywhere|by\s+default|from\s+now\s+on|every\s+time)\b"
     r"|(?:change|move|push|set|switch|bump|update|raise|lower|increase|reduce)\s+(?:it|that|this)\s+(?:(?:back|forward|up|down)\s+)?to\s"
     r"|make\s+(?:it|that)\s+[^a-z]|(?:full\s+|first\s+)?name(?:'s|\s+is)\s"
-    rf"|(?:i|we)\s+(?:really\s+)?(?:want|hope|plan)\s+{LISTS['words']['aims']}"
+    rf"|(?:i|we)(?:\s+(?:really\s+)?(?:want|hope|plan)|(?:'d|\s+would)\s+(?:like|love))\s+{LISTS['words']['aims']}"
 )
 
 

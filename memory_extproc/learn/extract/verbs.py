@@ -9,6 +9,8 @@ from memory_extproc.learn.extract.clauses import LISTS
 _IRREGULAR = {"have": "has", "go": "goes", "do": "does", "am": "is", "are": "is", "'m": "is", "teach": "teaches",
               "coach": "coaches", "watch": "watches", "can": "can", "can't": "can't", "don't": "doesn't",
               "cannot": "can't"}  # fmt: skip
+_OFTEN = frozenset(["always", "often", "sometimes", "never", "seldom", "also", "just", "still", "only", "even"])
+_LIKE_ADVERBS = frozenset(["fly", "apply", "reply", "supply", "rely", "comply", "multiply", "bully", "rally"])
 _PAST_FORMS = frozenset(LISTS["past_forms"].split())
 
 
@@ -16,6 +18,8 @@ def third_person(phrase: str) -> str:
     """*phrase* with its first verb in the third person: "wake up at 5" is "wakes up at 5"."""
     verb, space, rest = phrase.partition(" ")
     lower = verb.lower()
+    if lower in _OFTEN or (lower.endswith("ly") and lower not in _LIKE_ADVERBS):
+        return verb + space + third_person(rest)
     if lower in _IRREGULAR:
         verb = _IRREGULAR[lower]
     elif (lower.endswith("ed") and lower != "need") or lower in _PAST_FORMS:
