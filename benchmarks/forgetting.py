@@ -38,9 +38,10 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.partition import Partitions
 
 MEMORIES, OTHERS, DIMENSION = 10_000, 2_000, 384
 ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")

@@ -51,7 +51,8 @@ from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
 from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.reflection import ReflectionLimits, Reflections, SubjectRules, Subjects
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.text.words import estimate_tokens
 from memory_extproc.topics.state import Sayings

@@ -24,9 +24,10 @@ from benchmarks.rows import a_memory
 from memory_extproc.model import Embedded, Matrix, Owner, Scope
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination
 
 DIMENSION = 384

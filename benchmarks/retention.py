@@ -26,9 +26,10 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.merge import components
 from memory_extproc.retention.passes import PassReport, RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.rules import RetentionRules, leaving
+from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.models import CannedEmbedder
 
 DIMENSION, DISTANCE = 384, 0.08

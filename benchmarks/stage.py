@@ -34,7 +34,8 @@ from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel
 from memory_extproc.settings import load
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 
 SIZES = {1_000: 3.0, 10_000: 5.0}  # memories → the most that recall may cost, in embeddings of the query

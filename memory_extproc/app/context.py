@@ -27,8 +27,8 @@ from memory_extproc.request.decisions import DecisionLimits
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.settings.reload import Change, Fixed, merge_reload
+from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import Layout, MilvusOptions
-from memory_extproc.store.partition import PartitionLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

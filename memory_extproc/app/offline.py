@@ -52,9 +52,10 @@ from memory_extproc.retention.reflection import SubjectConsolidator, ThemeReflec
 from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.settings import Settings
 from memory_extproc.store.archive import Head, Row, read_head, read_rows, writing
+from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.rows import readable, to_embedded
 from memory_extproc.store.milvus.store import MilvusStore
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.partition import Partitions
 
 if TYPE_CHECKING:
     from memory_extproc.coordination.redis import RedisLedger

@@ -36,8 +36,9 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
+from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.store import MilvusStore
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.topics.tracker import Topics
 

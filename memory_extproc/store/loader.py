@@ -24,11 +24,13 @@ _WAITING = 16  # times as many as run
 
 
 @dataclass(frozen=True, slots=True)
-class FillLimits:
-    bytes: int  # per owner; larger owners are not resident
-    page: int  # rows per read of the store
-    at_once: int  # concurrent fills; up to 16 times as many wait
-    retry: timedelta  # after a failed fill
+class PartitionLimits:
+    bytes: int = 256 * 1024 * 1024  # of all partitions together; unstored rows may exceed it
+    page: int = 500  # rows asked of the store at once
+    fills: int = 4  # running at the same time; up to 16 times as many wait
+    patience: timedelta = timedelta(milliseconds=40)  # a cold owner's request waits this long for its fill
+    settle: timedelta = timedelta(seconds=10)  # then a store's read shows all writes acknowledged before
+    retry: timedelta = timedelta(seconds=1)  # after a failed fill
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +47,7 @@ class PartitionLoader:
         store: MemoryStore,
         coordination: Coordination,
         roster: PartitionCache,
-        limits: FillLimits,
+        limits: PartitionLimits,
         metrics: Metrics,
         *,
         monotonic_now: Steady,
@@ -53,10 +55,10 @@ class PartitionLoader:
         self._store, self._coordination, self._roster = store, coordination, roster
         self._limits, self._metrics, self._monotonic_now = limits, metrics, monotonic_now
         self._fills: dict[Owner, Fill] = {}
-        self._slots = asyncio.Semaphore(limits.at_once)
+        self._slots = asyncio.Semaphore(limits.fills)
 
-    def reconfigure(self, limits: FillLimits) -> None:
-        """Apply new limits; `at_once` keeps its first value."""
+    def reconfigure(self, limits: PartitionLimits) -> None:
+        """Apply new limits; `fills` keeps its first value."""
         self._limits = limits
 
     async def end(self) -> None:
@@ -76,7 +78,7 @@ class PartitionLoader:
         if running is not None:
             return running
         waits = owned.not_before is not None and self._monotonic_now() < owned.not_before
-        if owned.too_large or waits or len(self._fills) >= self._limits.at_once * _WAITING:
+        if owned.too_large or waits or len(self._fills) >= self._limits.fills * _WAITING:
             return None
         published = asyncio.Event()
         task = asyncio.create_task(self._fill(owner, published), name="partition fill")

@@ -36,7 +36,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, ComingVector, Coordination, MemoryStore, Now, Steady, TombstoneReader
-from memory_extproc.store.loader import FillLimits, PartitionLoader, Words, held_rows, read_ahead, stored_rows
+from memory_extproc.store.loader import PartitionLimits, PartitionLoader, Words, held_rows, read_ahead, stored_rows
 from memory_extproc.store.overlay import OwnerOverlay, PartitionCache
 from memory_extproc.store.resident import LexicalScan, candidates_among, nearest_of, newest, order, select_stored
 
@@ -44,16 +44,6 @@ from memory_extproc.store.resident import LexicalScan, candidates_among, nearest
 _MOST_COVERED = 200
 _MOST_READ_ANEW = 100  # candidates of the store's own search; about 0.1 ms each
 _LISTS_WAIT = 250  # times as long as recall for a fill: a second read of the store beside it slows both
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLimits:
-    bytes: int = 256 * 1024 * 1024  # of all partitions together; unstored rows may exceed it
-    page: int = 500  # rows asked of the store at once
-    fills: int = 4  # running at the same time; up to 16 times as many wait
-    patience: timedelta = timedelta(milliseconds=40)  # a cold owner's request waits this long for its fill
-    settle: timedelta = timedelta(seconds=10)  # then a store's read shows all writes acknowledged before
-    retry: timedelta = timedelta(seconds=1)  # after a failed fill
 
 
 class Partitions:
@@ -84,14 +74,14 @@ class Partitions:
             limits.bytes, lambda: self._settle, metrics, monotonic_now=self._monotonic_now
         )
         self._fills = PartitionLoader(
-            store, coordination, self._roster, _of_fills(limits), metrics, monotonic_now=self._monotonic_now
+            store, coordination, self._roster, limits, metrics, monotonic_now=self._monotonic_now
         )
 
     def reconfigure(self, limits: PartitionLimits) -> None:
         """Apply new limits. A lower bound takes effect when a partition is next used."""
         self._limits = limits
         self._roster.most = limits.bytes
-        self._fills.reconfigure(_of_fills(limits))
+        self._fills.reconfigure(limits)
 
     async def __aenter__(self) -> Self:
         return self
@@ -421,10 +411,6 @@ class Partitions:
     @property
     def _settle(self) -> timedelta:
         return self._limits.settle if self._store.lags else timedelta(0)
-
-
-def _of_fills(limits: PartitionLimits) -> FillLimits:
-    return FillLimits(bytes=limits.bytes, page=limits.page, at_once=limits.fills, retry=limits.retry)
 
 
 # An owner's partition as the object of a single caller.

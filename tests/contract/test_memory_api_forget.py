@@ -23,7 +23,8 @@ from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.model import Consent, Embedded, ForgetScope, Memory, Owner
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryLedger
 from tests.builders import ANN, BOB, OTHER_ANN, a_memory
 from tests.fixtures.memory_api import KEY, ApiStand, violations_of

@@ -20,9 +20,10 @@ from memory_extproc.erasure.tombstones import TombstoneFilteringStore, Tombstone
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Embedded, ForgetScope, Matrix, Memory, MemoryState, Owner, Scope
 from memory_extproc.retention.reembed import Checked, Pace, Reembedding
+from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryLedger
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import MONDAY, a_memory, later

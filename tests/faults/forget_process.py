@@ -33,9 +33,10 @@ from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, TurnOutcome
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB
 from tests.fixtures.waiting import until

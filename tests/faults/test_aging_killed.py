@@ -33,7 +33,8 @@ from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, W
 from memory_extproc.retention.reflection import ReflectionLimits, Reflections, ThemeRules
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from memory_extproc.topics.state import Sayings

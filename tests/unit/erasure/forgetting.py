@@ -18,7 +18,8 @@ from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import ComingMemories
 from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner, WaitingPlace
 from memory_extproc.ports import Ledger, Replicas
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryJournal, InMemoryLedger
 from tests.builders import ANN
 from tests.unit.learn.learning import ListingExtractor, Surroundings, until

@@ -38,7 +38,8 @@ from memory_extproc.model import (
     WaitingPlace,
     message_id_of,
 )
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryJournal, InMemoryLedger, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, a_turn

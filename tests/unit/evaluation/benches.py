@@ -16,7 +16,7 @@ from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.weights import packaged_weights
-from memory_extproc.store.partition import PartitionLimits
+from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.text.persons import about_caller
 

@@ -23,7 +23,7 @@ from memory_extproc.evaluation.runner import Bounds, play
 from memory_extproc.learn.messages import judge
 from memory_extproc.model import Outcome, Ranked, RecallResult
 from memory_extproc.recall.prompt_block import render
-from memory_extproc.store.partition import PartitionLimits
+from memory_extproc.store.loader import PartitionLimits
 from tests.unit.evaluation.benches import a_bench
 
 AT = "2026-03-02T09:00:00Z"

@@ -23,7 +23,8 @@ from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal, MemoryWriter
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, MONDAY

@@ -42,7 +42,8 @@ from memory_extproc.model import (
     digest,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later

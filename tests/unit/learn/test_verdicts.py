@@ -30,7 +30,8 @@ from memory_extproc.model import (
     digest,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from tests.builders import ANN, MONDAY, a_memory, a_turn, later, memories_of

@@ -33,7 +33,8 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.portability.importer import Exporter, ExportLimits, Importer, ImportLimits
 from memory_extproc.portability.records import line_of, record_of
 from memory_extproc.ports import Exported, JournalEntry
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later

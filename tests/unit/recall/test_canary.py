@@ -16,7 +16,8 @@ from memory_extproc.model import Memory, Outcome, Owner, OwnerKind, Ranked, Reca
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.canary import KNOWN, OWNER, STALE, Canary, CanaryLimits
 from memory_extproc.request.identity import accept_name
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.fixtures.sidecar import NOON

@@ -39,7 +39,8 @@ from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.rerank import Reranker, RerankLimits
 from memory_extproc.recall.topic_context import Ongoing, ThreadLimits, Threads
 from memory_extproc.recall.weights import packaged_weights
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.store.resident import ResidentRows
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder

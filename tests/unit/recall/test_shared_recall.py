@@ -33,7 +33,8 @@ from memory_extproc.recall.candidate import Verdict
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.weights import packaged_weights
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.text.persons import about_caller

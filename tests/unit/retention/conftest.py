@@ -6,7 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import Clock, later

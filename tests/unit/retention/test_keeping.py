@@ -15,7 +15,8 @@ from memory_extproc.erasure.cascade import cascade
 from memory_extproc.model import Embedded, ForgetScope, MemoryState, MemoryType, Owner, Scope, Source
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.rules import Reason
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, Clock, a_memory, later

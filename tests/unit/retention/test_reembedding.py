@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.model import Embedded, Matrix, Memory, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.reembed import Pace, Reembedding
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.builders import ANN, BOB, MONDAY, a_memory, later

@@ -18,7 +18,8 @@ from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owne
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
 from memory_extproc.retention.reflection import ReflectionLimits, Reflections, ThemeRules
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from tests.builders import ANN, a_memory, later

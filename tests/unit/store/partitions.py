@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.model import Embedded, Owner, Scope, SearchResult, Vector
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from tests.builders import ANN, Clock, a_memory
 

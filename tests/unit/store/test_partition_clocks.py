@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TransientError
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from tests.builders import ANN, Clock
 from tests.unit.store.partitions import Setting, a_row, a_setting, search
 

@@ -11,7 +11,8 @@ from memory_extproc.concurrency import Backoff
 from memory_extproc.learn.messages import format_origin
 from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest, message_id_of
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.partition import PartitionLimits, Partitions
+from memory_extproc.store.loader import PartitionLimits
+from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.topics.state import Sayings
