@@ -4,6 +4,7 @@
   stand in for a subject (what, one, those, nobody): at most 12 in a thousand words;
 - names: no function is called by a bare participle (`told`, `held`);
 - sliver: a module below 100 lines whose only importer is in its own package belongs into that importer;
+- file: a module that a docstring or comment names (`dialect/base.py`) exists;
 - size: no module has more than 700 lines.
 """
 
@@ -44,6 +45,8 @@ _PARTICIPLE = re.compile(
     r"^_*(?:[a-z]+ed|told|held|given|heard|kept|made|said|found|left|sent|shown|known|taken|gone|drawn|done|sought"
     r"|meant|lost|hidden|broken|chosen|written|begun)$"
 )
+# A module of this project, not of a library that is named with its package.
+_FILE = re.compile(r"(?<![\w/.-])(?!milvus_lite/)(?:[a-z_]+/){0,2}[a-z_0-9]+\.py\b")
 _SKIP_PARTS = {"gen"}
 
 
@@ -112,6 +115,16 @@ def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     )
 
 
+def check_files_named(path: str, source: str, known: frozenset[str]) -> list[Finding]:
+    """*known*: the names of all Python files of the repository, without their directories."""
+    return [
+        Finding(path, line, "file", f"{named} does not exist")
+        for line, text in prose(source)
+        for named in _FILE.findall(text)
+        if named.rpartition("/")[2] not in known
+    ]
+
+
 def check_size(path: str, source: str) -> list[Finding]:
     lines = source.count("\n")
     return [Finding(path, lines, "size", f"{lines} lines")] if lines > MAX_LINES else []
@@ -154,9 +167,13 @@ def slivers(files: list[Path]) -> list[Finding]:
 
 def check_all(files: list[Path]) -> list[Finding]:
     findings = slivers(files)
+    known = frozenset(
+        path.name for folder in (PACKAGE, "scripts", "tests") for path in (ROOT / folder).rglob("*.py")
+    )
     for path in files:
         name, source = str(path.relative_to(ROOT)), path.read_text()
         findings += check_prose(name, source) + check_names(name, source) + check_size(name, source)
+        findings += check_files_named(name, source, known)
     return findings
 
 

@@ -1,6 +1,6 @@
 """Copies of the Redis data that must survive its loss: forget marks, unfinished forgets, consent changes.
 
-In a SQLite file of the data directory; store/meta.py keeps them in Milvus. Exclude them from backups,
+In a SQLite file of the data directory; store/milvus/store.py keeps them in Milvus. Exclude them from backups,
 like the ledger."""
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from memory_extproc.request.admission import METADATA, PASSED
 
 # Envoy's key for the results of `request_attributes` (xds.route_name and its like).
 ATTRIBUTES = "envoy.filters.http.ext_proc"
-HANDED, TURN = "memory_learning", "turn"  # metadata from one filter to the observing filter: handover.py
+HANDED, TURN = "memory_learning", "turn"  # metadata from one filter to the observing filter: see observer.py
 
 
 class BodyMode(IntEnum):

@@ -102,7 +102,7 @@ class Reply:
     chunk: Chunk | None = None
     to: type[Event] | None = None  # type of the answered event, where it may differ from the current event
     told: ExchangeMetadata | None = None
-    handed: str | None = field(default=None, repr=False)  # for the filter that watches (handover.py)
+    handed: str | None = field(default=None, repr=False)  # for the observing filter: see observer.py
     passed: bool = False  # tells a second memory filter of the route that the request has been seen to
     ends: bool = False  # after this reply we end the stream: Envoy carries the exchange on alone
 

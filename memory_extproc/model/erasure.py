@@ -138,25 +138,24 @@ class RecordKind:
 
 
 _KINDS = (
-    RecordKind(
-        "head", holds_text=False, deferred=True
-    ),  # learn/sessions.py, these six: hashes and places of conversations
+    # learn/sessions.py, these six: hashes and places of conversations
+    RecordKind("head", holds_text=False, deferred=True),
     RecordKind("slot", holds_text=False),
     RecordKind("opening", holds_text=False, deferred=True),
     RecordKind("tail", holds_text=False),
     RecordKind("turn", holds_text=False, deferred=True),
     RecordKind("response", holds_text=True, deferred=True),  # and the user's last texts
-    RecordKind("incognito", holds_text=False),  # learn/incognito.py
-    RecordKind("given", holds_text=True, deferred=True),  # wire/replays.py: blocks of memories
+    RecordKind("incognito", holds_text=False),  # learn/screening.py
+    RecordKind("given", holds_text=True, deferred=True),  # request/replay.py: blocks of memories
     RecordKind("given_response", holds_text=True, deferred=True),
-    RecordKind("compressed", holds_text=True, deferred=True),  # wire/compression.py: a conversation, condensed
+    RecordKind("compressed", holds_text=True, deferred=True),  # request/compression.py: a conversation, condensed
     RecordKind("topics", holds_text=False),  # topics/state.py: ids and places of turns
     RecordKind("retention", holds_text=False),  # retention: that an owner was seen to, ids of facts
-    RecordKind("forget_plan", holds_text=False),  # erasure/plans.py: ids
+    RecordKind("forget_plan", holds_text=False),  # erasure/forgetter.py: ids
     RecordKind("console_link", holds_text=False),  # console/sessions.py: that a link was followed
     RecordKind("decision", holds_text=True, deferred=True),  # request/decisions.py: ids of memories
     RecordKind("turn_of", holds_text=False, deferred=True),  # request/decisions.py: outcome of a request's turn
-    RecordKind("api", holds_text=False),  # api/repeats.py: a hash of the call, ids and words of ours
+    RecordKind("api", holds_text=False),  # api/call.py: a hash of the call, ids and words of ours
 )
 RECORD_KINDS: Mapping[str, RecordKind] = {kind.name: kind for kind in _KINDS}
 TEXT_KINDS = tuple(kind.name for kind in _KINDS if kind.holds_text)

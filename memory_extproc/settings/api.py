@@ -85,7 +85,7 @@ class CertificateSection(Section):
     roles: tuple[Role, ...] = Field((Role.USER,), min_length=1, description="roles of the certificate's owner")
 
     def holder(self) -> CertificateHolder:
-        """As api/authenticate.py takes it."""
+        """The holder of the certificate, for api/authentication.py."""
         return CertificateHolder(name=self.name, tenant=self.tenant, user=self.user, roles=frozenset(self.roles))
 
 

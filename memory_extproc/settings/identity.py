@@ -111,7 +111,7 @@ class IdentitySection(Section):
     )
 
     def options(self, hash_key: bytes | None) -> IdentityOptions:
-        """As wire/identity.py takes it; *hash_key* replaces user ids by keyed hashes."""
+        """The options of request/identity.py; *hash_key* replaces user ids by keyed hashes."""
         jwt = self.jwt
         return IdentityOptions(
             user_header=self.user_header,
@@ -170,7 +170,7 @@ class Scopes(Section):
     )
 
     def sharing(self) -> Sharing:
-        """As wire/sharing.py takes it."""
+        """The sharing of memories, for request/admission.py."""
         return Sharing(
             projects=self.project.recall,
             learns=self.project.learn,

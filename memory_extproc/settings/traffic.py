@@ -354,7 +354,7 @@ class RuleSection(Section):
     then: RuleThen = Field(description="effects; only those of the first matching rule apply")
 
     def rule(self) -> Rule:
-        """As wire/rules.py takes it."""
+        """The rule, for request/policy.py."""
         # Field by field under the same names: a field of a single side is an error at the first rule.
         signals = Signals(**dict(self.then.signals))
         return Rule(When(**dict(self.when)), Then(**{**dict(self.then), "signals": signals}))

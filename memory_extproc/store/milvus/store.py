@@ -1,4 +1,4 @@
-"""The MemoryStore over Milvus, a server or a Lite file in this process; placement.py has the two layouts."""
+"""The MemoryStore over Milvus, a server or a Lite file in this process; `rows` has the two layouts."""
 
 from __future__ import annotations
 

@@ -41,6 +41,12 @@ def test_a_property_may_be_an_adjective() -> None:
     assert check_style.check_names(PATH, "class A:\n    @property\n    def closed(self): ...\n") == []
 
 
+def test_a_module_that_a_comment_names_and_that_is_gone_is_found() -> None:
+    source = "# See dialect/base.py, and settle/gone.py.\n"
+    [finding] = check_style.check_files_named(PATH, source, frozenset({"base.py"}))
+    assert finding.text == "settle/gone.py does not exist"
+
+
 def test_a_file_above_the_limit_is_found() -> None:
     assert check_style.check_size(PATH, "x = 1\n" * (check_style.MAX_LINES + 1))
     assert check_style.check_size(PATH, "x = 1\n" * check_style.MAX_LINES) == []
