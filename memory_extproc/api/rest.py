@@ -209,9 +209,9 @@ class RestApi:
             await response.prepare(request)
             try:
                 for answer in first:
-                    await response.write(_line(answer))
+                    await response.write(json_line(answer))
                 async for answer in answers:
-                    await response.write(_line(answer))
+                    await response.write(json_line(answer))
             except RefusedError as refused:
                 log.warning("api.stream_broken", method=method, reason=refused.reason)
                 if request.transport is not None:
@@ -383,7 +383,8 @@ def shorten_id(memory_id: str) -> str:
     return memory_id[:SHORT_ID] if _WHOLE_ID.fullmatch(memory_id) else memory_id
 
 
-def _line(message: Message) -> bytes:
+def json_line(message: Message) -> bytes:
+    """*message* as a line of JSON."""
     return json.dumps(to_json(message, verbose=True), ensure_ascii=False).encode() + b"\n"
 
 

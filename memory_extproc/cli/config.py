@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 import yaml
@@ -17,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from memory_extproc.cli.output import show_json
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 from memory_extproc.inference.model_files import ModelDirectoryError, Precision, find_directory, read_manifest
 from memory_extproc.observe import log
@@ -63,10 +63,10 @@ def check(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
         except ConfigurationError as error:
             if not as_json:
                 raise
-            _print_json({"ok": False, "faults": list(error.faults), "notices": []})
+            show_json({"ok": False, "faults": list(error.faults), "notices": []})
             raise typer.Exit(2) from error
     if as_json:
-        _print_json({"ok": True, "faults": [], "notices": list(notices)})
+        show_json({"ok": True, "faults": [], "notices": list(notices)})
         return
     console = Console(highlight=False, soft_wrap=True)
     console.print("the configuration is sound", style="bold green")
@@ -113,7 +113,7 @@ def show(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     with faults_to_exit():
         effective = dump_effective(load(file_of(config), os.environ))
     if as_json:
-        _print_json(effective)
+        show_json(effective)
     else:
         typer.echo(yaml.safe_dump(effective, sort_keys=False, allow_unicode=True), nl=False)
 
@@ -121,7 +121,7 @@ def show(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of the configuration, for editors and charts."""
-    _print_json(Settings.model_json_schema(by_alias=True))
+    show_json(Settings.model_json_schema(by_alias=True))
 
 
 @app.command()
@@ -167,10 +167,6 @@ def import_(
         Console(stderr=True, highlight=False, soft_wrap=True).print(Text(fault, style="bold red"))
     if imported.lost or faults:
         raise typer.Exit(1)
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 # Errors that end a command: exit 2 for wrong use and configuration, 1 for failures; no traceback for errors that

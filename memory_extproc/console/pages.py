@@ -27,7 +27,7 @@ from memory_extproc.api.authentication import SHARED_HEADER, Credentials
 from memory_extproc.api.call import Reason, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Principal, Role
-from memory_extproc.api.rest import NO_STORE, STATUSES, shorten_id, to_json
+from memory_extproc.api.rest import NO_STORE, STATUSES, json_line, shorten_id, to_json
 from memory_extproc.api.service import MemoryService
 from memory_extproc.console.server import present_credentials
 from memory_extproc.console.sessions import (
@@ -483,9 +483,9 @@ class Pages:
             response = _download_stream("memories.jsonl")
             await response.prepare(visit.request)
             if first is not None:
-                await response.write(_line(first))
+                await response.write(json_line(first))
             async for answer in answers:
-                await response.write(_line(answer))
+                await response.write(json_line(answer))
         await response.write_eof()
         return response
 
@@ -613,10 +613,6 @@ def _set_day(into: Any, day: str) -> None:
     except ValueError:
         message = "a day such as 2026-03-02"
         raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, Reason.BAD_REQUEST, message) from None
-
-
-def _line(message: Any) -> bytes:
-    return json.dumps(to_json(message, verbose=True), ensure_ascii=False).encode() + b"\n"
 
 
 def _texts_in(value: object) -> list[str]:

@@ -86,7 +86,7 @@ class Closing:
         if not summary.text:
             return False
         row = topic_row(self._key_of(owner, read), thread, group, said, summary)
-        vector = await self._middle([text for one in said for text in one.beginnings])
+        vector = await embed_middle(self._embedder, [text for one in said for text in one.beginnings])
         await checks()
         rows = [row for one in said for row in one.rows]
         await self._check_unchanged(owner, rows)
@@ -130,7 +130,7 @@ class Closing:
                     ratio=one.ratio,
                     version=one.by,
                 )
-                made.append(Embedded(row, await self._middle([one.text])))
+                made.append(Embedded(row, await embed_middle(self._embedder, [one.text])))
             sources = [(memory_id,) for memory_id in ids]
         await checks()
         read_rows = [row for one in kept for row in one.rows]
@@ -164,15 +164,16 @@ class Closing:
             if now is None or now.state is not MemoryState.ACTIVE or now.content != row.content:
                 raise TransientError("what was summed up changed while we worked")
 
-    async def _middle(self, texts: Sequence[str]) -> Vector:
-        """Mean vector of the messages, independent of the summary's words."""
-        vectors = await self._embedder.embed(texts)
-        middle = unit(np.sum(vectors, axis=0))
-        # Opposite vectors have no middle; a store takes no vector of nothing.
-        return middle if np.isclose(np.linalg.norm(middle), 1.0, atol=1e-3) else vectors[0]
-
     def _key_of(self, owner: Owner, read: float) -> Written:
         return Written(owner, read, self._embedder.fingerprint, self._bytes)
+
+
+async def embed_middle(embedder: EmbeddingModel, texts: Sequence[str]) -> Vector:
+    """Mean vector of *texts*: of the messages, so it does not depend on the words of their summary."""
+    vectors = await embedder.embed(texts)
+    middle = unit(np.sum(vectors, axis=0))
+    # Opposite vectors have no middle; a store takes no vector of nothing.
+    return middle if np.isclose(np.linalg.norm(middle), 1.0, atol=1e-3) else vectors[0]
 
 
 def _bound_messages(said: Sequence[Said]) -> list[Said]:
@@ -345,7 +346,8 @@ class Rebuilding:
         text = f"{summary.name}: {summary.text}" if summary.name else summary.text
         fields = {"name": summary.name, "turns": len(left.said), "version": summary.by}
         return Embedded(
-            self._row(memory, text, left, now, fields), await self._middle([one.text for one in left.said])
+            self._row(memory, text, left, now, fields),
+            await embed_middle(self._embedder, [one.text for one in left.said]),
         )
 
     async def _summary(self, memory: Memory, left: _Left, now: float) -> Embedded | None:
@@ -359,7 +361,9 @@ class Rebuilding:
         if not made.text:
             return None
         fields = {"ratio": round(estimate_tokens(made.text) / max(1, tokens), 3), "version": made.by}
-        return Embedded(self._row(memory, made.text, left, now, fields), await self._middle([made.text]))
+        return Embedded(
+            self._row(memory, made.text, left, now, fields), await embed_middle(self._embedder, [made.text])
+        )
 
     def _row(self, memory: Memory, text: str, left: _Left, now: float, fields: Mapping[str, object]) -> Memory:
         moments = [source.created_at.timestamp() for source in left.sources]
@@ -378,11 +382,6 @@ class Rebuilding:
                 made=max([now, *moments, *(made_at(source) for source in left.sources)]),
             ),
         )
-
-    async def _middle(self, texts: Sequence[str]) -> Vector:
-        vectors = await self._embedder.embed(texts)
-        middle = unit(np.sum(vectors, axis=0))
-        return middle if np.isclose(np.linalg.norm(middle), 1.0, atol=1e-3) else vectors[0]
 
 
 def _left_of(memory: Memory, known: Mapping[str, Memory]) -> _Left:
