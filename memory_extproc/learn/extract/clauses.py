@@ -502,12 +502,13 @@ _OWNED = re.compile(
 def join_enclosed(sentence: str) -> str:
     """*sentence* with its people named and without what is said of them in between, so that subject and verb stand
     together: "Helga, my boss, hates mail" is "my boss Helga hates mail"."""
+    if " and I" in sentence or " and me" in sentence:
+        sentence = _PARTED.sub(r"I \g<how> with \g<who>", sentence)
     if _OWNED.search(sentence) is None:
-        return _PARTED.sub(r"I \g<how> with \g<who>", sentence)
+        return sentence
     if (named := _IS_MINE.match(sentence)) is not None and not _is_name(named["name"]):
         return sentence  # "She is my wife"
     for pattern, joined in (
-        (_PARTED, r"I \g<how> with \g<who>"),
         (_TOGETHER, "we "),
         (_OF_MINE, r"my \g<who>\g<elder>"),
         (_ENCLOSED, r"\g<who> "),

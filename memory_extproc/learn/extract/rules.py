@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import cached_property
+from itertools import product
+from operator import ge
 from typing import Any
 
 from memory_extproc.learn.extract.clauses import (
@@ -25,7 +27,7 @@ from memory_extproc.learn.extract.statements import (
     find_endings,
     first_person_statements,
     keep_meant_text,
-    may_end,
+    may_tell,
     no_longer,
     procedures,
     read_renaming,
@@ -80,7 +82,7 @@ class Rule:
     words: Mapping[str, str]  # translations of the group "word" into the group "thing"
     begins: Begins
     of_person: bool  # its subject is the speaker or one of their people
-    of_ending: bool  # its match needs a word of losses and endings
+    needs: tuple[bool, bool]  # a word of endings, a word of changes, see may_tell()
     spoken_of: bool  # names no thing: it is the last that was spoken of and can have such a value
 
 
@@ -96,13 +98,13 @@ class RulesExtractor:
         rules = [compile_rule(entry, parsed, self._checks) for entry in parsed["rule"]]
         # By how a clause begins: most clauses of most texts begin like no rule.
         self._rules = {
-            (start, ending): tuple(one for one in rules if one.begins & start and (ending or not one.of_ending))
+            (start, *may): tuple(one for one in rules if one.begins & start and all(map(ge, may, one.needs)))
             for start in (Begins.I, Begins.MY, Begins.FOREIGN, Begins.OTHER)
-            for ending in (True, False)
+            for may in product((True, False), repeat=2)
         }
         self._of_things = {
-            ending: tuple(rule for rule in self._rules[Begins.MY, ending] if not rule.of_person)
-            for ending in (True, False)
+            may: tuple(rule for rule in self._rules[Begins.MY, *may] if not rule.of_person)
+            for may in product((True, False), repeat=2)
         }
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
@@ -123,16 +125,15 @@ class RulesExtractor:
         if renamed := _rename(turn, name, former, known) if name else []:
             return renamed
         found = [self._make_procedure(turn, *made) for made in procedures(turn.asked)]
-        taken = " ".join(fold(fact.value) for fact in found)
-        people = _people(known, before)
+        taken, people = " ".join(fold(fact.value) for fact in found), _people(known, before)
         stated = stated_in_answer(before.answered if before else "", turn.asked, people)
         people.note_each(stated)
         stated += first_person_statements(turn.asked, people)
         for clause in stated:
-            if taken and fold(clause) in taken:
-                continue
-            if (fact := self._match_statement(turn, clause, [*known, *found])) is not None:
-                found.append(fact)
+            fact = (
+                None if taken and fold(clause) in taken else self._match_statement(turn, clause, [*known, *found])
+            )
+            found += [fact] if fact is not None else []
         unique = {
             (fact.subject, fact.attribute, fact.value): fact
             for fact in found
@@ -142,12 +143,13 @@ class RulesExtractor:
 
     def _match_statement(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
         text = _BLANKS.sub(" ", clause).strip()
-        ending = may_end(text)
+        ending = may_tell(text)[0]
         bare, when = split_time(text) if ending else (text, "")
-        matched = self._match(bare, known) if ending else None
+        matched = self._match(bare, known)
         if matched is not None and (matched[0].ends or matched[0].lost):
             return _since(self._fact(turn, matched, known, text), when)
-        if (matched := self._match(text, known)) is not None and (matched[0].ends or not ends(text)):
+        matched = self._match(text, known) if when else matched
+        if matched is not None and not ends(text):
             return self._fact(turn, matched, known, text)
         if ending:
             for as_it_was in find_endings(bare):
@@ -165,8 +167,8 @@ class RulesExtractor:
     def _match(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
         start = begins(clause)
         of_thing = start is Begins.MY and not begins_with_person(clause)
-        ending = start is Begins.FOREIGN or may_end(clause)
-        for rule in self._of_things[ending] if of_thing else self._rules[start, ending]:
+        may = (True, True) if start is Begins.FOREIGN else may_tell(clause)
+        for rule in self._of_things[may] if of_thing else self._rules[start, *may]:
             matched = rule.pattern.fullmatch(clause)
             if matched is None:
                 continue
@@ -264,12 +266,7 @@ def _since(fact: Fact, when: str) -> Fact:
 def _end_fact(fact: Fact, caught: Captured) -> Fact:
     """*fact*, which no longer holds."""
     who = _who(caught.groups.get("rel", "").strip())
-    return replace(
-        fact,
-        content=no_longer(fact.content, who),
-        exclusive=False,
-        ends=True,
-    )
+    return replace(fact, content=no_longer(fact.content, who), exclusive=False, ends=True)
 
 
 # Short names in the patterns of the rules.
@@ -321,7 +318,10 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
             Begins.I | Begins.MY | Begins.OTHER,
         ),
         of_person=entry["pattern"].startswith("{who}"),
-        of_ending="language" not in entry and bool(entry.get("ends") or entry.get("lost")),
+        needs=(
+            "language" not in entry and bool(entry.get("ends") or entry.get("lost")),
+            "language" not in entry and entry.get("update", False),
+        ),
         spoken_of=entry.get("spoken_of", False),
     )
 
@@ -486,7 +486,9 @@ _OCCUPATION_ENDINGS = ("er", "or", "ist", "ian", "ant", "ect", "smith", "wright"
 _NOUN_PHRASE = re.compile(
     r"^(.*?)(?:(?:\s+(?:at|for|in|with|from|on|by|who|working|based|specializing|of|and|turned)\b|,).*)?$"
 )
-_PREPOSITION = re.compile(r"\s+(?:for|of|to|in|at|on|with|from)\s+")
+_PREPOSITION = re.compile(
+    r"\s+(?:for|of|to|in|at|on|with|from|für|nach|beim?|mit|zu[mr]|pour|chez|avec|à|en|para|con)\s+"
+)
 _NO_NAMES = """
 later back tomorrow when if a crazy at on maybe asap an the not now today soon anytime again sorry
 ok okay done here fine in for to with sure happy glad lost stuck new good great tired ready ceo cto

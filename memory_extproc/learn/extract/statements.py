@@ -154,11 +154,13 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
             continue
         found.extend(asides(sentence))
+        joined = join_enclosed(sentence)
+        read = read_participle(read_profile(sentence))
+        written = joined if read == sentence else join_enclosed(read)
         if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."
-            written = join_enclosed(read_participle(read_profile(sentence)))
             found.extend(_split_statements(people.name_relations(written), people))
         of_others = is_of_others(sentence)
-        people.note(join_enclosed(sentence))
+        people.note(joined)
     return list(dict.fromkeys(found))
 
 
@@ -285,15 +287,23 @@ _STOPPED = re.compile(
     re.IGNORECASE,
 )
 _MARKS = re.compile(r"\b(?:no\s+longer|any\s*more|any\s+longer|stopped|quit|gave\s+up|given\s+up)\b", re.IGNORECASE)
-# what every rule of a loss or an ending has in it, in English
-_MAY_END = re.compile(
-    r"\b(?:no longer|any ?more|stopped|quit|g[ia]ven?|sold|sell|rid|traded|scrapped|donated|rehomed|lost"
-    r"|stolen|written off|wrote off|totall?ed|destroyed|repossessed|knocked|torn|bro[kw]en?|split|separated"
-    r"|divorced?|ended|dumped|finished|parted|left|walked|together|died|passed|put|dropped|resigned|fired|sacked"
-    r"|redundant|let go|laid|retired|moved|cancel(?:l?ed)?|call(?:ed)? off|off|fell through|fallen through"
-    r"|not happening)\b",
-    re.IGNORECASE,
+# of which every English rule of an ending or a loss needs one, and every rule of a change
+_ENDING_WORDS = frozenset(
+    tokens(
+        """longer anymore more stopped quit give gave given sold sell rid traded scrapped donated rehomed lost
+        stolen off totaled totalled destroyed repossessed knocked torn broke broken split separated divorce
+        divorced ended dumped finished parted left walked together died passed put dropped resigned fired
+        sacked redundant let laid retired moved cancel canceled cancelled called fell fallen through
+        happening"""
+    )
 )
+_CHANGING_WORDS = frozenset(
+    tokens(
+        f"""{LISTS["words"]["changes"]} {LISTS["words"]["changed"]} now make actually going more closer about move
+        push set switch bump update raise lower increase reduce delay postpone reschedule cancel cancelled canceled
+        call off scrapped happening fell fallen through"""
+    )
+) - {"from"}
 _COPULA = re.compile(r"\b(is|are)\b")
 
 
@@ -302,9 +312,10 @@ def ends(clause: str) -> bool:
     return _MARKS.search(clause) is not None
 
 
-def may_end(clause: str) -> bool:
-    """Whether rules of losses and endings can match *clause*, at the cost of one search."""
-    return _MAY_END.search(clause) is not None
+def may_tell(clause: str) -> tuple[bool, bool]:
+    """Whether rules of endings can match *clause*, and rules of changes, by its words."""
+    words = clause.lower().replace(",", " ").replace(".", " ").split()
+    return not _ENDING_WORDS.isdisjoint(words), not _CHANGING_WORDS.isdisjoint(words)
 
 
 def drop_any_more(clause: str) -> str:
@@ -485,12 +496,13 @@ def read_correction(text: str) -> list[str]:
 
 # "I meant Max, not Mark", "sorry, Max", "his name is Max, not Mark": a name that takes the place of another
 _RENAMING = re.compile(
-    r"(?:(?:oh|ah|oops|hm+|no|nope|wait|sorry|actually|correction|typo|well|i mean|i meant|i said|it's|it is|that's"
+    r"(?:(?:oh|ah|oops|hm+|no|nope|wait|sorry|actually|correction|typo|well|i mean|i meant|ich mein(?:t)?e"
+    r"|je voulais dire|quería decir|perdón|pardon|entschuldigung|i said|it's|it is|that's"
     r"|(?:that )?should be"
     r"|(?:his|her|their|the|its) name(?: is|'s)|(?:he|she|it)(?:'s| is) called)\b[\s,.:!\u2013\u2014-]*){1,5}"
-    rf"(?P<name>{_A_NAME})(?P<not>,? (?:and )?not (?P<former>{_A_NAME}))?[.!]*"
+    rf"(?P<name>{_A_NAME})(?P<not>,? (?:and )?(?:not|nicht|pas|no) (?P<former>{_A_NAME}))?[.!]*"
     rf"|not (?P<wrong>{_A_NAME})[,;.]? (?:but |it's |i meant |i mean )?(?P<right>{_A_NAME})[.!]*"
-    rf"|(?P<instead>{_A_NAME}), not (?P<before>{_A_NAME})[.!]*",
+    rf"|(?P<instead>{_A_NAME}), (?:not|nicht|pas|no) (?P<before>{_A_NAME})[.!]*",
     re.IGNORECASE,
 )
 
@@ -506,7 +518,11 @@ def read_renaming(text: str) -> tuple[str, str]:
     return ("", "") if _CALENDAR.search(name) or not firm else (name, former or "")
 
 
-_FIRMLY = re.compile(r"\b(?:i mean|i meant|should be|sorry|correction|typo|oops)\b", re.IGNORECASE)
+_FIRMLY = re.compile(
+    r"\b(?:i mean|i meant|should be|sorry|correction|typo|oops|ich mein(?:t)?e|je voulais dire|quería decir"
+    r"|perdón|pardon|entschuldigung)\b",
+    re.IGNORECASE,
+)
 
 
 _CALENDAR = re.compile(rf"\b(?:{LISTS['words']['days']}|{LISTS['words']['months']}|noon|midnight)\b", re.IGNORECASE)

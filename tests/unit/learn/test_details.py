@@ -47,6 +47,9 @@ async def told(*said: str) -> tuple[list[str], list[str]]:
         return await recallable(store, Source.RULES), await recallable(store, Source.VERBATIM)
 
 
+TOGETHER_NO_MORE = "User and their girlfriend are no longer together"
+
+
 # --- endings and losses ------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("said", "facts"),
@@ -99,6 +102,12 @@ async def told(*said: str) -> tuple[list[str], list[str]]:
             ],
         ),
         (["I lost my keys again"], []),
+        (["Ich habe aufgehört zu rauchen"], ["User gave up smoking"]),
+        (["Je conduis une Clio rouge", "J'ai vendu ma Clio"], ["User no longer has the Clio"]),
+        (["J'ai perdu mon mari en 2015"], ["User's husband died 2015"]),
+        (["Mi perro murió"], ["User's dog died"]),
+        (["Meine Freundin heißt Lisa", "Ich habe mich von meiner Freundin getrennt"], [TOGETHER_NO_MORE]),
+        (["Mi novia se llama Lisa", "Rompí con mi novia"], [TOGETHER_NO_MORE]),
     ],
 )
 async def test_what_is_there_no_longer_goes_with_everything_that_holds_only_while_it_is_there(
@@ -127,6 +136,18 @@ async def test_what_is_there_no_longer_goes_with_everything_that_holds_only_whil
             ["My rent is 900 euros", "My landlord raised the rent"],
             ["User's rent was changed; new amount not known"],
         ),
+        (
+            ["Mein Zahnarzttermin ist am 3. Mai", "Der Zahnarzttermin wurde verschoben"],
+            ["User's dentist appointment was moved; new date not known"],
+        ),
+        (
+            ["Mon vol pour Rome est le 4 mai", "Mon vol a été annulé"],
+            ["User's flight pour Rome was cancelled"],
+        ),
+        (
+            ["Mi alquiler es de 900 euros", "Me han subido el alquiler a 1000 euros"],
+            ["User's rent is 1000 euros"],
+        ),
     ],
 )
 async def test_what_changed_to_nobody_said_what_retires_the_old_value_and_says_that_the_new_is_not_known(
@@ -149,6 +170,8 @@ async def test_what_changed_to_nobody_said_what_retires_the_old_value_and_says_t
             ["My meeting with Jon is on Tuesday", "sorry, John not Jon"],
             ["User's meeting with John is on Tuesday"],
         ),
+        (["Mein Sohn heißt Mark", "Ich meinte Max, nicht Mark"], ["User's son is Max"]),
+        (["Mi hijo se llama Marcos", "Quería decir Max, no Marcos"], ["User's son is Max"]),
         (["My son's name is Mark", "Sorry, Anna called"], ["User's son is Mark"]),
         (["I work at Google", "I mean Friday"], ["User works for Google"]),
     ],
