@@ -227,7 +227,7 @@ class Bench:
             now=self.clock,
             rng=lambda: 0.0,
             holder="bench",
-            format_origin=lambda turn: format_origin(turn.origin),
+            format_origin=format_origin,
         )
         async with topics:
             for turn in said:

@@ -259,7 +259,7 @@ def make_topics(
         monotonic_now=steady_now,
         rng=random.random,
         holder=uuid.uuid4().hex,
-        format_origin=lambda turn: format_origin(turn.origin),
+        format_origin=format_origin,
     )
 
 

@@ -17,7 +17,7 @@ from cachetools import LRUCache
 
 from memory_extproc.concurrency import Backoff, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.model import Owner, Turn
+from memory_extproc.model import Origin, Owner, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance, Coordination, EmbeddingModel, Now, Steady
@@ -76,7 +76,7 @@ class Topics:
         monotonic_now: Steady | None = None,
         rng: Chance,
         holder: str,
-        format_origin: Callable[[Turn], str],
+        format_origin: Callable[[Origin], str],
     ) -> None:
         self._sayings, self._closing, self._summaries, self._embedder = sayings, closing, summaries, embedder
         self._coordination, self._limits, self._metrics = coordination, limits, metrics
@@ -122,7 +122,7 @@ class Topics:
             Noted(
                 turn.session,
                 turn.project,
-                self._format_origin(turn),
+                self._format_origin(turn.origin),
                 SaidTurn(bytes.fromhex(turn.id), turn.seq, turn.at.timestamp()),
                 turn.last or turn.id in last,
             )

@@ -151,7 +151,7 @@ class Life:
             now=self.clock,
             rng=lambda: 0.0,
             holder=self.holder,
-            format_origin=lambda turn: format_origin(turn.origin),
+            format_origin=format_origin,
         )
 
     def keeper(self) -> RetentionPass:

@@ -75,7 +75,7 @@ class Surroundings:
             monotonic_now=self.passing,
             rng=lambda: 0.0,
             holder=holder,
-            format_origin=lambda turn: format_origin(turn.origin),
+            format_origin=format_origin,
         )
         topics.shifted = lambda owner, session: self.shifted.append((owner, session))
         return topics
