@@ -157,8 +157,18 @@ _BLANKS = re.compile(r"\s+")
 _FILLER = re.compile(r"(?<=\w),? (?:btw|tbh|ngl|fyi|imo|lol)(?=[, ])", re.IGNORECASE)
 
 
+# "$900, no wait, $750"
+_THOUGHT_BETTER = re.compile(
+    rf"(?<![\w.,])(?:[$\u20ac\u00a3]?\d[\w.,]{{0,12}}\b|{_NAME})[\s,\u2013\u2014-]{{1,4}}"
+    r"(?:no,? wait|wait,? no|wait|sorry|i mean|scratch that|make that|or rather)"
+    rf"[\s,:\u2013\u2014-]{{1,4}}(?=[$\u20ac\u00a3]?\d|{_NAME})",
+    re.IGNORECASE,
+)
+
+
 def write_out(text: str) -> str:
-    """*text* with the short forms of haste in full: "im", "dont" and "gonna" as "I'm", "don't", "going to"."""
+    """*text* with the short forms of haste in full ("dont" as "don't"), without values put right at once."""
+    text = _THOUGHT_BETTER.sub("", text)
     return _HASTY.sub(lambda found: LISTS["hasty"].get(found[0].lower(), found[0]), _FILLER.sub("", text))
 
 

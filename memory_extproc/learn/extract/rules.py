@@ -562,7 +562,6 @@ class Checks:
             "without": self._without,
             "own thing": self._own_thing,
             "asked thing": self._asked_thing,
-            "own event": lambda caught: self.is_event(caught.groups.get("thing", "")) and self._own_thing(caught),
             **{name: self._by_patterns(entry) for name, entry in self._lists["checks"].items()},
         }
 
@@ -576,7 +575,7 @@ class Checks:
         of, plain, hard = entry.get("of", "{value}"), entry.get("plain", True), entry.get("hard", False)
 
         def holds(caught: Captured) -> bool:
-            text = fold(of.format_map({**caught.groups, "value": caught.value})).strip()
+            text = fold(of.format_map({"done": "", **caught.groups, "value": caught.value})).strip()
             return (
                 (not plain or self.plain(Captured(text, {})))
                 and (not hard or _hard(caught.value))

@@ -170,6 +170,8 @@ async def test_what_changed_to_nobody_said_what_retires_the_old_value_and_says_t
             ["My meeting with Jon is on Tuesday", "sorry, John not Jon"],
             ["User's meeting with John is on Tuesday"],
         ),
+        (["My budget is $900, no wait, $750"], ["User's budget is $750"]),
+        (["My viewing is on 4 May", "the viewing was moved to 6 May"], ["User's viewing is 6 May"]),
         (["Mein Sohn heißt Mark", "Ich meinte Max, nicht Mark"], ["User's son is Max"]),
         (["Mi hijo se llama Marcos", "Quería decir Max, no Marcos"], ["User's son is Max"]),
         (["My son's name is Mark", "Sorry, Anna called"], ["User's son is Mark"]),
