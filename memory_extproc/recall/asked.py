@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import pairwise
 
 from memory_extproc.index.facets import names_in, tells_of
 from memory_extproc.model import AttributeReader, Memory, Owner, RecallRequest, Role, Scope, Selection, Source
 from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.intent import INTENTS, Intent
+from memory_extproc.recall.intent import INTENTS, SUPERLATIVE, Intent, is_mere_noun
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, polite
 from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
@@ -22,6 +23,8 @@ _SUBJECT_WITHIN = 4  # words
 PETS = ATTRIBUTES.attributes["pets"].told
 FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
 _NEAR = 4  # words
+FIRST = 5  # candidates of the search that may answer, whatever their relevance
+NAME = ATTRIBUTES.mask(["name"])
 # The writer of a quoted message, and the person who is spoken to: "Ann: Hey Maria, my sister is here".
 _ADDRESSED = re.compile(
     r"(?:\A\w{1,40}:\s)|\b(?i:hey|hi|hello|thanks|thank you|wow|yeah|yes|sure|hallo|salut|hola|danke),? [A-Z]\w+"
@@ -211,6 +214,66 @@ def people_in(text: str) -> frozenset[str]:
     return known & {word.removesuffix("'s") for word in found}
 
 
+def refers_to(question: str, known: Iterable[str]) -> bool:
+    """Whether *question* refers to something of the caller's, and does not ask about the world at large: by a
+    pronoun, by a person or an acting name in the texts *known*, by "the" or "that" before a word of these, as
+    a mere noun ("salary?"), or in the past tense (or with "again") with most of its words in one of them. "Why do
+    knees crack" does not, though the owner has a bad knee."""
+    words, texts = plain_words(question), list(known)
+    there = {word.removesuffix("'s") for word in words}
+    if is_mere_noun(words) or any(
+        not there.isdisjoint(INTENTS.words[name]) for name in ("own", "possessive", "anaphora")
+    ):
+        return True
+    wanted, names = content_stems(question), names_in(question)
+    if not any(map(asks, sentences(question))):  # a task or a statement
+        return any(names & names_in(one) or 2 * len(wanted & content_stems(one)) >= len(wanted) for one in texts)
+    acting = names & _acting(words)
+    if any(there & people_in(text) or acting & names_in(text) for text in texts):
+        return True
+    return _is_definite(words, names, texts) or _tells_of_past(words, texts)
+
+
+def _is_definite(words: Sequence[str], names: frozenset[str], texts: Sequence[str]) -> bool:
+    """Whether an article stands before a word of *texts*."""
+    helping, articles = INTENTS.words["auxiliaries"], INTENTS.words["articles"]
+    said = frozenset(word.removesuffix("'s") for text in texts for word in plain_words(text))
+    stems = frozenset[str]().union(*map(content_stems, texts))
+    for at, word in enumerate(words):
+        behind = words[at + 1 : at + 1 + _MOST_OF_NOUN]
+        if word in articles and behind and not SUPERLATIVE.fullmatch(behind[0]):
+            ends = next((n for n, one in enumerate(behind) if one in helping or one in _PREPOSITIONS), len(behind))
+            # "the Netherlands" are everybody's; German writes every noun like a name.
+            named = (one for one in behind[:ends] if content_stems(one) and not (word == "the" and one in names))
+            if any(one in said or content_stems(one) & stems for one in named):
+                return True
+    return False
+
+
+def _tells_of_past(words: Sequence[str], texts: Sequence[str]) -> bool:
+    if INTENTS.words["again"].isdisjoint(words) and _PAST_TENSE.search(" ".join(words)) is None:
+        return False
+    wanted = content_stems(" ".join(word for word in words if word not in INTENTS.words["timing"]))
+    whole = sum(map(rarity, wanted))
+    return any(2 * sum(map(rarity, wanted & content_stems(text))) >= whole > 0 for text in texts)
+
+
+def _acting(words: Sequence[str]) -> frozenset[str]:
+    """The words in *words* that do or have something: "does Ingrid work", "Curt's truck"."""
+    doing = INTENTS.words["auxiliaries"] - INTENTS.words["being"]
+    behind = (word for before, word in pairwise(words) if before in doing)
+    return frozenset([*behind, *(word.removesuffix("'s") for word in words if word.endswith("'s"))])
+
+
+_MOST_OF_NOUN = 3  # words
+_PREPOSITIONS = frozenset({"of", "in", "on", "at", "to", "for", "from", "with", "von", "mit", "zu", "de", "du"})
+_PAST_TENSE = re.compile(r"\b(?:did|was|were|had|war|waren|hatten?|etait|avait|era|fue|tenia)\b")
+
+
+def each_once(memories: Iterable[Memory]) -> list[Memory]:
+    return list({one.id: one for one in memories}.values())
+
+
 def _is_role(word: str) -> bool:
     if relation_words([word]) or word in INTENTS.words["roles"]:
         return True
@@ -270,6 +333,18 @@ class Asked:
             for memory, *masks in await self.selects.select(owner, wanted, self._scope(owner, narrowed)):
                 self.masks[memory.id] = masks[0], masks[1]
                 found.append(memory)
+        return found
+
+    async def naming(self, names: frozenset[str]) -> list[Memory]:
+        """Memories with one of *names*, however they are spelled: people in a hurry write "amayas 6 now"."""
+        found = await self.select(Selection(names=names))
+        ids, rows = {one.id for one in found}, await self.select(Selection(everything=True))
+        spelled = names | {f"{name}s" for name in names}
+        for one in rows:
+            folded = one.content.casefold()
+            if one.id not in ids and any(name in folded for name in names):
+                words = (word.removesuffix("'s") for word in plain_words(one.content))
+                found += [one] if not spelled.isdisjoint(words) else []
         return found
 
     def tells(self, memory: Memory) -> int:

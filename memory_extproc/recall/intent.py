@@ -149,11 +149,14 @@ class IntentLexicon:
             return self._of_unspaced(fold(sentence), words)
         joined, there = " ".join(words), {part for word in words for part in (word, *word.split("-"))}
         # "me" is English and Spanish: the language with most of the words goes first.
-        for language in sorted(self._languages, key=lambda one: -len(there & (one.speaks | one.mine))):
-            if not language.speaks.isdisjoint(there):
-                found = list(_Question(self, language, sentence, words, joined, today).intents())
-                if found:
-                    return found
+        ordered = sorted(self._languages, key=lambda one: -len(there & (one.speaks | one.mine)))
+        spoken = [one for one in ordered if not one.speaks.isdisjoint(there)]
+        for language in spoken or ordered[:1]:
+            found = list(_Question(self, language, sentence, words, joined, today).intents())
+            if not spoken:  # "how is it going with the launch": without a speaker it asks for no advice
+                found = [one for one in found if one.kind in _OF_THINGS]
+            if found:
+                return found
         return []
 
     def _of_unspaced(self, folded: str, words: list[str]) -> list[Intent]:
@@ -232,6 +235,7 @@ def _has_most(asked: str, text: str, least: float = _MOST_OF_IT) -> bool:
     return sum(map(rarity, wanted & content_stems(text))) >= least * sum(map(rarity, wanted))
 
 
+_OF_THINGS = frozenset({Kind.SUBJECT, Kind.DATED, Kind.PAST, Kind.AS_OF})
 _OF_PAST = frozenset({Kind.PAST, Kind.DATED, Kind.AS_OF})
 _PLANS = ATTRIBUTES.mask(name for name, one in ATTRIBUTES.attributes.items() if one.group == "plans")
 _NAME = ATTRIBUTES.mask(["name"])  # "my sister's name" is no chain
@@ -335,13 +339,29 @@ class _Question:
             return
         if _SEEKS_TIME.search(self.joined) is not None:  # "when did I go camping in June?"
             return
-        if self.language.find("dated", self.joined) and not self._asks_for_advice():
-            words, rest = tuple(self.words), self._rest(_PLANS)
+        words, rest = tuple(self.words), self._rest(_PLANS, verbs=False)
+        asking = self.words[0] in self._words_for("which") | self._words_for("requesting")
+        bare = asking and not rest and not ATTRIBUTES.named_in(self.words)  # it asks for nothing but a time
+        if (bare or self.language.find("dated", self.joined)) and not self._asks_for_advice():
             yield Intent(Kind.DATED, days=days, words=words, attributes=named, rest=rest)
 
-    def _rest(self, named: int) -> frozenset[str]:
-        """Stems of the question's words that name no time, none of the attributes *named*, and report nothing."""
-        return content_stems(" ".join(self._rest_words(named)))
+    def _rest(self, named: int, *, verbs: bool = True) -> frozenset[str]:
+        """Stems of the question's words that name no time, none of the attributes *named*, and report nothing;
+        without *verbs*, nor words that stand where the verb stands."""
+        rest = self._rest_words(named)
+        return content_stems(" ".join(rest if verbs else (word for word in rest if word not in self._verbs)))
+
+    @cached_property
+    def _verbs(self) -> frozenset[str]:
+        """Words behind a speaker ("did we chat about") or an interrogative ("was liegt an"), but not before an
+        auxiliary ("which workshop did I attend")."""
+        speakers = (self._words_for("own") | self._words_for("together")) - self._words_for("possessive")
+        helping, asking = self._words_for("auxiliaries"), self._words_for("which")
+        found = set[str]()
+        for before, word, after in zip(["", *self.words], self.words, [*self.words[1:], ""], strict=False):
+            if before in speakers or word in helping or (before in asking and after not in helping):
+                found.add(word)
+        return frozenset(found)
 
     @cached_property
     def _not_asking(self) -> list[str]:
@@ -373,12 +393,16 @@ class _Question:
             yield Intent(Kind.PROCEDURE, subject=subject, words=tuple(self.words))
         requests = self.language.find("request", self.joined) is not None
         requests = requests and self._pattern("about_the_world").search(self.joined) is None
+        days = period_asked_for(self.sentence, self.today) if is_mere_noun(self.words) else None
+        requests = requests or (days is not None and days[1] >= self.today.toordinal())  # "dinner for tomorrow"
         domains = [
             one
             for one in self.lexicon.domains_of(set(self.words))
             if (requests if one.tasks is None else one.tasks.search(self.joined))
         ]
         with_them = self._attributes() & _COMPANY if requests else 0
+        if not domains and self._asks_for_advice():  # "the drive is full of snow, how should I clear it?"
+            yield Intent(Kind.CONSTRAINT, words=tuple(self.words))
         if domains or with_them:
             masks = (
                 [with_them, *(one.attributes for one in domains)],
@@ -396,8 +420,29 @@ class _Question:
         if past and not (named and self._wants_all(named)):
             states = self._pattern("state").search(joined)
             if states or (named and len(rest) <= _MOST_BESIDE and not self._pattern("saying").search(joined)):
-                yield Intent(Kind.AS_OF, attributes=named, words=words, people=people, days=days, rest=rest)
+                yield Intent(
+                    Kind.AS_OF, attributes=named, words=words, people=people, days=days, rest=rest, mine=True
+                )
             return
+        if self._is_mine() and self._describes():
+            yield Intent(Kind.HOPS, attributes=named, words=words)
+        if not past and self._asks_of_before():
+            mine = self._is_mine()
+            intent = Intent(Kind.AS_OF, words=words, people=people, days=days, rest=rest, mine=mine)
+            yield replace(intent, attributes=named) if mine else intent
+            return
+        yield from self._of_now(days)
+
+    def _asks_of_before(self) -> bool:
+        return all(
+            (self._pattern(name).search(self.joined) is not None) == wanted
+            for name, wanted in (("formerly", True), ("saying", False))
+        )
+
+    def _of_now(self, days: Span | None) -> Iterator[Intent]:
+        joined, words = self.joined, tuple(self.words)
+        named, people = self._attributes(), relation_words(self.words)
+        rest = self._rest(named)
         if self._group("steps", "subject") and not ATTRIBUTES.asked_by(joined):
             return  # "how do I book a table" asks for no book
         restricts = ATTRIBUTES.asked_by(joined) & _RESTRICTIONS  # "which foods do I have to avoid" lists no foods
@@ -420,6 +465,14 @@ class _Question:
             yield Intent(Kind.INDIRECT, attributes=named, words=words, people=people, rest=rest)
         if several_steps and plainly:
             yield hops
+
+    def _describes(self) -> bool:
+        """Whether a relative clause describes a person or a thing: "the man who feeds my dog", "the woman I live
+        with"."""
+        determined = self._words_for("articles") | self._words_for("possessive")
+        clauses = self._words_for("relative") | (self._words_for("own") - self._words_for("possessive"))
+        pairs = zip(self.words, self.words[2:], strict=False)
+        return any(before in determined and behind in clauses for before, behind in pairs)
 
     def _is_chain(self, people: frozenset[str]) -> bool:
         """Whether the question goes over a person or a thing of the caller's to another memory, and is not about
@@ -485,9 +538,26 @@ class _Question:
         while words and words[-1] in self._words_for("trailing"):
             words.pop()
         rest = " ".join(words)
-        return (
-            "" if rest in self._words_for("no_subjects") or period_asked_for(rest, self.today) is not None else rest
-        )
+        if period_asked_for(rest, self.today) is not None:  # "about buying, back in February"
+            rest = " ".join(word for word in words if word in self._rest_words(0))
+        return "" if rest in self._words_for("no_subjects") else rest
+
+
+def is_mere_noun(words: Sequence[str]) -> bool:
+    """Whether a question is a mere noun phrase: "salary?", "dinner ideas for tomorrow"."""
+    lists = INTENTS.words
+    leading = lists["which"] | lists["requesting"] | lists["articles"]
+    return (
+        0 < len(words) <= _MERE_NOUN
+        and words[0] not in leading
+        and lists["auxiliaries"].isdisjoint(words)
+        and lists["indefinite"].isdisjoint(words)
+        and not any(map(SUPERLATIVE.fullmatch, words))
+    )
+
+
+_MERE_NOUN = 5  # words
+SUPERLATIVE = re.compile(r"\w{2,}est|best\w*|most|first|last|world\w*|meilleur\w*|mejor\w*|\w+sten?|erste[nrs]?")
 
 
 def _anchor(words: Sequence[str], possessive: frozenset[str], own: frozenset[str]) -> str:

@@ -6,9 +6,9 @@ a gate of their own; verdicts on duplicates, on memories in view and on expired 
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from memory_extproc.index.facets import names_in
@@ -25,21 +25,24 @@ from memory_extproc.model import (
 from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.asked import (
     FACTS,
+    FIRST,
+    NAME,
     Asked,
     Lookup,
     about_self,
     all_names,
     asks_of_another,
+    each_once,
     facts_first,
     having_most,
     is_of_caller,
     is_of_family,
     is_of_household,
     last_said,
-    mentions,
     named_content,
     names_near,
     people_in,
+    refers_to,
     said_by_owner,
     said_within,
     span_of,
@@ -50,32 +53,26 @@ from memory_extproc.recall.asked import (
 )
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.dedup import once_for_session
+from memory_extproc.recall.hops import MOST_CHAIN, find_doubtful, find_named, walk_to_answer
 from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, Kind, Reading
 from memory_extproc.recall.prompt_block import GROUPS
 from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
-from memory_extproc.text.intents import asks, content_stems
-from memory_extproc.text.persons import relation_words, same_relation, subject
-from memory_extproc.text.words import fold, rarity
+from memory_extproc.text.intents import content_stems
+from memory_extproc.text.persons import relation_words, subject
+from memory_extproc.text.words import negates, rarity
 
 _SAID = frozenset({Source.VERBATIM})
 _PEOPLE = ATTRIBUTES.in_groups({"people"}) & ~ATTRIBUTES.mask(["pets"])
-_NAMED = 0.5  # relevance of a candidate that names the person
-_MOST_WORDS = 16  # of a question about a person
-_MOST_NAMED = 3
-_IN_FULL = re.compile(r"\b([A-Z\u00c0-\u00de][\w-]+) ([A-Z\u00c0-\u00de][\w-]+)")
-_MOST_CHAIN = 4  # memories on the way to an answer of several hops
 _NOT_UNLIKELY = 0.3  # relevance of a candidate, where likeness shows an attribute
 _LIKELY = 0.35  # relevance of a candidate, for questions about a past conversation
 _MOST_TOPICS = 12  # summaries of all conversations
 _ENOUGH = 0.6  # share of the question's words in a procedure
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
-_FULL = 16  # memories of an overview beside which no statement without an attribute is needed
+_FULL = 40  # memories of an overview beside which no statement without an attribute is needed
 _RESTRICTIONS, _DISLIKES = ATTRIBUTES.mask(["diet", "allergies"]), ATTRIBUTES.mask(["dislikes"])
 _FOOD = ATTRIBUTES.mask(["food"])
 _PARTNER = ATTRIBUTES.mask(["partner"])
-_NAME = ATTRIBUTES.mask(["name"])
-_MOST_SAID = 20  # messages without a fact among them
 _CURRENT = frozenset(
     {Kind.OVERVIEW, Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.PAST}
 )  # that need no search beside them
@@ -109,7 +106,15 @@ class Lookups:
     async def of_people(self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime) -> Lookup | None:
         """For a question about a person whom the caller named, where the search is sure of no memory."""
         words = tuple(word.removesuffix("'s") for word in plain_words(wish.question[:LONGEST]))
-        return await _find_named(Asked(self._selects, None, wish, Intent(Kind.HOPS, words=words), searched, now))
+        return await find_named(Asked(self._selects, None, wish, Intent(Kind.HOPS, words=words), searched, now))
+
+    async def of_caller(
+        self, wish: RecallRequest, reading: Reading, searched: Sequence[Candidate], now: datetime
+    ) -> Lookup | None:
+        """For a question about the caller that the search rejects as a whole."""
+        first = reading.intents[0] if reading.intents else Intent(Kind.INDIRECT)
+        intent = replace(first, words=tuple(plain_words(wish.question[:LONGEST])))
+        return find_doubtful(Asked(self._selects, None, wish, intent, searched, now))
 
     async def _of(
         self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
@@ -178,31 +183,6 @@ async def _list_people(asked: Asked) -> Lookup | None:
     return asked.lookup(found.values(), alone=True, all_of_it=True)
 
 
-async def _find_named(asked: Asked) -> Lookup | None:
-    """Find memories with the name of a person in the question, and with its words or its attribute; None if the
-    search passes such a memory."""
-    words = frozenset(asked.intent.words)
-    if len(asked.intent.words) > _MOST_WORDS or not asks(asked.wish.question):
-        return None
-    rows = [one for one in await asked.select(Selection(names=words)) if said_by_owner(one)]
-    names = frozenset[str]().union(*(people_in(one.content) for one in rows)) & words
-    passing = (one.memory for one in asked.searched if one.relevance >= asked.wish.threshold)
-    if not names or any(names & names_in(one.content) for one in passing):
-        return None
-    for first, last in _IN_FULL.findall(asked.wish.question):  # "Ada Lovelace" is not the caller's Ada
-        if fold(first) in names and fold(last) not in all_names(rows):
-            return None
-    wanted = ATTRIBUTES.named_in([*words]) | ATTRIBUTES.asked_by(" ".join(asked.intent.words))
-    rest = content_stems(" ".join(word for word in asked.intent.words if word not in names))
-    about = [one for one in rows if names & names_in(one.content)]
-    fitting = {one.id for one in having_most(rest, about)}
-    fitting |= {one.memory.id for one in asked.searched if one.relevance >= _NAMED}
-    found = [one for one in about if one.id in fitting or asked.tells_anybody(one) & wanted]
-    place = asked.place()
-    found.sort(key=lambda one: (-len(rest & content_stems(one.content)), place.get(one.id, len(place))))
-    return asked.lookup(found[:_MOST_NAMED], leads=False)
-
-
 async def _subject(asked: Asked) -> Lookup | None:
     """Everything on the subject of the question: memories with its words, memories with the names in these, and the
     facts of conversations about it."""
@@ -211,24 +191,25 @@ async def _subject(asked: Asked) -> Lookup | None:
     if intent.people and len(words) <= _PERSON:
         told = await asked.telling(ATTRIBUTES.named_in(words))
         named = frozenset[str]().union(*(names_near(one, intent.people) for one in told))
-        about = await asked.select(Selection(names=named)) if named else []
-        found = _each_once([*told, *facts_first(about)])
+        about = await asked.naming(named) if named else []
+        found = each_once([*told, *facts_first(about)])
         behind = await _continuing(asked, found, INTENTS.words["anaphora"])
         return asked.lookup([*found, *behind], alone=True, all_of_it=True)
     wanted = content_stems(" ".join(word for word in words if word not in INTENTS.words["epithets"]))
     if not wanted or len(wanted) > _MOST_OF_SUBJECT:  # more words name a single memory, which the ranking finds
         return None
     named_so = await asked.select(Selection(names=frozenset(words)))
-    having = having_most(wanted, _each_once([*named_so, *(one.memory for one in asked.searched)]))
+    having = having_most(wanted, each_once([*named_so, *(one.memory for one in asked.searched)]))
     # A subject without "my" must be known by a name that the caller used ("Luna", "the Lisbon trip", not "black
     # holes"), or from several statements ("the wedding").
     names = {word for word in words if content_stems(word) and not ATTRIBUTES.named_in([word])}
     own = [one for one in having if said_by_owner(one)]
     stated = [one for one in own if wanted <= content_stems(one.content)]
-    definite = not INTENTS.words["articles"].isdisjoint(intent.words) and (
-        len(stated) >= _OFTEN or any(_calls_own(one, wanted) for one in stated)
-    )
-    if not (intent.mine or definite or any(names and names <= names_in(one.content) for one in own)):
+    # For a bare word a single statement suffices: "all you have on Osaka".
+    bare = INTENTS.words["articles"].isdisjoint(intent.words) and not words[-1].endswith("s")
+    said_once = bare and any(one.source in FACTS or states_something(one) for one in stated)
+    known = said_once or len(own) >= _OFTEN or any(_calls_own(one, wanted) for one in stated)
+    if not (intent.mine or known or any(names and names <= names_in(one.content) for one in own)):
         # "Ada Lovelace" is no name of the caller's, though there is an Ada.
         return Lookup(intent, (), alone=True) if _asks_who(intent) and len(words) > 1 else None
     # A summary that merely mentions the subject is about other things, too.
@@ -242,13 +223,25 @@ async def _subject(asked: Asked) -> Lookup | None:
     )
     said_there = [one for one in facts if any(stands_in(one, *where) for where in spans)]
     said = [one for one in said_there if having_most(wanted, [one]) or names_in(one.content) & all_names(having)]
-    likely = (one.memory for one in asked.searched if one.relevance >= asked.wish.threshold)
+    likely = [one.memory for one in asked.searched if one.relevance >= asked.wish.threshold]
+    likely += [one.memory for one in asked.searched[:FIRST] if one.features.get("dense", 0.0) >= _ALIKE]
     beside = [one for one in likely if said_by_owner(one) and one.source is not Source.SUMMARY]
+    called = frozenset[str]().union(*(_names_beside(one, wanted) for one in stated)) - set(words)
+    with_names = await asked.naming(called) if called else []
+    if len(with_names) <= _MOST_CALLED:
+        beside += facts_first(filter(said_by_owner, with_names))
     telling = await asked.telling(ATTRIBUTES.named_in(words)) if intent.mine else []
     own_facts = facts_first(filter(said_by_owner, having))
     behind = await _continuing(asked, stated, INTENTS.words["anaphora"] | INTENTS.words["additive"])
     found = [*own_facts, *said, *having, *behind, *beside, *telling[:_MOST_BESIDE], *about[:_MOST_ABOUT]]
-    return asked.lookup(_each_once(found), alone=True, all_of_it=True)
+    return asked.lookup(each_once(found), alone=True, all_of_it=True)
+
+
+def _names_beside(memory: Memory, wanted: frozenset[str]) -> frozenset[str]:
+    """Names of the thing *wanted*, next to it in *memory*: "the Rembrandtlaan house"."""
+    words, names = plain_words(memory.content), names_in(memory.content)
+    places = [at for at, word in enumerate(words) if content_stems(word) & wanted]
+    return names & {word.removesuffix("'s") for at in places for word in words[max(0, at - 1) : at + 2]}
 
 
 def _calls_own(memory: Memory, wanted: frozenset[str]) -> bool:
@@ -279,6 +272,8 @@ async def _continuing(asked: Asked, found: Sequence[Memory], marks: frozenset[st
 _MOST_ABOUT = 2  # summaries of a subject
 _MOST_BESIDE = 6  # memories that tell what a word of the subject names
 _OFTEN = 2  # statements by which a subject is known
+_ALIKE = 0.45  # cosine of a statement about the subject in other words
+_MOST_CALLED = 8  # memories with a name of the subject
 _OWNED_WITHIN = 4  # words, from "my" to the thing
 _MOST_CONTINUING = 3
 _TURN = 2  # places of a conversation from a message of the caller to the next
@@ -296,20 +291,20 @@ async def _past(asked: Asked) -> Lookup | None:
     """Summaries of conversations; their words before there is a summary."""
     intent = asked.intent
     rows = await asked.select(Selection(everything=True), sources=_SUMMARIES & asked.wish.scope.sources)
-    summaries = once_for_session(rows)
+    summaries = everything = once_for_session(rows)
     if intent.days is not None:
         summaries = [one for one in summaries if said_within(one, intent.days)]
     if intent.subject:
-        of_subject = _past_subject(asked, summaries)
+        of_subject = _past_subject(asked, summaries) or _past_subject(asked, everything)
         advised = INTENTS.patterns["advised"].search(" ".join(intent.words))
-        advice = await _advice(asked) if advised else []
+        advice = await _advice(asked) if advised or of_subject is None else []
         if not advice:
             return of_subject
         behind, opens = (of_subject.memories, of_subject.opens) if of_subject else ((), False)
         there = {(one.owner, one.session) for one in advice}
         beside = [one for one in behind if (one.owner, one.session) in there] or behind
-        return asked.lookup(_each_once([*advice, *beside]), alone=True, all_of_it=True, opens=opens)
-    by_time = sorted(summaries, key=last_said, reverse=True)
+        return asked.lookup(each_once([*advice, *beside]), alone=True, all_of_it=True, opens=opens)
+    by_time = sorted(summaries, key=lambda one: (last_said(one), len(one.content)), reverse=True)
     if by_time and not (intent.latest or intent.earliest) and intent.days is None:
         return asked.lookup(by_time[:_MOST_TOPICS], alone=True, all_of_it=True)
     wanted = Selection(everything=intent.days is None, days=intent.days)
@@ -344,7 +339,7 @@ async def _advice(asked: Asked) -> list[Memory]:
     weighed.sort(key=lambda each: each[:2], reverse=True)
     probable = (one.memory for one in asked.searched if one.relevance >= _NOT_UNLIKELY)
     answers = [one for one in probable if one.role is Role.ASSISTANT and one.source is not Source.SUMMARY]
-    return _each_once([*[one for _, _, one in weighed[:_MOST_ADVICE]], *answers[:1]])
+    return each_once([*[one for _, _, one in weighed[:_MOST_ADVICE]], *answers[:1]])
 
 
 _MOST_ADVICE = 3  # answers
@@ -353,7 +348,7 @@ _MOST_ADVICE = 3  # answers
 def _past_subject(asked: Asked, summaries: Sequence[Memory]) -> Lookup | None:
     found = _to_the_point(asked, summaries)
     if not found:  # the question uses other words: trust the best candidates of the search
-        likely = [one.memory for one in asked.searched if one.relevance >= _LIKELY][:_MOST_CHAIN]
+        likely = [one.memory for one in asked.searched if one.relevance >= _LIKELY][:MOST_CHAIN]
         found = [
             one
             for one in summaries
@@ -364,7 +359,7 @@ def _past_subject(asked: Asked, summaries: Sequence[Memory]) -> Lookup | None:
         probable = (one.memory for one in asked.searched if one.relevance >= _NOT_UNLIKELY)
         answers = [one for one in probable if one.role is Role.ASSISTANT]
         advice = [one for one in having_most(wanted, answers) if one.source is not Source.SUMMARY]
-        return asked.lookup(advice[:_MOST_CHAIN])
+        return asked.lookup(advice[:MOST_CHAIN])
     # Without a summary the ranking of the messages is better than any choice among them.
     return asked.lookup(found, alone=True, all_of_it=True, opens=True)
 
@@ -433,8 +428,8 @@ async def _list(asked: Asked) -> Lookup | None:
     passing = [one.memory for one in said if one.relevance >= asked.wish.threshold]
     if intent.attributes and not intent.attributes & ATTRIBUTES.of_others:
         passing = [one for one in passing if about_self(one)]
-    found += await _continuing(asked, _each_once([*found, *passing]), INTENTS.words["additive"])
-    ordered = _each_once([*facts_first(_each_once(found)), *passing])
+    found += await _continuing(asked, each_once([*found, *passing]), INTENTS.words["additive"])
+    ordered = each_once([*facts_first(each_once(found)), *passing])
     return asked.lookup(asked.once(ordered, intent.attributes), alone=True, all_of_it=True)
 
 
@@ -495,94 +490,16 @@ _MOST_INDIRECT = 3
 def _without_people(intent: Intent) -> int:
     """The attributes asked for: of "my sister's job" the job, of "my sister" and "my sister's name" the sister."""
     named = ATTRIBUTES.named_in(list(intent.people))
-    return intent.attributes & ~named & ~_NAME or intent.attributes & ~_NAME or intent.attributes
-
-
-async def _hops(asked: Asked) -> Lookup | None:
-    """From the caller's people or things in the question ("my sister's husband") to names, and on to memories with
-    these names, at most two steps."""
-    intent = asked.intent
-    through = {word for known in (intent.subject, *intent.people) for word in (known, *same_relation(known))}
-    rest = content_stems(" ".join(word for word in intent.words if word.removesuffix("'s") not in through))
-    if rest <= _NAMING:  # "my children's names": no step leads further
-        return None
-    anchors = await _anchors(asked)
-    chain, seen, fronts = list(anchors), {one.id for one in anchors}, list[list[Memory]]()
-    front, targets = anchors, [one for one in having_most(rest, anchors) if rest] if len(rest) > 1 else []
-    people = relation_words([intent.subject])
-    for step in range(_STEPS):
-        near = people or frozenset({intent.subject})
-        close = frozenset[str]().union(*(names_near(one, near) for one in front)) if not step else frozenset[str]()
-        names = close or all_names(front[: 1 if not step else None])
-        if targets or not names:
-            break
-        found = await asked.select(Selection(names=names))
-        front = [one for one in found if one.id not in seen and said_by_owner(one)]
-        seen.update(one.id for one in front)
-        targets = [one for one in front if _meets(asked, rest, one)]
-        front = facts_first(front)[:_MOST_CHAIN]
-        fronts.append(front)
-        chain += [] if targets else front
-    if targets:
-        best = sorted(targets, key=lambda one: (-len(rest & content_stems(one.content)), one.source not in FACTS))
-    elif intent.attributes:  # no memory on the way tells it; another reading may find it
-        best = []
-    else:  # the answer uses other words: of each step the memory that the search has first
-        place = asked.place()
-        reached = [[one for one in front if place.get(one.id, _REACHED) < _REACHED] for front in fronts[::-1]]
-        best = [min(front, key=lambda one: place[one.id]) for front in reached if front]
-    if not best:
-        return None
-    best = best[:_MOST_TARGETS]
-    linked = [one for one in chain if names_in(one.content) & all_names(best)]
-    return asked.lookup(_each_once([*best, *linked[:_MOST_CHAIN]]), alone=True)
-
-
-_NAMING = content_stems("name names named called")
-
-
-async def _anchors(asked: Asked) -> list[Memory]:
-    """Memories that say which person or thing of the caller's the question begins with."""
-    anchor = asked.intent.subject
-    if relation_words([anchor]):
-        telling = await asked.select(Selection(attributes=ATTRIBUTES.named_in([anchor]) or asked.intent.attributes))
-        found = [one for one in telling if mentions(one, frozenset({anchor})) and is_of_caller(one)]
-    else:
-        head = anchor[: max(_SHORTEST_HEAD, len(anchor) - 3)]
-        there = [one.memory for one in asked.searched if said_by_owner(one.memory)]
-        found = [one for one in there if any(word.startswith(head) for word in plain_words(one.content))]
-    place = asked.place()
-    best = sorted(facts_first(found), key=lambda one: place.get(one.id, len(place)))
-    return [one for one in best if names_in(one.content)][:_MOST_CHAIN]
-
-
-def _meets(asked: Asked, rest: frozenset[str], memory: Memory) -> bool:
-    """Whether *memory* has most of the *rest* of the question, or tells the attribute that it asks for."""
-    if rest and having_most(rest, [memory]):
-        return True
-    if INTENTS.patterns["place"].search(" ".join(asked.intent.words)) and _AT_A_PLACE.search(memory.content):
-        return True
-    asked_for = _asked_of_chain(asked)
-    return bool(asked.tells_anybody(memory) & asked_for and states(memory, asked_for))
-
-
-def _asked_of_chain(asked: Asked) -> int:
-    """The attributes that the question asks for at the end of the chain."""
-    return asked.intent.attributes & ~ATTRIBUTES.of_others & ~ATTRIBUTES.named_in([asked.intent.subject])
-
-
-_REACHED = 25  # places of the search
-
-
-# "on Elm Street", "at the zoo", "in Building 7"
-_AT_A_PLACE = re.compile(
-    r"\b(?:in|at|on) (?:the |a |an )?[A-Z]\w+|\b(?:works?|lives?|sits?|office is|shifts) (?:in|at|on) "
-)
-_STEPS = 2
+    return intent.attributes & ~named & ~NAME or intent.attributes & ~NAME or intent.attributes
 
 
 async def _constraint(asked: Asked) -> Lookup | None:
     intent = asked.intent
+    if not intent.attributes:  # of no domain: the caller's limits about the same thing
+        wanted = content_stems(" ".join(intent.words))
+        likely = (one.memory for one in asked.searched[:FIRST] if said_by_owner(one.memory))
+        limits = [one for one in likely if negates(one.content) and wanted & content_stems(one.content)]
+        return asked.lookup(limits[:_OF_AN_ATTRIBUTE], leads=False)
     rows = await asked.select(Selection(attributes=intent.attributes | intent.likings))
     strict = [one for one in rows if asked.tells(one) & intent.attributes and _holds_back(one, asked)]
     strict = [one for one in strict if asked.tells_by_words(one) & intent.attributes] or strict
@@ -597,15 +514,34 @@ async def _constraint(asked: Asked) -> Lookup | None:
     ]
     telling = intent.attributes | intent.likings
     found = [*asked.once(facts_first(strict), telling), *asked.once(facts_first(loose), telling)]
-    return asked.lookup(asked.spread(found, intent.attributes, _OF_AN_ATTRIBUTE)[:_MOST_CONSTRAINTS], leads=False)
+    found = asked.spread(found, intent.attributes, _OF_AN_ATTRIBUTE)[:_MOST_CONSTRAINTS]
+    return asked.lookup(await _with_sources(asked, found), leads=False)
+
+
+async def _with_sources(asked: Asked, found: Sequence[Memory]) -> list[Memory]:
+    """*found* with the caller's message behind each fact that has less than half of its words: "User takes
+    metoprolol" of "they put me on metoprolol, so no grapefruit"."""
+    facts = {(one.owner, one.session, one.seq): one for one in found if one.source in FACTS and one.session}
+    rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources) if facts else []
+    sources = {place: one for one in rows if (place := (one.owner, one.session, one.seq)) in facts}
+    whole = []
+    for one in found:
+        whole.append(one)
+        source = sources.get((one.owner, one.session, one.seq)) if one.source in FACTS else None
+        if source is not None and one is facts[source.owner, source.session, source.seq]:
+            said = content_stems(source.content)
+            if 2 * len(said & content_stems(one.content)) < len(said) <= _SHORT:
+                whole.append(source)
+    return each_once(whole)
+
+
+_SHORT = 20  # content words of a message
 
 
 _OF_AN_ATTRIBUTE = 2  # constraints of an attribute
 
 
 _MOST_CONSTRAINTS = 6
-_MOST_TARGETS = 2  # answers of several hops
-_SHORTEST_HEAD = 4  # letters that forms of a word share
 
 
 def _holds_back(memory: Memory, asked: Asked) -> bool:
@@ -619,6 +555,9 @@ def _holds_back(memory: Memory, asked: Asked) -> bool:
 async def _as_of(asked: Asked) -> Lookup | None:
     """Values that held then and were replaced since; without such, values that still hold, and older statements."""
     intent, period = asked.intent, asked.wish.scope.as_of
+    likely = [one.memory for one in asked.searched[:FIRST] if said_by_owner(one.memory)]
+    if not intent.mine and not refers_to(asked.wish.question, (one.content for one in likely)):
+        return None
     if intent.attributes:
         found = await asked.telling(_without_people(intent))
     else:
@@ -630,8 +569,16 @@ async def _as_of(asked: Asked) -> Lookup | None:
     if was:
         return asked.lookup(was[: asked.wish.limit], alone=True)
     if period is not None and intent.days is not None:
-        found = [one for one in found if (one.valid_from or one.created_at) < period.until]
-        return asked.lookup(found[:_MOST_INDIRECT], alone=True)
+        before = [one for one in found if (one.valid_from or one.created_at) < period.until]
+        # "moving out of Leeds", said later, names the home of then.
+        return asked.lookup(before[:_MOST_INDIRECT] or found[-1:], alone=True)
+    if not found:
+        words = content_stems(" ".join(intent.words))
+        alike = {one.memory.id for one in asked.searched[:FIRST] if one.features.get("dense", 0.0) >= _ALIKE}
+        said = (one for one in likely if one.source is not Source.SUMMARY)
+        found = [one for one in said if one.id in alike or words & content_stems(one.content)]
+        # All values that may be meant, with their days: the words do not tell which of them came first.
+        return asked.lookup(sorted(found, key=valid_since)[:_MOST_INDIRECT], alone=True)
     return asked.lookup(found[1 : _MOST_INDIRECT + 1] or found, alone=True)
 
 
@@ -653,11 +600,7 @@ async def _procedure(asked: Asked) -> Lookup | None:
     fitting = {one.id: len(wanted & content_stems(one.content)) / len(wanted) for one in rows}
     found = [one for one in rows if fitting[one.id] >= _ENOUGH]
     found.sort(key=lambda one: (-fitting[one.id], -valid_since(one)))
-    return asked.lookup(found[: asked.wish.limit])
-
-
-def _each_once(memories: Iterable[Memory]) -> list[Memory]:
-    return list({one.id: one for one in memories}.values())
+    return asked.lookup(found[: asked.wish.limit], alone=True)
 
 
 _FINDERS: Mapping[Kind, Callable[[Asked], Awaitable[Lookup | None]]] = {
@@ -668,7 +611,7 @@ _FINDERS: Mapping[Kind, Callable[[Asked], Awaitable[Lookup | None]]] = {
     Kind.LIST: _list,
     Kind.MENTIONED: _list_people,
     Kind.INDIRECT: _indirect,
-    Kind.HOPS: _hops,
+    Kind.HOPS: walk_to_answer,
     Kind.CONSTRAINT: _constraint,
     Kind.AS_OF: _as_of,
     Kind.PROCEDURE: _procedure,

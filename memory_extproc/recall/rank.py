@@ -18,12 +18,23 @@ from memory_extproc.index.facets import names_in, tells_of
 from memory_extproc.model import Matrix, Memory, Ranked, Rating, Role, Source
 from memory_extproc.recall.candidate import Candidate, Considered, Verdict
 from memory_extproc.recall.dedup import deduplicate, visible_as_other_form
+from memory_extproc.recall.fusion import FEW
+from memory_extproc.recall.intent import LONGEST, Kind, Reading
 from memory_extproc.recall.topic_context import View, normal
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.dates import days_named
-from memory_extproc.text.intents import content_stems
-from memory_extproc.text.persons import relation_words, same_relation
-from memory_extproc.text.words import MOST_REMEMBERED, fold, memoize_by_hash, negates, rarity, stems, terms
+from memory_extproc.text.intents import asks, content_stems
+from memory_extproc.text.persons import about_caller, relation_words, same_relation
+from memory_extproc.text.words import (
+    MOST_REMEMBERED,
+    fold,
+    memoize_by_hash,
+    negates,
+    rarity,
+    sentences,
+    stems,
+    terms,
+)
 
 
 def reaching(ordered: Sequence[Candidate], threshold: float, *, on_cosine: bool) -> list[Candidate]:
@@ -231,6 +242,18 @@ def _is_shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: Vi
 SUPPORTED = 2.0  # log-odds; chosen on the dev half of tests/quality/intents
 _SUPPORTED_FIRST = 5  # candidates
 _SURE = 1e-6
+
+
+def raise_for_caller(
+    question: str, reading: Reading, ordered: Sequence[Candidate], searched: int
+) -> Sequence[Candidate]:
+    """Raise candidates of a question about the caller in a store of many memories, whose gate was fitted on other
+    talk. An answer over several steps needs several memories."""
+    if searched < FEW or len(question) > LONGEST or not about_caller(question):
+        return ordered
+    if Kind.HOPS in {intent.kind for intent in reading.intents} or not any(map(asks, sentences(question))):
+        return ordered
+    return raise_supported(ordered, question)
 
 
 def raise_supported(ordered: Sequence[Candidate], question: str) -> Sequence[Candidate]:

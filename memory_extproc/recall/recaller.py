@@ -18,7 +18,6 @@ from functools import partial
 import numpy as np
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.index.facets import names_in
 from memory_extproc.model import (
     Candidates,
     Memory,
@@ -47,12 +46,20 @@ from memory_extproc.ports import (
     SignalClassifier,
     TurnLearner,
 )
-from memory_extproc.recall.asked import Lookup, said_by_owner
+from memory_extproc.recall.asked import Lookup, refers_to, said_by_owner
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_answers, with_corrections, without_former
 from memory_extproc.recall.examples import IntentExamples
-from memory_extproc.recall.fusion import FEW, Fused, Fusion
-from memory_extproc.recall.intent import INTENTS, LONGEST, NOTHING_READ, IntentLexicon, Kind, Reading, least_trust
+from memory_extproc.recall.fusion import Fused, Fusion
+from memory_extproc.recall.intent import (
+    INTENTS,
+    NOTHING_READ,
+    Intent,
+    IntentLexicon,
+    Kind,
+    Reading,
+    least_trust,
+)
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.lookup import Lookups
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
@@ -75,16 +82,15 @@ from memory_extproc.recall.rank import (
     gained_by_rating,
     lost_to_age,
     most_lost,
-    raise_supported,
+    raise_for_caller,
     reaching,
     weigh,
 )
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.recall.topic_context import Ongoing, Threads, with_threads
 from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
-from memory_extproc.text.intents import asks, content_stems, polite
+from memory_extproc.text.intents import polite, split_questions, vague
 from memory_extproc.text.persons import about_caller
-from memory_extproc.text.words import sentences
 
 log = logger(__name__)
 
@@ -230,7 +236,7 @@ class Recaller:
         if skip is not None:
             return Explanation(outcome=skip, gate=skip, notes=(by,) if by else ())
         started = self._clock()
-        found = await self._search(wish, started, lambda: UNHURRIED)
+        found = await self._search_all(wish, started, lambda: UNHURRIED)
         found = await self._rerank(wish, found, UNHURRIED)
         weighed = await self._weigh_candidates(wish, found, UNHURRIED, whole=True)
         ranked = await self._add_topic_messages(wish, found, choose_ranked(weighed), UNHURRIED)
@@ -268,7 +274,7 @@ class Recaller:
         return skip, note
 
     async def _search_and_select(self, wish: RecallRequest, started: float) -> RecallResult:
-        found = await self._search(wish, started, lambda: self._time_left(started) * SHARED_SHARE, settles=True)
+        found = await self._search_all(wish, started, lambda: self._time_left(started) * SHARED_SHARE, settles=True)
         found = await self._rerank(wish, found, self._time_left(started))
         with self._time_stage("rank"):
             self._metrics.recall_candidates.observe(len(found.candidates))
@@ -295,6 +301,33 @@ class Recaller:
         )
         least = least_trust(wish.question, found.reading)
         return tuple(one for one in extended if self._may_inject(one.memory) and trust_of(one.memory).covers(least))
+
+    async def _search_all(
+        self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
+    ) -> _Found:
+        """As `_search`; of several questions at once, what each of them finds by itself."""
+        parts = () if self._lookups is None else split_questions(wish.question)
+        found: list[tuple[RecallRequest, _Found]] = []
+        for part in parts:
+            one = replace(wish, asked=part)
+            found.append((one, await self._search(one, started, patience, settles=settles and not found)))
+        memories = [memory for one, of_part in found for memory in self._answering(one, of_part)]
+        if not memories:
+            return await self._search(wish, started, patience, settles=settles and not found)
+        _, first = found[0]
+        intent = next((of.lookup.intent for _, of in found if of.lookup is not None), Intent(Kind.INDIRECT))
+        whole = any(of.lookup is not None and of.lookup.all_of_it for _, of in found)
+        each = tuple({memory.id: memory for memory in memories}.values())
+        return replace(first, lookup=Lookup(intent, each, alone=True, all_of_it=whole))
+
+    def _answering(self, wish: RecallRequest, found: _Found) -> Sequence[Memory]:
+        """The memories that answer one of several questions."""
+        if found.lookup is not None:
+            return found.lookup.memories
+        if self._is_general(wish, found):
+            return ()
+        passing = reaching(found.candidates, wish.threshold, on_cosine=self._limits.threshold_on_cosine)
+        return [one.memory for one in passing[: wish.limit]]
 
     async def _search(
         self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
@@ -345,7 +378,7 @@ class Recaller:
         reading, lookup = await self._look_up(wish, reading, candidates, coming)
         if lookup is None:
             searched = max(found[0].searched for found in whose)
-            candidates = self._raise_supported(wish, reading, candidates, searched)
+            candidates = raise_for_caller(wish.question, reading, candidates, searched)
         return _Found(
             query=query,
             candidates=candidates,
@@ -367,6 +400,8 @@ class Recaller:
                 reading = replace(await self._read_by_examples(wish, coming), notes=reading.notes)
             lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
             lookup = lookup or await self._lookups.of_people(wish, candidates, self._now())
+            if lookup is None and not self._intents.asks_of_world(wish.question, ()):
+                lookup = await self._lookups.of_caller(wish, reading, candidates, self._now())
         if not reading.intents:
             return reading, lookup
         if reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
@@ -565,33 +600,16 @@ class Recaller:
 
     def _is_general(self, wish: RecallRequest, found: _Found) -> bool:
         """Whether the message only thanks, or is about the world: by its form, or because it is not about the
-        caller, of no kind, and no candidate that passes the threshold has half of its words or a name in it."""
+        caller, of no kind, and refers to nothing in the candidates that pass the threshold."""
         if found.lookup or not wish.threshold or self._lookups is None:
             return False
         passing = reaching(found.candidates, wish.threshold, on_cosine=self._limits.threshold_on_cosine)
         said = [one.memory.content for one in passing if said_by_owner(one.memory)]
         if polite(wish.question) or self._intents.asks_of_world(wish.question, said):
             return True
-        if found.reading.intents or wish.earlier or about_caller(wish.question):
+        if found.reading.intents or about_caller(wish.question) or (wish.earlier and vague(wish.question)):
             return False
-        names, words = names_in(wish.question), content_stems(wish.question)
-        return not any(
-            names & names_in(one.memory.content) or 2 * len(words & content_stems(one.memory.content)) >= len(words)
-            for one in passing
-        )
-
-    @staticmethod
-    def _raise_supported(
-        wish: RecallRequest, reading: Reading, candidates: Sequence[Candidate], searched: int
-    ) -> Sequence[Candidate]:
-        """Raise *candidates* of a question about the caller in a store of many memories, whose gate was
-        fitted on other talk. An answer over several steps needs several memories."""
-        asked = wish.question
-        if searched < FEW or len(asked) > LONGEST or not about_caller(asked):
-            return candidates
-        if Kind.HOPS in {intent.kind for intent in reading.intents} or not any(map(asks, sentences(asked))):
-            return candidates
-        return raise_supported(candidates, asked)
+        return not refers_to(wish.question, said)
 
     def _time_left(self, started: float) -> timedelta:
         """Time until the deadline."""

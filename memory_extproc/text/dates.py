@@ -38,12 +38,24 @@ _BEFORE_MONTH = re.compile(
     re.IGNORECASE,
 )
 _SURELY_BEFORE_MONTH = re.compile(r"\b(?:in|since|until|during)\s+$", re.IGNORECASE)  # no verb stands behind it
+# "the 14th", "am 14.", "le 14": a day of the month that is not named
+_BARE_DAY = re.compile(
+    rf"\bthe\s+({_DAY})(?:st|nd|rd|th)\b|\b(?:am|zum)\s+({_DAY})\.(?=\W|$)(?!\s*\d)|(?<!\w)(?:le|el)\s+({_DAY})(?=[\s?!.]*$)",
+    re.IGNORECASE,
+)
+_PLANNED = 6  # months ahead that people speak of without the year
+_OVER = re.compile(
+    r"\b(?:was|were|did|had|went|came|took|got|saw|met|used\s+to|last|ago|war|waren|hatte\w*|gewesen|gegangen"
+    r"|\u00e9tait|\u00e9tais|avais|avait|all\u00e9e?s?|era|fui|fue|fuimos|hice|tuve|ten\u00eda)\b",
+    re.IGNORECASE,
+)
 _CITY = re.compile(r"\brio\s+de\s+$", re.IGNORECASE)  # "Rio de Janeiro" is no month
 
 
 def days_named(text: str, said: date) -> tuple[Span, ...]:
     """At most four spans of days that *text*, said on the day *said*, names; in no particular order. A date
-    without its year is the nearest such date before *said*, or up to a month after it."""
+    without its year is in the half-year after *said* or the one before it; where *text* tells of the past, before
+    it or up to a month after it."""
     beginning = text[:_READ]
     said = min(max(said, _EARLIEST), _LATEST)  # there are days before and after it
     found: dict[Span, None] = {}
@@ -72,9 +84,14 @@ def _dates(text: str, said: date) -> Iterator[Span]:
     if any(map(str.isdigit, text)):
         for match in _ISO.finditer(text):
             yield from _span(int(match[1]), int(match[2]), int(match[3]) if match[3] else None)
+    months = False
     for word in _WORD.finditer(text):
         if (month := _MONTHS.get(word[0].lower())) is not None:
+            months = True
             yield from _in_month(text, word, month, said)
+    if not months:
+        for match in _BARE_DAY.finditer(text):
+            yield from _of_month(int(match[1] or match[2] or match[3]), said, over=_OVER.search(text) is not None)
     for match in _BARE_YEAR.finditer(text):
         if ends_in_season(text[: match.start()]):
             continue
@@ -95,11 +112,28 @@ def _in_month(text: str, word: re.Match[str], month: int, said: date) -> Iterato
     surely = day or year or leading.search(before) is not None
     if word[0].lower() in _AMBIGUOUS and not surely:
         return
-    yield from _span(int(year) if year else _year_of(month, said), month, int(day) if day else None)
+    yield from _span(
+        int(year) if year else _year_of(month, said, over=_OVER.search(text) is not None),
+        month,
+        int(day) if day else None,
+    )
 
 
-def _year_of(month: int, said: date) -> int:
-    return said.year - 1 if month > said.month + 1 else said.year
+def _year_of(month: int, said: date, *, over: bool) -> int:
+    if over:
+        return said.year - 1 if month > said.month + 1 else said.year
+    ahead = (month - said.month) % 12
+    return said.year + (month < said.month) if ahead <= _PLANNED else said.year - (month > said.month)
+
+
+def _of_month(day: int, said: date, *, over: bool) -> Iterator[Span]:
+    """The next *day* of a month, or the last where the text tells of the past."""
+    for months in (0, -1) if over else (0, 1):
+        number = said.year * 12 + said.month - 1 + months
+        for span in _span(number // 12, number % 12 + 1, day):
+            if (span[0] <= said.toordinal()) if over else (span[0] >= said.toordinal()):
+                yield span
+                return
 
 
 def _span(year: int, month: int, day: int | None) -> Iterator[Span]:
@@ -436,6 +470,8 @@ def _feast_or_weekday(words: list[str], joined: str, today: date) -> Span | None
             ):
                 return None  # `dates` knows these
             back = (today.weekday() - weekday) % _WEEK
+            if words[at + 1 : at + 2] == ["ago"] and (count := _COUNTS.get(words[at - 1], 0)) > 1:
+                back = (back or _WEEK) + (count - 1) * _WEEK  # "two Sundays ago"
             ahead = _AHEAD.search(joined) is not None
             day = today.toordinal() + (_WEEK - back) % _WEEK if ahead else today.toordinal() - (back or _WEEK)
             return _shift(words, (day, day), today)

@@ -405,12 +405,23 @@ def decompose_question(question: str) -> tuple[str, ...]:
     """
     if len(question) > _LONGEST_PARTED:
         return ()
-    text = " ".join(question.split())
-    asked = [sentence for sentence in sentences(text) if asks(sentence)]
-    clauses = [clause for sentence in asked for clause in _clauses(sentence)]
-    found = [each for clause in clauses for each in _find_names(clause)]
+    found = [each for clause in _asking_clauses(question) for each in _find_names(clause)]
     found = list(dict.fromkeys(found))
     return tuple(found) if 1 < len(found) <= MOST_PARTS else ()
+
+
+def split_questions(text: str) -> tuple[str, ...]:
+    """The two or three questions that *text* asks at once ("Where do I live and when do I fly?"); none if it asks
+    a single one. Unlike `decompose_question`, a question about two people stays whole."""
+    if len(text) > _LONGEST_PARTED:
+        return ()
+    found = tuple(dict.fromkeys(_asking_clauses(text)))
+    return found if 1 < len(found) <= MOST_PARTS else ()
+
+
+def _asking_clauses(text: str) -> list[str]:
+    asked = [sentence for sentence in sentences(" ".join(text.split())) if asks(sentence)]
+    return [clause for sentence in asked for clause in _clauses(sentence)]
 
 
 def _clauses(sentence: str) -> list[str]:
