@@ -214,12 +214,12 @@ def people_in(text: str) -> frozenset[str]:
     return known & {word.removesuffix("'s") for word in found}
 
 
-def refers_to(question: str, known: Iterable[str]) -> bool:
+def refers_to(question: str, texts: Sequence[str], beside: Sequence[str] = ()) -> bool:
     """Whether *question* refers to something of the caller's, and does not ask about the world at large: by a
-    pronoun, by a person or an acting name in the texts *known*, by "the" or "that" before a word of these, as
-    a mere noun ("salary?"), or in the past tense (or with "again") with most of its words in one of them. "Why do
-    knees crack" does not, though the owner has a bad knee."""
-    words, texts = plain_words(question), list(known)
+    pronoun, by a person or an acting name in the owner's *texts* or *beside* them, by "the" before a word of the
+    texts, as a mere noun ("salary?"), or in the past tense (or with "again") with most of its words in one text.
+    "Why do knees crack" does not, though the owner has a bad knee."""
+    words, heard = plain_words(question), [*texts, *beside]
     there = {word.removesuffix("'s") for word in words}
     if is_mere_noun(words) or any(
         not there.isdisjoint(INTENTS.words[name]) for name in ("own", "possessive", "anaphora")
@@ -227,9 +227,9 @@ def refers_to(question: str, known: Iterable[str]) -> bool:
         return True
     wanted, names = content_stems(question), names_in(question)
     if not any(map(asks, sentences(question))):  # a task or a statement
-        return any(names & names_in(one) or 2 * len(wanted & content_stems(one)) >= len(wanted) for one in texts)
+        return any(names & names_in(one) or 2 * len(wanted & content_stems(one)) >= len(wanted) for one in heard)
     acting = names & _acting(words)
-    if any(there & people_in(text) or acting & names_in(text) for text in texts):
+    if any(there & people_in(text) or acting & names_in(text) for text in heard):
         return True
     return _is_definite(words, names, texts) or _tells_of_past(words, texts)
 
@@ -259,9 +259,9 @@ def _tells_of_past(words: Sequence[str], texts: Sequence[str]) -> bool:
 
 
 def _acting(words: Sequence[str]) -> frozenset[str]:
-    """The words in *words* that do or have something: "does Ingrid work", "Curt's truck"."""
-    doing = INTENTS.words["auxiliaries"] - INTENTS.words["being"]
-    behind = (word for before, word in pairwise(words) if before in doing)
+    """The words in *words* that do, have or are something: "does Ingrid work", "Curt's truck"."""
+    doing = INTENTS.words["auxiliaries"]
+    behind = (word for before, word in pairwise(words[:-1]) if before in doing)
     return frozenset([*behind, *(word.removesuffix("'s") for word in words if word.endswith("'s"))])
 
 

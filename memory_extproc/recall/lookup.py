@@ -112,6 +112,8 @@ class Lookups:
         self, wish: RecallRequest, reading: Reading, searched: Sequence[Candidate], now: datetime
     ) -> Lookup | None:
         """For a question about the caller that the search rejects as a whole."""
+        if INTENTS.asks_of_world(wish.question, ()):
+            return None
         first = reading.intents[0] if reading.intents else Intent(Kind.INDIRECT)
         intent = replace(first, words=tuple(plain_words(wish.question[:LONGEST])))
         return find_doubtful(Asked(self._selects, None, wish, intent, searched, now))
@@ -556,7 +558,7 @@ async def _as_of(asked: Asked) -> Lookup | None:
     """Values that held then and were replaced since; without such, values that still hold, and older statements."""
     intent, period = asked.intent, asked.wish.scope.as_of
     likely = [one.memory for one in asked.searched[:FIRST] if said_by_owner(one.memory)]
-    if not intent.mine and not refers_to(asked.wish.question, (one.content for one in likely)):
+    if not intent.mine and not refers_to(asked.wish.question, [one.content for one in likely]):
         return None
     if intent.attributes:
         found = await asked.telling(_without_people(intent))

@@ -50,7 +50,7 @@ from memory_extproc.recall.asked import Lookup, refers_to, said_by_owner
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_answers, with_corrections, without_former
 from memory_extproc.recall.examples import IntentExamples
-from memory_extproc.recall.fusion import Fused, Fusion
+from memory_extproc.recall.fusion import FEW, Fused, Fusion
 from memory_extproc.recall.intent import (
     INTENTS,
     NOTHING_READ,
@@ -376,8 +376,10 @@ class Recaller:
                 one for one in candidates if (one.memory.valid_from or one.memory.created_at) < then.until
             ]
         reading, lookup = await self._look_up(wish, reading, candidates, coming)
+        searched = max(found[0].searched for found in whose)
+        if lookup is None and self._lookups is not None and searched < FEW:
+            lookup = await self._lookups.of_caller(wish, reading, candidates, self._now())
         if lookup is None:
-            searched = max(found[0].searched for found in whose)
             candidates = raise_for_caller(wish.question, reading, candidates, searched)
         return _Found(
             query=query,
@@ -400,8 +402,6 @@ class Recaller:
                 reading = replace(await self._read_by_examples(wish, coming), notes=reading.notes)
             lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
             lookup = lookup or await self._lookups.of_people(wish, candidates, self._now())
-            if lookup is None and not self._intents.asks_of_world(wish.question, ()):
-                lookup = await self._lookups.of_caller(wish, reading, candidates, self._now())
         if not reading.intents:
             return reading, lookup
         if reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
@@ -609,7 +609,7 @@ class Recaller:
             return True
         if found.reading.intents or about_caller(wish.question) or (wish.earlier and vague(wish.question)):
             return False
-        return not refers_to(wish.question, said)
+        return not refers_to(wish.question, said, [one.memory.content for one in passing])
 
     def _time_left(self, started: float) -> timedelta:
         """Time until the deadline."""
