@@ -259,12 +259,15 @@ def _tells_of_past(words: Sequence[str], texts: Sequence[str]) -> bool:
 
 
 def _acting(words: Sequence[str]) -> frozenset[str]:
-    """The words in *words* that do, have or are something: "does Ingrid work", "Curt's truck"."""
-    doing = INTENTS.words["auxiliaries"]
-    behind = (word for before, word in pairwise(words[:-1]) if before in doing)
-    return frozenset([*behind, *(word.removesuffix("'s") for word in words if word.endswith("'s"))])
+    """The words in *words* that may do, have or get something ("does Ingrid work", "Curt's truck"): not behind a
+    preposition of place, and not the last word, by which strangers and places are asked for."""
+    pairs = pairwise(["", *words[:-1]])
+    acting = [word for before, word in pairs if before not in _OF_PLACE]
+    owning = [word for word in words if word.endswith("'s")]
+    return frozenset(word.removesuffix("'s") for word in (*acting, *owning))
 
 
+_OF_PLACE = frozenset({"in", "of", "from", "at", "near", "von", "aus", "de", "en"})
 _MOST_OF_NOUN = 3  # words
 _PREPOSITIONS = frozenset({"of", "in", "on", "at", "to", "for", "from", "with", "von", "mit", "zu", "de", "du"})
 _PAST_TENSE = re.compile(r"\b(?:did|was|were|had|war|waren|hatten?|etait|avait|era|fue|tenia)\b")
