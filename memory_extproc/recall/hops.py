@@ -1,5 +1,5 @@
-"""Answers that stand several memories away, or that the search finds and rejects: walks over names, people whom the
-caller named, and doubtful candidates of questions about the caller."""
+"""Answers that stand several memories away, or by a name: walks over names and people whom the
+caller named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from memory_extproc.model import Memory, Selection, Source
 from memory_extproc.recall.asked import (
     FACTS,
     FIRST,
-    NAME,
     Asked,
     Lookup,
     all_names,
@@ -24,8 +23,7 @@ from memory_extproc.recall.asked import (
     said_by_owner,
     states,
 )
-from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.intent import INTENTS, Kind
+from memory_extproc.recall.intent import INTENTS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import relation_words, same_relation
@@ -127,7 +125,7 @@ _AT_A_PLACE = re.compile(
 _STEPS = 2
 
 
-# --- people and doubtful candidates ------------------------------------------------------------------
+# --- people ------------------------------------------------------------------------------------------
 
 
 async def find_named(asked: Asked) -> Lookup | None:
@@ -153,44 +151,3 @@ async def find_named(asked: Asked) -> Lookup | None:
     place = asked.place()
     found.sort(key=lambda one: (-len(rest & content_stems(one.content)), place.get(one.id, len(place))))
     return asked.lookup(found[:_MOST_NAMED], leads=False)
-
-
-def find_doubtful(asked: Asked) -> Lookup | None:
-    """The first candidates of a question about the caller that the search rejects as a whole, where nothing in the
-    question contradicts them."""
-    intent, wish = asked.intent, asked.wish
-    if intent.kind not in _OF_FACTS or len(intent.words) > _MOST_WORDS or not asks(wish.question):
-        return None
-    if len(asked.searched) <= _ANY:  # among so few, the first places say nothing
-        return None
-    if INTENTS.words["own"].isdisjoint(intent.words) or not INTENTS.words["advising"].isdisjoint(intent.words):
-        return None
-    first = (one for one in asked.searched[:FIRST] if said_by_owner(one.memory))
-    own = [one for one in first if one.memory.source is not Source.SUMMARY]
-    if any(one.relevance >= wish.threshold for one in own):
-        return None
-    found = [one.memory for one in own if one.relevance >= _DOUBTFUL and _may_answer(asked, one)]
-    return asked.lookup(found[:_MOST_DOUBTFUL], leads=False)
-
-
-def _may_answer(asked: Asked, candidate: Candidate) -> bool:
-    """Whether *candidate* tells the attribute and names the person that the question names; of a question without
-    either, whether it is like the question or has a part of its words."""
-    memory, words = candidate.memory, asked.intent.words
-    people = relation_words(words)
-    attributes = ATTRIBUTES.named_in(words) | ATTRIBUTES.asked_by(" ".join(words))
-    attributes &= ~(ATTRIBUTES.named_in([*people]) | NAME)
-    if people and not mentions(memory, people):
-        return False
-    if attributes:
-        return bool(asked.tells_anybody(memory) & attributes)
-    dense, covered = (candidate.features.get(name, 0.0) for name in ("dense", "covered"))
-    return bool(people) or dense >= _RESEMBLES or covered >= _SOME
-
-
-_OF_FACTS = frozenset({Kind.LIST, Kind.INDIRECT, Kind.HOPS, Kind.AS_OF})
-_DOUBTFUL = 0.2  # relevance, where only the question's form says that it is for memory
-_MOST_DOUBTFUL = 2
-_ANY = 20  # candidates
-_RESEMBLES = 0.35  # cosine
-_SOME = 0.3  # share of the question's words

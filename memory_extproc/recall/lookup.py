@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 from memory_extproc.index.facets import names_in
@@ -53,7 +52,7 @@ from memory_extproc.recall.asked import (
 )
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.dedup import once_for_session
-from memory_extproc.recall.hops import MOST_CHAIN, find_doubtful, find_named, walk_to_answer
+from memory_extproc.recall.hops import MOST_CHAIN, find_named, walk_to_answer
 from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, Kind, Reading
 from memory_extproc.recall.prompt_block import GROUPS
 from memory_extproc.recall.topic_context import View
@@ -107,16 +106,6 @@ class Lookups:
         """For a question about a person whom the caller named, where the search is sure of no memory."""
         words = tuple(word.removesuffix("'s") for word in plain_words(wish.question[:LONGEST]))
         return await find_named(Asked(self._selects, None, wish, Intent(Kind.HOPS, words=words), searched, now))
-
-    async def of_caller(
-        self, wish: RecallRequest, reading: Reading, searched: Sequence[Candidate], now: datetime
-    ) -> Lookup | None:
-        """For a question about the caller that the search rejects as a whole."""
-        if INTENTS.asks_of_world(wish.question, ()):
-            return None
-        first = reading.intents[0] if reading.intents else Intent(Kind.INDIRECT)
-        intent = replace(first, words=tuple(plain_words(wish.question[:LONGEST])))
-        return find_doubtful(Asked(self._selects, None, wish, intent, searched, now))
 
     async def _of(
         self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime

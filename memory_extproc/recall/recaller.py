@@ -50,7 +50,7 @@ from memory_extproc.recall.asked import Lookup, refers_to, said_by_owner
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_answers, with_corrections, without_former
 from memory_extproc.recall.examples import IntentExamples
-from memory_extproc.recall.fusion import FEW, Fused, Fusion
+from memory_extproc.recall.fusion import Fused, Fusion
 from memory_extproc.recall.intent import (
     INTENTS,
     NOTHING_READ,
@@ -376,10 +376,8 @@ class Recaller:
                 one for one in candidates if (one.memory.valid_from or one.memory.created_at) < then.until
             ]
         reading, lookup = await self._look_up(wish, reading, candidates, coming)
-        searched = max(found[0].searched for found in whose)
-        if lookup is None and self._lookups is not None and searched < FEW:
-            lookup = await self._lookups.of_caller(wish, reading, candidates, self._now())
         if lookup is None:
+            searched = max(found[0].searched for found in whose)
             candidates = raise_for_caller(wish.question, reading, candidates, searched)
         return _Found(
             query=query,
