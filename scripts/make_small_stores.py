@@ -1,10 +1,10 @@
-"""Cuts a LoCoMo file into small stores, on which the weights for such are fitted beside made-up people.
+"""Cuts talk of two named people, in LoCoMo's format, into small stores, on which the weights for such are fitted.
 
     python -m scripts.make_small_stores --dataset locomo10.json --out pieces.jsonl
 
 Each speaker in turn is the caller of stores of one to five sessions. Questions about the caller alone are put in
 the first person: to the store that has all of their evidence, and, as things never said, to other people's.
-LoCoMo's licence, CC BY-NC 4.0, is that of what comes out.
+The licence of the talk is that of what comes out: the packaged weights use `scripts/small_talk` alone.
 """
 
 from __future__ import annotations

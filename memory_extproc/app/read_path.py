@@ -250,13 +250,14 @@ def make_recaller(
     traces: Traces = NO_TRACES,
     matcher: ModelMatcher | None = None,
     classifier: SignalClassifier | None = None,
+    weights: Weights | None = None,
 ) -> Recaller:
     """Build the recaller, for the sidecar and for the tools that measure or explain recall.
 
     *waits*: load missing word vectors, if no request waits for the result. *matcher*: measures a model that the
-    weights do not name."""
+    weights do not name. *weights*: instead of the configured ones."""
     metrics.recall_deadline.set(settings.deadline.total_seconds())
-    fusion = Fusion(weights_of(settings, embedder.fingerprint), embedder.fingerprint)
+    fusion = Fusion(weights or weights_of(settings, embedder.fingerprint), embedder.fingerprint)
     if matcher is not None:
         matcher.subscribe(fusion.adopt)
     reranker = None if reranks is None else Reranker(reranks, rerank_limits(settings), metrics=metrics)
@@ -278,10 +279,17 @@ def make_recaller(
         threads=threads,
         ongoing=None if reads is None else Ongoing(reads),
         selects=selects,
-        examples=IntentExamples() if fusion.fitted and not settings.recall.weights else None,
+        examples=_examples(settings, embedder, fusion),
         traces=traces,
         classifier=classifier,
     )
+
+
+def _examples(settings: Settings, embedder: EmbeddingModel, fusion: Fusion) -> IntentExamples | None:
+    """None with weights of another model than the packaged one, whose vectors the examples have."""
+    if settings.recall.weights and embedder.fingerprint not in packaged_weights().embedding_models:
+        return None
+    return IntentExamples(lambda: fusion.fitted)
 
 
 def classifier_limits(settings: Settings) -> ClassifierLimits:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 import yaml
 from rich.console import Console
@@ -201,6 +202,10 @@ def tune(
             help="file to write the best candidates, half_life, mmr_lambda and threshold to, found by a grid search"
         ),
     ] = None,
+    by_intent: Annotated[
+        Path | None,
+        typer.Option(help="set or folder of sets of questions by kind, to fit the gate of each kind on"),
+    ] = None,
     limit_questions: Annotated[
         int | None, typer.Option(min=1, help="maximum number of questions in the grid search, spread evenly")
     ] = None,
@@ -210,7 +215,7 @@ def tune(
     with faults_to_exit():
         settings = load(config, os.environ)
         log.configure("error", "console")
-        said = asyncio.run(tune_weights(settings, dataset, out, features=features))
+        said = asyncio.run(tune_weights(settings, dataset, out, features=features, by_intent=by_intent))
         if settings_out is not None:
             said["grid"] = asyncio.run(_choose_settings(settings, dataset, out.absolute(), limit_questions))
             settings_out.write_text(yaml.safe_dump(said["grid"]["settings"], sort_keys=False))
@@ -225,21 +230,39 @@ def tune(
 
 
 async def tune_weights(
-    settings: Settings, datasets: list[Path], out: Path, *, features: bool = False, questions: int | None = None
+    settings: Settings,
+    datasets: list[Path],
+    out: Path,
+    *,
+    features: bool = False,
+    questions: int | None = None,
+    by_intent: Path | None = None,
 ) -> dict[str, Any]:
-    """*questions*: fit on so many of them, and only what depends on the embedding model; None: on all, and all."""
+    """*questions*: fit on so many of them, and only what depends on the embedding model; None: on all, and all.
+    *by_intent*: fit the gate of each kind of question on this set, too."""
     from memory_extproc.evaluation.bench import bench  # noqa: PLC0415 - see SYSTEMS
+    from memory_extproc.evaluation.by_intent import fit_kinds, read_intent_set  # noqa: PLC0415
     from memory_extproc.evaluation.datasets import read_datasets, thin_out  # noqa: PLC0415
     from memory_extproc.evaluation.fitting import fitted_weights, write_weights  # noqa: PLC0415
+    from memory_extproc.evaluation.runner import Bounds  # noqa: PLC0415
 
     read = read_datasets(datasets)
+    intents = None if by_intent is None else read_intent_set(by_intent)
     words = questions is None
     if questions is not None:
         read = thin_out(read, questions)
     with progress(plain=not words) as says:
         async with bench(settings) as made:
             fitted = await fitted_weights(read, made, features=features, words=words, says=says)
-    write_weights(out, fitted.weights)
+        weights = fitted.weights
+        if intents is not None:
+            async with bench(settings, topics=True, unbounded=True) as made:
+                memory = settings.memory
+                bounds = Bounds(memory.default_similarity_threshold, memory.default_retrieval_limit)
+                kinds = await fit_kinds(intents, weights, made, bounds, says)
+            weights = msgspec.structs.replace(weights, kinds={one.kind: one.chosen for one in kinds if one.chosen})
+            fitted.said["kinds"] = {one.kind: {**asdict(one), "chosen": one.chosen} for one in kinds}
+    write_weights(out, weights)
     return fitted.said
 
 
@@ -293,8 +316,27 @@ def show_tuned(said: dict[str, Any]) -> None:
         "seen it, and their row does not compare with what was held out.",
         markup=False,
     )
+    if "kinds" in said:
+        _show_kinds(said["kinds"])
     for row in said.get("features", ()):
         console.print(f"  without {row['left out']}: recall@5 {row['recall@5']:+.4f}, @10 {row['recall@10']:+.4f}")
+
+
+def _show_kinds(kinds: dict[str, dict[str, Any]]) -> None:
+    title = "gate by kind of question: answered / precision / left alone, by shift in log-odds; * is chosen"
+    table = Table(title=title, title_justify="left")
+    table.add_column("kind")
+    table.add_column("questions", justify="right")
+    for by in next(iter(kinds.values()), {}).get("answered", {}):
+        table.add_column(f"{by:+.1f}", justify="right")
+    for kind, found in kinds.items():
+        cells = [
+            f"{answered:.2f} / {found['precision'][by]:.2f} / {found['abstention'][by]:.2f}"
+            f"{' *' if by == found['chosen'] else ''}"
+            for by, answered in found["answered"].items()
+        ]
+        table.add_row(kind, str(found["questions"]), *cells)
+    Console(highlight=False).print(table)
 
 
 def _with(settings: Settings, extractor: str | None) -> Settings:

@@ -35,6 +35,7 @@ from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.recall.recaller import Recaller
+from memory_extproc.recall.weights import Weights
 from memory_extproc.settings import Settings
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.store import MilvusStore
@@ -63,14 +64,17 @@ async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = F
 
         configured = _without_deadline(settings) if unbounded else settings
 
-        def recaller(finds: Partitions, queries: EmbeddingModel, now: Now) -> Recaller:
+        def recaller(
+            finds: Partitions, embedder: EmbeddingModel, now: Now, *, weights: Weights | None = None
+        ) -> Recaller:
             return make_recaller(
                 configured,
                 finds,
-                queries,
+                embedder,
                 metrics,
                 stack,
                 now=now,
+                weights=weights,
                 reranks=reranks,
                 reads=finds,
                 selects=finds,

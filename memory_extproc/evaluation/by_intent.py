@@ -28,7 +28,9 @@ from memory_extproc.evaluation.datasets import Conversation, DatasetError, Quest
 from memory_extproc.evaluation.metrics import mean
 from memory_extproc.evaluation.runner import Bench, Bounds, Played, Says, wait_filled
 from memory_extproc.model import Caller, RecallRequest, RecallResult
+from memory_extproc.recall.intent import INTENTS, Kind
 from memory_extproc.recall.recaller import Recaller
+from memory_extproc.recall.weights import Weights
 from memory_extproc.safety.prompt_injection import neutralize
 
 SINGLE_FACT = "single fact"  # the kind that latency is compared with
@@ -185,6 +187,71 @@ async def _ask(
     found = await recaller.recall(wish)
     took = None if embedding is None else embedding + await _cpu_ms(recaller.recall(wish))
     return judge_block(question, found, there, took)
+
+
+@dataclass(frozen=True, slots=True)
+class Shifted:
+    """Figures of the questions of a kind that recall reads, by the shift of its gate in log-odds."""
+
+    kind: Kind
+    questions: int
+    answered: Mapping[float, float]
+    precision: Mapping[float, float]
+    abstention: Mapping[float, float]
+
+    @property
+    def chosen(self) -> float:
+        return max(
+            SHIFTS,
+            key=lambda by: (
+                self.answered[by] + self.abstention[by] + _PRECISION * self.precision[by] - _SHIFTING * abs(by)
+            ),
+        )
+
+
+SHIFTS = tuple(at / 2 for at in range(-4, 4))
+_PRECISION = 0.5  # of a block beside its answers and its silence
+_SHIFTING = 0.01  # for each point: equal figures leave the gate as it is
+_IMAGINED = 2.0  # questions of either outcome beside those asked, so that five questions do not decide
+
+
+async def fit_kinds(
+    intents: IntentSet,
+    weights: Weights,
+    bench: Bench,
+    bounds: Bounds,
+    says: Says = lambda _step, _done, _whole: None,
+) -> list[Shifted]:
+    """Ask every question under every shift of the gate, and choose a shift for each kind that recall reads."""
+    asked: defaultdict[Kind, defaultdict[float, list[Judged]]] = defaultdict(lambda: defaultdict(list))
+    for done, (conversation, questions) in enumerate(intents.people):
+        says("gate by kind", done, len(intents.people))
+        read = {q.id: INTENTS.read(q.query, (), q.asked_at.date()).intents[:1] for q in questions}
+        async with bench.play(conversation, bench.partition, bench.topics) as there:
+            await wait_filled(there, bench.embedder)
+            for by in SHIFTS:
+                shifted = msgspec.structs.replace(weights, kinds=dict.fromkeys(Kind, by))
+                recaller = bench.recaller(there.partitions, bench.embedder, there.clock, weights=shifted)
+                for question in questions:
+                    for intent in read[question.id]:
+                        asked[intent.kind][by].append(await _ask(question, there, recaller, bounds, None))
+    says("gate by kind", len(intents.people), len(intents.people))
+    return [_compare_shifts(kind, by_shift) for kind, by_shift in sorted(asked.items())]
+
+
+def _compare_shifts(kind: Kind, judged: Mapping[float, Sequence[Judged]]) -> Shifted:
+    answered, precision, abstention = {}, {}, {}
+    for by, ones in judged.items():
+        found = _figures_of_kind(ones, None)
+        lines = round((found["lines"] or 0.0) * found["questions"])
+        answered[by] = _smooth(found["answered"], found["questions"])
+        precision[by] = _smooth(found["precision"], lines)
+        abstention[by] = _smooth(found["abstention"], found["counterexamples"])
+    return Shifted(kind, len(next(iter(judged.values()))), answered, precision, abstention)
+
+
+def _smooth(share: float | None, count: int) -> float:
+    return ((share or 0.0) * count + _IMAGINED) / (count + 2 * _IMAGINED)
 
 
 async def _cpu_ms(work: Awaitable[object]) -> float:

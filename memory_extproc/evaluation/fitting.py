@@ -87,10 +87,10 @@ class Aims:
 
     threshold: float = 0.6
     limit: int = 5
-    abstention: float = 0.905
+    abstention: float = 0.9
     abstention_chats: float = 0.85
-    loss: float = 0.07  # of recall, to the threshold as a whole
-    selection: float = 0.03  # share lost by judging single memories, in addition to the gate's loss
+    loss: float = 0.05  # of recall, to the threshold as a whole
+    selection: float = 0.02  # share lost by judging single memories, in addition to the gate's loss
     selection_notes: float = 0.04  # the same of notes
     ranker_l2: float = 0.1
     worth_l2: float = 1e-3
@@ -423,8 +423,9 @@ class _Chosen:
 _FEWEST = 2  # conversations: one to fit on, another to judge by
 _FEW = "_few"  # ends the names of rankers for stores of few memories
 AMONG_MANY = Aims()
-_SMALL = {Kind.TALK: 0.3, Kind.CHAT: 0.05, Kind.NOTES: 1.0}
-AMONG_FEW = Aims(selection_notes=0.05, ranked=_SMALL, gated=_SMALL)  # notes teach the weights of small stores
+# Notes teach the weights of small stores, and no loss in long talk or chats binds them.
+_SMALL = {Kind.TALK: 0.05, Kind.CHAT: 0.05, Kind.NOTES: 1.0}
+AMONG_FEW = Aims(abstention=0.93, loss=0.3, selection=0.2, ranker_l2=0.05, ranked=_SMALL, gated=_SMALL)
 
 
 @dataclass(frozen=True, slots=True)

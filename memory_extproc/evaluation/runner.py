@@ -48,13 +48,22 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.recall.candidate import Considered, Explanation, Verdict
 from memory_extproc.recall.recaller import Recaller
+from memory_extproc.recall.weights import Weights
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
 from memory_extproc.text.words import sentences
 from memory_extproc.topics.tracker import Topics
 
-MakesRecaller = Callable[[Partitions, EmbeddingModel, Now], Recaller]
+
+class MakesRecaller(Protocol):
+    def __call__(
+        self, finds: Partitions, embedder: EmbeddingModel, now: Now, *, weights: Weights | None = None
+    ) -> Recaller:
+        """*weights*: instead of the configured ones."""
+        ...
+
+
 Says = Callable[[str, int, int], None]  # step, done, of how many
 FOREIGN_NAMES = (Names.FIRST_PERSON, Names.NEUTRAL, Names.SWAPPED)
 NOT_HELD = PartitionLimits(bytes=1)  # every owner is too large for it

@@ -8,7 +8,7 @@ for the embedding model that the packaged weights belong to; with another model 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Generic, TypeVar
@@ -44,9 +44,12 @@ class Likeness:
 
 
 class IntentExamples:
-    """The examples with their packaged vectors, made by `scripts/make_intent_examples.py`."""
+    """The examples with their packaged vectors, made by `scripts/make_intent_examples.py`.
 
-    def __init__(self) -> None:
+    *applies*: whether the embedding model in use gives the packaged model's vectors; nothing is read otherwise."""
+
+    def __init__(self, applies: Callable[[], bool] = lambda: True) -> None:
+        self._applies = applies
         self._by_kind, self._by_told, self._by_asked = _Labels(EXAMPLES), _Labels(TOLD), _Labels(ASKED)
         with (files(__package__) / "fitted" / VECTORS).open("rb") as file:
             packed = np.load(file, allow_pickle=False)
@@ -56,7 +59,7 @@ class IntentExamples:
 
     def read(self, asked: str, vector: Vector | None) -> Likeness | None:
         """The kind of the question *asked* with *vector*; None for no kind."""
-        if vector is None or len(asked) > LONGEST:
+        if vector is None or len(asked) > LONGEST or not self._applies():
             return None
         if (likest := self._nearest(self._vectors @ vector)) is not None:
             return likest
@@ -65,7 +68,7 @@ class IntentExamples:
 
     def told_by(self, vectors: Matrix, asking: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """The attributes that memories with *vectors* tell, as masks. Implements model.AttributeReader."""
-        if vectors.shape[1] != self._told.shape[1]:
+        if vectors.shape[1] != self._told.shape[1] or not self._applies():
             return np.zeros(len(vectors), dtype=np.int64)
         cosines = vectors @ self._told.T - _OF_ASKING * asking[:, np.newaxis]
         return _attributes_like(cosines, self._by_told, _TOLD)

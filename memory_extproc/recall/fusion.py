@@ -13,6 +13,7 @@ import numpy.typing as npt
 from memory_extproc.index.features import CLOSELY, STANDS_IN
 from memory_extproc.model import Candidates, Memory, Source
 from memory_extproc.recall.candidate import Candidate
+from memory_extproc.recall.intent import Kind
 from memory_extproc.recall.model_match import FITTED, UNMEASURED, Calibration, ModelMatch
 from memory_extproc.recall.weights import (
     Feature,
@@ -21,6 +22,7 @@ from memory_extproc.recall.weights import (
     mean_odds,
     measures,
     relevances,
+    shift_odds,
     worth_of,
     zeros_where_unknown,
 )
@@ -129,8 +131,9 @@ class Fusion:
         weights were fitted."""
         return found if found.searched < FEW else likeliest(self._ranker(found).features, found, count)
 
-    def fuse(self, found: Candidates, lost: Floats) -> Fused:
-        """*lost*: points of score that each memory loses to its age. Equal scores: newer first, then by id.
+    def fuse(self, found: Candidates, lost: Floats, kind: Kind | None = None) -> Fused:
+        """*lost*: points of score that each memory loses to its age. *kind*: of the question, for the gate. Equal
+        scores: newer first, then by id.
         After the first few, other places of conversations go ahead (`diversify_sessions`), where words were
         read closely."""
         raw, scale = found, self._match.scale
@@ -149,6 +152,8 @@ class Fusion:
             rows = standardise(words.features, found)
             ranked = sum_features(words.features, rows, len(found.memories)) - SUMMARY_LOSES * summaries
             worth = mean_odds(worth, worth_of(words.worth, measures(*_speaking(found, summaries, rows, ranked))))
+        if kind is not None and found.searched >= FEW:
+            worth = shift_odds(worth, self._weights.kinds.get(kind, 0.0))
         if "dense" in found.names and self.calibration is Calibration.WORDS:
             scores = scores + score_unfitted(found)
         scores = scores - lost

@@ -367,7 +367,8 @@ class Recaller:
                 searches, shared = await search_shared(own, others, patience, self._metrics)
                 whose = [await self._read(questions, found) for found in (searches, *shared)]
         with self._time_stage("rank"):
-            fused = [self._fuse(*pair) for found in whose for pair in zip(questions, found, strict=True)]
+            kind = reading.intents[0].kind if reading.intents else None
+            fused = [self._fuse(*pair, kind) for found in whose for pair in zip(questions, found, strict=True)]
         totals = [found[0].total for found in whose]
         rankings = [one.candidates for one in fused if one.candidates]
         candidates: Sequence[Candidate] = rankings[0] if len(rankings) == 1 else merge_rankings(rankings)
@@ -445,10 +446,10 @@ class Recaller:
             whose.append(found if read is first else read)
         return whose
 
-    def _fuse(self, question: _Question, found: Candidates) -> Fused:
+    def _fuse(self, question: _Question, found: Candidates, kind: Kind | None) -> Fused:
         lost = lost_to_age(question.most_lost, found.memories, self._now(), self._limits.half_life)
         lost = lost - gained_by_rating(found.memories)
-        return self._fusion.fuse(found, lost)
+        return self._fusion.fuse(found, lost, kind)
 
     async def _settle(self, wish: RecallRequest) -> None:
         """Lets the caller's turn of a moment ago be findable first, for as long as that stays cheap."""

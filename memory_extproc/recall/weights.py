@@ -26,6 +26,7 @@ from memory_extproc.index.features import (
     READ_CLOSELY,
 )
 from memory_extproc.model import Candidates
+from memory_extproc.recall.intent import Kind
 
 VERSION = 1
 PACKAGED = "fitted/all-MiniLM-L6-v2.json"  # beside this module
@@ -78,6 +79,9 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     close_few: Ranker | None = None
     lexical_few: Ranker | None = None
     hybrid_few: Ranker | None = None
+    # Log-odds for the worth of a question of each kind among many memories: a block for a kind with lookups of its
+    # own needs the search less, and its counterexamples look more alike.
+    kinds: Mapping[str, float] = {}
 
 
 def read_weights(path: Path, fingerprint: str) -> Weights:
@@ -118,6 +122,8 @@ def parse_weights(raw: bytes, name: str) -> Weights:
             raise WeightsError(f"{name}: there is no feature {unknown[0]!r}")
         if unknown := sorted(ranker.worth.weights.keys() - set(MEASURES)):
             raise WeightsError(f"{name}: there is no measure {unknown[0]!r}")
+    if unknown := sorted(weights.kinds.keys() - set(Kind)):
+        raise WeightsError(f"{name}: there is no kind of question {unknown[0]!r}")
     return weights
 
 
@@ -240,6 +246,11 @@ def relevances(relevance: Relevance, worth: float, found: Candidates, scores: Fl
     lacks = np.maximum(0.0, relevance.enough - soundness(relevance.weights, found, scores)) * relevance.slope
     likely: Floats = 1.0 / (1.0 + np.exp(np.minimum(lacks - odds_of(worth), 50.0)))
     return likely
+
+
+def shift_odds(worth: float, by: float) -> float:
+    """*worth* with its log-odds moved by *by*."""
+    return _logistic(_log_odds(worth) + by)
 
 
 def mean_odds(worth: float, other: float) -> float:

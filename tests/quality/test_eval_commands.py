@@ -7,6 +7,7 @@ import fcntl
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -129,7 +130,7 @@ def test_weights_are_fitted_and_written_and_too_little_to_fit_on_is_told(
     sets = [write_json(tmp_path / f"{name}.json", [a_sample(name)]) for name in ("one", "two", "three")]
     out, chosen = tmp_path / "weights.json", tmp_path / "chosen.yaml"
     asked = ["eval", "tune", "-c", str(config), "--out", str(out)]
-    grid = ["--settings-out", str(chosen), "--limit-questions", "3"]
+    grid = ["--settings-out", str(chosen), "--limit-questions", "3", "--by-intent", str(a_set_by_kind(tmp_path))]
     result = run.invoke(app, [*asked, *grid, *(part for path in sets for part in ("--dataset", str(path)))])
     assert result.exit_code == 0, result.stderr
     assert "fitted, held out" in result.stdout
@@ -139,9 +140,19 @@ def test_weights_are_fitted_and_written_and_too_little_to_fit_on_is_told(
     )
     assert yaml.safe_load(chosen.read_text())["recall"]["weights"] == str(out)
     assert result.stdout.count("recall.candidates") == 3
+    assert "gate by kind of question" in result.stdout
     alone = run.invoke(app, [*asked, "--dataset", str(sets[0]), "--json"])
     assert alone.exit_code == 1
     assert "cross-validation needs two conversations or more" in alone.stderr
+
+
+def a_set_by_kind(folder: Path) -> Path:
+    message: dict[str, Any] = {"memory": "m1", "owner": "ann", "text": "My dog is called Rex.", "session": "s1"}
+    asked: dict[str, Any] = {"query": "What do you know about me?", "owner": "ann", "id": "q1"}
+    asked |= {"kind": "overview of caller", "wanted": [{"any": [["Rex"]], "ids": ["m1"]}]}
+    at = {"message": "2026-03-02T09:00:00Z", "asked": "2026-03-09T09:00:00Z"}
+    lines = ({**message, "at": at["message"], "role": "user"}, {**asked, "asked_at": at["asked"]})
+    return write_lines(folder / "by-kind.jsonl", *lines)
 
 
 def test_a_model_too_slow_for_the_deadline_shows_unless_the_measurement_is_unbounded(

@@ -15,7 +15,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
-from memory_extproc.recall.weights import packaged_weights
+from memory_extproc.recall.weights import Weights, packaged_weights
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.text.persons import about_caller
@@ -24,9 +24,11 @@ from memory_extproc.text.persons import about_caller
 def a_bench(extractor: FactExtractor | None = None) -> Bench:
     metrics = Metrics(CollectorRegistry(), "test")
 
-    def recaller(finds: MemorySearcher, embedder: EmbeddingModel, now: Now) -> Recaller:
+    def recaller(
+        finds: MemorySearcher, embedder: EmbeddingModel, now: Now, *, weights: Weights | None = None
+    ) -> Recaller:
         limits = RecallLimits(deadline=timedelta(seconds=10))
-        fusion = Fusion(packaged_weights(), embedder.fingerprint)
+        fusion = Fusion(weights or packaged_weights(), embedder.fingerprint)
         return Recaller(finds, embedder, limits, fusion=fusion, now=now, metrics=metrics, about_caller=about_caller)
 
     return Bench(

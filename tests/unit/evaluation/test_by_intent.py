@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from memory_extproc.evaluation.by_intent import (
+    SHIFTS,
     IntentQuestion,
     Piece,
+    Shifted,
     ask_by_intent,
+    fit_kinds,
     intent_figures,
     judge_block,
     read_intent_set,
@@ -22,7 +25,9 @@ from memory_extproc.evaluation.datasets import DatasetError
 from memory_extproc.evaluation.runner import Bounds, play
 from memory_extproc.learn.messages import judge
 from memory_extproc.model import Outcome, Ranked, RecallResult
+from memory_extproc.recall.intent import Kind
 from memory_extproc.recall.prompt_block import render
+from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.loader import PartitionLimits
 from tests.unit.evaluation.benches import a_bench
 
@@ -98,6 +103,24 @@ async def test_every_question_is_asked_at_its_time_and_counted_by_kind(tmp_path:
     assert figures["indirect"]["precision"] == 1.0
     assert figures["small talk"]["abstention"] == 1.0
     assert all(one.milliseconds is not None for one in judged)
+
+
+async def test_every_kind_that_recall_reads_is_asked_under_every_shift_of_its_gate(tmp_path: Path) -> None:
+    asked = [
+        a_question("q1", query="What do you know about me?"),
+        a_question("q2", query="Which allergies have I?"),
+    ]
+    intents = read_intent_set(written(tmp_path / "set.jsonl", *MESSAGES, *asked))
+    kinds = await fit_kinds(intents, packaged_weights(), a_bench(), Bounds(threshold=0.6))
+    assert {one.kind: one.questions for one in kinds} == {Kind.OVERVIEW: 1, Kind.LIST: 1}
+    assert all(set(one.answered) == set(SHIFTS) and one.chosen == 0.0 for one in kinds)
+
+
+def test_the_shift_of_a_gate_is_the_one_with_most_answers_and_silence_and_the_smallest_of_equals() -> None:
+    same = dict.fromkeys(SHIFTS, 0.5)
+    assert Shifted(Kind.LIST, 9, same, same, same).chosen == 0.0
+    assert Shifted(Kind.LIST, 9, {**same, -1.5: 0.7, -1.0: 0.7}, same, same).chosen == -1.0
+    assert Shifted(Kind.LIST, 9, {**same, 1.0: 0.7}, {**same, 1.0: 0.3}, {**same, 1.0: 0.3}).chosen == 0.0
 
 
 def test_a_sample_has_so_many_of_each_kind_and_of_its_counterexamples(tmp_path: Path) -> None:

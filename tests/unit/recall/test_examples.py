@@ -42,6 +42,16 @@ def test_without_a_vector_nothing_is_read() -> None:
     assert IntentExamples().read("Sum me up.", None) is None
 
 
+def test_with_the_vectors_of_another_model_nothing_is_read_by_examples() -> None:
+    vectors = np.load(FITTED / VECTORS)["vectors"].astype(np.float32)
+    of_kind = next(at for at, (label, _) in enumerate(EXAMPLES) if label is not None)
+    known = {True: IntentExamples(), False: IntentExamples(lambda: False)}
+    assert known[True].read("Sum me up.", vectors[of_kind]) is not None
+    assert known[False].read("Sum me up.", vectors[of_kind]) is None
+    assert known[False].read("Sum me up.", np.ones(8, dtype=np.float32)) is None
+    assert not known[False].told_by(vectors, np.zeros(len(vectors), dtype=np.bool_)).any()
+
+
 def test_the_packaged_vectors_are_those_of_the_examples(int8_model_dir: Path) -> None:
     model = OnnxModel(int8_model_dir)
     with np.load(FITTED / VECTORS) as packaged:

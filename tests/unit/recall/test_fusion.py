@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from memory_extproc.index.features import CLOSELY, DENSE, FEATURES
 from memory_extproc.model import Candidates, Memory, Source
 from memory_extproc.recall.fusion import FARTHEST, FEW, FEWEST, IMAGINED, Fusion, Named, scores_of, standardise
+from memory_extproc.recall.intent import Kind
 from memory_extproc.recall.weights import Feature, Ranker, Relevance, Weights, Worth
 from tests.builders import a_memory
 from tests.unit.recall.fusing import MODEL, A, B, C, a_ranker, some_candidates, some_weights
@@ -45,6 +46,17 @@ def test_equal_scores_stand_newest_first_then_by_id_so_that_no_order_of_arrival_
     there = [fused(some_candidates(memories)) for memories in ((A, B, C), (C, B, A))]
     assert there[0] == there[1]
     assert there[0][0] == B
+
+
+def test_the_gate_of_a_kind_of_question_moves_by_its_log_odds_among_many_memories_alone() -> None:
+    weights = msgspec.structs.replace(some_weights(a_ranker(dense=1.0)), kinds={"past_conversation": -2.0})
+    worth = {
+        (kind, searched): Fusion(weights, MODEL).fuse(some_candidates(searched=searched), np.zeros(3), kind).worth
+        for kind in (None, Kind.PAST, Kind.LIST)
+        for searched in (FEW - 1, FEW)
+    }
+    assert worth.pop((Kind.PAST, FEW)) == pytest.approx(1 / (1 + math.exp(2.0)))
+    assert set(worth.values()) == {0.5}
 
 
 def test_age_costs_score() -> None:

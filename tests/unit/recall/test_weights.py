@@ -49,8 +49,22 @@ def test_weights_of_another_model_are_refused_by_both_names(tmp_path: Path) -> N
             "no measure 'luck'",
         ),
         (msgspec.json.encode(some_weights()).replace(b'"usual_spread":1.0', b'"usual_spread":0.0'), "usual_spread"),
+        (
+            msgspec.json.encode(msgspec.structs.replace(some_weights(), kinds={"riddle": 1.0})),
+            "no kind of question",
+        ),
     ],
-    ids=["empty", "a list", "not text", "half", "of tomorrow", "unknown feature", "unknown measure", "no spread"],
+    ids=[
+        "empty",
+        "a list",
+        "not text",
+        "half",
+        "of tomorrow",
+        "unknown feature",
+        "unknown measure",
+        "no spread",
+        "unknown kind",
+    ],
 )
 def test_what_is_no_file_of_weights_is_refused_with_its_reason(tmp_path: Path, raw: bytes, said: str) -> None:
     path = tmp_path / "weights.json"
