@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import StrEnum
@@ -184,6 +185,10 @@ class IntentLexicon:
         if first.kind in {Kind.SUBJECT, Kind.PAST} and rest:
             return [replace(first, subject=" ".join(rest), words=rest, latest=False)]
         return []
+
+    def names_speaker(self, words: AbstractSet[str]) -> bool:
+        """Whether the plain *words* of a question have a word for one of the two who talk."""
+        return any(not words.isdisjoint(one.speaks) for one in self._languages)
 
     def asks_of_world(self, asked: str, known: Sequence[str]) -> bool:
         """Whether the question or task is about the world ("what is a mortgage?"). *known*: texts of the owner that
@@ -643,4 +648,6 @@ def least_trust(asked: str, reading: Reading) -> Trust:
         return Trust.ASSISTANT
     words = set(plain_words(asked[:LONGEST]))
     own = not words.isdisjoint(INTENTS.words["own"] | INTENTS.words["possessive"])
-    return Trust.TOOL if own or kinds & _ABOUT_CONVERSATIONS else Trust.ASSISTANT
+    # "What is on the page?" may mean a page in view, whose words are not the caller's.
+    recalls = kinds & _ABOUT_CONVERSATIONS and INTENTS.names_speaker(words)
+    return Trust.TOOL if own or recalls else Trust.ASSISTANT
