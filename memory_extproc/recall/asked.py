@@ -217,8 +217,8 @@ def people_in(text: str) -> frozenset[str]:
 def refers_to(question: str, texts: Sequence[str], beside: Sequence[str] = ()) -> bool:
     """Whether *question* refers to something of the caller's, and does not ask about the world at large: by a
     pronoun, by a person or an acting name in the owner's *texts* or *beside* them, by "the" before a word of the
-    texts, as a mere noun ("salary?"), or in the past tense (or with "again") with most of its words in one text.
-    "Why do knees crack" does not, though the owner has a bad knee."""
+    texts, as a mere noun ("salary?"), in the past tense (or with "again") with half of its words in one text, or
+    with nearly all of them. "Why do knees crack" does not, though the owner has a bad knee."""
     words, heard = plain_words(question), [*texts, *beside]
     there = {word.removesuffix("'s") for word in words}
     if is_mere_noun(words) or any(
@@ -231,7 +231,10 @@ def refers_to(question: str, texts: Sequence[str], beside: Sequence[str] = ()) -
     acting = names & _acting(words)
     if any(there & people_in(text) or acting & names_in(text) for text in heard):
         return True
-    return _is_definite(words, names, texts) or _tells_of_past(words, texts)
+    if _is_definite(words, names, texts) or _tells_of_past(words, heard):
+        return True
+    whole = sum(map(rarity, wanted))
+    return any(sum(map(rarity, wanted & content_stems(one))) >= _MOST_SHARED * whole > 0 for one in heard)
 
 
 def _is_definite(words: Sequence[str], names: frozenset[str], texts: Sequence[str]) -> bool:
@@ -253,9 +256,12 @@ def _is_definite(words: Sequence[str], names: frozenset[str], texts: Sequence[st
 def _tells_of_past(words: Sequence[str], texts: Sequence[str]) -> bool:
     if INTENTS.words["again"].isdisjoint(words) and _PAST_TENSE.search(" ".join(words)) is None:
         return False
-    wanted = content_stems(" ".join(word for word in words if word not in INTENTS.words["timing"]))
-    whole = sum(map(rarity, wanted))
-    return any(2 * sum(map(rarity, wanted & content_stems(text))) >= whole > 0 for text in texts)
+    untimed = [word for word in words if word not in INTENTS.words["timing"]]
+    return any(
+        2 * len(wanted & content_stems(text)) >= len(wanted) > 0
+        for wanted in (content_stems(" ".join(words)), content_stems(" ".join(untimed)))
+        for text in texts
+    )
 
 
 def _acting(words: Sequence[str]) -> frozenset[str]:
@@ -269,6 +275,7 @@ def _acting(words: Sequence[str]) -> frozenset[str]:
 
 _OF_PLACE = frozenset({"in", "of", "from", "at", "near", "von", "aus", "de", "en"})
 _MOST_OF_NOUN = 3  # words
+_MOST_SHARED = 0.8  # of the content words of a question, rare words counting more
 _PREPOSITIONS = frozenset({"of", "in", "on", "at", "to", "for", "from", "with", "von", "mit", "zu", "de", "du"})
 _PAST_TENSE = re.compile(r"\b(?:did|was|were|had|war|waren|hatten?|etait|avait|era|fue|tenia)\b")
 

@@ -562,7 +562,9 @@ def is_mere_noun(words: Sequence[str]) -> bool:
 
 
 _MERE_NOUN = 5  # words
-SUPERLATIVE = re.compile(r"\w{2,}est|best\w*|most|first|last|world\w*|meilleur\w*|mejor\w*|\w+sten?|erste[nrs]?")
+SUPERLATIVE = re.compile(
+    r"(?<!\w)(?:\w{2,40}(?:est|sten?)|best\w*|most|first|last|world\w*|meilleur\w*|mejor\w*|erste[nrs]?)"
+)
 
 
 def _anchor(words: Sequence[str], possessive: frozenset[str], own: frozenset[str]) -> str:
