@@ -106,13 +106,13 @@ async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
 
     Of each the shortest of three, because work in the background can fall into any of them."""
     config = _write_configuration(models, scratch)
-    compile_all()  # as a sidecar does behind its start; a pattern compiled by a request would count as its file
     rounds: list[dict[str, Flow]] = []
     async with (
         app.sidecar(load(config, {})) as running,
         grpc.aio.insecure_channel(running.ext_proc) as channel,
         SqliteJournal(scratch / "data" / "journal.db", now=utc_now) as journal,
     ):
+        compile_all()  # as a sidecar does behind its start: patterns that a request compiles would count for it
         process = channel.stream_stream(
             METHOD,
             request_serializer=pb.ProcessingRequest.SerializeToString,

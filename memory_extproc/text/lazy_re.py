@@ -15,11 +15,12 @@ __all__ = [
     "error", "escape", "fullmatch", "match", "sub",
 ]  # fmt: skip
 
+_METHODS = ("search", "match", "fullmatch", "finditer", "findall", "sub", "split")
 _known: WeakValueDictionary[tuple[str, int], LazyPattern] = WeakValueDictionary()  # all that are referenced
 
 
 class LazyPattern:
-    """A pattern with the attributes and methods of `re.Pattern`, which stay bound once they were asked for."""
+    """A pattern with the attributes and methods of `re.Pattern`, which stay bound once it is compiled."""
 
     def __init__(self, pattern: str, flags: int) -> None:
         self.pattern = pattern
@@ -29,6 +30,8 @@ class LazyPattern:
     def compile(self) -> Pattern[str]:
         if self._compiled is None:
             self._compiled = re.compile(self.pattern, self._flags)
+            for name in _METHODS:
+                setattr(self, name, getattr(self._compiled, name))
         return self._compiled
 
     def __getattr__(self, name: str) -> Any:  # called for attributes that are not bound yet
