@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from benchmarks.figures import Drain
-from benchmarks.learning import BATCH, CALLERS, configured, exchange, rig
+from benchmarks.learning import BATCH, CALLERS, exchange, rig, write_settings
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.journal.redis import RedisJournal, Sharing
 from memory_extproc.journal.sqlite import SqliteJournal
@@ -55,7 +55,7 @@ async def _redis(url: str, prefix: str) -> AsyncIterator[Journal]:
 
 async def drain(scratch: Path, *, quick: bool) -> dict[str, Drain]:
     turns = CALLERS * BATCH * (1 if quick else 12)
-    settings = configured(scratch, learn={"extractor": "rules"})
+    settings = write_settings(scratch, learn={"extractor": "rules"})
     measured: dict[str, Drain] = {}
     for name in (FILE, REDIS):
         data = scratch / f"drain-{len(measured)}"

@@ -80,7 +80,7 @@ def rows(owner: Owner, count: int) -> list[Embedded]:
     ]
 
 
-async def measured(scratch: Path, scope: ForgetScope) -> Took:
+async def measure_forget(scratch: Path, scope: ForgetScope) -> Took:
     metrics = Metrics(CollectorRegistry(), "bench")
     async with AsyncExitStack() as stack:
         coordination = await stack.enter_async_context(SqliteCoordination(scratch / "c.db", now=utc_now))
@@ -125,7 +125,7 @@ async def main() -> None:
     print("| scope | memories that went | recall is clean after | no file holds it after |\n|---|---|---|---|")
     for scope in (ForgetScope(), ForgetScope(ids=(one,))):
         with tempfile.TemporaryDirectory(prefix="memory-bench-") as scratch:
-            took = await measured(Path(scratch), scope)
+            took = await measure_forget(Path(scratch), scope)
         print(f"| {took.scope} | {took.gone} | {took.clean:.2f} s | {took.complete:.2f} s |")
 
 

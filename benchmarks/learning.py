@@ -145,7 +145,7 @@ class Scripted:
         system, user = (message["content"] for message in body["messages"])
         lines = [json.loads(line) for line in user.splitlines() if line.startswith("{")]
         judging = "fact" in lines[0]
-        answer = self.judged(lines) if judging else await self.found(lines)
+        answer = self.judge(lines) if judging else await self.extract(lines)
         kind = "reconcile" if judging else "extract"
         self.calls[kind] = self.calls.get(kind, 0) + 1
         self.prompt_tokens += estimate_tokens(system) + estimate_tokens(user)
@@ -153,10 +153,10 @@ class Scripted:
         choice = {"index": 0, "message": {"role": "assistant", "content": answer}, "finish_reason": "stop"}
         return web.json_response({"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]})
 
-    def judged(self, lines: Sequence[dict[str, Any]]) -> str:
+    def judge(self, lines: Sequence[dict[str, Any]]) -> str:
         return json.dumps({"verdicts": [{"note": line["note"], "verdict": "ADD"} for line in lines[1:]]})
 
-    async def found(self, lines: Sequence[dict[str, Any]]) -> str:
+    async def extract(self, lines: Sequence[dict[str, Any]]) -> str:
         facts: list[dict[str, Any]] = []
         for line in (line for line in lines if "turn" in line):
             found = await self.rules.extract([_turn(line["user"])])
@@ -188,7 +188,7 @@ def _turn(asked: str) -> Turn:
 
 
 @asynccontextmanager
-async def scripted() -> AsyncIterator[Scripted]:
+async def serve_script() -> AsyncIterator[Scripted]:
     endpoint = Scripted()
     application = web.Application()
     application.router.add_post("/v1/chat/completions", endpoint.answer)
@@ -204,7 +204,7 @@ async def scripted() -> AsyncIterator[Scripted]:
 
 
 # --- the part ----------------------------------------------------------------------------------------
-def configured(scratch: Path, **changes: Any) -> Settings:
+def write_settings(scratch: Path, **changes: Any) -> Settings:
     config = scratch / "learn.yaml"
     embedding = {"models_dir": str(MODELS.absolute())}
     config.write_text(yaml.safe_dump({"memory": {"embedding": embedding}, "data_dir": str(scratch), **changes}))
@@ -217,18 +217,18 @@ async def learning(scratch: Path, *, quick: bool) -> Learning:
     turns = CALLERS * BATCH * (1 if quick else 5)
     rounds = 1 if quick else 3
     rates: list[float] = []
-    async with rig(configured(scratch, learn={"extractor": "rules"}), scratch / "rules") as rules:
+    async with rig(write_settings(scratch, learn={"extractor": "rules"}), scratch / "rules") as rules:
         for at in range(rounds):
             took = await rules.learn(range(at * turns, (at + 1) * turns))
             rates.append(turns / took)
-    async with scripted() as endpoint:
+    async with serve_script() as endpoint:
         model = {
             "model_role": "memory_extraction",
             "llm_endpoint": {"address": "127.0.0.1", "port": endpoint.port},
             "llm_model_name": "scripted",
             "max_tokens": 4000,
         }
-        async with rig(configured(scratch, external_models=[model]), scratch / "model") as by_model:
+        async with rig(write_settings(scratch, external_models=[model]), scratch / "model") as by_model:
             took = await by_model.learn(range(turns))
         share = 100 / turns
         return Learning(

@@ -19,7 +19,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from benchmarks.learning import ANSWERED, PLACES, SAID, Scripted, configured
+from benchmarks.learning import ANSWERED, PLACES, SAID, Scripted, write_settings
 from memory_extproc.app import open_embedder
 from memory_extproc.learn.conflicts import LlmJudge, about, agree, saying
 from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits, LlmPrompt, strict_schema
@@ -98,7 +98,7 @@ class Feature:
 
 @dataclass
 class Counted:
-    """What was asked, by feature."""
+    """Calls of the model by feature."""
 
     features: defaultdict[str, Feature] = field(default_factory=lambda: defaultdict(Feature))
     script: Scripted = field(default_factory=Scripted)
@@ -125,9 +125,9 @@ class Model:
     async def _answer(self, user: str) -> str:
         lines = [json.loads(line) for line in user.splitlines() if line.startswith("{")]
         if self.feature == "facts":
-            return await self.counted.script.found(lines)
+            return await self.counted.script.extract(lines)
         if self.feature == "facts that are near known ones":
-            return self.counted.script.judged(lines)
+            return self.counted.script.judge(lines)
         if self.feature == "one subject's facts together":
             return json.dumps({"says": " ".join(str(line["says"]) for line in lines)})
         return ANSWERS.get(self.feature, "the port of the billing service\nwhere the billing service listens")
@@ -297,11 +297,11 @@ class Bench:
 async def run() -> Counted:
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        embedder = await open_embedder(configured(scratch), Metrics(CollectorRegistry(), "bench"), stack)
-        return await measured(Bench(Counted(), embedder), turns())
+        embedder = await open_embedder(write_settings(scratch), Metrics(CollectorRegistry(), "bench"), stack)
+        return await measure_calls(Bench(Counted(), embedder), turns())
 
 
-async def measured(bench: Bench, said: list[Turn]) -> Counted:
+async def measure_calls(bench: Bench, said: list[Turn]) -> Counted:
     await bench.learn([replace(turn, last=False) for turn in said])
     await bench.follow(said)
     await bench.age()

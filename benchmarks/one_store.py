@@ -87,11 +87,11 @@ class OneStore:
             ]
             await self._store.put(owner, rows)
         took = time.monotonic() - started
-        await self._settled(chance)
+        await self._wait_until_steady(chance)
         return Told(took=took)
 
-    async def _settled(self, chance: np.random.Generator) -> None:
-        """Until searches are as quick as they were the round before: a server goes on building its index."""
+    async def _wait_until_steady(self, chance: np.random.Generator) -> None:
+        """Wait until searches are as quick as they were the round before: a server goes on building its index."""
         async with asyncio.timeout(SETTLES_WITHIN):
             last = float("inf")
             while True:
@@ -119,7 +119,7 @@ class OneStore:
         ) as partitions:
             cold = [(await _through(partitions, number, chance))[0] for number in owners]
             for number in owners:
-                await _filled(partitions, number, chance)
+                await _wait_until_loaded(partitions, number, chance)
             again = (owners[call % len(owners)] for call in range(asked.calls))
             warm = [(await _through(partitions, number, chance))[0] for number in again]
         return Told(store=store, cold=cold, warm=warm)
@@ -135,8 +135,8 @@ async def _through(partitions: Partitions, number: int, chance: np.random.Genera
     return took, searched.path
 
 
-async def _filled(partitions: Partitions, number: int, chance: np.random.Generator) -> None:
-    """Until this owner's partition answers by itself."""
+async def _wait_until_loaded(partitions: Partitions, number: int, chance: np.random.Generator) -> None:
+    """Wait until this owner's partition answers by itself."""
     async with asyncio.timeout(SETTLES_WITHIN):
         path = ""
         while path != "hybrid":
@@ -145,7 +145,7 @@ async def _filled(partitions: Partitions, number: int, chance: np.random.Generat
 
 
 @asynccontextmanager
-async def opened(directory: Path, address: str, collection: str) -> AsyncIterator[MilvusStore]:
+async def open_store(directory: Path, address: str, collection: str) -> AsyncIterator[MilvusStore]:
     options = MilvusOptions(
         collection=collection,
         dimension=DIMENSION,
@@ -165,7 +165,7 @@ async def opened(directory: Path, address: str, collection: str) -> AsyncIterato
 
 async def main(directory: Path, address: str, collection: str) -> None:
     log.configure("warning", "json")  # to standard error: the answers have the other to themselves
-    async with opened(directory, address, collection) as store:
+    async with open_store(directory, address, collection) as store:
         await answer_lines(Asked, OneStore(store).respond)
 
 

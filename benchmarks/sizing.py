@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import words
-from benchmarks.one_store import OF_ONE_OWNER, opened, owner_of, unit_rows
+from benchmarks.one_store import OF_ONE_OWNER, open_store, owner_of, unit_rows
 from benchmarks.rows import a_memory
 from memory_extproc.model import Embedded
 from memory_extproc.store.resident import ResidentRows
@@ -62,7 +62,7 @@ async def on_disk(count: int) -> float:
     chance, now = np.random.default_rng(1), datetime.now(UTC).replace(microsecond=0)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
-        async with opened(directory, "", "sizing") as store:
+        async with open_store(directory, "", "sizing") as store:
             for owner in range(count // OF_ONE_OWNER):
                 await store.put(owner_of(owner), rows(owner, chance, now))
         files = (Path(at) / name for at, _, names in os.walk(directory) for name in names)

@@ -66,7 +66,7 @@ class Asked:
 
 @dataclass
 class Figures:
-    """What one system did on one set; times in seconds, sizes in bytes."""
+    """Figures of one system on one set; times in seconds, sizes in bytes."""
 
     recall_5: list[float] = field(default_factory=list)
     recall_10: list[float] = field(default_factory=list)
@@ -285,7 +285,7 @@ def read_set(path: Path, scratch: Path) -> Sequence[Conversation]:
 
 
 @contextlib.asynccontextmanager
-async def opened(names: Sequence[str], python: Path) -> AsyncIterator[list[System]]:
+async def open_systems(names: Sequence[str], python: Path) -> AsyncIterator[list[System]]:
     """Fresh systems and an embedding server, in a directory that goes with them."""
     with tempfile.TemporaryDirectory(prefix="memory-peers-") as made:
         async with contextlib.AsyncExitStack() as stack:
@@ -345,7 +345,7 @@ def peers(
         found = {}
         for title, turns, asked in cases(sets, 10 if quick else questions, sizes):
             console.log(f"{title}: {sum(len(one.messages) for one in turns)} messages, {len(asked)} questions")
-            async with opened(names, python) as systems:
+            async with open_systems(names, python) as systems:
                 played = await play(
                     systems, turns[:100] if quick else turns, asked, random.Random(seed), console.log
                 )

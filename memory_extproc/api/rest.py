@@ -1,6 +1,6 @@
 """The memory API as HTTP and JSON: each method at the place that its google.api.http annotation names.
 
-Nothing here knows a single method: paths, parameters and bodies come from the proto, and calls go through the same
+It knows no method by name: paths, parameters and bodies come from the proto, and calls go through the same
 service as gRPC's. An answer is short by default, for people and programs; `?verbose=true` gives every field."""
 
 from __future__ import annotations

@@ -443,7 +443,7 @@ async def _records(data: Path, stack: AsyncExitStack) -> ConsentRecords:
     try:
         await records.open()
     except MemoryExtprocError as error:
-        # Nothing is recalled or stored while consent is unknown: a denial must not be missed.
+        # While consent is unknown we neither recall nor store: a denial must not be missed.
         log.warning("consent.not_open", detail=str(error))
     return records
 

@@ -107,7 +107,7 @@ class NoCommands:
         return ()
 
     async def apply(self, turns: Sequence[Turn]) -> None:
-        """Nothing to obey."""
+        """Do nothing: no turn has a command."""
 
     def is_doubtful(self, _turn: Turn) -> bool:
         return False
