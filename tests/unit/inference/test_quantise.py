@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from memory_extproc.inference.model_files import MODEL
+from memory_extproc.inference.onnx import may_saturate, open_session
 from memory_extproc.inference.quantize import quantise
 
 Floats = npt.NDArray[np.float32]
@@ -111,3 +114,37 @@ def test_a_weight_that_a_branch_still_reads_is_kept() -> None:
 
     assert "kernel" in {tensor.name for tensor in made.graph.initializer}
     assert run(made, np.ones((1, 64), dtype=np.float32)).tolist() == [[8192.0, 8192.0]]
+
+
+def test_no_sum_of_products_saturates_on_this_processor(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    kernel = random.choice([-127, 127], (512, 48)).astype(np.int8)
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["given", "kernel"], ["out"])],
+        "graph",
+        [helper.make_tensor_value_info("given", TensorProto.UINT8, ["rows", 512])],
+        [helper.make_tensor_value_info("out", TensorProto.INT32, None)],
+        [numpy_helper.from_array(kernel, "kernel")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save_model(model, tmp_path / MODEL)
+    rows = random.integers(200, 256, (5, 512)).astype(np.uint8)
+
+    (found,) = open_session(tmp_path).run(None, {"given": rows})
+
+    assert np.array_equal(found, rows.astype(np.int32) @ kernel.astype(np.int32))
+
+
+@pytest.mark.parametrize(
+    ("flags", "may"), [("sse2 avx2", True), ("avx2 avx512_vnni", False), ("avx2 avx_vnni", False), (None, True)]
+)
+def test_unsigned_weights_are_asked_for_unless_the_processor_has_vnni(
+    flags: str | None,
+    may: bool,
+    tmp_path: Path,
+) -> None:
+    listed = tmp_path / "cpuinfo"
+    if flags is not None:
+        listed.write_text(f"flags\t\t: fpu {flags} amx\n")
+
+    assert may_saturate(listed) is may
