@@ -175,6 +175,7 @@ chaos: setup ## faults and traffic against three replicas: SECONDS=60 SEED=1, or
 
 upgrades: setup ## this version and an earlier one (FROM=revision) side by side under traffic, both ways: SECONDS=60 SEED=1
 	@rm -rf .cache/release && mkdir -p .cache/release && git archive $(or $(FROM),HEAD~1) | tar -x -C .cache/release
+	@cd .cache/release && $(CURDIR)/$(BIN)/python -m memory_extproc models prepare --models-dir models
 	@MEMORY_EXTPROC_CHAOS_SECONDS=$(or $(SECONDS),60) MEMORY_EXTPROC_CHAOS_SEED=$(CHAOS_SEED) \
 	  MEMORY_EXTPROC_CHAOS_KINDS=rolling_restart,kill MEMORY_EXTPROC_CHAOS_RELEASE=$(CURDIR)/.cache/release \
 	  $(BIN)/python -m pytest -q -s -p no:randomly tests/chaos/run_chaos.py

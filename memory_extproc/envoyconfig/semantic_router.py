@@ -128,6 +128,8 @@ def router_file(tree: Any) -> Mapping[str, Any]:
         inside = "in a ConfigMap the text under `data`, otherwise `spec.config`"
         kind = tree["kind"] if str(tree["kind"]).isalnum() else "kind"
         raise ConfigurationError([f"{kind}: a Kubernetes object; give the router's own file ({inside})"])
+    if "plugin" in tree:
+        raise ConfigurationError(["plugin: a part of a decision; give the router's whole file"])
     # The chart's `global` is Helm's, with an image registry.
     inner = tree.get("configOverride") or tree.get("config")
     return inner if isinstance(inner, Mapping) and not tree.keys() & {"routing", "recipes", "version"} else tree

@@ -30,7 +30,7 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Settings:
     Without a path: the defaults and the environment. Lists and mappings in the environment are JSON; an entry
     of a list is reached by its number (`MEMORY_EXTPROC__EXTERNAL_MODELS__0__LLM_MODEL_NAME`). Raises
     ConfigurationError with every fault found, each with its path; no fault repeats the value of a secret."""
-    tree, notices = accept_router_keys(read(path) if path is not None else {})
+    tree, notices = accept_router_keys(read(path) if path is not None else {}, Settings.model_fields)
     faults, sources = lay_over(tree, environ)
     sections, more = _sections(tree, sources)
     faults += [*more, *find_broken_rules(sections)]
@@ -117,7 +117,8 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigurationError([f"{path}: cannot be read: {error.strerror}"]) from error
     except yaml.MarkedYAMLError as error:
-        raise ConfigurationError([f"{path}{_line(error)}: {error.problem}"]) from error
+        while_doing = f" ({error.context})" if error.context else ""
+        raise ConfigurationError([f"{path}{_line(error)}: {error.problem}{while_doing}"]) from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise ConfigurationError([f"{path}: is not readable as YAML"]) from error
     if tree is None:

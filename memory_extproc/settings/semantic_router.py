@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -95,7 +95,10 @@ _DROPPED = {
     "redis_cache": "active callers' memories are held in process (recall.partition_bytes)",
     "valkey": "Milvus is the only store",
     "qdrant": "Milvus is the only store",
+    "hierarchical_search": "all of an owner's memories are searched at once",
+    "max_depth": "all of an owner's memories are searched at once",
 }
+_UNKNOWN = "a key that this version does not know"
 _LOST = {"quality_scoring.max_memories_per_user": "no bound per user; retention ages memories instead"}
 # The router reads 0 in these as absent, and then uses a default of its own.
 _ZERO_IS_ABSENT = frozenset({
@@ -104,17 +107,26 @@ _ZERO_IS_ABSENT = frozenset({
 })  # fmt: skip
 
 
-def is_router_file(tree: Mapping[str, Any]) -> bool:
-    """Whether *tree* is the router's own file."""
-    return any(key in tree for key in ("global", "routing", "recipes", "providers", "config", "kind"))
+_IN_VALUES = frozenset({"config", "configOverride"})
+# Sections that only the router's file has; the last four of versions before v0.3.
+_SECTIONS = frozenset({
+    *_IN_VALUES, "global", "routing", "recipes", "providers", "kind", "plugin", "decisions",
+    "vllm_endpoints", "model_config", "semantic_cache",
+})  # fmt: skip
+_SHARED_SECTIONS = frozenset({"memory", "external_models", "api", "signals"})  # in both files
 
 
-def accept_router_keys(tree: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def accept_router_keys(tree: Mapping[str, Any], sections: Container[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Translate *tree* if it is the router's file, or the router's keys in the `memory` section of ours.
 
-    Returns our tree and a notice for each key that was not carried over unchanged. Raises ConfigurationError for a
-    key that has no counterpart although an operator relies on it."""
-    if is_router_file(tree):
+    *sections*: the names of ours. Returns our tree and a notice for each key that was not carried over unchanged.
+    Raises ConfigurationError for a key that has no counterpart although an operator relies on it."""
+    if not _SECTIONS.isdisjoint(tree):
+        ignored = [key for key in tree if key in sections and key not in _SHARED_SECTIONS]
+        is_values = not _IN_VALUES.isdisjoint(tree)  # a chart's values have names of their own beside the file
+        if ignored and not is_values:
+            advice = "not read in the semantic router's file; translate that by `config import`, then add this"
+            raise ConfigurationError([f"{key}: {advice}" for key in ignored])
         found, ours = import_configuration(tree), dict[str, Any]()
     else:
         found, ours = _translate_strange_keys(tree)
@@ -206,6 +218,29 @@ def _external_models(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         yield "global.model_catalog.external", catalog["external"]
     if "external_models" in tree:
         yield "external_models", tree["external_models"]
+    at = "providers.external_models"
+    listed = as_list(as_mapping(tree.get("providers"), "providers").get("external_models"), at)
+    if listed:
+        yield at, [_as_of_v03(each, f"{at}[{number}]") for number, each in enumerate(listed)]
+
+
+# Keys of a language model in version v0.1 → since v0.3.
+_OF_V01 = {
+    "provider": "llm_provider", "role": "model_role", "model_name": "llm_model_name",
+    "timeout_seconds": "llm_timeout_seconds",
+}  # fmt: skip
+
+
+def _as_of_v03(listed: Any, at: str) -> dict[str, Any]:
+    """A model of version v0.1, whose endpoint is `host:port` or a URL, in the form of v0.3."""
+    model = {_OF_V01.get(key, key): value for key, value in as_mapping(listed, at).items()}
+    endpoint = model.pop("endpoint", None)
+    protocol, _, address = endpoint.rpartition("://") if isinstance(endpoint, str) else ("", "", "")
+    host, _, port = address.partition("/")[0].rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigurationError([f"{at}.endpoint: expected host:port"])
+    model["llm_endpoint"] = {"address": host, "port": int(port), **({"protocol": protocol} if protocol else {})}
+    return model
 
 
 def _memory_block(tree: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | None]:
@@ -262,7 +297,7 @@ def _translate(found: Imported, place: str, key: str, value: Any) -> None:
     elif key in _LOST:
         found.rows.append(Row(at, Fate.LOST, _LOST[key]))
     else:
-        found.rows.append(Row(at, Fate.LOST, "a key that this version does not know"))
+        found.rows.append(Row(at, Fate.LOST, _UNKNOWN))
 
 
 def _is_absent(key: str, value: Any) -> bool:
@@ -330,15 +365,9 @@ def _translate_decision(
             continue
         if key in _OF_DECISION:
             then[_OF_DECISION[key]] = value
-        elif key in _BUILT_IN:
-            found.rows.append(Row(f"{at}: memory.{key}", Fate.BUILT_IN, _BUILT_IN[key]))
         elif key not in {"enabled", "auto_store"}:
-            same = key in common and common[key] == value
-            fate, whose = (
-                (Fate.BUILT_IN, "as for all requests") if same else (Fate.LOST, "one for all requests here")
-            )
-            ours = _SAME.get(key, "recall.half_life" if key in _SPECIAL else "")
-            found.rows.append(Row(f"{at}: memory.{key}", fate, f"{ours}: {whose}" if ours else whose))
+            fate, note = _fate_in_decision(key, value, common)
+            found.rows.append(Row(f"{at}: memory.{key}", fate, note))
     stores = plugin.get("auto_store")
     if stores is None and otherwise:
         stores = otherwise.get("auto_store") is True
@@ -358,6 +387,20 @@ def _translate_decision(
                 f"{DECISION_HEADER}, value: {json.dumps(decision.header, ensure_ascii=False)}}}]}}}}",
             )
         )
+
+
+def _fate_in_decision(key: str, value: Any, common: Mapping[str, Any]) -> tuple[Fate, str]:
+    """The fate of a plugin's key that no rule can hold: one value for all requests is the most there can be."""
+    if key in _BUILT_IN:
+        return Fate.BUILT_IN, _BUILT_IN[key]
+    if key in _DROPPED:
+        return Fate.DROPPED, _DROPPED[key]
+    if key not in _SAME and key not in _SPECIAL:
+        return Fate.LOST, _UNKNOWN
+    ours = _SAME.get(key, "recall.half_life")
+    if key in common and common[key] == value:
+        return Fate.BUILT_IN, f"{ours}: as for all requests"
+    return Fate.LOST, f"{ours}: one for all requests here"
 
 
 def _translate_models(found: Imported, models: Any, place: str) -> None:

@@ -163,6 +163,29 @@ FORMS = {
         "providers": {}, "memory": MEMORY,
         "decisions": [{"name": "a", "plugins": [{"type": "memory", "configuration": {"enabled": False}}]}],
     },
+    # config/testing/config.memory-user.yaml: the command line's own form.
+    "v0.1, models under providers": {
+        "version": "v0.1",
+        "decisions": [],
+        "providers": {
+            "external_models": [
+                {
+                    "provider": "vllm", "role": "memory_extraction", "endpoint": "172.17.0.1:8000",
+                    "model_name": "qwen3", "timeout_seconds": 30, "access_key": "hunter2",
+                },
+            ],
+        },
+        "memory": MEMORY,
+    },
+    # config/testing/config.memory-hierarchical.yaml: the router's own form before v0.3.
+    "native, with a hierarchy of categories": {
+        "bert_model": {"model_id": "b"}, "vllm_endpoints": [], "model_config": {}, "categories": [],
+        "decisions": [{"name": "a", "plugins": [{"type": "memory", "configuration": {
+            "enabled": True, "hierarchical_search": True, "max_depth": 3, "hybrid_search": True,
+        }}]}],
+        "memory": {**MEMORY, "extraction_batch_size": 1},
+        "external_models": [MODEL],
+    },
     "v0.4, with every key of its reference": {
         "version": "v0.3",
         "global": {
@@ -203,8 +226,16 @@ REFUSED = {
     "valkey": ({"global": {"stores": {"memory": {"backend": "valkey", "valkey": {"host": "v"}}}}}, "only store"),
     "qdrant": ({"global": {"stores": {"memory": {"backend": "qdrant", "qdrant": {"host": "q"}}}}}, "only store"),
     "no memory": ({"providers": {}, "routing": {"decisions": [{"name": "a"}]}}, "no memory configuration found"),
-    "a fragment": ({"plugin": {"type": "memory", "configuration": {"enabled": True}}}, "plugin"),
-    "several documents": ("a: 1\n---\nb: 2\n", "router.yaml"),
+    "a fragment": ({"plugin": {"type": "memory", "configuration": {"enabled": True}}}, "a part of a decision"),
+    "several documents": ("a: 1\n---\nb: 2\n", "expected a single document"),
+    "a key of a plugin that nobody knows": (
+        {"decisions": [{"name": "a", "plugins": [{"type": "memory", "configuration": {"forgetful": 1}}]}]},
+        "decisions[0]: memory.forgetful: a key that this version does not know",
+    ),
+    "no endpoint": (
+        {"providers": {"external_models": [{"role": "memory_rewrite", "endpoint": 7}]}, "memory": MEMORY},
+        "providers.external_models[0].endpoint: expected host:port",
+    ),
     "no YAML": ("memory: [", "router.yaml"),
     "text": ("hunter2", "router.yaml"),
 }
@@ -220,6 +251,7 @@ def test_every_form_of_its_examples_is_imported_and_no_secret_is_printed(tmp_pat
     ours.write_text(ran.stdout)
     load(ours, {})
     settings = load(router, {})
+    assert bool(settings.external_models) is ("memory_extraction" in router.read_text())
     for model in settings.external_models:
         assert (model.model_role, model.llm_endpoint.access_key.get_secret_value()) == (
             "memory_extraction", "hunter2",
@@ -236,6 +268,14 @@ def test_an_example_that_cannot_be_imported_is_refused_with_the_reason(tmp_path:
     ran = CliRunner().invoke(app, ["config", "import", str(router)])
     assert ran.exit_code in {1, 2}
     assert "hunter2" not in ran.output + ran.stderr + str(caught.value)
+
+
+def test_sections_of_ours_in_the_routers_file_are_refused_and_not_ignored(tmp_path: Path) -> None:
+    mixed = written(tmp_path, ROUTER + "privacy: {hash_subjects: true}\nrules: []\n")
+    with pytest.raises(ConfigurationError) as caught:
+        load(mixed, {})
+    assert [fault.partition(":")[0] for fault in caught.value.faults] == ["privacy", "rules"]
+    assert "config import" in str(caught.value)
 
 
 OFF = {"type": "memory", "configuration": {"enabled": False}}
