@@ -54,7 +54,7 @@ _FRONT = r"(?:(?:in|at|on|during|after|before|this|next|these)\s+(?:[\w-]+\s+){1
 _CLAUSE = re.compile(
     rf"(?:\s*,|\s+(?:and|but|while))\s+(?={_BY_NAME})|\s*[,;:\uff0c\uff1b]\s*(?:{_CONNECTORS}\s+)?{_ADVERB}?(?={_FRONT}?(?:{_SUBJECTS}|{_PRONOUNS})|\u6211)"
     rf"|\s+{_CONNECTORS}\s+{_ADVERB}?(?={_FRONT}?(?:{_SUBJECTS}|{_PRONOUNS}))|\s+[-\u2013\u2014]+\s+|\s*\u2014\s*|\s*;\s*"
-    rf"|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)"
+    rf"|[\uff0c\uff1b]|\s*,\s+(?=(?:{_GRAMMAR['requests']})\b)"
     r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)(?<!\sjust)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
     rf"|\s*,\s+(?=(?:it's|it\s+(?:is|[a-z]+s)|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from difflib import SequenceMatcher
 from typing import Protocol
 
 from cachetools import LRUCache
@@ -86,6 +87,36 @@ def is_well_formed(fact: Fact) -> bool:
     return _ONLY_POINTS.fullmatch(fact.value) is None and any(
         sign.isalnum() for sign in OUR_MASK.sub("", fact.value)
     )
+
+
+NAME = re.compile(r"\b(?!User\b)[A-Z][a-z\u00df-\u00ff]+")
+_ALIKE = 0.6  # of two spellings of a name
+
+
+def put_name_right(turn_id: str, name: str, former: str, known: Sequence[Fact]) -> list[Fact]:
+    """Put *name* for the *former* name in the *known* facts. An empty *former* stands for the name spelled alike in
+    the turn before, or for its only name."""
+    if not former:
+        last = [fact.content for fact in known if fact.turn_id == known[-1].turn_id]
+        named = list(dict.fromkeys(one for content in last for one in NAME.findall(content)))
+        alike = [one for one in named if SequenceMatcher(None, one.lower(), name.lower()).ratio() >= _ALIKE]
+        former = (alike or named or [""])[0] if len(alike) == 1 or len(named) == 1 else ""
+    if former in {"", name}:
+        return []
+    pattern, lower = (re.compile(rf"\b{re.escape(one)}\b") for one in (former, former.lower()))
+    return [
+        replace(
+            fact,
+            content=pattern.sub(name, fact.content),
+            subject=lower.sub(name.lower(), fact.subject),
+            attribute=lower.sub(name.lower(), fact.attribute),
+            value=pattern.sub(name, fact.value),
+            turn_id=turn_id,
+            corrects=fact.content,
+        )
+        for fact in known
+        if pattern.search(fact.content)
+    ]
 
 
 class FactExtractor(Protocol):

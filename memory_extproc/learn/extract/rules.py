@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import product
 from operator import ge
 from typing import Any
+
+from cachetools import LRUCache
 
 from memory_extproc.learn.extract.clauses import (
     BY_NAME,
@@ -19,7 +20,8 @@ from memory_extproc.learn.extract.clauses import (
     begins_with_person,
     fill_in,
 )
-from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact, is_well_formed
+from memory_extproc.learn.extract.extractor import LONGEST_FACT, NAME, Fact, is_well_formed, put_name_right
+from memory_extproc.learn.extract.foreign import AS_SAID, people_in
 from memory_extproc.learn.extract.statements import (
     drop_any_more,
     ends,
@@ -36,7 +38,7 @@ from memory_extproc.learn.extract.statements import (
     stated_in_answer,
 )
 from memory_extproc.learn.extract.verbs import agree_in_number, conjugate, refuse, tell_of_them, third_person
-from memory_extproc.model import MemoryType, Source, Turn
+from memory_extproc.model import MemoryType, Owner, Source, Turn
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.persons import Kind, kinds
 from memory_extproc.text.words import MONTHS, content_words, fold, lexicon_of, sentences, tokens
@@ -86,6 +88,9 @@ class Rule:
     spoken_of: bool  # names no thing: it is the last that was spoken of and can have such a value
 
 
+_EARLIER = 256  # turns whose facts are held for the turns that follow them
+
+
 class RulesExtractor:
     """Needs nothing but the words. Never raises: a clause that no rule understands gives no fact."""
 
@@ -102,6 +107,7 @@ class RulesExtractor:
             for start in (Begins.I, Begins.MY, Begins.FOREIGN, Begins.OTHER)
             for may in product((True, False), repeat=2)
         }
+        self._earlier: LRUCache[tuple[Owner, str, str], list[Fact]] = LRUCache(_EARLIER)
         self._of_things = {
             may: tuple(rule for rule in self._rules[Begins.MY, *may] if not rule.of_person)
             for may in product((True, False), repeat=2)
@@ -110,9 +116,7 @@ class RulesExtractor:
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """As Extracts.extract; about 0.3 ms a turn. Only the caller's own words are read, and of the answers only
         the question that the caller answered."""
-        known: list[Fact] = []
-        for turn in earlier:
-            known.extend(self._of_turn(turn, known, None))
+        known = [fact for turn in earlier for fact in self._of_earlier(turn)]
         facts: list[Fact] = []
         before = earlier[-1] if earlier else None
         for turn in turns:
@@ -120,9 +124,16 @@ class RulesExtractor:
             before = turn
         return facts
 
+    def _of_earlier(self, turn: Turn) -> list[Fact]:
+        """The facts of *turn* by itself, read once for the three turns that it is shown with."""
+        key = (turn.owner, turn.id, turn.asked)
+        if (found := self._earlier.get(key)) is None:
+            found = self._earlier[key] = self._of_turn(turn, (), None)
+        return found
+
     def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
         name, former = read_renaming(turn.asked)
-        if renamed := _rename(turn, name, former, known) if name else []:
+        if renamed := put_name_right(turn.id, name, former, known) if name else []:
             return renamed
         found = [self._make_procedure(turn, *made) for made in procedures(turn.asked)]
         taken, people = " ".join(fold(fact.value) for fact in found), _people(known, before)
@@ -130,9 +141,9 @@ class RulesExtractor:
         people.note_each(stated)
         stated += first_person_statements(turn.asked, people)
         for clause in stated:
-            fact = (
-                None if taken and fold(clause) in taken else self._match_statement(turn, clause, [*known, *found])
-            )
+            if (taken and fold(clause) in taken) or (clause.startswith(AS_SAID) and _says_again(clause, found)):
+                continue
+            fact = self._match_statement(turn, clause, [*known, *found])
             found += [fact] if fact is not None else []
         unique = {
             (fact.subject, fact.attribute, fact.value): fact
@@ -227,30 +238,12 @@ class RulesExtractor:
         )
 
 
-def _rename(turn: Turn, name: str, former: str, known: Sequence[Fact]) -> list[Fact]:
-    """Put *name* for the *former* name in the *known* facts. An empty *former* stands for the name spelled alike in
-    the turn before, or for its only name."""
-    if not former:
-        last = [fact.content for fact in known if fact.turn_id == known[-1].turn_id]
-        named = list(dict.fromkeys(one for content in last for one in _A_NAME.findall(content)))
-        alike = [one for one in named if SequenceMatcher(None, one.lower(), name.lower()).ratio() >= _ALIKE]
-        former = (alike or named or [""])[0] if len(alike) == 1 or len(named) == 1 else ""
-    if former in {"", name}:
-        return []
-    pattern, lower = (re.compile(rf"\b{re.escape(one)}\b") for one in (former, former.lower()))
-    return [
-        replace(
-            fact,
-            content=pattern.sub(name, fact.content),
-            subject=lower.sub(name.lower(), fact.subject),
-            attribute=lower.sub(name.lower(), fact.attribute),
-            value=pattern.sub(name, fact.value),
-            turn_id=turn.id,
-            corrects=fact.content,
-        )
-        for fact in known
-        if pattern.search(fact.content)
-    ]
+def _says_again(clause: str, found: Sequence[Fact]) -> bool:
+    """Whether *clause* has the value of a fact that a rule for another language *found*."""
+    return any(len(fact.value) > _SHORT and clause.endswith(fact.value) for fact in found)
+
+
+_SHORT = 2  # letters of a value that may stand in a clause by chance
 
 
 def _since(fact: Fact, when: str) -> Fact:
@@ -382,8 +375,6 @@ _ARTICLE = re.compile(r"\bas a (?=[aeio](?!ne\b|u)|u(?=n[^i]|[pmr]))")
 _OF_PERSON = re.compile(
     rf"User's (?P<relation>{LISTS['relations']})(?: is (?P<name>[A-Z][a-z\u00df-\u00ff]+)$)?", re.IGNORECASE
 )
-_A_NAME = re.compile(r"\b(?!User\b)[A-Z][a-z\u00df-\u00ff]+")
-_ALIKE = 0.6  # of two spellings of a name
 _OWN = re.compile(r"^User's (?P<thing>.{2,60}?) is ")
 
 
@@ -413,10 +404,10 @@ def _people(known: Sequence[Fact], before: Turn | None) -> People:
             if relation["name"]:
                 named[relation["name"]] = relation["relation"]
         if relation is not None:
-            known_names.update(_A_NAME.findall(fact.value))
+            known_names.update(NAME.findall(fact.value))
     found = People(named, known_names)
     said = sentences(keep_meant_text(before.asked)) if before is not None else []
-    found.note_each([*said, *people])
+    found.note_each([*(people_in(one) or one for one in said), *people])
     return found
 
 

@@ -25,6 +25,7 @@ from memory_extproc.learn.extract.clauses import (
     strip_openers,
     write_out,
 )
+from memory_extproc.learn.extract.foreign import AS_SAID, people_in, read_foreign
 from memory_extproc.learn.extract.verbs import base_of
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.dates import Span, days_named
@@ -159,8 +160,10 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
         written = joined if read == sentence else join_enclosed(read)
         if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."
             found.extend(_split_statements(people.name_relations(written), people))
+        for clause in read_foreign(sentence):
+            found.extend([clause] if clause.startswith(AS_SAID) else _split_statements(clause, people))
         of_others = is_of_others(sentence)
-        people.note(joined)
+        people.note(people_in(sentence) or joined)
     return list(dict.fromkeys(found))
 
 
@@ -463,9 +466,6 @@ _LAST_WORDS = 800  # characters of the assistant's words in which its question i
 _LONGEST_FRAGMENT = 120  # characters; a longer answer needs no question to be understood
 
 
-_ANSWERED = "answered "  # begins a clause that only rules for answers read
-
-
 def stated_in_answer(question: str, text: str, people: People | None = None) -> list[str]:
     """The clauses that *text* states as the answer to *question*, the assistant's words before it; "their names"
     are those of the *people* spoken of."""
@@ -638,4 +638,4 @@ def _clauses(
         words["value"] = fragment if several else head
         yield from first_person_statements(entry["clause"].format_map(words), people)
         if "plainly" in entry:
-            yield f"{_ANSWERED}{entry['plainly'].format_map(words)}"
+            yield f"{AS_SAID}{entry['plainly'].format_map(words)}"
