@@ -1,7 +1,8 @@
 """Consent: users' choices, tenants' defaults, and a local cache of both.
 
-An `off` is never overridden. While the records are unreachable a cached `off` stays in force; a cached permission
-holds only for a short grace period, after which nothing is allowed."""
+An `off` is never overridden. While the records are unreachable, recall obeys a cached `off`; a cached permission
+holds only for a short grace period, after which nothing is allowed. Learning obeys neither: whether a turn may be
+kept stays undecided until the records answer."""
 
 from __future__ import annotations
 
@@ -57,6 +58,7 @@ class _Known:
     consent: Consent
     at: datetime  # when the records said so, by the steady time
     chosen: datetime | None = None  # by the owner, and when; None: it is the terms' word
+    written: bool = True  # False: a denial that the records may not have
 
 
 class Consents:
@@ -104,7 +106,9 @@ class Consents:
 
     def refuses(self, owner: Owner) -> bool:
         known = self._known.get(owner)
-        return known is not None and known.consent is not Consent.ON and self._is_fresh(known)
+        if known is None or known.consent is Consent.ON:
+            return False
+        return self._is_fresh(known) or not known.written
 
     async def answers(self) -> bool:
         try:
@@ -126,8 +130,8 @@ class Consents:
                 after = [change.consent for change in changes if change.at > since]
                 return {*then, *after} == {Consent.ON}
         except MemoryExtprocError:
-            # A cached denial needs no query; a cached permission has no grace period here.
-            return False if known is not None and known.consent is not Consent.ON else None
+            # An old answer decides nothing: the owner may have chosen otherwise on another replica since.
+            return False if self.refuses(owner) else None
         return known.consent is Consent.ON
 
     def _is_fresh(self, known: _Known) -> bool:
@@ -157,7 +161,7 @@ class Consents:
         if consent is Consent.OFF:
             # Cache the denial before the write: even if the write fails, it holds in this process.
             self._changes += 1
-            self._hold(owner, _Known(consent, self._monotonic_now(), chosen=change.at))
+            self._hold(owner, _Known(consent, self._monotonic_now(), chosen=change.at, written=False))
         await self._records.add(owner, change)
         self._changes += 1
         self._hold(owner, _Known(consent, self._monotonic_now(), chosen=change.at))

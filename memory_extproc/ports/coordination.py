@@ -121,10 +121,13 @@ class ConsentRegistry(Protocol):
     async def read_consent(self, owner: Owner) -> Consent | None:
         """The consent of *owner* now; None: unknown, which allows nothing.
 
-        Never raises, and answers within its own timeout."""
+        Never raises, and answers within its own timeout. While the records are unreachable it may be outdated."""
+
+    def refuses(self, owner: Owner) -> bool:
+        """Whether it is known, by no outdated answer, that nothing of *owner* may be stored."""
 
     async def get(self, owner: Owner) -> Consent:
-        """As `allowed`, bypassing caches; raises if the consent is unknown."""
+        """As `read_consent`, bypassing caches; raises if the consent is unknown."""
 
     async def set(self, owner: Owner, consent: Consent, *, by: str) -> ConsentChange:
         """Set the consent; effective in this process on return, in others after the cache's time to live."""

@@ -74,15 +74,11 @@ class _Leave:
     refused: Outcome | None  # why recall is refused; None: allowed
     stores: bool  # storage is allowed, subject to the caller's consent
     consent: Consent | None  # None: the consent records are unreachable
+    may_keep: bool  # whether the turn is passed on to learning, which waits while the consent is unknown
 
     @property
     def keeps(self) -> bool:
         return self.stores and self.consent is Consent.ON
-
-    @property
-    def may_keep(self) -> bool:
-        """Whether to pass the turn on to learning, which checks consent again and waits while it is unknown."""
-        return self.stores and self.consent in {Consent.ON, None}
 
 
 class Enricher:
@@ -181,12 +177,14 @@ class Enricher:
         no, store = refusal(circumstances), stores(circumstances)
         caller = circumstances.caller
         allowed: Consent | None = Consent.ON
-        if caller is not None and (no is None or store):
-            allowed = await self._check_consent(caller.owner)
+        may_keep = store
+        if caller is not None and self._consent is not None and (no is None or store):
+            allowed = await self._consent.read_consent(caller.owner)
+            may_keep = store and not self._consent.refuses(caller.owner)
         if no is None and allowed not in {Consent.ON, Consent.RECALL_ONLY}:
             # Unreachable consent records are an outage for the operator; for the caller the effect is the same.
             no = Outcome.UNAVAILABLE if allowed is None else Outcome.NO_CONSENT
-        return _Leave(no, store, allowed)
+        return _Leave(no, store, allowed, may_keep)
 
     async def _pending_turn(
         self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave
@@ -231,9 +229,6 @@ class Enricher:
             return Arm.SHADOW
         gradual = self._options.mode is Mode.GRADUAL
         return Arm.CONTROL if gradual and in_control_group(owner, self._options.percent) else Arm.MEMORY
-
-    async def _check_consent(self, owner: Owner) -> Consent | None:
-        return Consent.ON if self._consent is None else await self._consent.read_consent(owner)
 
     def _caller(self, admitted: Admitted, request: ChatRequest) -> Caller | None:
         caller = admitted.caller

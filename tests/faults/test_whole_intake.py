@@ -11,6 +11,8 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -20,7 +22,7 @@ import pytest
 from aiohttp import web
 
 from memory_extproc import app
-from memory_extproc.model import Consent, Memory, Owner, Scope
+from memory_extproc.model import Consent, ConsentChange, Memory, Owner, Scope
 from tests.fixtures.envoy import Answer, Wiring, a_chat
 from tests.fixtures.faults import FaultStand, Link
 from tests.fixtures.faults_process import Child, a_child
@@ -168,20 +170,29 @@ async def test_a_redis_that_is_away_or_slow_loses_no_turn_and_learns_none_that_w
     refuser = Owner("", "refuser")
     await old.say("My first locker has the number 1.")
     await hushed.say("My secret locker has the number 2.", x_memory_store="false", x_memory_incognito="true")
-    await faulty.whole.door.consent.set(refuser, Consent.OFF, by="refuser")
+    consents = faulty.whole.door.consent
+    await consents.set(refuser, Consent.OFF, by="refuser")
+    for user, said in (("turned", Consent.OFF), ("returned", Consent.RECALL_ONLY)):
+        await consents.set(Owner("", user), said, by=user)
+        agreed = ConsentChange(Consent.ON, datetime.now(UTC), user)
+        await consents._records.add(Owner("", user), agreed)  # on another replica
     await until(lambda: _knows(faulty, old), "it is stored")
-    faulty.whole.door.consent._known.clear()  # as after a restart, or another replica
+    del consents._known[refuser]  # as after a restart, or another replica
+    consents.reconfigure(
+        consents._terms, replace(consents._limits, fresh=timedelta())
+    )  # all answers are old by now
     if how == "cut":
         await shared.cut()
     else:
         shared.stall()
     new = [Talk(faulty, f"new-{number}") for number in range(5)]
+    new += [Talk(faulty, "turned"), Talk(faulty, "returned")]
     no = Talk(faulty, "refuser")
     for number in range(3):
         await asyncio.gather(*(talk.say(f"My locker has the number {10 + number}.") for talk in (old, *new)))
         await hushed.say(f"My locker has the number {20 + number}.")
         await no.say(f"My locker has the number {30 + number}.")
-    await until(lambda: faulty.sample("turns_undecided") >= 18, "they wait")
+    await until(lambda: faulty.sample("turns_undecided") >= 24, "they wait")
     assert faulty.turns("no_consent") == 0
     assert faulty.turns("incognito") == 4, "known here"
     assert faulty.logs.said("turns.undecided")

@@ -110,6 +110,25 @@ async def test_a_yes_counts_for_a_grace_while_the_records_are_away_and_a_no_for_
     assert await known.read_consent(BOB) is Consent.ON
 
 
+@pytest.mark.parametrize("chosen", [Consent.OFF, Consent.RECALL_ONLY])
+async def test_a_no_heard_long_ago_does_not_decide_what_is_learned_while_the_records_are_away(
+    chosen: Consent,
+) -> None:
+    records, clock = Records(), Clock()
+    here, elsewhere = consents(records, clock), consents(records, clock)
+    await here.set(ANN, chosen, by="ann")
+    assert here.refuses(ANN)
+    assert await here.allows_learning(ANN) is False
+    await elsewhere.set(ANN, Consent.ON, by="ann")
+    records.away = True
+    clock.passes(LIMITS.fresh)
+    assert not here.refuses(ANN)
+    assert await here.allows_learning(ANN) is None
+    assert await here.read_consent(ANN) is chosen, "nothing more than that is recalled"
+    records.away = False
+    assert await here.allows_learning(ANN) is True
+
+
 async def test_without_records_nothing_is_known_of_a_stranger_and_so_nothing_allowed() -> None:
     records = Records()
     records.away = True
@@ -134,6 +153,8 @@ async def test_a_no_that_could_not_be_written_holds_here_all_the_same() -> None:
         await known.set(ANN, Consent.OFF, by="ann")
     clock.passes(LIMITS.fresh)
     assert await known.read_consent(ANN) is Consent.OFF
+    assert known.refuses(ANN)
+    assert await known.allows_learning(ANN) is False
 
 
 async def test_a_yes_that_could_not_be_written_changes_nothing() -> None:
