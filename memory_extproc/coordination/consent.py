@@ -7,6 +7,7 @@ kept stays undecided until the records answer."""
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from cachetools import LRUCache
 
 from memory_extproc.coordination.mirror import Copied, Kind, split_pages
 from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
-from memory_extproc.errors import MemoryExtprocError, PermanentError
+from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import SHARED, Consent, ConsentChange, Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import ConsentRecords, Now, Steady
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 _NOBODY = Owner("", f"{SHARED}nobody")  # whose choice is asked for to see whether choices can be
+_TRIES = 5  # to write a change, while others write changes of the same owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,15 +159,19 @@ class Consents:
                 return consent
 
     async def set(self, owner: Owner, consent: Consent, *, by: str) -> ConsentChange:
-        change = ConsentChange(consent, self._now(), by)
         if consent is Consent.OFF:
             # Cache the denial before the write: even if the write fails, it holds in this process.
             self._changes += 1
-            self._hold(owner, _Known(consent, self._monotonic_now(), chosen=change.at, written=False))
-        await self._records.add(owner, change)
-        self._changes += 1
-        self._hold(owner, _Known(consent, self._monotonic_now(), chosen=change.at))
-        return change
+            self._hold(owner, _Known(consent, self._monotonic_now(), chosen=self._now(), written=False))
+        for _ in range(_TRIES):
+            latest = await self._records.latest(owner)
+            at = self._now() if latest is None else max(self._now(), latest.at + timedelta(microseconds=1))
+            change = ConsentChange(consent, at, by)
+            if await self._records.add(owner, change, after=latest):
+                self._changes += 1
+                self._hold(owner, _Known(consent, self._monotonic_now(), chosen=change.at))
+                return change
+        raise TransientError("others keep changing this consent")
 
     async def history(self, owner: Owner) -> tuple[ConsentChange, ...]:
         return tuple(await self._records.history(owner))
@@ -205,9 +211,17 @@ class SqliteConsent(SqliteBacked):
     def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
         self._file = SqliteFile(path, _SCHEMA, fsync=True, patience=patience)
 
-    async def add(self, owner: Owner, change: ConsentChange) -> None:
+    async def add(self, owner: Owner, change: ConsentChange, *, after: ConsentChange | None) -> bool:
         values = (owner.key, change.consent.value, change.at.timestamp(), change.by)
-        await self._file.execute("INSERT INTO changes (owner, consent, at, by) VALUES (?, ?, ?, ?)", values)
+        latest = () if after is None else (after.consent.value, after.at.timestamp(), after.by)
+
+        def add(connection: sqlite3.Connection) -> bool:
+            if (connection.execute(f"{_CHANGES} DESC LIMIT 1", (owner.key,)).fetchone() or ()) != latest:
+                return False
+            connection.execute("INSERT INTO changes (owner, consent, at, by) VALUES (?, ?, ?, ?)", values)
+            return True
+
+        return await self._file.run(add)
 
     async def latest(self, owner: Owner) -> ConsentChange | None:
         row = self._file.read(f"{_CHANGES} DESC LIMIT 1", (owner.key,))
@@ -246,6 +260,14 @@ class _Written(msgspec.Struct, frozen=True, array_like=True):
     by: str
 
 
+# KEYS: an owner's changes. ARGV: a change, the latest that its sender knows. Repeating it changes nothing.
+_ADD = """
+local latest = redis.call('LINDEX', KEYS[1], -1) or ''
+if latest == ARGV[1] then return 1 end
+if latest ~= ARGV[2] then return 0 end
+redis.call('RPUSH', KEYS[1], ARGV[1])
+return 1
+"""
 # KEYS: an owner's changes. ARGV: a copy of a change, inserted in the order of time.
 _MERGE = """
 local at = cjson.decode(ARGV[1])[2]
@@ -269,17 +291,19 @@ class RedisConsent:
         self, link: RedisLink, *, prefix: str = "memory-extproc", recovery: Recovery | None = None
     ) -> None:
         self._link, self._prefix, self._recovery = link, prefix, recovery
-        self._append = link.client.register_script("return redis.call('RPUSH', KEYS[1], ARGV[1])")
+        self._add = link.client.register_script(_ADD)
         self._merge = link.client.register_script(_MERGE)
 
-    async def add(self, owner: Owner, change: ConsentChange) -> None:
+    async def add(self, owner: Owner, change: ConsentChange, *, after: ConsentChange | None) -> bool:
         if self._recovery is not None:
             self._recovery.check()
-        written = msgspec.json.encode(_Written(change.consent, change.at.timestamp(), change.by))
-        await self._link.run_replicated(self._append, [self._key(owner.key)], [written])
+        written, latest = _to_bytes(change), b"" if after is None else _to_bytes(after)
+        if not await self._link.run_replicated(self._add, [self._key(owner.key)], [written, latest]):
+            return False
         if self._recovery is not None:
             await self._recovery.advance()
             await self._recovery.keep([Copied(Kind.CONSENT, owner.key, written)])
+        return True
 
     async def latest(self, owner: Owner) -> ConsentChange | None:
         found = await self._range(owner, -1)
@@ -327,6 +351,10 @@ class RedisConsent:
 def _of_row(row: Sequence[Any]) -> ConsentChange:
     consent, at, by = row
     return _change(consent, at, by)
+
+
+def _to_bytes(change: ConsentChange) -> bytes:
+    return msgspec.json.encode(_Written(change.consent, change.at.timestamp(), change.by))
 
 
 def _of_bytes(raw: bytes) -> ConsentChange:

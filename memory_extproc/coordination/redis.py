@@ -272,15 +272,17 @@ def _owner_name(owner: Owner) -> str:
 
 # All keys share a hash tag: a job and its marks are written atomically. KEYS: jobs, order, counter, shut jobs of
 # the subject, cuts, items. ARGV: id, job, shut, open, cut, at, whether it is a copy, items... A copy has no job (an
-# empty id), or a job that replaces a less advanced job.
+# empty id), or a job that replaces a less advanced job. No write replaces a more advanced job: a write that its
+# sender gave up on may arrive when the job is long complete.
 _WRITE = """
 local writes = ARGV[1] ~= ''
-if writes and ARGV[7] == '1' then
+if writes then
   local there = redis.call('HGET', KEYS[1], ARGV[1])
   if there then
     local kept = cjson.decode(there)
     local came = (kept[4] and 0 or 2) + (kept[3] and 0 or 1)
-    writes = came < (ARGV[4] == '1' and 0 or 2) + (ARGV[3] == '1' and 0 or 1)
+    local comes = (ARGV[4] == '1' and 0 or 2) + (ARGV[3] == '1' and 0 or 1)
+    writes = came < comes or (came == comes and ARGV[7] ~= '1')
   end
 end
 if writes then

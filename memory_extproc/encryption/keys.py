@@ -115,8 +115,8 @@ class KeyTable(Protocol):
     async def swap(self, place: str, old: bytes, new: bytes) -> bool:
         """Store *new* if *old* is still stored; returns whether it was."""
 
-    async def remove(self, place: str) -> bool:
-        """Remove a key; returns whether there was any. No trace stays in the files."""
+    async def remove(self, place: str, wrapped: bytes) -> bool:
+        """Remove *wrapped* if it is still stored; returns whether it was. No trace stays in the files."""
 
     def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
         """All keys, in pages."""
@@ -157,8 +157,11 @@ class WrappedKeys:
         return None if wrapped is None else await self._unwrap(owner.key, wrapped)
 
     async def destroy(self, owner: Owner) -> bool:
-        place = owner.key
-        removed = await self._table.remove(place)
+        """Destroy the key that there is now. A later key stays, even if this is carried out late."""
+        place, removed = owner.key, False
+        # Another replica may exchange the wrapped form at the same time.
+        while not removed and (wrapped := await self._table.get(place)) is not None:
+            removed = await self._table.remove(place, wrapped)
         self._unwrapped.pop(place, None)
         return removed
 
@@ -424,8 +427,9 @@ class SqliteKeyTable(SqliteBacked):
         swap = "UPDATE keys SET wrapped = ? WHERE place = ? AND wrapped = ?"
         return await self._file.execute(swap, (new, place, old), scrub=True) == 1
 
-    async def remove(self, place: str) -> bool:
-        return await self._file.execute("DELETE FROM keys WHERE place = ?", (place,), scrub=True) == 1
+    async def remove(self, place: str, wrapped: bytes) -> bool:
+        delete = "DELETE FROM keys WHERE place = ? AND wrapped = ?"
+        return await self._file.execute(delete, (place, wrapped), scrub=True) == 1
 
     async def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
         after = ""
@@ -441,6 +445,7 @@ class RedisKeyTable:
         self._link, self._client, self._name = link, link.client, f"{prefix}:keys"
         self._swap = link.client.register_script(_SWAP)
         self._add = link.client.register_script(_ADD)
+        self._remove = link.client.register_script(_REMOVE)
 
     async def get(self, place: str) -> bytes | None:
         found = await self._link.limit_time(self._client.hget(self._name, place))
@@ -455,8 +460,8 @@ class RedisKeyTable:
     async def holds_any(self) -> bool:
         return bool(await self._link.limit_time(self._client.exists(self._name)))
 
-    async def remove(self, place: str) -> bool:
-        return bool(await self._link.limit_time(self._client.hdel(self._name, place)))
+    async def remove(self, place: str, wrapped: bytes) -> bool:
+        return bool(await self._link.limit_time(self._remove(keys=[self._name], args=[place, wrapped])))
 
     async def all(self) -> AsyncIterator[Sequence[tuple[str, bytes]]]:
         cursor = -1
@@ -477,4 +482,8 @@ _SWAP = """
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 return 1
+"""
+_REMOVE = """
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+return redis.call('HDEL', KEYS[1], ARGV[1])
 """

@@ -102,8 +102,11 @@ class OwnerRegistry(Protocol):
 class ConsentRecords(Protocol):
     """Storage of users' consent, separate from their memories: a forget must not delete an `off`."""
 
-    async def add(self, owner: Owner, change: ConsentChange) -> None:
-        """Add a change; durable, and the latest for every replica, when it returns."""
+    async def add(self, owner: Owner, change: ConsentChange, *, after: ConsentChange | None) -> bool:
+        """Add *change* if *after* is still the latest; returns whether it was. Durable, and the latest for every
+        replica, when it returns.
+
+        A write that its sender gave up on may still arrive, minutes later: it must not override a later choice."""
 
     async def latest(self, owner: Owner) -> ConsentChange | None:
         """The latest change; None for an owner without a choice. Cheap: on the read path."""

@@ -66,6 +66,8 @@ class Fleet:
         self._trees = (release, ROOT) if release else (ROOT,)
         self.replicas: list[Replica] = []
         self.kills: list[float] = []  # moments of the run's clock
+        self.wipes: list[float] = []
+        self.on_wipe: Callable[[], None] = lambda: None
         self.upstream_got: dict[str, Got] = {}
         self._store = store
         self._redis: RedisServer
@@ -227,6 +229,8 @@ class Fleet:
             writer.write(b"FLUSHALL\r\n")
             assert (await reader.readline()).startswith(b"+OK")
             writer.close()
+            self.wipes.append(self.log.now)
+            self.on_wipe()
         yield
 
     @contextlib.asynccontextmanager

@@ -66,6 +66,7 @@ async def test_no_fault_fails_a_request_or_breaks_a_promise(faulty: FaultStand, 
 
 async def _act(plan: Plan, fleet: Fleet, model: Model) -> None:
     over = asyncio.Event()
+    fleet.on_wipe = lambda: model.weaken_unstored(*PEOPLE)
     users = [User(plan.seed, number, fleet, model) for number in range(len(PEOPLE))]
     async with asyncio.TaskGroup() as traffic:
         for user in users:
@@ -76,8 +77,6 @@ async def _act(plan: Plan, fleet: Fleet, model: Model) -> None:
                 await asyncio.sleep(max(0.0, fault.at - fleet.log.now))
                 if fault.kind in ALONE:
                     await asyncio.gather(*under_way)
-                if fault.kind == "redis_flush":
-                    model.weaken_unstored(*PEOPLE)
                 under_way.append(faults.create_task(fleet.befall(fault)))
                 if fault.kind in ALONE:
                     await under_way[-1]

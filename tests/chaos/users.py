@@ -131,8 +131,8 @@ class User:
         self._model.check(added, self.person, where, recalled=True)
         chat.history += [{"role": "user", "content": words}, {"role": "assistant", "content": ANSWERED}]
         self._model.counts.seen[f"memory: {answer.memory.partition(';')[0].partition(' ')[0] or 'bypassed'}"] += 1
-        killed = any(began <= at <= ended for at in self._fleet.kills)
-        return bool(answer.memory) and not killed and ended - began < MESSAGE_TIMEOUT - 1
+        struck = any(began <= at <= ended for at in (*self._fleet.kills, *self._fleet.wipes))
+        return bool(answer.memory) and not struck and ended - began < MESSAGE_TIMEOUT - 1
 
     # --- the memory API ----------------------------------------------------------------------------------------
     async def look(self) -> None:

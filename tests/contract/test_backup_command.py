@@ -221,7 +221,8 @@ def choose(place: Place, *consents: Consent) -> None:
     async def choose() -> None:
         async with SqliteConsent(place.data / "consent.db") as kept:
             for consent in consents:
-                await kept.add(ANN, ConsentChange(consent, utc_now(), "ann"))
+                change = ConsentChange(consent, utc_now(), "ann")
+                assert await kept.add(ANN, change, after=await kept.latest(ANN))
 
     asyncio.run(choose())
 

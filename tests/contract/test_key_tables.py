@@ -33,7 +33,7 @@ async def table(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 assert not await redis.holds_any()
                 await redis.add("seen", b"")
                 assert await redis.holds_any()
-                await redis.remove("seen")
+                await redis.remove("seen", b"")
                 yield redis
 
 
@@ -57,8 +57,9 @@ async def test_a_swap_counts_only_for_what_it_saw(table: KeyTable) -> None:
 async def test_what_is_removed_is_gone_and_nothing_else(table: KeyTable) -> None:
     await table.add("ann", b"1")
     await table.add("bob", b"2")
-    assert await table.remove("ann")
-    assert not await table.remove("ann")
+    assert not await table.remove("ann", b"2"), "a later key stays"
+    assert await table.remove("ann", b"1")
+    assert not await table.remove("ann", b"1")
     assert await table.get("ann") is None
     assert await table.get("bob") == b"2"
 

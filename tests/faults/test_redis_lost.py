@@ -164,8 +164,8 @@ async def test_what_was_forgotten_and_who_said_no_is_known_after_a_wipe(place: P
     first, second, third = [await place.replica(name) for name in ("one", "two", "three")]
     await serving(first, second, third)
     await first.forget(ANN)
-    await second.consent().add(BOB, YES)
-    await third.consent().add(BOB, NO)
+    await second.consent().add(BOB, YES, after=None)
+    await third.consent().add(BOB, NO, after=YES)
     job = await first.erasing.ledger.job(f"{1:032x}")
     with structlog.testing.capture_logs() as logs:
         if how == "wiped":
@@ -281,7 +281,7 @@ async def test_a_first_start_and_a_redis_of_an_older_version_are_no_losses(place
     first = await place.replica("one")
     await serving(first)
     await first.forget(ANN)
-    await first.consent().add(BOB, NO)
+    await first.consent().add(BOB, NO, after=None)
     # As the version before left it: no generation, and nothing in the data directory or in Milvus.
     assert place.shared is not None
     await first.stop()
@@ -404,8 +404,11 @@ async def test_a_forget_that_redis_lost_is_found_though_others_went_on_before_it
     await first.forget(ANN)
     await first.stop()  # both lose power, and Redis its last second
     place.exchange(keeping=older)
+    latest = None
     for number in range(20):
-        await second.consent().add(BOB, ConsentChange(Consent.ON, NO.at, f"{number}"))
+        change = ConsentChange(Consent.ON, NO.at, f"{number}")
+        assert await second.consent().add(BOB, change, after=latest)
+        latest = change
     place.shared.fault = None
     await first.start()
     await serving(first, second)

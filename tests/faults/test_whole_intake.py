@@ -174,8 +174,9 @@ async def test_a_redis_that_is_away_or_slow_loses_no_turn_and_learns_none_that_w
     await consents.set(refuser, Consent.OFF, by="refuser")
     for user, said in (("turned", Consent.OFF), ("returned", Consent.RECALL_ONLY)):
         await consents.set(Owner("", user), said, by=user)
+        refused = await consents._records.latest(Owner("", user))
         agreed = ConsentChange(Consent.ON, datetime.now(UTC), user)
-        await consents._records.add(Owner("", user), agreed)  # on another replica
+        await consents._records.add(Owner("", user), agreed, after=refused)  # on another replica
     await until(lambda: _knows(faulty, old), "it is stored")
     del consents._known[refuser]  # as after a restart, or another replica
     consents.reconfigure(

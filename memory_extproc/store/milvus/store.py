@@ -396,7 +396,7 @@ def _read_hit(hit: Mapping[str, Any]) -> Hit:
 
 _BODY_BYTES = 60_000  # in one row: a server's VARCHAR takes 65,535
 _ID_BYTES = 200
-_BATCH = 100  # rows in one message
+_META_BATCH = 100  # rows in one message
 
 
 class MetaCollection:
@@ -411,8 +411,8 @@ class MetaCollection:
         await self._find(opened, make=True)
         name, client = self._place.collection, opened.client
         made = [row for id_, body in records.items() for row in _rows(id_, body)]
-        for start in range(0, len(made), _BATCH):
-            batch = made[start : start + _BATCH]
+        for start in range(0, len(made), _META_BATCH):
+            batch = made[start : start + _META_BATCH]
             ids = rows.with_ids(row["id"] for row in batch)
             async with opened.writing(self._place):
                 if not opened.capabilities.upsert:
@@ -433,7 +433,7 @@ class MetaCollection:
         page: list[str] = []
         for ids in parts.values():
             page += ids
-            if len(page) >= _BATCH:
+            if len(page) >= _META_BATCH:
                 yield await self._read(opened, page)
                 page = []
         if page:

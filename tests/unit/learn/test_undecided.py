@@ -178,7 +178,7 @@ async def test_who_said_no_is_not_learned_from_whatever_was_away_when_they_asked
 ) -> None:
     replica = Replica(tmp_path, default=default)
     if default is Consent.ON:
-        await replica.choices.add(ANN, ConsentChange(Consent.OFF, MONDAY - timedelta(days=1)))
+        await replica.choices.add(ANN, ConsentChange(Consent.OFF, MONDAY - timedelta(days=1)), after=None)
     async with replica.running() as learner:
         replica.outage.on = True
         assert await learner.accept(replica.said(PIZZA)) is TurnOutcome.UNDECIDED
@@ -193,7 +193,7 @@ async def test_a_yes_that_came_after_the_words_does_not_let_them_be_learned(tmp_
     async with replica.running() as learner:
         replica.outage.on = True
         assert await learner.accept(replica.said(PIZZA)) is TurnOutcome.UNDECIDED
-        await replica.choices.add(ANN, ConsentChange(Consent.ON, MONDAY + timedelta(seconds=1)))
+        await replica.choices.add(ANN, ConsentChange(Consent.ON, MONDAY + timedelta(seconds=1)), after=None)
         replica.outage.on = False
         await until(lambda: replica.outcomes(TurnOutcome.NO_CONSENT) == 1, "it is turned away")
 

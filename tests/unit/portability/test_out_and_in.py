@@ -51,6 +51,9 @@ class SaidConsent:
     async def read_consent(self, owner: Owner) -> Consent | None:
         return self.said
 
+    def refuses(self, owner: Owner) -> bool:
+        return self.said in {Consent.OFF, Consent.RECALL_ONLY}
+
     async def get(self, owner: Owner) -> Consent:
         return self.said or Consent.OFF
 
