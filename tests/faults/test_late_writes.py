@@ -1,10 +1,11 @@
-"""A write that its sender gave up on, because the way to the server hung, arrives when the way is well again. By
-then the caller has chosen or forgotten something through another replica: the late write must not undo that."""
+"""A write that its sender gave up on, because the way to the server hung, arrives when the way is well again; a
+stopped process goes on. By then the caller has chosen, forgotten or said something through another replica, and the
+late write must not undo it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.encryption.keys import RedisKeyTable, WrappedKeys
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Consent, LedgerJob, Owner
+from memory_extproc.store.milvus.options import MilvusOptions
+from memory_extproc.store.milvus.store import MilvusStore
 from tests.builders import MONDAY
 from tests.fixtures.faults import Link
 from tests.fixtures.in_memory import InMemoryMasterKey
 from tests.fixtures.milvus_server import Process
-from tests.fixtures.milvus_stores import a_row, milvus_lite, opened, options
+from tests.fixtures.milvus_stores import a_row, metrics, milvus_lite, on_monday, opened, options
 from tests.fixtures.redis import RedisServer, ask_redis, redis_server
 from tests.fixtures.waiting import until
 
@@ -111,21 +114,34 @@ async def test_a_late_step_of_a_forget_does_not_begin_it_anew(ways: Ways) -> Non
     assert not (await there.marks(ANN.key)).shut
 
 
+class HeldUp(MilvusStore):
+    """Of a process that is stopped before it deletes."""
+
+    def __init__(self, chosen: MilvusOptions) -> None:
+        super().__init__(chosen, metrics(), now=on_monday)
+        self.reached, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def _delete(self, *args: Any) -> None:
+        self.reached.set()
+        await self.goes_on.wait()
+        await super()._delete(*args)
+
+
 async def test_a_late_deletion_of_all_that_somebody_has_spares_what_they_said_since(
     milvus_lite: Process, tmp_path: Path
 ) -> None:
     old, new = a_row("I have a dog.", ANN), a_row("I have a cat.", ANN)
-    async with Link(int(milvus_lite.address.rpartition(":")[2])) as hanging:
-        chosen = options(tmp_path, milvus_lite.address)
-        far = replace(chosen, address=f"127.0.0.1:{hanging.port}", timeout=timedelta(seconds=1))
-        async with opened(chosen) as there, opened(far) as here:
-            await there.put(ANN, [old])
-            hanging.stall()
-            with pytest.raises(TransientError):
-                await here.delete_owner(ANN)
-            await there.delete_owner(ANN)
-            await there.put(ANN, [new])
-            await hanging.mend()
-            await here.get(ANN, [new.memory.id])  # behind the late call, on its connection
-            found = await there.get(ANN, [old.memory.id, new.memory.id])
-            assert [memory.content for memory in found] == ["I have a cat."]
+    chosen = options(tmp_path, milvus_lite.address)
+    held_up = HeldUp(chosen)
+    async with opened(chosen) as store:
+        await store.put(ANN, [old])
+        await held_up.open()
+        deleting = asyncio.create_task(held_up.delete_owner(ANN))
+        await held_up.reached.wait()
+        await store.delete_owner(ANN)
+        await store.put(ANN, [new])
+        held_up.goes_on.set()
+        await deleting
+        found = await store.get(ANN, [old.memory.id, new.memory.id])
+        assert [memory.content for memory in found] == ["I have a cat."]
+        await held_up.close()

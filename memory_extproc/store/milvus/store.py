@@ -215,7 +215,15 @@ class MilvusStore:
         check_owner(owner)
         opened = self._ready()
         place = opened.placement.of(owner)
-        await self._delete(opened, "delete_owner", place, rows.of_owner(owner))
+        listed = await opened.query("delete_owner", place, rows.of_owner(owner), ["id"], STRONG)
+        ids = [row["id"] for row in listed]
+        if self._options.uri and all(map(is_id, ids)):
+            # By ids: if we are held up here, the owner may have new rows by then.
+            for start in range(0, len(ids), _BATCH):
+                filter_ = f"{rows.of_owner(owner)} and {rows.with_ids(ids[start : start + _BATCH])}"
+                await self._delete(opened, "delete_owner", place, filter_)
+        elif ids:
+            await self._delete(opened, "delete_owner", place, rows.of_owner(owner))
         opened.note_written(place, self._options.flush_rows)
 
     async def purge(self, owner: Owner) -> bool:
