@@ -35,6 +35,7 @@ def serve(config: ConfigFile = None) -> None:
 
 async def _until_stopped(settings: Settings, config: Path | None) -> None:
     # Imported here: store and inference take half a second to import, which `--help` need not wait for.
+    gc.disable()
     from memory_extproc.app import Source, sidecar  # noqa: PLC0415
 
     _stay_responsive()
@@ -95,6 +96,7 @@ def _stay_responsive() -> None:
     # Imported modules stay for good: a full collection over them takes 100 ms.
     gc.collect()
     gc.freeze()
+    gc.enable()
     # The loop waits this long for a computing thread (Milvus Lite, the model's Python part) at each event; with the
     # default, every chunk of an answer could. An embedding waits as long for a loop that analyses text.
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -190,6 +190,9 @@ def installed(for_everybody: Path) -> Path:
     subprocess.run([*wheel, "--wheel-dir", str(place), str(context)], check=True)
     [made] = place.glob("*.whl")
     subprocess.run([*pip, "--no-deps", str(made)], check=True)
+    [imports] = re.findall(r"-c '(import .*milvus_lite.*)'", DOCKERFILE)
+    bytecode = {"PYTHONPYCACHEPREFIX": str(place / "bytecode")}
+    subprocess.run([str(venv / "bin" / "python"), "-c", imports], env=bytecode, check=True)
     return venv
 
 
@@ -203,11 +206,14 @@ async def test_what_is_installed_from_the_lock_serves_as_an_unprivileged_user_fr
 ) -> None:
     data, port = for_everybody / "data", free_port()
     data.mkdir()
+    compiled = set((for_everybody / "bytecode").rglob("*.pyc"))
+    assert {"serve", "sidecar", "servicer"} <= {path.name.partition(".")[0] for path in compiled}
     models = shutil.copytree(int8_model_dir, for_everybody / "models" / int8_model_dir.name).parent
     config = Path(shutil.copy(ROOT / "config.yaml", for_everybody))
     environment = {
         "PATH": f"{installed / 'bin'}:/usr/bin:/bin",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPYCACHEPREFIX": str(for_everybody / "bytecode"),
         "MEMORY_EXTPROC__DATA_DIR": str(data),
         "MEMORY_EXTPROC__MEMORY__EMBEDDING__MODELS_DIR": str(models),
         "MEMORY_EXTPROC__LISTEN__EXT_PROC": "127.0.0.1:0",

@@ -55,7 +55,8 @@ class Rewriting:
 
     async def tidy(self, aliases: Sequence[str]) -> None:
         """Remove the remains of interrupted rewrites. Needs exclusive use of the file."""
-        for alias in aliases:
+        there = set(await self._step(lambda limit: self._client.list_collections(timeout=limit)))
+        for alias in aliases if any(twin(name) in there for name in there) else ():
             await self._drop(twin((await self._describe(alias))["collection_name"]))
 
     async def _describe(self, alias: str) -> Mapping[str, Any]:
