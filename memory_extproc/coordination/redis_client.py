@@ -331,6 +331,12 @@ class RedisLink:
             else:
                 self._failed = 0
             raise translate_error(error) from error
+        except RuntimeError as error:
+            if "closed" not in str(error):
+                raise
+            # uvloop's error for a write to a connection that was closed a moment ago.
+            self._count_failure()
+            raise TransientError("Redis closed the connection") from error
         self._failed = 0
         return result
 

@@ -44,10 +44,20 @@ async def test_who_is_not_told_to_end_gets_what_redis_answers() -> None:
     async def refusal() -> str:
         raise faults.ConnectionError
 
+    async def written_to_a_closed_connection() -> str:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+    async def fault_of_ours() -> str:
+        raise RuntimeError("generator raised StopIteration")
+
     async with RedisLink(NOBODY, LIMITS) as link:
         assert await link.limit_time(answer()) == "an answer"
         with pytest.raises(TransientError):
             await link.limit_time(refusal())
+        with pytest.raises(TransientError):
+            await link.limit_time(written_to_a_closed_connection())
+        with pytest.raises(RuntimeError):
+            await link.limit_time(fault_of_ours())
 
 
 async def test_what_is_tidied_up_after_the_end_still_reaches_redis() -> None:
