@@ -38,7 +38,15 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, ComingVector, Coordination, MemoryStore, Now, Steady, TombstoneReader
 from memory_extproc.store.loader import PartitionLimits, PartitionLoader, Words, held_rows, read_ahead, stored_rows
 from memory_extproc.store.overlay import OwnerOverlay, PartitionCache
-from memory_extproc.store.resident import LexicalScan, candidates_among, nearest_of, newest, order, select_stored
+from memory_extproc.store.resident import (
+    LexicalScan,
+    ResidentRows,
+    candidates_among,
+    nearest_of,
+    newest,
+    order,
+    select_stored,
+)
 
 # Extra rows requested from the store, since the overlay may hide some of its hits.
 _MOST_COVERED = 200
@@ -103,11 +111,14 @@ class Partitions:
         await self._check(owner)
         with self._roster.using(owner) as owned:
             version = await self._version(owner, owned)
-            if not owned.answers_at(version):
-                await self._let_fill(owner, owned)
-            held = owned.held
-            if held is None or not owned.answers_at(version):
-                return await self._through_store(owner, owned, to, limit, scope)
+            held = await self._load_resident(owner, owned, version)
+            if held is None:
+                stored = await self._through_store(owner, owned, to, limit, scope)
+                if len(stored.found) >= limit:
+                    return stored
+                held = await self._load_resident(owner, owned, version)  # see `candidates`
+                if held is None:
+                    return stored
             found = held.nearest(to, limit, scope, self._now())
             return SearchResult(found=tuple(found), total=len(held), path="hybrid")
 
@@ -126,17 +137,20 @@ class Partitions:
                 sought = replace(sought, vector=await vector())
             await self._check(owner)
             version = await self._version(owner, owned)
-            if not owned.answers_at(version):
-                await self._let_fill(owner, owned)
-            held = owned.held
-            if held is not None and owned.answers_at(version):
-                return held.candidates(sought, limit, scope, self._now(), glance)
-            # Each is read anew, which costs more than finding it did.
-            most = min(limit, _MOST_READ_ANEW)
-            words = Words(self._store, owner, owned, scope, self._now, self._monotonic_now, self._settle)
-            found = await words.search(sought, lambda to: self._through_store(owner, owned, to, most, scope))
-            await read_ahead([one.memory for one in found])
-            return candidates_among(found, sought, len(found), self._now())
+            held = await self._load_resident(owner, owned, version)
+            if held is None:
+                # Each is read anew, which costs more than finding it did.
+                most = min(limit, _MOST_READ_ANEW)
+                words = Words(self._store, owner, owned, scope, self._now, self._monotonic_now, self._settle)
+                found = await words.search(sought, lambda to: self._through_store(owner, owned, to, most, scope))
+                if len(found) < most:
+                    # The owner has no more, and is read soon; or the store's index is not complete: of rows
+                    # that it has not indexed yet, Milvus shows a search with a filter one in eight.
+                    held = await self._load_resident(owner, owned, version)
+                if held is None:
+                    await read_ahead([one.memory for one in found])
+                    return candidates_among(found, sought, len(found), self._now())
+            return held.candidates(sought, limit, scope, self._now(), glance)
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         await self._check(owner)
@@ -146,11 +160,8 @@ class Partitions:
     async def select(self, owner: Owner, wanted: Selection, scope: Scope) -> Sequence[Selected]:
         await self._check(owner)
         with self._roster.using(owner) as owned:
-            version = await self._version(owner, owned)
-            if not owned.answers_at(version):
-                await self._let_fill(owner, owned)
-            held = owned.held
-            if held is not None and owned.answers_at(version):
+            held = await self._load_resident(owner, owned, await self._version(owner, owned))
+            if held is not None:
                 return held.select(wanted, scope, self._now())
             found: list[Selected] = []
             async for page in stored_rows(
@@ -162,11 +173,8 @@ class Partitions:
     async def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
         await self._check(owner)
         with self._roster.using(owner) as owned:
-            version = await self._version(owner, owned)
-            if not owned.answers_at(version):
-                await self._let_fill(owner, owned, _LISTS_WAIT)
-            held = owned.held
-            if held is not None and owned.answers_at(version):
+            held = await self._load_resident(owner, owned, await self._version(owner, owned), _LISTS_WAIT)
+            if held is not None:
                 pages = held_rows(owned, held)
             else:
                 pages = stored_rows(
@@ -205,14 +213,18 @@ class Partitions:
             # request the version, and raise.
             return owned.seen
 
-    async def _let_fill(self, owner: Owner, owned: OwnerOverlay, times: int = 1) -> None:
-        """Sees to it that a fill runs; waits for it where it is likely to be done in time."""
-        outdated = owned.held is not None
-        fill = self._fills.start(owner, owned)
-        # A fresh read of a lagging store takes a tick of its clock, which is longer than we would wait.
-        if fill is None or (outdated and self._store.lags):
-            return
-        await wait_for_event(fill.published, times * self._limits.patience.total_seconds())
+    async def _load_resident(
+        self, owner: Owner, owned: OwnerOverlay, version: int, times: int = 1
+    ) -> ResidentRows | None:
+        """The owner's rows as of *version*. If they are not in process, starts a fill and waits for it where it is
+        likely to be done in time; None if it is not."""
+        if not owned.answers_at(version):
+            outdated = owned.held is not None
+            fill = self._fills.start(owner, owned)
+            # A fresh read of a lagging store takes a tick of its clock, which is longer than we would wait.
+            if fill is not None and not (outdated and self._store.lags):
+                await wait_for_event(fill.published, times * self._limits.patience.total_seconds())
+        return owned.held if owned.answers_at(version) else None
 
     async def _through_store(
         self, owner: Owner, owned: OwnerOverlay, to: Vector, limit: int, scope: Scope

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+
 import pytest
 
+from memory_extproc.model import Owner, Scope, SearchResult, Vector
+from memory_extproc.testing.adapters import InMemoryStore
 from tests.builders import ANN
-from tests.unit.store.partitions import AT_ONCE, a_row, a_setting, said, search, until
+from tests.unit.store.partitions import AT_ONCE, DIMENSION, a_row, a_setting, said, search, until
 
 
 @pytest.mark.parametrize("lags", [False, True])
@@ -68,3 +73,23 @@ async def test_a_cold_owner_of_a_lagging_store_is_looked_at_again_freshly() -> N
         assert await said(partitions) == ["settled"]
         await until(lambda: not partitions.filling, "the fresh read is done")
         assert await said(partitions) == ["by another replica a moment ago", "settled"]
+
+
+class UnfinishedIndex(InMemoryStore):
+    """As Milvus while it builds the index of new rows: a search by vector finds few of an owner's."""
+
+    asked: asyncio.Event
+
+    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
+        self.asked.set()
+        return SearchResult(found=(), total=None, path="store")
+
+
+async def test_a_cold_owners_first_question_is_answered_from_all_rows_while_the_stores_index_shows_few() -> None:
+    setting = a_setting()
+    store = setting.store = UnfinishedIndex(DIMENSION, now=setting.clock)
+    await store.put(ANN, [a_row("one"), a_row("two", angle=0.1)])
+    store.asked = store.weather.hold("pages")  # the fill goes on once the store was searched
+    async with setting.process(patience=timedelta(milliseconds=200)) as partitions:
+        assert await said(partitions) == ["one", "two"]
+        assert store.weather.calls.count("pages") == 1
