@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 
 import pytest
 
-from memory_extproc.model import Owner, Scope, SearchResult, Vector
+from memory_extproc.model import Embedded, Owner, Scope, SearchResult, Vector
 from memory_extproc.testing.adapters import InMemoryStore
-from tests.builders import ANN
+from tests.builders import ANN, BOB
 from tests.unit.store.partitions import AT_ONCE, DIMENSION, a_row, a_setting, said, search, until
 
 
@@ -93,3 +94,23 @@ async def test_a_cold_owners_first_question_is_answered_from_all_rows_while_the_
     async with setting.process(patience=timedelta(milliseconds=200)) as partitions:
         assert await said(partitions) == ["one", "two"]
         assert store.weather.calls.count("pages") == 1
+
+
+class SlowClock(InMemoryStore):
+    """As a server: a read that shows everything waits for the next tick of its clock, here for ever."""
+
+    async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
+        if fresh:
+            await asyncio.Event().wait()
+        async for page in super().pages(owner, size, fresh=fresh):
+            yield page
+
+
+async def test_a_cold_owner_does_not_wait_for_the_fresh_reads_of_others() -> None:
+    setting = a_setting(lags=True)
+    store = setting.store = SlowClock(DIMENSION, now=setting.clock, lags=True)
+    await store.put(ANN, [a_row("one")])
+    store.settle()
+    async with setting.process(patience=timedelta(seconds=2), fills=1) as partitions:
+        assert (await search(partitions, BOB)).path == "hybrid"
+        assert (await search(partitions, ANN)).path == "hybrid"
