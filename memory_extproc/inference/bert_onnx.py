@@ -170,7 +170,7 @@ def _embeddings(graph: Graph, weights: Weights, config: BertConfig) -> str:
     both = graph.add("Add", [word, kind], "embeddings.both")
     rows = graph.add("Unsqueeze", [present, zero], "embeddings.rows")
     total = graph.add("Add", [both, rows], "embeddings.total")
-    return _norm(graph, weights, config, "embeddings.LayerNorm", total, "embeddings.out")
+    return layer_norm(graph, weights, config, "embeddings.LayerNorm", total, "embeddings.out")
 
 
 def _write_layer(
@@ -179,11 +179,13 @@ def _write_layer(
     attended = _attention(graph, weights, config, prefix + "attention.", hidden, bias)
     projected = _dense(graph, weights, prefix + "attention.output.dense", attended)
     first = graph.add("Add", [projected, hidden], prefix + "attention.residual")
-    normed = _norm(graph, weights, config, prefix + "attention.output.LayerNorm", first, prefix + "attention.out")
+    normed = layer_norm(
+        graph, weights, config, prefix + "attention.output.LayerNorm", first, prefix + "attention.out"
+    )
     wide = _dense(graph, weights, prefix + "intermediate.dense", normed)
     narrow = _dense(graph, weights, prefix + "output.dense", _gelu(graph, prefix, wide))
     second = graph.add("Add", [narrow, normed], prefix + "residual")
-    return _norm(graph, weights, config, prefix + "output.LayerNorm", second, name)
+    return layer_norm(graph, weights, config, prefix + "output.LayerNorm", second, name)
 
 
 def _attention(graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, bias: str) -> str:
@@ -232,7 +234,8 @@ def _dense(graph: Graph, weights: Weights, name: str, hidden: str) -> str:
     return graph.add("Add", [product, offset], name)
 
 
-def _norm(graph: Graph, weights: Weights, config: BertConfig, source: str, hidden: str, name: str) -> str:
+def layer_norm(graph: Graph, weights: Weights, config: BertConfig, source: str, hidden: str, name: str) -> str:
+    """The normalised *hidden*, under *name*; *source*: prefix of its weights."""
     scale = graph.constant(source + ".weight", weights(source + ".weight"))
     offset = graph.constant(source + ".bias", weights(source + ".bias"))
     return graph.add("LayerNormalization", [hidden, scale, offset], name, axis=-1, epsilon=config.epsilon)
