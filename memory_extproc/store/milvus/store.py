@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
@@ -50,6 +50,8 @@ from memory_extproc.store.milvus.rows import (
 
 _BATCH = 500  # rows per message: below 64 MiB with every field full, and quick enough for the time limit
 _LITE_BATCH = 100  # readers of a Lite collection wait for its writer
+# Pages of a server's rows read at once: each waits for a tick of its clock. As few as do not open the breaker.
+_PAGES_AHEAD = 2
 _MOST_HITS = 16_384  # a server finds at most
 _LEAST_EF = 64
 _MORE_FOR_ORIGINS = 4  # times as many are asked for where origins narrow, which only we can tell
@@ -332,8 +334,20 @@ class MilvusStore:
         # or by an iterator, for which the client drops the consistency level. An id takes 70 bytes.
         listed = await opened.query("pages", opened.placement.of(owner), rows.of_owner(owner), ["id"], level)
         ids = sorted(row["id"] for row in listed)
-        for start in range(0, len(ids), size):
-            yield await self._by_ids("page", owner, ids[start : start + size], _ALL, level)
+        most = 1 if opened.capabilities.lite else _PAGES_AHEAD
+        ahead = deque[asyncio.Task[list[Mapping[str, Any]]]]()
+        try:
+            for start in range(0, len(ids), size):
+                page = self._by_ids("page", owner, ids[start : start + size], _ALL, level)
+                ahead.append(asyncio.create_task(page, name="page of rows"))
+                if len(ahead) == most:
+                    yield await ahead.popleft()
+            while ahead:
+                yield await ahead.popleft()
+        finally:
+            for task in ahead:
+                task.cancel()
+            await asyncio.gather(*ahead, return_exceptions=True)
 
     async def count(self, owner: Owner) -> int:
         check_owner(owner)
