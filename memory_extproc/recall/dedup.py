@@ -457,8 +457,11 @@ class _Value(NamedTuple):
 def _value_of(text: str) -> _Value:
     beginning = text[:_READ_FOR_VALUE]
     told = " ".join(one for one in sentences(beginning) if not only_asks(one))
+    changing = kinds(told) & _CHANGING
+    if not changing:
+        return _NO_VALUE
     return _Value(
-        kinds(told) & _CHANGING,
+        changing,
         names_in(told),
         _SUMS.intersection(plain_words(told)),
         content_stems(told),
@@ -466,6 +469,9 @@ def _value_of(text: str) -> _Value:
         may_correct(told),
         frozenset().union(*map(_names_beside_day, sentences(told))),
     )
+
+
+_NO_VALUE = _Value(frozenset(), frozenset(), frozenset(), frozenset(), "", False, frozenset())  # noqa: FBT003
 
 
 def _names_beside_day(sentence: str) -> Words:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import date, datetime, timedelta
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.index.facets import names_in, tells_of
-from memory_extproc.model import Matrix, Memory, Ranked, Rating, Role, Source
+from memory_extproc.model import Matrix, Memory, Ranked, Rating, Role, Source, Trust, trust_of
 from memory_extproc.recall.candidate import Candidate, Considered, Verdict
 from memory_extproc.recall.dedup import deduplicate, visible_as_other_form
 from memory_extproc.recall.fusion import FEW
@@ -59,7 +59,7 @@ def weigh(
     in_view: Iterable[str] = (),
     seen: AbstractSet[str] = frozenset(),
     whole: bool = True,
-    trusted: Callable[[Memory], bool] = lambda _: True,
+    least: Trust = Trust.TOOL,
 ) -> list[Considered]:
     """All of *ordered*, best first, with verdicts: at most *limit* INJECTED, each at or above *threshold* (on
     relevance, or on the cosine itself). Not *whole*: candidates that are surely not injected may be missing.
@@ -67,14 +67,17 @@ def weigh(
     Equal statements, also in other forms or another order of words, are given once, the newest of them; of a
     message and an equal fact only the fact, because a fact is replaced when it no longer holds and a message is
     not. A memory and its sources give a single line, the line that serves *asked* best (see `dedup`), at the
-    best place among them. Memories that are not *trusted* are left out first. Memories that the
+    best place among them. Memories that are trusted less than *least* are left out first. Memories that the
     model sees already (*in_view*, and by id *seen*) are left out, and memories that are not recallable at *now*.
     Candidates far beyond the limit are not compared.
     """
     view = View(in_view)
-    judged = [(one, trusted(one.memory)) for one in ordered]
-    left_out = [_to_considered(one, Verdict.UNTRUSTED) for one, passes in judged if not passes]
-    ordered = [one for one, passes in judged if passes]
+    left_out: list[Considered] = []
+    if least is not Trust.TOOL:  # which covers all
+        left_out = [
+            _to_considered(one, Verdict.UNTRUSTED) for one in ordered if not trust_of(one.memory).covers(least)
+        ]
+        ordered = [one for one in ordered if trust_of(one.memory).covers(least)]
     shown = partial(_is_in_view, view=view, seen=seen)
     passing = reaching(ordered, threshold, on_cosine=on_cosine)
     able = [one.memory for one in passing if one.memory.recallable(now)]

@@ -555,7 +555,7 @@ class Recaller:
                 in_view=wish.in_view,
                 seen=told,
                 whole=whole,
-                trusted=lambda memory: trust_of(memory).covers(least),
+                least=least,
             )
         ]
         left_out = [(one, Verdict.BLOCKED) for one in barred] + [(one, Verdict.NOT_RECALLABLE) for one in former]

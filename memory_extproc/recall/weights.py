@@ -182,6 +182,9 @@ _MOST_USUAL = {"dense": (0.25, 0.6), "covered": (0.15, 0.15), "near": (0.15, 0.1
 _IMAGINED = 3.0  # memories of the usual kind that are taken to stand beside the owner's
 
 
+_OF_RAW = {name: (f"most_{name}", f"best_{name}", f"first_{name}") for name in RAW}
+
+
 def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floats) -> dict[str, float]:
     """Inputs of the gate, from the candidates' features and scores. All zero without candidates."""
     if not len(scores):
@@ -191,9 +194,9 @@ def measures(found: Candidates, standardised: Mapping[str, Floats], scores: Floa
     measured: dict[str, float] = dict.fromkeys(MEASURES, 0.0)
     raw = [name for name in RAW if name in place]
     values = _raw(found, raw, place)
-    kinds = {"most": values.max(axis=0), "best": values[first[0]], "first": values[first].mean(axis=0)}
-    for kind, row in kinds.items():
-        measured.update(zip((f"{kind}_{name}" for name in raw), row.tolist(), strict=True))
+    most, best, mean = values.max(axis=0), values[first[0]], values[first].mean(axis=0)
+    for name, *three in zip(raw, most.tolist(), best.tolist(), mean.tolist(), strict=True):
+        measured.update(zip(_OF_RAW[name], three, strict=True))
     for name in OUTLYING:
         if name in standardised:
             measured[f"outlying_{name}"] = float(standardised[name].max())
