@@ -160,6 +160,12 @@ def _one_writer(database: Any, upkeep: futures.Executor) -> Any:
             except OSError as error:  # from lookups before the write; Lite reports errors of the write itself
                 return answers(status=_refusal(error.errno))
 
+        def CreateCollection(self, request: Any, context: Any) -> Any:  # noqa: N802
+            answer = super().CreateCollection(request, context)
+            with self._lock(request.collection_name):
+                share_upkeep(database, request.collection_name, upkeep)  # making its index has work for a thread
+            return answer
+
         def Insert(self, request: Any, context: Any) -> Any:  # noqa: N802
             return self._write(request.collection_name, partial(super().Insert, request, context))
 
