@@ -118,8 +118,8 @@ class MilvusStore:
                     flusher = await undo.enter_async_context(
                         Flusher(client, self._options, self._calls, self._gates)
                     )
-                    for alias in placement.aliases:  # after a crash some rows are not flushed
-                        flusher.note_written(alias, 0)
+                    # Rows that a crash left; and Lite's collections share a thread from their first flush on.
+                    await flusher.flush(placement.aliases)
                 loading = Loading(client, self._options, self._calls, placement.aliases)
                 undo.push_async_callback(loading.end)
                 if not capabilities.exact_only:
