@@ -35,12 +35,12 @@ _TITLES = frozenset({"dr", "mr", "mrs", "ms", "prof", "professor"})
 _NAMES = rf"(?:(?-i:Dr|Mr|Mrs|Ms|Prof|Professor)\.? )?{_NAME}(?: {_NAME})?"
 _WHICH = rf"(?:(?:{LISTS['which']}) )?"
 _RELATIVE = rf"{_WHICH}(?:{LISTS['relations']})"
-_NO_NAMES = frozenset(_GRAMMAR["no_names"].split())
+_NO_NAMES = frozenset([*_GRAMMAR["no_names"].split(), *LISTS["words"]["nationalities"].split("|")])
 BY_NAME = "\u2063"  # marks a name after "my", in place of a relation
 
 _SUBJECTS = (
     r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|(?:people|everyone|everybody|friends|they\s+all)\s+calls?|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
-    r"|yo|mi|mis|me\s+llamo)\b"
+    r"|yo|mi|mis|me\s+llamo|(?:mum|mom|dad|gran|nan|grandad|grandma)(?='s\s|\s(?:is|was|has|had|taught|works?|worked|lives?|lived|died)\s))\b"
 )
 _PRONOUNS = r"(?:he|she|they|his|her|their|il|elle|ella)(?='|\s)"
 # "Kuba is nine and Ola has ...": a name with a verb begins a clause
@@ -139,6 +139,17 @@ _OF_MINE = re.compile(
     r"|grandchildren|(?:old |young |little )?(?:dog|cat|puppy|kitten|wife|husband|missus)|boyfriend|girlfriend)"
     r"|(?P<elder>mum|mom|dad|grandma|grandpa|granny|nana|papa|mama))"
     r"(?=,\s+(?-i:[A-Z])[a-z]+,|\s+(?:is|are|was|has|have|had|lives?|works?|just|starts?|go|goes|turns?|turned|loves?|hates?|likes?|can't|don't|doesn't|won't|refuses?)\b|'s\s)",
+    re.IGNORECASE,
+)
+# "my wife she is ..."
+_RESUMED = re.compile(
+    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?)\s+(?:he|she|they)(?='s\s|\s(?:is|are|has|have|works?|lives?|can|likes?)\s)",
+    re.IGNORECASE,
+)
+# "the house we rent has ..." is "my house has ..."
+_WE_HAVE = re.compile(
+    r"\bthe\s+(?P<what>[\w-]+(?:\s[\w-]+)?)\s+(?:(?:that|which)\s+)?(?:we|i)(?:'ve)?\s+"
+    r"(?:rent|own|have|live in|drive|bought|ride|got|rented)\s+(?=(?:has|is|was|needs|runs)\b)",
     re.IGNORECASE,
 )
 # "my boss, Helga, hates ...", "Helga, my boss, hates ..." and "Helga is my boss"
@@ -295,7 +306,8 @@ class People:
         if not person or said in {"his", "her", "their"}:
             if re.match(r"\w+ names?\b", clause):  # the new name replaces the old
                 person = re.sub(rf" {_NAME}$", "", person)
-            return _PRONOUN.sub(f"{person}'s", clause, count=1) if person else ""
+            owner = f"{person}'" if person.endswith("s") else f"{person}'s"
+            return _PRONOUN.sub(owner, clause, count=1) if person else ""
         return _PRONOUN_IS.sub(
             lambda found: f"{person}{(found['has'] and ' has') or (found['is'] and ' is') or ''}", clause
         )
@@ -481,7 +493,10 @@ _OWN_PERSON = re.compile(
     rf"(?:my|our)\s+(?:{BY_NAME}|(?:(?:{LISTS['relations']})'s\s+)?{_RELATIVE}\b)", re.IGNORECASE
 )
 _FOREIGN = re.compile(rf"(?:{_GRAMMAR['foreign']})", re.IGNORECASE)
-_CONCERNS = re.compile(rf"(?:{_GRAMMAR['otherwise']})\b|.*\b(?:me|my|our)\b", re.IGNORECASE)
+_CONCERNS = re.compile(
+    rf"(?:{_GRAMMAR['otherwise']})\b|.*\b(?:me|my|our)\b|.*\d.*\b(?:a|per)\s(?:month|week|year)\b",
+    re.IGNORECASE,
+)
 
 
 def begins(clause: str) -> Begins:
@@ -514,11 +529,14 @@ def join_enclosed(sentence: str) -> str:
     together: "Helga, my boss, hates mail" is "my boss Helga hates mail"."""
     if " and I" in sentence or " and me" in sentence:
         sentence = _PARTED.sub(r"I \g<how> with \g<who>", sentence)
+    if "the " in sentence or "The " in sentence:
+        sentence = _WE_HAVE.sub(r"my \g<what> ", sentence)
     if _OWNED.search(sentence) is None:
         return sentence
     if (named := _IS_MINE.match(sentence)) is not None and not _is_name(named["name"]):
         return sentence  # "She is my wife"
     for pattern, joined in (
+        (_RESUMED, r"\g<who>"),
         (_TOGETHER, "we "),
         (_OF_MINE, r"my \g<who>\g<elder>"),
         (_ENCLOSED, r"\g<who> "),
@@ -545,7 +563,7 @@ _NAMED_PEOPLE = re.compile(
 )
 # "our designer Mireille": a person by their occupation
 _NAMED_ROLE = re.compile(
-    rf"{_OWN}(?P<role>(?:[a-z]+\s)?(?:{LISTS['words']['occupations']}|{LISTS['words']['agents']})),?\s+"
+    rf"{_OWN}(?P<role>(?:[a-z]+\s)?(?:{LISTS['words']['occupations']}|{LISTS['words']['agents']}|deputy|[a-z]{{3,}}(?:tor|yer|ner|ger|ist|ian))),?\s+"
     rf"(?P<name>{_NAMES})(?![\w-])",
     re.IGNORECASE,
 )
@@ -589,7 +607,7 @@ _ASIDES = [
     for entry in LISTS["aside"]
 ]
 _MAY_STAND_ASIDE = re.compile(
-    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|sign|tell|let|say|that\s+the|i'm|i've)\b",
+    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|for\s+an?|why\s+i|no|without|skip|avoid|mine|sign|tell|let|say|that\s+the|i'm|i've)\b",
     re.IGNORECASE,
 )
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)

@@ -47,7 +47,7 @@ _TRAILING = re.compile(
     r"(?:[\s,]+(?:now|right now|at the moment|currently|these days|nowadays|too|as well|btw|by the way|though"
     r"|actually"
     r"|originally|please|by now|already|again|anyway|so yeah|last (?:week|month|year|summer)|recently"
-    r"|for everything|a lot|so much|very much|a ton|the most)|,\s+so\s.*"
+    r"|(?:just )?me|for everything|a lot|so much|very much|a ton|the most)|,\s+so\s.*"
     r"|[\s,]+so\s+(?:no|nothing|please|avoid|keep|something|anything|it|that|this|not|maybe|ideally)\b.*)+$",
     re.IGNORECASE,
 )
@@ -118,26 +118,25 @@ class RulesExtractor:
         the question that the caller answered."""
         known = [fact for turn in earlier for fact in self._of_earlier(turn)]
         facts: list[Fact] = []
-        before = earlier[-1] if earlier else None
-        for turn in turns:
-            facts.extend(self._of_turn(turn, [*known, *facts], before))
-            before = turn
+        shown = [*earlier, *turns]
+        for at, turn in enumerate(turns, len(earlier)):
+            facts.extend(self._of_turn(turn, [*known, *facts], shown[max(0, at - _REACH) : at]))
         return facts
 
     def _of_earlier(self, turn: Turn) -> list[Fact]:
         """The facts of *turn* by itself, read once for the three turns that it is shown with."""
         key = (turn.owner, turn.id, turn.asked)
         if (found := self._earlier.get(key)) is None:
-            found = self._earlier[key] = self._of_turn(turn, (), None)
+            found = self._earlier[key] = self._of_turn(turn, (), ())
         return found
 
-    def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Turn | None) -> list[Fact]:
+    def _of_turn(self, turn: Turn, known: Sequence[Fact], before: Sequence[Turn]) -> list[Fact]:
         name, former = read_renaming(turn.asked)
         if renamed := put_name_right(turn.id, name, former, known) if name else []:
             return renamed
         found = [self._make_procedure(turn, *made) for made in procedures(turn.asked)]
         taken, people = " ".join(fold(fact.value) for fact in found), _people(known, before)
-        stated = stated_in_answer(before.answered if before else "", turn.asked, people)
+        stated = stated_in_answer(before[-1].answered if before else "", turn.asked, people)
         people.note_each(stated)
         stated += first_person_statements(turn.asked, people)
         for clause in stated:
@@ -162,10 +161,9 @@ class RulesExtractor:
         matched = self._match(text, known) if when else matched
         if matched is not None and not ends(text):
             return self._fact(turn, matched, known, text)
-        if ending:
-            for as_it_was in find_endings(bare):
-                if (matched := self._match(as_it_was, known)) is not None and not matched[0].update:
-                    return _since(_end_fact(self._fact(turn, matched, known, text), matched[1]), when)
+        if ending and (ended := self._match_ending(bare, known)) is not None:
+            fact = self._fact(turn, ended, known, text)
+            return _since(fact if ended[0].ends else _end_fact(fact, ended[1]), when)
         as_denied, denies = find_denial(text)
         if as_denied and (matched := self._match(as_denied, known)) is not None:
             fact = self._fact(turn, matched, known, text)
@@ -174,6 +172,14 @@ class RulesExtractor:
         if (now := drop_any_more(text)) and (matched := self._match(now, known)) is not None:
             return self._fact(turn, matched, known, now)
         return None
+
+    def _match_ending(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
+        """The rule for the state that *clause* ends, else a rule for the ending itself."""
+        for as_it_was in find_endings(clause):
+            if (matched := self._match(as_it_was, known)) is not None and not matched[0].update:
+                return matched
+        matched = self._match(f"{AS_SAID}{clause}", known)
+        return matched if matched is not None and matched[0].ends else None
 
     def _match(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
         start = begins(clause)
@@ -240,10 +246,7 @@ class RulesExtractor:
 
 def _says_again(clause: str, found: Sequence[Fact]) -> bool:
     """Whether *clause* has the value of a fact that a rule for another language *found*."""
-    return any(len(fact.value) > _SHORT and clause.endswith(fact.value) for fact in found)
-
-
-_SHORT = 2  # letters of a value that may stand in a clause by chance
+    return any(fact.value and clause.endswith(f" {fact.value}") for fact in found)
 
 
 def _since(fact: Fact, when: str) -> Fact:
@@ -375,6 +378,9 @@ _ARTICLE = re.compile(r"\bas a (?=[aeio](?!ne\b|u)|u(?=n[^i]|[pmr]))")
 _OF_PERSON = re.compile(
     rf"User's (?P<relation>{LISTS['relations']})(?: is (?P<name>[A-Z][a-z\u00df-\u00ff]+)$)?", re.IGNORECASE
 )
+_YOUR_PEOPLE = re.compile(rf"\byour ((?:{LISTS['relations']})(?: [A-Z][a-z\u00df-\u00ff]+)?)\b")
+_LAST_WORDS = 200  # characters of the assistant's words that a pronoun may refer to
+_REACH = 3  # turns over which a pronoun may reach
 _OWN = re.compile(r"^User's (?P<thing>.{2,60}?) is ")
 
 
@@ -391,23 +397,26 @@ def _spoken_of(thing: str, before: Sequence[Fact], injected: Sequence[str]) -> s
     return fuller.pop() if len(fuller) == 1 else thing
 
 
-def _people(known: Sequence[Fact], before: Turn | None) -> People:
-    """The people named in *known* facts; a pronoun means the last person in the turn *before*."""
+def _people(known: Sequence[Fact], before: Sequence[Turn]) -> People:
+    """The people named in *known* facts; a pronoun means the last person in the turns *before*."""
     named: dict[str, str] = {}
     people: list[str] = []
     known_names: set[str] = set()
     for fact in known:
         relation = _OF_PERSON.match(fact.content)
         if relation is not None:
-            if before is not None and fact.turn_id == before.id:
+            if before and fact.turn_id == before[-1].id:
                 people.append(f"my {relation['relation']}")
             if relation["name"]:
                 named[relation["name"]] = relation["relation"]
         if relation is not None:
             known_names.update(NAME.findall(fact.value))
     found = People(named, known_names)
-    said = sentences(keep_meant_text(before.asked)) if before is not None else []
-    found.note_each([*(people_in(one) or one for one in said), *people])
+    for turn in before:
+        found.note_each(people_in(one) or one for one in sentences(keep_meant_text(turn.asked)))
+    found.note_each(people)
+    if before and (asked := _YOUR_PEOPLE.findall(before[-1].answered[-_LAST_WORDS:])):
+        found.note(f"my {asked[-1]}")
     return found
 
 

@@ -45,7 +45,7 @@ _HANDS_OVER = re.compile(
     r"""(?ix)\b(?:translate|rewrite|re-write|proofread|correct|summari[sz]e|paraphrase|rephrase|edit|improve
           |polish|shorten
         |analy[sz]e|review|explain|debug|classify|grade|parse|convert|complete|continue|fix
-        |(?:write|tell|compose|create|draft)\s+(?:me\s+)?(?:an?|the|another)\s+\w+
+        |(?:write|tell|compose|create|draft)\s+(?:me\s+)?(?:an?|the|another)\s+(?!(?:\w+\s+){0,2}(?:bio|profile|intro)\b)\w+
         |here(?:'s|\s+is|\s+are)|below\s+is|the\s+following|(?:this|my)\s+(?:email|text|letter|essay|article
         |document))
         \b[^\n.!?]{0,80}(?::|\n\s*\n)"""
@@ -72,7 +72,7 @@ _QUOTE_MARK = "\ufffc"
 
 # Supposed: it reaches over the clauses before it, and from the beginning of a sentence over all of it.
 _SUPPOSED = re.compile(
-    r"""(?x)\b(?:if|unless|as\s+(?:if|though)|were\s+to|for\s+example|e\.g|such\s+as\s+when|wenn|falls
+    r"""(?x)\b(?:(?<!even\ )if|unless|as\s+(?:if|though)|were\s+to|for\s+example|e\.g|such\s+as\s+when|wenn|falls
       |si\s+(?:je|yo))\b|^when(?:ever)?\b(?!\s(?:i|we)\s(?:was|were)\b)|\u5982\u679c|\u5047\u5982|\u8981\u662f|^as\s+an?\s+(?:user|customer|admin)\b
       |\blol\b|\blmao\b|\brofl\b|\bhaha\w*"""
 )
@@ -154,8 +154,8 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     for sentence in sentences(write_out(bare.replace("\u2019", "'"))):
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
             continue
-        found.extend(asides(sentence))
         joined = join_enclosed(sentence)
+        found.extend(asides(joined if sentence[:4] in {"the ", "The "} else sentence))
         read = read_participle(read_profile(sentence))
         written = joined if read == sentence else join_enclosed(read)
         if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."
@@ -177,6 +177,8 @@ def _unquote(quote: re.Match[str]) -> str:
 def _split_statements(sentence: str, people: People) -> list[str]:
     """The clauses of *sentence* that state something beyond doubt; of a question the clauses before it, and the
     reasons given for it."""
+    if (own := _OWN_BIO.search(sentence)) is not None:
+        sentence = own["told"]
     stated, rest = sentence, ""
     if sentence.endswith("?"):
         tail = _ASKING_TAIL.search(sentence)
@@ -192,6 +194,8 @@ def _split_statements(sentence: str, people: People) -> list[str]:
     return found
 
 
+# "write a short bio: grew up in Tabriz, ..."
+_OWN_BIO = re.compile(r"\b(?:bio|profile|about me|intro)\b[^:?]{0,30}:\s+(?P<told>.+)", re.IGNORECASE)
 # "I want to learn Norwegian" is no request, "make it 6" corrects
 _AMENDS = re.compile(
     r"(?:please\s+)?(?:always|never)\s+[a-z]|.{3,120}\s(?:always|everywhere|by\s+default|from\s+now\s+on|every\s+time)\b"
@@ -469,8 +473,8 @@ _LONGEST_FRAGMENT = 120  # characters; a longer answer needs no question to be u
 def stated_in_answer(question: str, text: str, people: People | None = None) -> list[str]:
     """The clauses that *text* states as the answer to *question*, the assistant's words before it; "their names"
     are those of the *people* spoken of."""
-    if confirms(text):
-        return read_confirmation(question)
+    if confirms(text) and (confirmed := read_confirmation(question)):
+        return confirmed
     return complete_fragment(question, text, people) or (
         [] if "?" in question[-_LAST_WORDS:] else read_correction(text)
     )
@@ -594,6 +598,10 @@ _ITEMS = re.compile(r",(?!\d)(?: (?:and|und|et|y) )?| (?:and|und|et|y) ", re.IGN
 _ONE_NAME = re.compile(r"[A-Z\u00c0-\u00de][\w'-]*(?: [A-Z\u00c0-\u00de][\w'-]*)?")
 _LEADING_NO = re.compile(r"\A(?:no|kein\w*|pas de|sin)\s+", re.IGNORECASE)
 _MOST_ITEMS = 8
+# "how many words, and what year are you in?" asks two things
+_ALSO_ASKED = re.compile(r",? and (?=(?:what|which|how|where|when|who)\b)")
+_OF_MINE = re.compile(r"(?:my|our) ", re.IGNORECASE)
+_YOUR = re.compile(r"\byour\b", re.IGNORECASE)
 
 
 def complete_fragment(question: str, text: str, people: People | None = None) -> list[str]:
@@ -603,11 +611,20 @@ def complete_fragment(question: str, text: str, people: People | None = None) ->
     if len(asked) != 1 or not first or len(first) > _LONGEST_FRAGMENT or asks(first):
         return []
     fragment = _LEADS.sub("", " ".join(first.replace("\u2019", "'").split()), count=1).strip(" .!,")
-    if not fragment or _NO_FRAGMENT.match(fold(fragment)):
+    of_mine = _OF_MINE.match(fragment) is not None
+    if not fragment or (not of_mine and _NO_FRAGMENT.match(fold(fragment))):
         return []
-    folded = fold(asked[0].replace("\u2019", "'"))
+    parts = _ALSO_ASKED.split(fold(asked[0].replace("\u2019", "'")))
+    items = [one.strip() for one in _ITEMS.split(fragment)]
+    pairs = zip(parts, items, strict=True) if 1 < len(parts) == len(items) else [(", ".join(parts), fragment)]
+    return [clause for part, item in pairs for clause in _answer(part, item, people, of_mine=of_mine)]
+
+
+def _answer(asked: str, fragment: str, people: People | None, *, of_mine: bool) -> list[str]:
     for pattern, needs, entry in _QUESTIONS:
-        if (one := pattern.search(folded)) is not None and (
+        if of_mine and "mine" not in entry:
+            continue
+        if (one := pattern.search(asked)) is not None and (
             found := list(_clauses(one.groupdict(""), needs, entry, fragment, people))
         ):
             return found
@@ -623,7 +640,8 @@ def _clauses(
 ) -> Iterator[str]:
     """The clauses of *entry*, or of its denial where *fragment* says that there is none."""
     whose = groups.get("whose", "")
-    words = {**groups, "who": f"my {whose}" if whose else "I", "be": f"my {whose} is" if whose else "I'm"}
+    own = {name: _YOUR.sub("my", text) for name, text in groups.items()}
+    words = {**own, "who": f"my {whose}" if whose else "I", "be": f"my {whose} is" if whose else "I'm"}
     head = _DETAIL.split(fragment, maxsplit=1)[0].strip()
     if _NONE.fullmatch(head):
         if "none" in entry:
@@ -636,6 +654,9 @@ def _clauses(
     elif needs.match(fold(head)):
         several = "names" in entry and all(_ONE_NAME.fullmatch(item.strip()) for item in _ITEMS.split(fragment))
         words["value"] = fragment if several else head
-        yield from first_person_statements(entry["clause"].format_map(words), people)
+        if "titled" in entry and not head[:1].isupper():
+            return
+        if "clause" in entry:
+            yield from first_person_statements(entry["clause"].format_map(words), people)
         if "plainly" in entry:
             yield f"{AS_SAID}{entry['plainly'].format_map(words)}"

@@ -90,6 +90,7 @@ _UPPER = frozenset({"US"})  # a country
 _PLURALS = frozenset(LISTS["plural"].split("|"))
 _PLURAL_VERBS = {"is": "are", "am": "are", "was": "were", "has": "have", "does": "do", "doesn't": "don't"}
 _THEY = re.compile(r"\bthey (am|was)\b", re.IGNORECASE)
+_SEVERAL = re.compile(r"^[a-z-]+(?<![su'i])(?<!ic)(?<!new)(?<!series)(?<!diabete)(?<!math)(?<!len)s$")  # "goals"
 _SIBILANT = re.compile(r"(?<=ch|sh|ss)es$|(?<=[xzo])es$")
 
 
@@ -104,10 +105,12 @@ def tell_of_them(text: str) -> str:
 def agree_in_number(content: str, who: str) -> str:
     """*content* with its verb in the plural where several people are its subject."""
     subject = f"User's {who} "
-    *_, last = ["", *who.lower().split()]
-    if last not in _PLURALS or not content.startswith(subject):
+    *_, last = ["", *who.split()]
+    if not content.startswith(subject):
         return content
     verb, space, rest = content[len(subject) :].partition(" ")
+    if last.lower() not in _PLURALS and not (verb.lower() in _PLURAL_VERBS and _SEVERAL.search(last)):
+        return content
     bare = _PLURAL_VERBS.get(verb.lower()) or (
         f"{verb[:-3]}y"
         if verb.endswith("ies")

@@ -109,6 +109,21 @@ async def test_of_the_sentences_in_the_set_hardly_any_makes_a_wrong_fact_and_mos
         ("the kids won't sleep. they're 4 and 6", "User's kids are 4 and 6"),
         ("Moira had her hip done. She's my wife", "User's wife is Moira"),
         ("Tell him we still live in Pitlochry", "User lives in Pitlochry"),
+        ("Crowds make me anxious", "Crowds make them anxious"),
+        ("No garlic please, my niece is intolerant", "User's niece is allergic to garlic"),
+        ("The house we rent has a tiny yard", "User's house has a tiny yard"),
+        ("Fridays I'm off", "User is off fridays"),
+        ("Before that I drove a bus", "User drove a bus before that"),
+        ("My wrists don't let me type for long", "User's wrists do not allow them to type for long"),
+        ("service charge will be 210 a month", "User's service charge is 210 a month"),
+        ("Our goal is to be debt free by 2028", "User's goal is to be debt free by 2028"),
+        ("I've got dyscalculia", "User has dyscalculia"),
+        ("I have 34 years", "User is 34"),
+        ("my wife she is from Thailand", "User's wife is from Thailand"),
+        ("I no longer drive", "User no longer drives"),
+        ("write a short bio: born in Recife", "User was born in Recife"),
+        ("My deputy, Femi, will sign it at noon", "User's deputy is Femi"),
+        ("What do I say about why I left Deloitte?", "User no longer works for Deloitte"),
     ],
 )
 async def test_a_statement_becomes_a_fact_in_the_third_person(asked: str, expected: str) -> None:
@@ -229,6 +244,33 @@ async def test_a_plain_yes_makes_the_words_of_the_question_the_callers_own(
     assert [fact.content for fact in await EXTRACTOR.extract([asked_back, answered])] == expected
     later_on = await EXTRACTOR.extract([answered], earlier=[asked_back])
     assert [(fact.content, fact.turn_id) for fact in later_on] == [(one, answered.id) for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "expected"),
+    [
+        ("How often do you train?", "three times a week, four in summer", ["User trains three times a week"]),
+        ("How do you take your coffee?", "black, no sugar", ["User takes their coffee black"]),
+        ("Where do you usually shop?", "Lidl and the market", ["User shops at Lidl and the market"]),
+        ("Who do you live with?", "my nan", ["User lives with their nan"]),
+        ("What kind of bike do you have?", "a Surly, steel frame", ["User's bike is a Surly"]),
+        ("Any injuries I should know about?", "dodgy left knee", ["User's injuries are dodgy left knee"]),
+        ("How many words, and what year are you in?", "900 words, year 8", ["User's year is year 8"]),
+        ("Do you eat fish?", "only tuna", ["User eats only tuna"]),
+        ("What problems do you have with it?", "a loop that never ends", []),
+        ("Who is coming?", "my two brothers and their kids", []),
+    ],
+)
+async def test_a_short_answer_is_read_with_the_words_of_its_question(
+    question: str, answer: str, expected: list[str]
+) -> None:
+    turns = [a_turn("Help me with a plan.", question), a_turn(answer)]
+    assert [fact.content for fact in await EXTRACTOR.extract(turns)] == expected
+
+
+async def test_a_pronoun_means_a_person_of_a_few_turns_ago() -> None:
+    said = await contents("My sister Beth is here.", "What a day!", "She lives in Hull")
+    assert said == ["User's sister is Beth", "User's sister Beth lives in Hull"]
 
 
 async def test_a_bare_thing_is_the_one_spoken_of_in_an_earlier_batch() -> None:

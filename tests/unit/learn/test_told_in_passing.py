@@ -431,7 +431,7 @@ def test_no_rule_makes_a_fact_with_two_verbs_in_a_row_or_without_a_value(rule: d
     )
     @given(st.from_regex(re.compile(pattern.pattern, pattern.flags), fullmatch=True))
     def check(said: str) -> None:
-        found = EXTRACTOR._of_turn(a_turn(said[:300]), [], None)
+        found = EXTRACTOR._of_turn(a_turn(said[:300]), [], ())
         assert all(is_sound(fact) for fact in found)
 
     with warnings.catch_warnings():
