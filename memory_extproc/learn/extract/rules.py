@@ -21,8 +21,8 @@ from memory_extproc.learn.extract.clauses import (
     fill_in,
 )
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, NAME, Fact, is_well_formed, put_name_right
-from memory_extproc.learn.extract.foreign import AS_SAID, people_in
 from memory_extproc.learn.extract.statements import (
+    AS_SAID,
     drop_any_more,
     ends,
     find_denial,
@@ -245,7 +245,7 @@ class RulesExtractor:
 
 
 def _says_again(clause: str, found: Sequence[Fact]) -> bool:
-    """Whether *clause* has the value of a fact that a rule for another language *found*."""
+    """Whether *clause* has the value of a fact that a rule *found* before."""
     return any(fact.value and clause.endswith(f" {fact.value}") for fact in found)
 
 
@@ -413,7 +413,7 @@ def _people(known: Sequence[Fact], before: Sequence[Turn]) -> People:
             known_names.update(NAME.findall(fact.value))
     found = People(named, known_names)
     for turn in before:
-        found.note_each(people_in(one) or one for one in sentences(keep_meant_text(turn.asked)))
+        found.note_each(sentences(keep_meant_text(turn.asked)))
     found.note_each(people)
     if before and (asked := _YOUR_PEOPLE.findall(before[-1].answered[-_LAST_WORDS:])):
         found.note(f"my {asked[-1]}")

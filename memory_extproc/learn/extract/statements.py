@@ -25,7 +25,6 @@ from memory_extproc.learn.extract.clauses import (
     strip_openers,
     write_out,
 )
-from memory_extproc.learn.extract.foreign import AS_SAID, people_in, read_foreign
 from memory_extproc.learn.extract.verbs import base_of
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.dates import Span, days_named
@@ -160,10 +159,8 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
         written = joined if read == sentence else join_enclosed(read)
         if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."
             found.extend(_split_statements(people.name_relations(written), people))
-        for clause in read_foreign(sentence):
-            found.extend([clause] if clause.startswith(AS_SAID) else _split_statements(clause, people))
         of_others = is_of_others(sentence)
-        people.note(people_in(sentence) or joined)
+        people.note(joined)
     return list(dict.fromkeys(found))
 
 
@@ -467,6 +464,7 @@ def _form(span: Span) -> str:
 
 
 _LAST_WORDS = 800  # characters of the assistant's words in which its question is looked for
+AS_SAID = "answered "  # begins a clause that only rules for answers and endings read
 _LONGEST_FRAGMENT = 120  # characters; a longer answer needs no question to be understood
 
 
