@@ -483,7 +483,7 @@ _A_NAME = r"(?-i:[A-Z\u00c0-\u00de][\w'-]*\w)(?: (?-i:[A-Z\u00c0-\u00de][\w'-]*\
 _CORRECTION = re.compile(
     r"(?:(?:oh|ah|oops|hm+|no|nope|wait|sorry|actually|rather|correction|scratch that|i mean|i meant|make that"
     r"|well)\b[\s,.:!\u2013\u2014-]*){1,5}(?:not [^,]{1,20}, (?:but |it's )?)?"
-    r"(?P<value>(?:on |in |at |the )*[^\s,.!?][^,.!?]{0,30})[.!]*"
+    r"(?P<value>(?:on |in |at |the )*[^\s,.!?](?:[^,.!?]|[,.](?=\d)){0,30})[.!]*"
     r"|not (?:on )?the [^,]{1,20}, (?:but |it's )?(?P<other>[^,.!?]{1,30})[.!]*",
     re.IGNORECASE,
 )

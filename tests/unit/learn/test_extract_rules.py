@@ -233,6 +233,11 @@ async def test_a_short_answer_is_read_with_the_words_of_its_question(
     assert [fact.content for fact in await EXTRACTOR.extract(turns)] == expected
 
 
+async def test_a_number_alone_corrects_the_sum_spoken_of_before() -> None:
+    said = await contents("Our budget is 9,000 euros.", "actually no, 8,500")
+    assert said == ["User's budget is 9,000 euros", "User's budget is 8,500"]
+
+
 async def test_a_pronoun_means_a_person_of_a_few_turns_ago() -> None:
     said = await contents("My sister Beth is here.", "What a day!", "She lives in Hull")
     assert said == ["User's sister is Beth", "User's sister Beth lives in Hull"]
