@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.entries import BY_ITSELF, days_told, entry_of
+from memory_extproc.index.entries import days_told, entry_of
 from memory_extproc.model import AttributeReader, Matrix, Memory, Role, Selected, Selection, Source
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.persons import NAMED_SHARE, subject
@@ -24,13 +24,11 @@ _COLUMNS = np.dtype(
     [
         ("tells", np.int64),
         ("own", np.bool_),  # a fact or the owner's words, in a language that vectors are read in
-        ("asks", np.bool_),
         ("alike", np.int64),  # attributes by the vector
         ("said", np.int32),
         ("days", np.int32, (2, 2)),
     ]
 )
-_ASKS = BY_ITSELF.index("asks")
 _READ_BY_VECTOR = frozenset({"", "en"})  # languages
 _FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
 _NAME = re.compile(r"(?<![\w'-])[A-Z\u00c0-\u00de][\w-]*[a-z\u00df-\u00ff][\w-]*")
@@ -87,7 +85,7 @@ class Facets:
         who, sure = subject(memory.content)
         named_another = sure == NAMED_SHARE and who not in {"we", "they", "you"}  # "Priscilla has a daughter"
         own = _is_own(memory) and entry.language in _READ_BY_VECTOR and not named_another
-        self._rows[place] = (tells_of(memory), own, entry.by_itself[_ASKS] > 0, 0, entry.said, entry.days)
+        self._rows[place] = (tells_of(memory), own, 0, entry.said, entry.days)
         if names := names_in(memory.content):
             self._named[place] = names
             self._names_held += len(names)
@@ -121,7 +119,7 @@ class Facets:
         start = start if known == reader else 0
         if start < len(vectors):
             rows = self._rows[start : len(vectors)]
-            rows["alike"] = np.where(rows["own"], reader(vectors[start:], rows["asks"]), 0)
+            rows["alike"] = np.where(rows["own"], reader(vectors[start:]), 0)
             self._read = (reader, len(vectors))
 
     def select(self, wanted: Selection, count: int) -> npt.NDArray[np.bool_]:

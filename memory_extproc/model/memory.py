@@ -18,8 +18,8 @@ from memory_extproc.model.owner import Owner, OwnerKind
 # Both are float32, every row of unit Euclidean length.
 Vector = npt.NDArray[np.float32]  # shape (dimension,)
 Matrix = npt.NDArray[np.float32]  # shape (n, dimension)
-# Masks of attributes by row, of memories by their vectors and by whether they ask something.
-AttributeReader = Callable[[Matrix, npt.NDArray[np.bool_]], npt.NDArray[np.int64]]
+# Masks of attributes by row, of memories by their vectors.
+AttributeReader = Callable[[Matrix], npt.NDArray[np.int64]]
 
 
 class MemoryType(StrEnum):

@@ -12,7 +12,7 @@ from memory_extproc.index.facets import names_in, tells_of
 from memory_extproc.model import AttributeReader, Memory, Owner, RecallRequest, Role, Scope, Selection, Source
 from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.intent import INTENTS, SUPERLATIVE, Intent, is_mere_noun
+from memory_extproc.recall.intent import INTENTS, SUPERLATIVE, Intent, Kind, is_mere_noun
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, polite
 from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
@@ -295,6 +295,8 @@ def _is_role(word: str) -> bool:
 RELEVANCE = 0.9  # of memories that a lookup found; a client may set its threshold above it
 _WEIGHTY = frozenset({"identity", "work", "people", "health"})
 _VALUES = 3  # of such an attribute in a round
+_OPINIONS = ATTRIBUTES.mask(["likes", "dislikes"])
+_OF_PERSON = ATTRIBUTES.in_groups({"identity", "people", "health"})
 _NAME_OR_PEOPLE = ATTRIBUTES.mask(["name", "things"]) | ATTRIBUTES.in_groups({"people"})
 _LAST = 1 << 62  # behind all attributes
 
@@ -382,10 +384,20 @@ class Asked:
             memory
             for memory in found
             if (
-                mentions(memory, named) if named else self.tells(memory) & attributes & others or about_self(memory)
+                mentions(memory, named)
+                if named
+                else self.tells(memory) & attributes & others or self._is_own(memory)
             )
         ]
         return self.once(facts_first(kept), attributes)
+
+    def _is_own(self, memory: Memory) -> bool:
+        """Whether *memory* is about its owner; where the question is for things, also by a statement in which
+        another person or the thing acts ("a friend gave me her bike")."""
+        if about_self(memory):
+            return True
+        things = self.intent.kind is Kind.LIST and not self.intent.attributes & _OF_PERSON
+        return things and is_of_caller(memory) and states_something(memory) and not asks_of_another(memory)
 
     def surely(self, found: Sequence[Memory], attributes: int) -> list[Memory]:
         """*found* without memories that tell *attributes* by their likeness alone, where the words of others do."""
@@ -419,11 +431,11 @@ class Asked:
         return kept
 
     def tells_each(self, memory: Memory) -> bool:
-        """Whether *memory* tells every attribute that a word of the question names: of "favourite books" likes and
-        books."""
-        masks = (ATTRIBUTES.named_in([word]) for word in self.intent.words)
-        wanted = [mask for mask in masks if mask & self.intent.attributes and not mask & _NAME_OR_PEOPLE]
-        return all(self.tells(memory) & mask for mask in wanted)
+        """Whether *memory* tells the opinion and one of the other attributes that words of the question name: of
+        "favourite books" likes and books, of "services I pay" either."""
+        named = ATTRIBUTES.named_in(self.intent.words) & self.intent.attributes & ~_NAME_OR_PEOPLE
+        told = self.tells(memory)
+        return all(told & mask for mask in (named & _OPINIONS, named & ~_OPINIONS) if mask)
 
     def fitting(self, found: Iterable[Memory], attributes: int) -> list[Memory]:
         """*found* without memories of another thing of the same attribute: a cat, in a question about a dog."""

@@ -27,9 +27,9 @@ _MARGIN = 0.12  # of a cosine, above the examples that are no question for memor
 _FLOORS = {Kind.OVERVIEW: 0.42, Kind.CONSTRAINT: 0.5, Kind.PAST: 0.4, Kind.SUBJECT: 0.4}
 
 
+# Probabilities of an attribute: the least, and the least share of the likest attribute's.
+_LEAST, _BEHIND = 0.25, 0.4
 # The least likeness to an attribute, its margin above examples of none, and the most that it is behind the likest.
-_TOLD = (0.4, 0.12, 0.08)
-_OF_ASKING = 0.3  # more likeness for a memory that asks something
 _ASKED = (0.5, 0.15, 0.05)
 
 
@@ -50,11 +50,12 @@ class IntentExamples:
 
     def __init__(self, applies: Callable[[], bool] = lambda: True) -> None:
         self._applies = applies
-        self._by_kind, self._by_told, self._by_asked = _Labels(EXAMPLES), _Labels(TOLD), _Labels(ASKED)
+        self._by_kind, self._by_asked = _Labels(EXAMPLES), _Labels(ASKED)
+        self._told = np.asarray(TOLD_LABELS)
         with (files(__package__) / "fitted" / VECTORS).open("rb") as file:
             packed = np.load(file, allow_pickle=False)
             self._vectors: Matrix = packed["vectors"].astype(np.float32)
-            self._told: Matrix = packed["told"].astype(np.float32)
+            self._weights: Matrix = packed["weights"].astype(np.float32)  # of labels by dimension, then a bias
             self._asked: Matrix = packed["asked"].astype(np.float32)
 
     def read(self, asked: str, vector: Vector | None) -> Likeness | None:
@@ -66,12 +67,20 @@ class IntentExamples:
         asks = int(_attributes_like(vector[np.newaxis] @ self._asked.T, self._by_asked, _ASKED)[0])
         return Likeness(Kind.INDIRECT, attributes=asks) if asks else None
 
-    def told_by(self, vectors: Matrix, asking: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """The attributes that memories with *vectors* tell, as masks. Implements model.AttributeReader."""
-        if vectors.shape[1] != self._told.shape[1] or not self._applies():
+    def told_by(self, vectors: Matrix) -> npt.NDArray[np.int64]:
+        """The attributes that memories with *vectors* tell, as masks, by a logistic over the vectors, fitted on the
+        examples. Implements model.AttributeReader."""
+        dimension = self._weights.shape[1] - 1
+        if vectors.shape[1] != dimension or not self._applies():
             return np.zeros(len(vectors), dtype=np.int64)
-        cosines = vectors @ self._told.T - _OF_ASKING * asking[:, np.newaxis]
-        return _attributes_like(cosines, self._by_told, _TOLD)
+        odds = vectors @ self._weights[:, :dimension].T + self._weights[:, dimension]
+        likely = np.exp(odds - odds.max(axis=1, keepdims=True))
+        likely /= likely.sum(axis=1, keepdims=True)
+        of_some = likely[:, self._told != 0].max(axis=1, keepdims=True)
+        masks: npt.NDArray[np.int64] = np.where(
+            (likely >= _LEAST) & (likely >= _BEHIND * of_some), self._told, 0
+        ).sum(axis=1)
+        return masks
 
     def _nearest(self, cosines: Vector) -> Likeness | None:
         means = self._by_kind.average_nearest(cosines[np.newaxis])[0]
@@ -130,8 +139,9 @@ def _read_examples(text: str) -> Iterator[tuple[Likeness | None, str]]:
 def _read_attributes(key: str) -> tuple[tuple[int, str], ...]:
     sections = tomllib.loads((files(__package__) / "attribute_examples.toml").read_text(encoding="utf-8"))
     masks = {name: 0 if name == "none" else ATTRIBUTES.mask([name]) for name in sections}
-    return tuple((masks[name], one) for name, section in sections.items() for one in section[key])
+    return tuple((masks[name], one) for name, section in sections.items() for one in section.get(key, ()))
 
 
 EXAMPLES = tuple(_read_examples((files(__package__) / "examples.toml").read_text(encoding="utf-8")))
 TOLD, ASKED = _read_attributes("told"), _read_attributes("asked")
+TOLD_LABELS = tuple(dict.fromkeys(mask for mask, _ in TOLD))  # the rows of the fitted weights

@@ -369,6 +369,11 @@ class _Question:
         return frozenset(found)
 
     @cached_property
+    def _of_all(self) -> frozenset[str]:
+        """Stems of words that ask for all of something and name nothing."""
+        return content_stems(" ".join(self._words_for("all") | self._words_for("framing")))
+
+    @cached_property
     def _not_asking(self) -> list[str]:
         return ATTRIBUTES.without_asking(self.joined).split()
 
@@ -456,8 +461,10 @@ class _Question:
             yield Intent(Kind.LIST, subject=thing, attributes=ATTRIBUTES.named_in(thing.split()), words=words)
         if not self._is_mine():
             return
-        if not thing and named and not people and self._wants_all(named) and len(rest) <= _MOST_BESIDE:
-            yield Intent(Kind.LIST, attributes=named, words=words, rest=rest)
+        things = self._rest(named, verbs=False) - self._of_all
+        several = self._wants_all(named) or (days is None and self._names_several(named))
+        if not thing and named and not people and several and len(things) <= _MOST_BESIDE:
+            yield Intent(Kind.LIST, attributes=named, words=words, rest=things)
         anchor = _anchor(self.words, self._words_for("possessive"), self._words_for("own"))
         chained = people and len(self._pattern("linking").findall(joined)) + len(people) >= _SHORTEST_CHAIN
         several_steps = anchor and self._is_chain(people)
@@ -492,9 +499,12 @@ class _Question:
         """Whether the question asks for all values of an attribute: "which allergies", "everything I planted"."""
         if not self._words_for("all").isdisjoint(self.words) or ATTRIBUTES.asked_by(self.joined) & _RESTRICTIONS:
             return True  # "what must I not eat"
+        return self._names_several(named) and not self._words_for("which").isdisjoint(self.words[:_NOUN_PHRASE])
+
+    def _names_several(self, named: int) -> bool:
+        """Whether a plural names an attribute with several values: "meine Allergien"."""
         naming = [word for word in self.words if ATTRIBUTES.named_in([word]) & named]
-        several = any(word.endswith("s") and ATTRIBUTES.named_in([word.removesuffix("s")]) for word in naming)
-        return several and not self._words_for("which").isdisjoint(self.words[:_NOUN_PHRASE])
+        return any(ATTRIBUTES.is_plural(word) for word in naming) and _SEEKS_TIME.search(self.joined) is None
 
     def _wants_several(self) -> bool:
         """Whether the question asks for things in the plural: "list my health issues", "who are my flatmates"."""
@@ -504,7 +514,12 @@ class _Question:
 
     def _is_plural(self, thing: str) -> bool:
         last = thing.rsplit(maxsplit=1)[-1]
-        return "mein" in self.joined or (last.endswith("s") and not last.endswith("'s")) or last in _PLURALS
+        return (
+            "mein" in self.joined
+            or (last.endswith("s") and not last.endswith("'s"))
+            or last in _PLURALS
+            or ATTRIBUTES.is_plural(last)
+        )
 
     def _of_subjects(self) -> Iterator[Intent]:
         if not (subject := self._group("about", "subject")):

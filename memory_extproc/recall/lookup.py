@@ -110,8 +110,8 @@ class Lookups:
     async def _of(
         self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
     ) -> Lookup | None:
-        # Constraints are stated in plain words; likeness finds constraints in texts without any.
-        reads = None if intent.kind in {Kind.CONSTRAINT, Kind.OVERVIEW} else self._reads
+        # Constraints are stated in plain words; likeness finds some where there are none, and much beside subjects.
+        reads = None if intent.kind in {Kind.CONSTRAINT, Kind.OVERVIEW, Kind.SUBJECT} else self._reads
         return await _FINDERS[intent.kind](Asked(self._selects, reads, wish, intent, searched, now))
 
 
@@ -405,8 +405,9 @@ async def _days(asked: Asked) -> Lookup | None:
 async def _list(asked: Asked) -> Lookup | None:
     intent = asked.intent
     found = asked.fitting(await asked.telling(intent.attributes), intent.attributes) if intent.attributes else []
-    if intent.rest:
-        found = having_most(intent.rest, found)
+    if intent.rest:  # "the books I read for school"; a word that no item has ("all monthly fees") may be a remark
+        fitting = having_most(intent.rest, found)
+        found = fitting if len(fitting) > 1 or names_in(asked.wish.question) else found
     if intent.attributes & _RESTRICTIONS:  # what a person dislikes to eat is no diet, and is avoided, too
         disliked = await asked.telling(_DISLIKES)
         found += [
@@ -550,7 +551,10 @@ async def _as_of(asked: Asked) -> Lookup | None:
     if not intent.mine and not refers_to(asked.wish.question, [one.content for one in likely]):
         return None
     if intent.attributes:
-        found = await asked.telling(_without_people(intent))
+        told = _without_people(intent)
+        probable = {one.memory.id for one in asked.searched if one.relevance >= _NOT_UNLIKELY}
+        # Many memories are like a former value; the search must have such a memory, too.
+        found = [one for one in await asked.telling(told) if asked.tells_by_words(one) & told or one.id in probable]
     else:
         wanted = content_stems(" ".join(intent.words))
         found = having_most(wanted, (one.memory for one in asked.searched if said_by_owner(one.memory)))

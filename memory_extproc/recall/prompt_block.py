@@ -208,11 +208,15 @@ def _line(memory: Memory, *, corrects: bool) -> str:
         mark = f"(shared in the project {neutralize(memory.owner.project)}) "
     elif whose is OwnerKind.GLOBAL:
         mark = "(shared with everyone) "
-    if memory.source is not Source.VERBATIM or trust is Trust.IMPORT:
+    sums_up = memory.source is Source.SUMMARY and memory.type is MemoryType.EPISODIC
+    # A summary that we write has the class of an assistant's words, and mostly the words of the caller.
+    if trust is Trust.IMPORT or (
+        memory.source is not Source.VERBATIM and not (sums_up and trust is Trust.ASSISTANT)
+    ):
         mark += _WORDS_OF.get(trust, "")
     if memory.source is Source.VERBATIM and said:
         return f'- [{when}] {mark}{said}: "{content}"'
-    if memory.source is Source.SUMMARY and memory.type is MemoryType.EPISODIC:
+    if sums_up:
         return f"- [{when}] {mark}(summary of an earlier conversation) {content}"
     return f"- [{when}] {mark}{content}"
 

@@ -305,20 +305,21 @@ class Recaller:
     async def _search_all(
         self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
     ) -> _Found:
-        """As `_search`; of several questions at once, what each of them finds by itself."""
+        """As `_search`; of two questions, what each finds by itself, as long as half of the deadline is left."""
         parts = () if self._lookups is None else split_questions(wish.question)
         found: list[tuple[RecallRequest, _Found]] = []
         for part in parts:
+            if found and self._time_left(started) < self._limits.deadline * PARTS_SHARE:
+                break
             one = replace(wish, asked=part)
             found.append((one, await self._search(one, started, patience, settles=settles and not found)))
         memories = [memory for one, of_part in found for memory in self._answering(one, of_part)]
         if not memories:
             return await self._search(wish, started, patience, settles=settles and not found)
-        _, first = found[0]
         intent = next((of.lookup.intent for _, of in found if of.lookup is not None), Intent(Kind.INDIRECT))
         whole = any(of.lookup is not None and of.lookup.all_of_it for _, of in found)
         each = tuple({memory.id: memory for memory in memories}.values())
-        return replace(first, lookup=Lookup(intent, each, alone=True, all_of_it=whole))
+        return replace(found[0][1], lookup=Lookup(intent, each, alone=True, all_of_it=whole))
 
     def _answering(self, wish: RecallRequest, found: _Found) -> Sequence[Memory]:
         """The memories that answer one of several questions."""
@@ -693,6 +694,7 @@ _CHOSEN = frozenset({Verdict.INJECTED, Verdict.THREAD})
 ONGOING_SHARE = 0.3  # of the time left, for finding the summaries of this conversation
 THREAD_SHARE = 0.5  # of the time left, for the words of topics
 CLASSIFY_SHARE = 0.3  # of the deadline, for a router's classifier
+PARTS_SHARE = 0.5  # of the deadline, left for a further search where a message asks several questions
 EMBED_SHARE = 0.6  # of the time left, for the embedding model, so that a search by words remains possible
 REWRITE_SHARE = 0.7  # of the time left, for a model that rewrites, so that the search keeps the rest
 REWRITE_SHARE_BESIDE_RERANK = 0.5  # with a reranker, which may be a model too

@@ -158,6 +158,11 @@ class AttributeLexicon:
         bare = {word.removesuffix("'s") for word in words}
         return frozenset(word.removesuffix("s") for several in names for word in several & bare)
 
+    def is_plural(self, word: str) -> bool:
+        """Whether *word* names several of an attribute: questions name one by the same word without its ending."""
+        bits = self._asks.get(word, 0)
+        return any(self._asks.get(word[:-ending], 0) & bits for ending in (1, 2))
+
     def asked_by(self, joined: str) -> int:
         """The mask of the attributes that the plain words of a question, *joined*, ask for without naming them."""
         return self._asked_by_words(joined)

@@ -380,6 +380,8 @@ _FEASTS = {
 _DAYS_OF_WEEK = {
     word: at for at, line in enumerate(PHRASES["weekdays"].strip().splitlines()) for word in line.split()
 }
+_EACH_WEEKDAY = frozenset(PHRASES["each_weekday"].split())
+_PARTS_OF_WEEKDAYS = frozenset(PHRASES["parts_of_weekdays"].split())
 _WORDS_BEFORE = frozenset({"before", "until", "till", "vor", "bis", "avant", "jusqu'a", "antes", "hasta", "prior"})
 _AFTER = frozenset({"after", "nach", "apres", "despues", "following"})
 _SINCE = frozenset({"since", "seit", "depuis", "desde"})
@@ -465,6 +467,8 @@ def _feast_or_weekday(words: list[str], joined: str, today: date) -> Span | None
         if (weekday := _DAYS_OF_WEEK.get(word.removesuffix("s"))) is not None or (
             weekday := _DAYS_OF_WEEK.get(word)
         ) is not None:
+            if _is_habit(words, at):
+                continue
             if {"last", "next", "letzten", "dernier", "pasado", "proximo", "nachsten"} & set(
                 words[max(0, at - 1) : at + 2]
             ):
@@ -476,6 +480,15 @@ def _feast_or_weekday(words: list[str], joined: str, today: date) -> Span | None
             day = today.toordinal() + (_WEEK - back) % _WEEK if ahead else today.toordinal() - (back or _WEEK)
             return _shift(words, (day, day), today)
     return None
+
+
+def _is_habit(words: list[str], at: int) -> bool:
+    """Whether the weekday at the place *at* in *words* is each such day: "every Monday", "Tuesday evenings", "on
+    Fridays", not "two Sundays ago"."""
+    before, behind = words[at - 1] if at else "", words[at + 1] if at + 1 < len(words) else ""
+    counted = behind == "ago" or before in _COUNTS or before in {"last", "past", "next", "few"}
+    several = words[at] not in _DAYS_OF_WEEK or behind in _PARTS_OF_WEEKDAYS
+    return before in _EACH_WEEKDAY or (several and not counted)
 
 
 def _shift(words: list[str], named: Span, today: date) -> Span:

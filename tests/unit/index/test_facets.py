@@ -75,8 +75,7 @@ def test_the_size_is_that_of_what_is_held(kept: tuple[int, ...]) -> None:
 def test_vectors_add_attributes_of_the_owner_s_words_and_each_is_read_once() -> None:
     read: list[int] = []
 
-    def reader(vectors: npt.NDArray[np.float32], asking: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        assert len(vectors) == len(asking)
+    def reader(vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
         read.append(len(vectors))
         return np.full(len(vectors), ATTRIBUTES.mask(["pets"]))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -77,6 +78,9 @@ class Desk:
 
     @property
     def recaller(self) -> Recaller:
+        return self.timed()
+
+    def timed(self, clock: Callable[[], float] = time.perf_counter) -> Recaller:
         return Recaller(
             self.partitions,
             self.embedder,
@@ -87,6 +91,7 @@ class Desk:
             about_caller=about_caller,
             threads=Threads(self.partitions, ThreadLimits()),
             selects=self.partitions,
+            clock=clock,
         )
 
     async def ask(self, words: str, **changes: Any) -> RecallResult:
@@ -358,3 +363,44 @@ async def test_an_overview_leaves_the_questions_of_a_message_out(desk: Desk) -> 
 async def test_a_question_about_the_world_gets_nothing(desk: Desk) -> None:
     await desk.remember(a_message("Is 23 a prime number? Ask me another.", session="s5", seq=0))
     assert (await desk.ask("what is the boiling point of nitrogen")).outcome is Outcome.NOTHING_RELEVANT
+
+
+@pytest.mark.parametrize(
+    ("question", "told"),
+    [
+        (
+            "which street is my cousin's workshop on?",
+            ["User's cousin is Ferran", "Ferran's workshop is on Mill Road"],
+        ),
+        ("where does my cousin's wife work?", ["Ferran's wife Imma works at the harbour"]),
+        ("which street is my neighbour's workshop on?", []),  # a person of the caller's whom no memory names
+        ("what does my cousin's wife study?", []),  # the chain leads to her, and not to what she studies
+    ],
+)
+async def test_a_chain_leads_over_the_caller_s_people_to_what_is_asked(
+    desk: Desk, question: str, told: list[str]
+) -> None:
+    chain = [
+        "User's cousin is Ferran",
+        "Ferran's workshop is on Mill Road",
+        "Ferran's wife Imma works at the harbour",
+    ]
+    await desk.remember(*map(a_memory, chain))
+    found = await desk.explain(question)
+    assert [text for text in told if text not in found.block] == []
+    if not told:
+        assert found.kind != "several_hops"
+
+
+async def test_two_questions_of_a_message_are_both_answered(desk: Desk) -> None:
+    found = await desk.ask("What are my allergies? And where did I live before?")
+    assert all(one.content in found.block for one in (PEANUTS, SHELLFISH, FORMERLY))
+
+
+async def test_a_second_question_is_searched_only_while_half_of_the_deadline_is_left(desk: Desk) -> None:
+    seconds = iter(range(0, 1_000, 3))  # of five: each look at the clock is later
+    found = await desk.timed(lambda: float(next(seconds))).recall(
+        a_wish("What are my allergies? And where did I live before?")
+    )
+    assert PEANUTS.content in found.block
+    assert FORMERLY.content not in found.block

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 
 import pytest
 from hypothesis import given
@@ -121,3 +121,19 @@ def test_beside_a_date_a_question_means_nothing_from_today_on(question: str, fir
 def test_any_question_asks_for_a_few_days_that_it_names(text: str, today: date) -> None:
     question = text + " 3 May, in 2019, last week"
     assert 1 <= len(days_asked_for(question, today)) <= 4
+
+
+@given(st.dates(date(1950, 1, 1), date(2050, 12, 31)), st.integers(-150, 150))
+def test_a_day_without_its_year_is_the_one_nearest_to_the_day_it_was_said(said: date, off: int) -> None:
+    meant = said + timedelta(days=off)
+    if (meant.month, meant.day) != (2, 29):
+        [(first, last)] = days_named(f"The exam is on {meant:%B} {meant.day}.", said)
+        assert (first, last) == (meant.toordinal(), meant.toordinal())
+
+
+@given(st.dates(date(1950, 1, 1), date(2050, 12, 31)), st.integers(0, 300))
+def test_a_past_day_without_its_year_is_the_last_such_day(said: date, ago: int) -> None:
+    meant = said - timedelta(days=ago)
+    if (meant.month, meant.day) != (2, 29):
+        [(first, last)] = days_named(f"We went there on {meant:%B} {meant.day}.", said)
+        assert (first, last) == (meant.toordinal(), meant.toordinal())

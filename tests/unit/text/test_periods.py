@@ -30,6 +30,8 @@ SUNDAY = date(2026, 11, 22)
         ("what did I say in the first week of October", date(2026, 10, 1), date(2026, 10, 7)),
         ("what did I say in October about my last job", date(2026, 10, 1), date(2026, 10, 31)),
         ("on 19 November", date(2026, 11, 19), date(2026, 11, 19)),
+        ("what did I do two Sundays ago", date(2026, 11, 8), date(2026, 11, 8)),
+        ("what have I got on Friday evening, will it rain", date(2026, 11, 27), date(2026, 11, 27)),
     ],
 )
 def test_the_time_a_question_names(question: str, first: date, last: date) -> None:
@@ -37,9 +39,20 @@ def test_the_time_a_question_names(question: str, first: date, last: date) -> No
 
 
 @pytest.mark.parametrize(
-    "question", ["what is my job", "who won on 14 July 1789", "what happened in the 12th century"]
+    "question",
+    [
+        "what is my job",
+        "who won on 14 July 1789",
+        "what happened in the 12th century",
+        "what's on Tuesday evenings for me",
+        "what do I do on Fridays?",
+        "who comes every Monday",
+        "was mache ich jeden Dienstag",
+        "qu'est-ce que je fais les mardis",
+        "qué hago los martes",
+    ],
 )
-def test_a_question_of_no_time_and_one_of_long_ago_name_none(question: str) -> None:
+def test_a_question_of_no_time_one_of_long_ago_and_one_of_a_habit_name_none(question: str) -> None:
     assert period_asked_for(question, SUNDAY) is None
 
 
