@@ -308,18 +308,18 @@ class Recaller:
         """As `_search`; of two questions, what each finds by itself, as long as half of the deadline is left."""
         parts = () if self._lookups is None else split_questions(wish.question)
         found: list[tuple[RecallRequest, _Found]] = []
-        for part in parts:
+        for one in (replace(wish, asked=part) for part in parts):
             if found and self._time_left(started) < self._limits.deadline * PARTS_SHARE:
                 break
-            one = replace(wish, asked=part)
             found.append((one, await self._search(one, started, patience, settles=settles and not found)))
-        memories = [memory for one, of_part in found for memory in self._answering(one, of_part)]
-        if not memories:
+        memories = {memory.id: memory for one, of_part in found for memory in self._answering(one, of_part)}
+        if not memories and not (found and self._time_left(started) < self._limits.deadline * PARTS_SHARE):
             return await self._search(wish, started, patience, settles=settles and not found)
+        if not memories:
+            return found[0][1]
         intent = next((of.lookup.intent for _, of in found if of.lookup is not None), Intent(Kind.INDIRECT))
         whole = any(of.lookup is not None and of.lookup.all_of_it for _, of in found)
-        each = tuple({memory.id: memory for memory in memories}.values())
-        return replace(found[0][1], lookup=Lookup(intent, each, alone=True, all_of_it=whole))
+        return replace(found[0][1], lookup=Lookup(intent, tuple(memories.values()), alone=True, all_of_it=whole))
 
     def _answering(self, wish: RecallRequest, found: _Found) -> Sequence[Memory]:
         """The memories that answer one of several questions."""

@@ -374,7 +374,7 @@ def _sources(injected: Sequence[str], asked: str) -> Iterable[str]:
 # Decomposes a question for several things into questions for a single thing each.
 
 MOST_PARTS = 3
-_AT_ONCE = 2  # questions that are searched one after the other: 1.3 times the CPU of one
+_AT_ONCE = 2  # questions that are searched one after the other: up to 1.8 times the CPU of one
 _LONGEST_PARTED = 600  # characters; a longer text tells a story around its question
 _FEWEST_WORDS = 2  # of a part that can be searched by itself
 
