@@ -167,7 +167,7 @@ kills: setup ## answers amid which the sidecar is killed, KILLS=1000 of them, an
 promises: setup ## long stories over the whole sidecar, deaths included: STORIES=40 of STEPS=40 from the seed FIRST=1 on
 	@MEMORY_EXTPROC_TEST_STORIES=$(or $(STORIES),40) MEMORY_EXTPROC_TEST_STORY_STEPS=$(or $(STEPS),40) \
 	  MEMORY_EXTPROC_TEST_STORY_FIRST=$(or $(FIRST),1) \
-	  $(BIN)/python -m pytest -q --timeout=600 -p no:randomly tests/promises
+	  $(BIN)/python -m pytest -q --timeout=600 -p no:randomly tests/properties
 
 chaos: setup ## faults and traffic against three replicas: SECONDS=60 SEED=1, or REPLAY=log; log into .cache/chaos
 	@MEMORY_EXTPROC_CHAOS_SECONDS=$(or $(SECONDS),60) MEMORY_EXTPROC_CHAOS_SEED=$(CHAOS_SEED) \

@@ -14,12 +14,12 @@ from uuid import uuid4
 from benchmarks.figures import Drain
 from benchmarks.learning import BATCH, CALLERS, exchange, rig, write_settings
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.journal.redis import RedisJournal, Sharing
+from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.ports import Journal
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.fixtures.redis import start_redis, stop_redis
+from tests.support.redis import start_redis, stop_redis
 
 FILE, REDIS = "SQLite", "Redis, appendonly"
 
@@ -48,7 +48,7 @@ async def _redis(url: str, prefix: str) -> AsyncIterator[Journal]:
     async with (
         RedisLink(url, LinkLimits(timeout=timedelta(seconds=30))) as link,
         # No grace: what an earlier process left is taken up as soon as we look.
-        RedisJournal(link, now=_now, prefix=prefix, sharing=Sharing(grace=timedelta())) as journal,
+        RedisJournal(link, now=_now, prefix=prefix, sharing=JournalSharing(grace=timedelta())) as journal,
     ):
         yield journal
 

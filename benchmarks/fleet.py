@@ -27,8 +27,8 @@ from benchmarks.gateway import gateway
 from benchmarks.lines import Child, child
 from benchmarks.load import Round, Sent
 from benchmarks.sidecar import Place, Running, prepare, serving, worked
-from tests.fixtures.milvus_server import milvus_server
-from tests.fixtures.redis import RedisServer, start_redis
+from tests.support.milvus_server import milvus_server
+from tests.support.redis import RedisServer, start_redis
 
 INPUTS = Path("docs/benchmarks/fleet.json")
 CALLERS = [f"caller-{number}" for number in range(20)]

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.figures import Growth, Size, Spread, median, percentile
 from benchmarks.lines import Child, child
 from benchmarks.one_store import Asked, Told
-from tests.fixtures.milvus_server import milvus_server
+from tests.support.milvus_server import milvus_server
 
 LITE, SERVER = "Milvus Lite", "Milvus 2.3.5"
 FILL_WITHIN = 3600.0  # seconds; a million rows take minutes

@@ -56,8 +56,18 @@ from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.text.words import estimate_tokens
 from memory_extproc.topics.state import Sayings
-from memory_extproc.topics.summarizer import SESSION, SHIFT, TOPIC, Named, Prompts, Same, Summaries, Summed, prompt
-from memory_extproc.topics.tracker import TopicLimits, Topics
+from memory_extproc.topics.summarizer import (
+    SESSION,
+    SHIFT,
+    TOPIC,
+    NamedSummary,
+    Prompts,
+    Same,
+    Summaries,
+    Summed,
+    prompt,
+)
+from memory_extproc.topics.tracker import TopicLimits, TopicTracker
 from memory_extproc.topics.writer import Closing
 
 ANN = Owner("", "ann")
@@ -206,7 +216,7 @@ class Bench:
             name: LlmPrompt(self.counted.of(feature), name, strict_schema(form), self.budget, words=prompt(name))
             for name, feature, form in (
                 (SHIFT, "shifts of topic, in doubt", Same),
-                (TOPIC, "names and summaries of topics", Named),
+                (TOPIC, "names and summaries of topics", NamedSummary),
                 (SESSION, "summaries of sessions", Summed),
             )
         }
@@ -216,7 +226,7 @@ class Bench:
         closing = Closing(
             self.partitions, sayings, summaries, self.embedder, now=self.clock, least=3, content_bytes=8192
         )
-        topics = Topics(
+        topics = TopicTracker(
             sayings,
             closing,
             summaries,

@@ -21,7 +21,7 @@ from benchmarks.gateway import gateway
 from benchmarks.lines import Child, child
 from benchmarks.load import Round, Sent
 from benchmarks.sidecar import Place, Running, prepare, serving
-from tests.fixtures.milvus_server import lite_server, milvus_server
+from tests.support.milvus_server import lite_server, milvus_server
 
 OF_ONE_CALLER = 200  # memories
 AT_ONCE = 2  # clients

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from demo.llm import DemoLLM
 from demo.stack import Ports, Stack, Started, free_port, in_use
-from memory_extproc.api.principal import Role
+from memory_extproc.api.principal import PrincipalRole
 from memory_extproc.cli.admin import sign_in_link
 from memory_extproc.settings import Settings, load
 
@@ -69,9 +69,9 @@ def explain(console: Console, settings: Settings, port: int, model: str, upstrea
     metrics = f"http://127.0.0.1:{port_of(settings.listen.http)}/metrics"
     console.print(f"metrics: {metrics} · logs: {logs} · Ctrl-C stops\n", highlight=False, soft_wrap=True)
     for user in DEMO_USERS:
-        link = sign_in_link(settings, user, "", frozenset({Role.USER}))
+        link = sign_in_link(settings, user, "", frozenset({PrincipalRole.USER}))
         console.print(f"the page of {user}, a link that works once: {link}", highlight=False, soft_wrap=True)
-    link = sign_in_link(settings, OPERATOR, "", frozenset({Role.ADMIN}))
+    link = sign_in_link(settings, OPERATOR, "", frozenset({PrincipalRole.ADMIN}))
     console.print(f"the operator's page, a link that works once: {link}", highlight=False, soft_wrap=True)
     console.print()
     console.print(

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from memory_extproc.evaluation.datasets import (
-    Conversation,
     DatasetError,
+    EvaluationCase,
     Names,
     Question,
-    Said,
+    SaidMessage,
     read_dataset,
     reword,
 )
@@ -36,7 +36,7 @@ Line = dict[str, Any]
 Asked = Mapping[tuple[str, str], Sequence[Question]]  # by conversation and speaker
 
 
-def lines(conversations: Sequence[Conversation], seed: int = SEED) -> Iterator[Line]:
+def lines(conversations: Sequence[EvaluationCase], seed: int = SEED) -> Iterator[Line]:
     """Every memory and question, store by store. DatasetError where a conversation has no two named speakers."""
     for one in conversations:
         if len(one.speakers) != 2:
@@ -52,7 +52,7 @@ def lines(conversations: Sequence[Conversation], seed: int = SEED) -> Iterator[L
                 yield from _foreign(owner, conversation, conversations, asked, chance)
 
 
-def _about(conversation: Conversation, speaker: str) -> list[Question]:
+def _about(conversation: EvaluationCase, speaker: str) -> list[Question]:
     """The questions that have evidence and name *speaker* and nobody else of the two."""
     others = [other for other in conversation.speakers if other != speaker]
     return [
@@ -70,9 +70,9 @@ def _first_person(question: Question, speaker: str) -> str:
     return reword(question.text, (speaker,), Names.FIRST_PERSON)
 
 
-def _pieces(conversation: Conversation, chance: random.Random) -> Iterator[list[Said]]:
+def _pieces(conversation: EvaluationCase, chance: random.Random) -> Iterator[list[SaidMessage]]:
     """All that was said, cut between sessions."""
-    sessions: dict[str, list[Said]] = {}
+    sessions: dict[str, list[SaidMessage]] = {}
     for one in conversation.said:
         sessions.setdefault(one.session, []).append(one)
     left = list(sessions.values())
@@ -82,7 +82,7 @@ def _pieces(conversation: Conversation, chance: random.Random) -> Iterator[list[
         left = left[size:]
 
 
-def _memories(owner: str, said: Sequence[Said], speakers: Sequence[str], caller: str) -> Iterator[Line]:
+def _memories(owner: str, said: Sequence[SaidMessage], speakers: Sequence[str], caller: str) -> Iterator[Line]:
     """Without the names that stand before the words, which in a store of one caller's nobody writes."""
     for one in said:
         speaker = speakers[0] if one.role is Role.USER else speakers[1]
@@ -96,7 +96,7 @@ def _memories(owner: str, said: Sequence[Said], speakers: Sequence[str], caller:
         }
 
 
-def _own(owner: str, said: Sequence[Said], questions: Sequence[Question], caller: str) -> Iterator[Line]:
+def _own(owner: str, said: Sequence[SaidMessage], questions: Sequence[Question], caller: str) -> Iterator[Line]:
     here = {one.id for one in said}
     for question in questions:
         if question.relevant <= here:
@@ -106,7 +106,7 @@ def _own(owner: str, said: Sequence[Said], questions: Sequence[Question], caller
 
 
 def _foreign(
-    owner: str, home: Conversation, conversations: Sequence[Conversation], asked: Asked, chance: random.Random
+    owner: str, home: EvaluationCase, conversations: Sequence[EvaluationCase], asked: Asked, chance: random.Random
 ) -> Iterator[Line]:
     for other in chance.sample(conversations, min(STRANGERS, len(conversations))):
         if other is home:

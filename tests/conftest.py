@@ -20,13 +20,15 @@ settings.load_profile("any machine")
 gc.disable()
 
 _HERE = Path(__file__).parent
-pytest_plugins = ["tests.fixtures.models", "tests.fixtures.redis"]
+pytest_plugins = ["tests.support.models", "tests.support.redis"]
 
 
 # These start real servers, so the machine decides too: a failure is tried once more, and the summary counts it.
-_WITH_SERVERS = frozenset({"browser", "chart", "contract", "deploy", "envoy", "faults", "promises", "router"})
+_WITH_SERVERS = frozenset(
+    {"api", "browser", "chart", "cli", "contract", "deploy", "envoy", "faults", "properties", "router"}
+)
 # Kills, outages and browsers take longer than all else together: `make long` runs them, `make test` does not.
-_LONG = frozenset({"browser", "deploy", "faults", "observed", "promises"})
+_LONG = frozenset({"browser", "deploy", "faults", "observed", "properties"})
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by marker

@@ -29,7 +29,7 @@ from rich.console import Console
 from benchmarks import words
 from benchmarks.lines import LINE_LIMIT, ChildFailedError, child, end, tail
 from benchmarks.peers import report
-from memory_extproc.evaluation.datasets import Conversation, Names, foreign, read_dataset, reword
+from memory_extproc.evaluation.datasets import EvaluationCase, Names, foreign, read_dataset, reword
 from memory_extproc.evaluation.runner import exchanges
 from memory_extproc.model import Owner, Role
 
@@ -135,7 +135,7 @@ async def start(name: str, scratch: Path, embeddings: str, python: Path) -> Asyn
         await end(process)
 
 
-def turns_of(conversation: Conversation) -> list[Turn]:
+def turns_of(conversation: EvaluationCase) -> list[Turn]:
     """A conversation two by two; notes that nobody said become messages of the caller, the newer ones only."""
     owner = Owner("peers", conversation.name)
     found = []
@@ -156,7 +156,7 @@ def turns_of(conversation: Conversation) -> list[Turn]:
     return sorted(found, key=lambda one: one.at)
 
 
-def questions_of(conversations: Sequence[Conversation], most: int) -> list[Asked]:
+def questions_of(conversations: Sequence[EvaluationCase], most: int) -> list[Asked]:
     home = [
         Asked(each.name, question.text, question.relevant)
         for each in conversations
@@ -276,7 +276,7 @@ def in_short(figures: Figures) -> dict[str, float | None]:
     }
 
 
-def read_set(path: Path, scratch: Path) -> Sequence[Conversation]:
+def read_set(path: Path, scratch: Path) -> Sequence[EvaluationCase]:
     if path.suffix == ".xz":
         plain = scratch / path.stem
         plain.write_bytes(lzma.decompress(path.read_bytes()))

@@ -241,7 +241,7 @@ class FaultKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class AuditFault:
     kind: FaultKind
     file: str
     line: int  # of the file, from 1; 0: the file as a whole
@@ -249,10 +249,10 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class AuditVerification:
     lines: int
     last: int  # the number of the last line
-    faults: tuple[Fault, ...]
+    faults: tuple[AuditFault, ...]
 
 
 @dataclass(slots=True)
@@ -262,22 +262,22 @@ class _Walk:
     lines: int = 0
 
 
-def verify(directory: Path, key: bytes, *, since: int = 1) -> Verified:
+def verify(directory: Path, key: bytes, *, since: int = 1) -> AuditVerification:
     """Verify a log. *since*: the number of the first expected line, if older files were moved away. OSError for an
     unreadable file."""
     files = [*sorted(directory.glob("audit-*.jsonl")), *sorted(directory.glob(CURRENT))]
     walk = _Walk(since - 1, genesis(key) if since == 1 else "")
     faults = [fault for path in files for fault in _of_file(path, key, walk)]
     faults += _of_head(directory, key, walk)
-    return Verified(walk.lines, walk.seq, tuple(faults))
+    return AuditVerification(walk.lines, walk.seq, tuple(faults))
 
 
-def _of_file(path: Path, key: bytes, walk: _Walk) -> Iterator[Fault]:
+def _of_file(path: Path, key: bytes, walk: _Walk) -> Iterator[AuditFault]:
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         for number, line in enumerate(file, 1):
             fault = _of_line(line.removesuffix("\n"), key, walk)
             if fault is not None:
-                yield Fault(fault, path.name, number, walk.seq)
+                yield AuditFault(fault, path.name, number, walk.seq)
 
 
 def _of_line(line: str, key: bytes, walk: _Walk) -> FaultKind | None:
@@ -305,11 +305,11 @@ def _seq(body: str) -> int:
     return seq if isinstance(seq, int) else 0
 
 
-def _of_head(directory: Path, key: bytes, walk: _Walk) -> Iterator[Fault]:
+def _of_head(directory: Path, key: bytes, walk: _Walk) -> Iterator[AuditFault]:
     head = read_head(directory, key)
     if head is None:
         if walk.lines:
-            yield Fault(FaultKind.NO_HEAD, HEAD, 0, 0)
+            yield AuditFault(FaultKind.NO_HEAD, HEAD, 0, 0)
     elif head[0] > walk.seq:
         # Lines beyond the head are valid: a crash may happen between the two writes.
-        yield Fault(FaultKind.CUT_OFF, CURRENT, 0, head[0])
+        yield AuditFault(FaultKind.CUT_OFF, CURRENT, 0, head[0])

@@ -22,14 +22,14 @@ import grpc
 import msgspec
 import yaml
 
-from memory_extproc.api.call import Call, Reason, RefusedError, bad_request
+from memory_extproc.api.call import Call, ErrorReason, RefusedError, bad_request
 from memory_extproc.api.principal import (
     METHODS,
     Access,
     CertificateHolder,
     Means,
     Principal,
-    Role,
+    PrincipalRole,
     Whose,
     may,
     roles_of,
@@ -94,7 +94,7 @@ class CredentialVerifier(Protocol):
 def unauthenticated_error() -> RefusedError:
     """The error for invalid credentials; it does not reveal which check failed."""
     return RefusedError(
-        grpc.StatusCode.UNAUTHENTICATED, Reason.CREDENTIALS_REFUSED, "these credentials are not accepted"
+        grpc.StatusCode.UNAUTHENTICATED, ErrorReason.CREDENTIALS_REFUSED, "these credentials are not accepted"
     )
 
 
@@ -112,7 +112,7 @@ class Authenticator:
             principal = way.principal(presented)
             if principal is not None:
                 return principal
-        raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, Reason.NO_CREDENTIALS, "say who you are")
+        raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, ErrorReason.NO_CREDENTIALS, "say who you are")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ class JwtClaims:
     projects: str = ""  # empty: no caller is a member of a project
 
 
-class Jwt:
+class JwtCredentials:
     """A bearer token, verified against pinned keys, algorithms, issuer and audience."""
 
     def __init__(self, tokens: TokenVerifier, claims: JwtClaims) -> None:
@@ -192,7 +192,7 @@ class KeyHolder:
     id: str
     tenant: str
     user: str = field(repr=False)
-    roles: frozenset[Role]
+    roles: frozenset[PrincipalRole]
 
 
 class ApiKey:
@@ -243,10 +243,10 @@ class NoProof:
         user, tenant = (None if value is None else optional(value) for value in named)
         if user is None or tenant is None:
             raise unauthenticated_error()
-        return _principal(Means.NONE, tenant, user, frozenset({Role.ADMIN}))
+        return _principal(Means.NONE, tenant, user, frozenset({PrincipalRole.ADMIN}))
 
 
-def _principal(means: Means, tenant: str, user: str, roles: frozenset[Role]) -> Principal:
+def _principal(means: Means, tenant: str, user: str, roles: frozenset[PrincipalRole]) -> Principal:
     if LOST in user or LOST in tenant:
         raise unauthenticated_error()
     return Principal(tenant, user, roles, means, f"{means}\0{tenant}\0{user}")
@@ -292,18 +292,18 @@ _HASH_DIGITS = 64
 Changes = Callable[[Path], AsyncGenerator[object]]  # yields whenever the file may have changed
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeyEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A key's entry in the file."""
 
     id: str
     sha256: str
     tenant: str = ""
     user: str = ""  # empty: the caller names a user in each request
-    roles: tuple[Role, ...] = (Role.USER,)
+    roles: tuple[PrincipalRole, ...] = (PrincipalRole.USER,)
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    keys: tuple[Entry, ...]
+    keys: tuple[KeyEntry, ...]
 
 
 async def changes_of(path: Path) -> AsyncGenerator[object]:
@@ -369,7 +369,7 @@ class ApiKeys:
         )
 
 
-def parse_keys(text: str) -> Sequence[Entry]:
+def parse_keys(text: str) -> Sequence[KeyEntry]:
     """The entries of a key file; ConfigurationError with every fault."""
     try:
         entries = msgspec.convert(yaml.safe_load(text), _File).keys
@@ -386,7 +386,7 @@ def parse_keys(text: str) -> Sequence[Entry]:
     return entries
 
 
-def _faults(entry: Entry) -> list[str]:
+def _faults(entry: KeyEntry) -> list[str]:
     faults = []
     if not accept_name(entry.id):
         faults.append("id: expected a printable name of 1 to 256 bytes")
@@ -398,7 +398,7 @@ def _faults(entry: Entry) -> list[str]:
         for name in ("tenant", "user")
         if optional(getattr(entry, name)) is None
     ]
-    if not entry.user and entry.roles == (Role.USER,):
+    if not entry.user and entry.roles == (PrincipalRole.USER,):
         faults.append("user: is missing; only admins and auditors act for others")
     if not entry.roles:
         faults.append("roles: expected user, admin or auditor")
@@ -428,7 +428,7 @@ class CallAdmission:
         wait = self._rates.take(principal.name)
         if wait is not None:
             raise RefusedError(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, Reason.TOO_MANY_CALLS, "too many calls", retry_after=wait
+                grpc.StatusCode.RESOURCE_EXHAUSTED, ErrorReason.TOO_MANY_CALLS, "too many calls", retry_after=wait
             )
         return principal
 
@@ -451,7 +451,7 @@ class CallAdmission:
         if not may(principal, METHODS[method], Whose.OWN if own else Whose.OTHERS):
             raise RefusedError(
                 grpc.StatusCode.PERMISSION_DENIED,
-                Reason.NOT_ALLOWED,
+                ErrorReason.NOT_ALLOWED,
                 "these credentials only look" if METHODS[method] is Access.WRITE and own else "not yours",
             )
         named = principal.user if own else wanted
@@ -477,12 +477,12 @@ class CallAdmission:
         manages = may(principal, METHODS[method], Whose.OTHERS)
         member = not manages and method == "ListMemories" and owner.project in principal.projects
         if not (manages or member) or (named == "all" and principal.tenant):
-            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, "not yours")
+            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, ErrorReason.NOT_ALLOWED, "not yours")
         return Call(method, principal, owner, own=False, member=member)
 
 
 def _operating(method: str, principal: Principal) -> Call:
     """Admit an operator's call. The server belongs to all tenants, so a tenant's credentials do not suffice."""
     if principal.tenant or not may(principal, METHODS[method], Whose.OWN):
-        raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, _OPERATORS)
+        raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, ErrorReason.NOT_ALLOWED, _OPERATORS)
     return Call(method, principal, Owner(principal.tenant, principal.user), own=True)

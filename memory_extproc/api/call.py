@@ -122,7 +122,7 @@ class Repeats:
             if known != print_:
                 raise RefusedError(
                     grpc.StatusCode.INVALID_ARGUMENT,
-                    Reason.REQUEST_ID_REUSED,
+                    ErrorReason.REQUEST_ID_REUSED,
                     "this request_id was used for another request",
                     violations=[("request_id", "an id of its own for each request")],
                 )
@@ -157,7 +157,7 @@ def _read(record: bytes) -> tuple[str, str, Noted]:
 def _under_way() -> RefusedError:
     return RefusedError(
         grpc.StatusCode.ABORTED,
-        Reason.REQUEST_UNDER_WAY,
+        ErrorReason.REQUEST_UNDER_WAY,
         "a call with this request_id is under way",
         retry_after=timedelta(seconds=1),
     )
@@ -300,7 +300,7 @@ DOMAIN = "memory-extproc"
 DETAILS = "grpc-status-details-bin"  # the trailer that gRPC's libraries read a google.rpc.Status from
 
 
-class Reason(StrEnum):
+class ErrorReason(StrEnum):
     """ErrorInfo.reason. Clients decide by it, so a value is never renamed."""
 
     NO_CREDENTIALS = "NO_CREDENTIALS"
@@ -334,7 +334,7 @@ class RefusedError(MemoryExtprocError):
     def __init__(
         self,
         code: grpc.StatusCode,
-        reason: Reason,
+        reason: ErrorReason,
         message: str,
         *,
         violations: Sequence[tuple[str, str]] = (),
@@ -379,12 +379,12 @@ class RefusedError(MemoryExtprocError):
 
 def bad_request(*violations: tuple[str, str]) -> RefusedError:
     expected = "; ".join(f"{field}: {description}" for field, description in violations)
-    return RefusedError(grpc.StatusCode.INVALID_ARGUMENT, Reason.BAD_REQUEST, expected, violations=violations)
+    return RefusedError(grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.BAD_REQUEST, expected, violations=violations)
 
 
 def no_such_memory() -> RefusedError:
     """The error for an unknown id and for the id of another user's memory alike."""
-    return RefusedError(grpc.StatusCode.NOT_FOUND, Reason.NO_SUCH_MEMORY, "no such memory")
+    return RefusedError(grpc.StatusCode.NOT_FOUND, ErrorReason.NO_SUCH_MEMORY, "no such memory")
 
 
 async def whole_id(catalogue: MemoryCatalog, call: Call, given: str) -> str:
@@ -394,7 +394,7 @@ async def whole_id(catalogue: MemoryCatalog, call: Call, given: str) -> str:
     except AmbiguousIdError as error:
         raise RefusedError(
             grpc.StatusCode.INVALID_ARGUMENT,
-            Reason.AMBIGUOUS_ID,
+            ErrorReason.AMBIGUOUS_ID,
             str(error),
             violations=[("id", "more digits of it")],
         ) from error

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import grpc
 
-from memory_extproc.api.call import Call, Fields, Operation, Reason, RefusedError, message_of
+from memory_extproc.api.call import Call, ErrorReason, Fields, Operation, RefusedError, message_of
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Memory, MemoryState, Ranked
 from memory_extproc.ports import MemoryReader
@@ -32,7 +32,7 @@ class DecisionCalls:
         kept = await self._decisions.find(call.owner, request.request_id)
         if kept is None:
             raise RefusedError(
-                grpc.StatusCode.NOT_FOUND, Reason.NO_SUCH_DECISION, "nothing is kept of such a request"
+                grpc.StatusCode.NOT_FOUND, ErrorReason.NO_SUCH_DECISION, "nothing is kept of such a request"
             )
         own = [one.id for one in kept.considered if not one.shared]
         there = {memory.id: memory for memory in await self._reads.get(call.owner, own)} if own else {}
@@ -58,7 +58,9 @@ class DecisionCalls:
     def _check_on(self) -> None:
         if not self._decisions.is_on:
             raise RefusedError(
-                grpc.StatusCode.UNIMPLEMENTED, Reason.NOT_OFFERED, "no decisions are kept: trace.keep is not set"
+                grpc.StatusCode.UNIMPLEMENTED,
+                ErrorReason.NOT_OFFERED,
+                "no decisions are kept: trace.keep is not set",
             )
 
 

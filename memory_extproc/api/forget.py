@@ -12,10 +12,10 @@ from google.protobuf.json_format import ParseDict
 
 from memory_extproc.api.call import (
     Call,
+    ErrorReason,
     Fields,
     Noted,
     Operation,
-    Reason,
     RefusedError,
     Repeats,
     bad_request,
@@ -131,7 +131,7 @@ class ForgetCalls:
     async def _receipt(self, call: Call, receipt_id: str) -> ForgetReceipt:
         found = await self._forgets.receipt(call.owner, receipt_id) if is_id(receipt_id) else None
         if found is None:
-            raise RefusedError(grpc.StatusCode.NOT_FOUND, Reason.NO_SUCH_RECEIPT, "no such receipt")
+            raise RefusedError(grpc.StatusCode.NOT_FOUND, ErrorReason.NO_SUCH_RECEIPT, "no such receipt")
         call.count = found.memories
         return found
 
@@ -220,7 +220,7 @@ def _format_count(count: int) -> str:
 def _not_confirmed(message: str) -> RefusedError:
     return RefusedError(
         grpc.StatusCode.FAILED_PRECONDITION,
-        Reason.NOT_CONFIRMED,
+        ErrorReason.NOT_CONFIRMED,
         message,
         violations=[("confirmation_token", "from a dry run with the same scope, within its time")],
     )

@@ -19,10 +19,10 @@ from google.protobuf.struct_pb2 import Struct
 
 from memory_extproc.api.call import (
     Call,
+    ErrorReason,
     Fields,
     Noted,
     Operation,
-    Reason,
     RefusedError,
     Repeats,
     is_id,
@@ -124,7 +124,7 @@ class MemoryCalls:
             noted = await self._repeats.once(call, request, work)
         except DuplicateError as error:
             raise RefusedError(
-                grpc.StatusCode.ALREADY_EXISTS, Reason.DUPLICATE, str(error), metadata={"id": error.memory_id}
+                grpc.StatusCode.ALREADY_EXISTS, ErrorReason.DUPLICATE, str(error), metadata={"id": error.memory_id}
             ) from error
         found = [await self._catalogue.get(call.owner, one) for one in noted.get("extracted", "").split()]
         extracted = [one for one in found if one is not None]  # on a repeated call some may be forgotten
@@ -181,11 +181,11 @@ class MemoryCalls:
         try:
             noted = await self._repeats.once(call, request, work)
         except NotActiveError as error:
-            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, Reason.NOT_ACTIVE, str(error)) from error
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.NOT_ACTIVE, str(error)) from error
         except StaleError as error:
             raise RefusedError(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                Reason.STALE,
+                ErrorReason.STALE,
                 "the memory was changed since it was read",
                 attached=(message_of(error.current), message_of(error.proposed)),
             ) from error
@@ -207,7 +207,7 @@ class MemoryCalls:
         try:
             rated = await self._curator.rate(call.owner, memory_id, rating)
         except NotActiveError as error:
-            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, Reason.NOT_ACTIVE, str(error)) from error
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.NOT_ACTIVE, str(error)) from error
         if rated is None:
             raise no_such_memory()
         call.count = 1
@@ -259,7 +259,7 @@ class MemoryCalls:
     async def _check_consent(self, call: Call) -> None:
         if self._consent is not None and await self._consent.get(call.owner) is not Consent.ON:
             raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION, Reason.NO_CONSENT, "the user allows nothing to be kept"
+                grpc.StatusCode.FAILED_PRECONDITION, ErrorReason.NO_CONSENT, "the user allows nothing to be kept"
             )
 
     def _read_new_memory(self, request: pb.StoreMemoryRequest) -> NewMemory:
@@ -560,7 +560,7 @@ class PageTokens:
 def _not_found_error() -> RefusedError:
     return RefusedError(
         grpc.StatusCode.INVALID_ARGUMENT,
-        Reason.BAD_PAGE_TOKEN,
+        ErrorReason.BAD_PAGE_TOKEN,
         "begin again from the first page",
         violations=[("page_token", "next_page_token of the page before, within an hour and with the same filters")],
     )

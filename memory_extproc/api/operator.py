@@ -14,7 +14,7 @@ from typing import Any, Self
 import grpc
 from google.protobuf.json_format import ParseDict, ParseError
 
-from memory_extproc.api.call import Call, Fields, Operation, Reason, RefusedError
+from memory_extproc.api.call import Call, ErrorReason, Fields, Operation, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Owner, OwnerKind
 from memory_extproc.observe.log import logger
@@ -154,7 +154,7 @@ class RetentionCalls:
         planned = await self._plans(call.owner)
         if planned.failed:
             raise RefusedError(
-                grpc.StatusCode.UNAVAILABLE, Reason.UNAVAILABLE, "the store cannot be read; try again"
+                grpc.StatusCode.UNAVAILABLE, ErrorReason.UNAVAILABLE, "the store cannot be read; try again"
             )
         call.count = planned.kept.memories
         return _encode_plan(planned.kept)

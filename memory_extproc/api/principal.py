@@ -13,7 +13,7 @@ from pathlib import Path
 from memory_extproc.errors import ConfigurationError
 
 
-class Role(StrEnum):
+class PrincipalRole(StrEnum):
     USER = "user"  # the caller's own memories
     ADMIN = "admin"  # memories of any user of the tenant
     AUDITOR = "auditor"  # reads memories of any user of the tenant, changes nothing
@@ -47,7 +47,7 @@ class Principal:
 
     tenant: str
     user: str = field(repr=False)
-    roles: frozenset[Role]
+    roles: frozenset[PrincipalRole]
     means: Means
     name: str = field(repr=False)  # identifies the caller for rate limits and the audit log
     projects: tuple[str, ...] = field(default=(), repr=False)  # of which the caller is a verified member
@@ -60,19 +60,19 @@ class CertificateHolder:
     name: str
     tenant: str = ""
     user: str = ""
-    roles: frozenset[Role] = frozenset({Role.USER})
+    roles: frozenset[PrincipalRole] = frozenset({PrincipalRole.USER})
 
 
-GRANTS: Mapping[tuple[Role, Access], frozenset[Whose]] = {
-    (Role.USER, Access.READ): frozenset({Whose.OWN}),
-    (Role.USER, Access.WRITE): frozenset({Whose.OWN}),
-    (Role.ADMIN, Access.READ): frozenset(Whose),
-    (Role.ADMIN, Access.WRITE): frozenset(Whose),
-    (Role.AUDITOR, Access.READ): frozenset(Whose),
-    (Role.AUDITOR, Access.WRITE): frozenset(),
-    (Role.USER, Access.OPERATE): frozenset(),
-    (Role.ADMIN, Access.OPERATE): frozenset({Whose.OWN}),
-    (Role.AUDITOR, Access.OPERATE): frozenset(),
+GRANTS: Mapping[tuple[PrincipalRole, Access], frozenset[Whose]] = {
+    (PrincipalRole.USER, Access.READ): frozenset({Whose.OWN}),
+    (PrincipalRole.USER, Access.WRITE): frozenset({Whose.OWN}),
+    (PrincipalRole.ADMIN, Access.READ): frozenset(Whose),
+    (PrincipalRole.ADMIN, Access.WRITE): frozenset(Whose),
+    (PrincipalRole.AUDITOR, Access.READ): frozenset(Whose),
+    (PrincipalRole.AUDITOR, Access.WRITE): frozenset(),
+    (PrincipalRole.USER, Access.OPERATE): frozenset(),
+    (PrincipalRole.ADMIN, Access.OPERATE): frozenset({Whose.OWN}),
+    (PrincipalRole.AUDITOR, Access.OPERATE): frozenset(),
 }
 
 # The access that each method needs. Methods that are not listed are not served.
@@ -115,10 +115,10 @@ def may(principal: Principal, access: Access, whose: Whose) -> bool:
     return any(whose in GRANTS[role, access] for role in principal.roles)
 
 
-def roles_of(words: Iterable[str]) -> frozenset[Role]:
+def roles_of(words: Iterable[str]) -> frozenset[PrincipalRole]:
     """The roles among *words*, else the user role: roles of other products grant nothing."""
-    known = frozenset(Role(word) for word in words if word in set(Role))
-    return known or frozenset({Role.USER})
+    known = frozenset(PrincipalRole(word) for word in words if word in set(PrincipalRole))
+    return known or frozenset({PrincipalRole.USER})
 
 
 # One secret of the memory API, and the keys that are made of it: each purpose has its own.

@@ -23,9 +23,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from memory_extproc.api.authentication import Credentials
-from memory_extproc.api.call import PAGE, Reason, RefusedError, bad_request
+from memory_extproc.api.call import PAGE, ErrorReason, RefusedError, bad_request
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.principal import METHODS, Role
+from memory_extproc.api.principal import METHODS, PrincipalRole
 from memory_extproc.api.service import MemoryService
 from memory_extproc.curation.editor import RESERVED
 from memory_extproc.model import Source
@@ -137,7 +137,9 @@ class RestApi:
                 named = {name: unquote(value) for name, value in match.groupdict().items()}
                 return await self._carry_out(request, binding, named)
         if not matching:
-            raise RefusedError(grpc.StatusCode.NOT_FOUND, Reason.NOT_OFFERED, "no method of the memory API is here")
+            raise RefusedError(
+                grpc.StatusCode.NOT_FOUND, ErrorReason.NOT_OFFERED, "no method of the memory API is here"
+            )
         allowed = ", ".join(sorted({binding.verb for binding, _ in matching}))
         raise web.HTTPMethodNotAllowed(request.method, allowed.split(", "))
 
@@ -179,7 +181,7 @@ class RestApi:
         query = [(name, _cap(value) if name == "limit" else value) for name, value in query if name in known]
         if any(name == "user_id" for name, _ in query):
             principal = self._service.identify(presented)
-            if principal.user and principal.roles == {Role.USER}:
+            if principal.user and principal.roles == {PrincipalRole.USER}:
                 query = [(name, value) for name, value in query if name != "user_id"]
         return query
 
@@ -398,9 +400,9 @@ def _dump(body: Any) -> str:
 
 # The vLLM semantic router's error codes, by our reasons and by the field that is wrong.
 _ROUTER_CODES: Mapping[str, str] = {
-    Reason.NO_CREDENTIALS: "MISSING_USER_ID",
-    Reason.NO_SUCH_MEMORY: "NOT_FOUND",
-    Reason.UNAVAILABLE: "MEMORY_NOT_AVAILABLE",
+    ErrorReason.NO_CREDENTIALS: "MISSING_USER_ID",
+    ErrorReason.NO_SUCH_MEMORY: "NOT_FOUND",
+    ErrorReason.UNAVAILABLE: "MEMORY_NOT_AVAILABLE",
 }
 _ROUTER_CODES_OF_FIELDS: Mapping[str, str] = {
     "user_id": "INVALID_USER_ID", "id": "INVALID_ID", "type": "INVALID_TYPE", "limit": "INVALID_LIMIT",
@@ -419,7 +421,7 @@ def _router_error(refused: RefusedError, now: datetime) -> Mapping[str, Any]:
 
 def _refusal_response(refused: RefusedError, body: Mapping[str, Any]) -> web.Response:
     """*body* with the HTTP status and headers that belong to the refusal."""
-    status = 409 if refused.reason is Reason.STALE else STATUSES.get(refused.code, 500)
+    status = 409 if refused.reason is ErrorReason.STALE else STATUSES.get(refused.code, 500)
     response = _json_response(body, status)
     if refused.code is grpc.StatusCode.UNAUTHENTICATED:
         response.headers["www-authenticate"] = 'Bearer realm="memory-extproc"'

@@ -9,9 +9,18 @@ from enum import StrEnum
 
 import grpc
 
-from memory_extproc.api.call import Call, Fields, Operation, Reason, RefusedError, message_of, scope_of, whole_id
+from memory_extproc.api.call import (
+    Call,
+    ErrorReason,
+    Fields,
+    Operation,
+    RefusedError,
+    message_of,
+    scope_of,
+    whole_id,
+)
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.principal import Role
+from memory_extproc.api.principal import PrincipalRole
 from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import JournalState, Memory, Owner
@@ -26,7 +35,7 @@ DROPPED = "dropped"  # the state of a turn that was not accepted
 _LETTERS = 1000  # dead letters read at a time
 
 
-class Verdict(StrEnum):
+class QuarantineVerdict(StrEnum):
     """The ways out of the quarantine. Clients name it, so a value is never renamed."""
 
     RELEASE = "release"
@@ -82,7 +91,7 @@ class ReviewCalls:
         if len(found) > 1:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                Reason.AMBIGUOUS_ID,
+                ErrorReason.AMBIGUOUS_ID,
                 "several turns have ids that begin so",
                 violations=[("id", "more digits of it")],
             )
@@ -133,18 +142,18 @@ class ReviewCalls:
     async def review(self, call: Call, request: pb.ReviewQuarantineRequest) -> pb.ReviewQuarantineResponse:
         fields = Fields()
         if not request.verdict:
-            fields.fault("verdict", f"one of {', '.join(Verdict)}")
-        verdict = fields.word("verdict", request.verdict, Verdict, Verdict.DROP)
+            fields.fault("verdict", f"one of {', '.join(QuarantineVerdict)}")
+        verdict = fields.word("verdict", request.verdict, QuarantineVerdict, QuarantineVerdict.DROP)
         _check_ids(fields, "memory_ids", request.memory_ids)
         fields.check()
-        if verdict is Verdict.RELEASE and Role.ADMIN not in call.principal.roles:
+        if verdict is QuarantineVerdict.RELEASE and PrincipalRole.ADMIN not in call.principal.roles:
             # The text may have been planted to mislead the very person who would release it.
             raise RefusedError(
-                grpc.StatusCode.PERMISSION_DENIED, Reason.NOT_ALLOWED, "an admin releases from quarantine"
+                grpc.StatusCode.PERMISSION_DENIED, ErrorReason.NOT_ALLOWED, "an admin releases from quarantine"
             )
         call.scope = f"memory_ids+{verdict}"
         ids = [await whole_id(self._catalogue, call, one) for one in request.memory_ids]
-        if verdict is Verdict.RELEASE:
+        if verdict is QuarantineVerdict.RELEASE:
             call.count = await self._quarantine.release(call.owner, ids, self._now())
         else:
             call.count = await self._quarantine.drop(call.owner, ids)
@@ -206,4 +215,4 @@ def _receipt_of(entry: JournalEntry | None, turn_id: str) -> pb.TurnReceipt:
 
 
 def _no_such_turn() -> RefusedError:
-    return RefusedError(grpc.StatusCode.NOT_FOUND, Reason.NO_SUCH_TURN, "no such turn")
+    return RefusedError(grpc.StatusCode.NOT_FOUND, ErrorReason.NO_SUCH_TURN, "no such turn")

@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from memory_extproc.api.audit import AuditLog, AuditRecord
 from memory_extproc.api.authentication import SHARED_HEADER, CallAdmission, Credentials
-from memory_extproc.api.call import Call, Operation, Reason, RefusedError, bad_request
+from memory_extproc.api.call import Call, ErrorReason, Operation, RefusedError, bad_request
 from memory_extproc.api.gen import memory_pb2
 from memory_extproc.api.principal import METHODS, Access, Principal
 from memory_extproc.errors import PermanentError, TransientError
@@ -177,7 +177,7 @@ class MemoryService:
                 return await asyncio.shield(task)
         except TimeoutError as error:
             raise RefusedError(
-                grpc.StatusCode.DEADLINE_EXCEEDED, Reason.OUT_OF_TIME, "it takes too long just now"
+                grpc.StatusCode.DEADLINE_EXCEEDED, ErrorReason.OUT_OF_TIME, "it takes too long just now"
             ) from error
 
     def _end_change(self, task: asyncio.Task[Message]) -> None:
@@ -189,7 +189,7 @@ class MemoryService:
         operation = self._operations.get(method)
         if operation is None:
             raise RefusedError(
-                grpc.StatusCode.UNIMPLEMENTED, Reason.NOT_OFFERED, f"this server does not offer {method}"
+                grpc.StatusCode.UNIMPLEMENTED, ErrorReason.NOT_OFFERED, f"this server does not offer {method}"
             )
         return operation
 
@@ -226,7 +226,7 @@ class MemoryService:
         try:
             self._audit.check()
         except TransientError as error:
-            raise RefusedError(grpc.StatusCode.UNAVAILABLE, Reason.AUDIT_UNAVAILABLE, str(error)) from error
+            raise RefusedError(grpc.StatusCode.UNAVAILABLE, ErrorReason.AUDIT_UNAVAILABLE, str(error)) from error
 
     def _write_audit(self, audited: AuditRecord) -> None:
         if self._audit is not None:
@@ -263,14 +263,16 @@ class _Accounted:
             log.warning("api.unavailable", method=self._method, kind=type(error).__name__, detail=str(error))
             return RefusedError(
                 grpc.StatusCode.UNAVAILABLE,
-                Reason.UNAVAILABLE,
+                ErrorReason.UNAVAILABLE,
                 "memory cannot be reached just now",
                 retry_after=timedelta(seconds=1),
             )
         log.error(
             "api.failed", method=self._method, kind=type(error).__name__, ours=isinstance(error, PermanentError)
         )
-        return RefusedError(grpc.StatusCode.INTERNAL, Reason.INTERNAL, "a fault of the server; it is in its log")
+        return RefusedError(
+            grpc.StatusCode.INTERNAL, ErrorReason.INTERNAL, "a fault of the server; it is in its log"
+        )
 
 
 def _read_credentials(context: Context) -> Credentials:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import ParseDict
 
-from memory_extproc.api.call import Call, Fields, Operation, Reason, RefusedError
+from memory_extproc.api.call import Call, ErrorReason, Fields, Operation, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Caller, Consent, ConsentChange
 from memory_extproc.ports import ConsentRegistry, TurnLearner
@@ -18,7 +18,7 @@ from memory_extproc.ports import ConsentRegistry, TurnLearner
 _SETTLES = 2.0  # seconds at most: a previous message may still be on its way to the disk
 
 
-class Sessions:
+class SessionMethods:
     def __init__(self, learns: TurnLearner) -> None:
         self._learns = learns
 
@@ -39,7 +39,7 @@ class Sessions:
         return pb.EndSessionResponse()
 
 
-class Consents:
+class ConsentMethods:
     def __init__(
         self, consent: ConsentRegistry, forget: Callable[[Call, Any], Awaitable[Any]] | None = None
     ) -> None:
@@ -65,7 +65,7 @@ class Consents:
         fields.check()
         if request.forget and self._forget is None:
             raise RefusedError(
-                grpc.StatusCode.UNIMPLEMENTED, Reason.NOT_OFFERED, "this server does not offer ForgetMemories"
+                grpc.StatusCode.UNIMPLEMENTED, ErrorReason.NOT_OFFERED, "this server does not offer ForgetMemories"
             )
         call.scope = "state+forget" if request.forget else "state"
         await self._consent.set(call.owner, consent, by="user" if call.own else "admin")

@@ -17,8 +17,8 @@ from memory_extproc.api.authentication import (
     Authenticator,
     CallAdmission,
     CredentialVerifier,
-    Jwt,
     JwtClaims,
+    JwtCredentials,
     Mtls,
     NamesUser,
     NoProof,
@@ -41,7 +41,7 @@ from memory_extproc.api.principal import derive_key, secret_in
 from memory_extproc.api.rest import RestApi
 from memory_extproc.api.review import ReviewCalls
 from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
-from memory_extproc.api.settings import Configuration, Consents, Sessions
+from memory_extproc.api.settings import Configuration, ConsentMethods, SessionMethods
 from memory_extproc.app.context import Live, api_options, console_options
 from memory_extproc.app.read_path import open_tokens, token_options
 from memory_extproc.app.write_path import quarantine_facts
@@ -50,7 +50,7 @@ from memory_extproc.console.documents import register_documents
 from memory_extproc.console.operator import OperatorPage
 from memory_extproc.console.pages import Pages
 from memory_extproc.console.server import ConsoleServer, Register, present_credentials
-from memory_extproc.console.sessions import SessionVerifier, Signer, make_signer
+from memory_extproc.console.sessions import SessionVerifier, TextSigner, make_signer
 from memory_extproc.console.timeline import TimelinePage
 from memory_extproc.console.tryout import ChatOptions, TryOut
 from memory_extproc.console.why import WhyPage
@@ -177,7 +177,7 @@ def _facts(parts: ApiParts, outcomes: RecentOutcomes, audit: AuditLog | None, da
 
 
 def _page_of(
-    settings: Settings, service: MemoryService, signer: Signer, coordination: Coordination
+    settings: Settings, service: MemoryService, signer: TextSigner, coordination: Coordination
 ) -> Sequence[Register]:
     section, identity = settings.console, settings.identity
     pages = Pages(service, signer, coordination, tries=bool(section.chats))
@@ -293,9 +293,9 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         **forgetting.operations,
         **reviews.operations,
         **DecisionCalls(parts.decisions, parts.partitions).operations,
-        **Sessions(parts.learns).operations,
+        **SessionMethods(parts.learns).operations,
         **Configuration(lambda: (dump_effective(parts.live.settings), parts.live.waiting)).operations,
-        **(Consents(parts.consent, forgetting.forget).operations if parts.consent is not None else {}),
+        **(ConsentMethods(parts.consent, forgetting.forget).operations if parts.consent is not None else {}),
     }
 
 
@@ -305,7 +305,7 @@ class Proofs:
 
     tokens: Tokens | None = None
     keys: ApiKeys | None = None
-    session: Signer | None = None  # of browsers' sessions, if the console is enabled
+    session: TextSigner | None = None  # of browsers' sessions, if the console is enabled
 
     def ways(self, settings: Settings) -> list[CredentialVerifier]:
         """The active credential verifiers in order: per call, per connection, anonymous."""
@@ -330,7 +330,7 @@ class Proofs:
                 # Another issuer's tokens, of api.jwt, say nothing of the projects of chats.
                 projects="" if api.jwt.given or not shares else identity.jwt.projects_claim,
             )
-            ways.append(Jwt(self.tokens, claims))
+            ways.append(JwtCredentials(self.tokens, claims))
         if self.keys is not None:
             ways.append(ApiKey(self.keys))
         if self.session is not None:
@@ -342,7 +342,7 @@ class Proofs:
         return ways
 
 
-async def _authenticator(live: Live, stack: AsyncExitStack, session: Signer | None) -> Authenticator:
+async def _authenticator(live: Live, stack: AsyncExitStack, session: TextSigner | None) -> Authenticator:
     settings = live.settings
     api, identity = settings.api, settings.identity
     wanted = ways_of(api, identity)

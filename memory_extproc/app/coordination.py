@@ -24,7 +24,7 @@ from memory_extproc.coordination.recovery import DirectoryFile
 from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas, SoleReplica, nothing_waits
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, MemoryFinder
-from memory_extproc.erasure.receipts import Signer, read_signer
+from memory_extproc.erasure.receipts import ReceiptSigner, read_signer
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
@@ -125,7 +125,7 @@ async def _shared_journal(
     store_failing_for: Callable[[], timedelta] = timedelta,
     reports_held: Callable[[int], object] = lambda _held: None,
 ) -> RedisJournal | ShardedJournal:
-    from memory_extproc.journal.redis import RedisJournal, Sharing  # noqa: PLC0415
+    from memory_extproc.journal.redis import JournalSharing, RedisJournal  # noqa: PLC0415
     from memory_extproc.journal.sharded import ShardedJournal  # noqa: PLC0415
 
     coordination = settings.coordination
@@ -136,7 +136,9 @@ async def _shared_journal(
             now=now,
             prefix=coordination.prefix,
             max_turns=settings.learn.journal.max_turns,
-            sharing=Sharing(lease=coordination.lease, grace=coordination.lease, learns=settings.role != "serve"),
+            sharing=JournalSharing(
+                lease=coordination.lease, grace=coordination.lease, learns=settings.role != "serve"
+            ),
             store_failing_for=store_failing_for,
             reports_held=reports_held,
         )
@@ -373,7 +375,7 @@ async def open_forgetter(
     )
 
 
-def _signer(settings: Settings) -> Signer | None:
+def _signer(settings: Settings) -> ReceiptSigner | None:
     path = settings.forget.signing_key
     if not path:
         return None

@@ -46,8 +46,18 @@ from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.partition import Partitions
 from memory_extproc.topics.boundaries import ShiftLimits
 from memory_extproc.topics.state import Sayings
-from memory_extproc.topics.summarizer import SESSION, SHIFT, TOPIC, Named, Prompts, Same, Summaries, Summed, prompt
-from memory_extproc.topics.tracker import TopicLimits, Topics
+from memory_extproc.topics.summarizer import (
+    SESSION,
+    SHIFT,
+    TOPIC,
+    NamedSummary,
+    Prompts,
+    Same,
+    Summaries,
+    Summed,
+    prompt,
+)
+from memory_extproc.topics.tracker import TopicLimits, TopicTracker
 from memory_extproc.topics.writer import Closing, Rebuilding
 
 _WORDING = Wording(says=saying, about=about, agree=agree)
@@ -217,7 +227,7 @@ async def open_topics(
     live: Live,
     *,
     now: Now,
-) -> Topics | None:
+) -> TopicTracker | None:
     if not settings.topics.enabled:
         return None
     topics = make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
@@ -234,7 +244,7 @@ def make_topics(
     metrics: Metrics,
     *,
     now: Now,
-) -> Topics:
+) -> TopicTracker:
     """Build the topics part, to be entered whether or not it is enabled."""
     limits = topic_limits(settings)
     sayings = Sayings(keeps, message_id_of)
@@ -247,7 +257,7 @@ def make_topics(
         least=limits.shift.least,
         content_bytes=_content_bytes(settings),
     )
-    return Topics(
+    return TopicTracker(
         sayings,
         closing,
         summaries,
@@ -283,6 +293,6 @@ def _prompts(
     sums = completions_for(summing, ModelRole.MEMORY_SUMMARY, metrics, stack, live)
     return Prompts(
         shift=LlmPrompt(decides, SHIFT, strict_schema(Same), budget, words=prompt(SHIFT)),
-        topic=LlmPrompt(sums, TOPIC, strict_schema(Named), budget, words=prompt(TOPIC)),
+        topic=LlmPrompt(sums, TOPIC, strict_schema(NamedSummary), budget, words=prompt(TOPIC)),
         session=LlmPrompt(sums, SESSION, strict_schema(Summed), budget, words=prompt(SESSION)),
     )

@@ -73,10 +73,10 @@ def _remote_embedder(
 ) -> EmbeddingModel:
     embedding = settings.memory.embedding
     # Imported only if configured, here and below: OpenAI's client takes 0.4 s and 30 MB, Redis's 0.2 s.
-    from memory_extproc.inference.openai_client import Endpoint, EndpointLimits  # noqa: PLC0415
+    from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint  # noqa: PLC0415
     from memory_extproc.inference.openai_models import OpenAIEmbedder, RemoteEmbedderLimits, longest_answer  # noqa: PLC0415
 
-    endpoint = Endpoint(
+    endpoint = ModelEndpoint(
         EndpointLimits(
             base_url=embedding.endpoint,
             model=embedding.model,
@@ -125,10 +125,10 @@ def completions_for(
     *live* rotates its access key, and shares the client among all users of the role."""
     if live is not None and (known := live.models.get((role, model.model_role))) is not None:
         return known
-    from memory_extproc.inference.openai_client import Endpoint, EndpointLimits  # noqa: PLC0415
+    from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint  # noqa: PLC0415
     from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions  # noqa: PLC0415
 
-    endpoint = Endpoint(
+    endpoint = ModelEndpoint(
         EndpointLimits(
             base_url=model.llm_endpoint.url,
             model=model.llm_model_name,

@@ -33,7 +33,7 @@ from memory_extproc.app.storage import open_keys, sealed_coordination, sealed_st
 from memory_extproc.app.write_path import CONSENT, budget_limits
 from memory_extproc.concurrency import steady_now, utc_now
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
-from memory_extproc.coordination.mirror import Copied, Kind
+from memory_extproc.coordination.mirror import Copied, CopyKind
 from memory_extproc.coordination.recovery import generation_key
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteLedger
@@ -320,7 +320,7 @@ async def restore_shared(settings: Settings, source: Path) -> list[str]:
             target = into if name == LEDGER else RedisConsent(link, prefix=prefix)
             async with kept:
                 async for copies in kept.copies():
-                    if copies[0].kind is Kind.KEY:
+                    if copies[0].kind is CopyKind.KEY:
                         await _refuse_other_key(into, copies[0])
                     await target.merge(copies)
     return names
@@ -328,7 +328,7 @@ async def restore_shared(settings: Settings, source: Path) -> list[str]:
 
 async def _refuse_other_key(ledger: RedisLedger, ours: Copied) -> None:
     async for copies in ledger.copies():
-        if any(copy.kind is Kind.KEY and copy.body != ours.body for copy in copies):
+        if any(copy.kind is CopyKind.KEY and copy.body != ours.body for copy in copies):
             raise PermanentError(
                 "coordination.url: this Redis has a ledger of forgets of its own, hashed with another key. Restore"
                 " into an empty coordination.prefix"

@@ -53,7 +53,7 @@ from memory_extproc.recall.prompt_block import Profiles
 from memory_extproc.recall.query import AboutCaller, Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.recall.rerank import Reranker, RerankLimits
-from memory_extproc.recall.topic_context import Ongoing, ThreadLimits, Threads
+from memory_extproc.recall.topic_context import Ongoing, ThreadFetcher, ThreadLimits
 from memory_extproc.recall.weights import Weights, WeightsError, packaged_weights, read_weights
 from memory_extproc.request.admission import Admission
 from memory_extproc.request.compression import Compression, CompressionLimits
@@ -261,7 +261,7 @@ def make_recaller(
     if matcher is not None:
         matcher.subscribe(fusion.adopt)
     reranker = None if reranks is None else Reranker(reranks, rerank_limits(settings), metrics=metrics)
-    threads = None if reads is None else Threads(reads, thread_limits(settings))
+    threads = None if reads is None else ThreadFetcher(reads, thread_limits(settings))
     if live is not None:
         live.subscribe(partial(_use, reranker, threads))
     return Recaller(
@@ -298,7 +298,7 @@ def classifier_limits(settings: Settings) -> ClassifierLimits:
     return ClassifierLimits(url=section.url, access_key=key, timeout=section.timeout, cached=section.cache)
 
 
-def _use(reranker: Reranker | None, threads: Threads | None, new: Settings) -> None:
+def _use(reranker: Reranker | None, threads: ThreadFetcher | None, new: Settings) -> None:
     if reranker is not None:
         reranker.reconfigure(rerank_limits(new))
     if threads is not None:

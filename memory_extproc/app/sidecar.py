@@ -92,7 +92,7 @@ class Sidecar:
 
 @asynccontextmanager
 async def sidecar(
-    settings: Settings, *, now: Now = utc_now, source: Source | None = None
+    settings: Settings, *, now: Now = utc_now, source: ConfigurationSource | None = None
 ) -> AsyncIterator[Sidecar]:
     """Run the whole sidecar while entered. Raises only faults that an operator can fix.
 
@@ -294,7 +294,7 @@ def _as_recalled(recaller: Recaller, live: Live) -> AsRecalled:
 
 
 async def _reloading(
-    live: Live, source: Source | None, metrics: Metrics, stack: AsyncExitStack
+    live: Live, source: ConfigurationSource | None, metrics: Metrics, stack: AsyncExitStack
 ) -> ConfigurationReloader | None:
     live.subscribe(_logs_as(live.settings))
     if source is None:
@@ -334,7 +334,7 @@ Changes = Callable[[Sequence[Path]], AsyncGenerator[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConfigurationSource:
     """The origin of the configuration."""
 
     path: Path
@@ -363,7 +363,9 @@ class ConfigurationReloader:
     Entering watches the directories of the file and of secret files. Where that fails (a file system without
     notifications, or the limit reached), `ask` still works."""
 
-    def __init__(self, live: Live, source: Source, metrics: Metrics, *, changes: Changes = changes_in) -> None:
+    def __init__(
+        self, live: Live, source: ConfigurationSource, metrics: Metrics, *, changes: Changes = changes_in
+    ) -> None:
         self._live, self._source, self._metrics = live, source, metrics
         self._changes = changes
         self._asked = asyncio.Event()

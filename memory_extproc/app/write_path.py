@@ -64,7 +64,7 @@ from memory_extproc.safety.policy import Policy
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.partition import Partitions
-from memory_extproc.topics.tracker import Topics
+from memory_extproc.topics.tracker import TopicTracker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class WritePath:
     door: Door
     sessions: Sessions
     extraction: Extraction
-    topics: Topics | None  # None: they are switched off
+    topics: TopicTracker | None  # None: they are switched off
     retention: RetentionJob  # entered by the caller, in shutdown order
     noticing: ChangeNotifier  # the partitions, with change notification for retention
     foresees: ComingMemories
@@ -163,7 +163,7 @@ async def _open_learner(
     sessions: Sessions,
     extraction: Extraction,
     noticing: ChangeNotifier,
-    topics: Topics | None,
+    topics: TopicTracker | None,
     judged: Judging,
     intake_log: IntakeLog,
     receipts: TurnReceipts | None,

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from memory_extproc.api.principal import Role
+from memory_extproc.api.principal import PrincipalRole
 from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of, load_settings, needs_extra
 from memory_extproc.cli.envoy_config import reachable
 from memory_extproc.cli.explain import owner_of
@@ -106,7 +106,7 @@ def new_key(
     name: Annotated[str, typer.Option("--id", help="name of the key in the file")],
     tenant: Annotated[str, typer.Option(help="tenant of the key's owner")] = "",
     user: Annotated[str, typer.Option(help="user id of the key's owner; empty for admins and auditors")] = "",
-    role: Annotated[list[Role] | None, typer.Option(help="role of the key; may be repeated")] = None,
+    role: Annotated[list[PrincipalRole] | None, typer.Option(help="role of the key; may be repeated")] = None,
 ) -> None:
     """Create an API key and print its entry for api.keys_file.
 
@@ -114,7 +114,7 @@ def new_key(
     from memory_extproc.api.authentication import KEY_PREFIX, key_hash, parse_keys  # noqa: PLC0415 - quick `--help`
 
     key = KEY_PREFIX + secrets.token_urlsafe(32)
-    roles = [each.value for each in role or [Role.USER]]
+    roles = [each.value for each in role or [PrincipalRole.USER]]
     entry = {"id": name, "sha256": key_hash(key), "tenant": tenant, "user": user, "roles": roles}
     with faults_to_exit():
         try:
@@ -131,7 +131,7 @@ def new_key(
 def print_link(
     user: Annotated[str, typer.Option(help="user that the link signs in")],
     tenant: Annotated[str, typer.Option(help="tenant of the user")] = "",
-    role: Annotated[list[Role] | None, typer.Option(help="role of the session; may be repeated")] = None,
+    role: Annotated[list[PrincipalRole] | None, typer.Option(help="role of the session; may be repeated")] = None,
     url: Annotated[str, typer.Option(help="base URL of the page, if browsers do not reach listen.console")] = "",
     config: ConfigFile = None,
 ) -> None:
@@ -142,10 +142,10 @@ def print_link(
         settings = load(file_of(config), os.environ)
         if not settings.console.page:
             raise PermanentError("console.page is false: there is no page to sign in to")
-        typer.echo(sign_in_link(settings, user, tenant, frozenset(role or [Role.USER]), url))
+        typer.echo(sign_in_link(settings, user, tenant, frozenset(role or [PrincipalRole.USER]), url))
 
 
-def sign_in_link(settings: Settings, user: str, tenant: str, roles: frozenset[Role], url: str = "") -> str:
+def sign_in_link(settings: Settings, user: str, tenant: str, roles: frozenset[PrincipalRole], url: str = "") -> str:
     """A link to the page of the sidecar with *settings*."""
     from memory_extproc.api.principal import read_secret  # noqa: PLC0415 - quick `--help`
     from memory_extproc.console.sessions import make_link, make_signer  # noqa: PLC0415

@@ -51,7 +51,7 @@ class ApiError(MemoryExtprocError):
         return self.code in {"INVALID_ARGUMENT", "OUT_OF_RANGE"}
 
 
-class Api:
+class ApiClient:
     """Calls of the memory API by name. Every failure is an ApiError."""
 
     def __init__(self, channel: grpc.Channel, connection: Connection) -> None:
@@ -112,7 +112,7 @@ class Api:
 
 
 @contextmanager
-def connect_api(connection: Connection) -> Iterator[Api]:
+def connect_api(connection: Connection) -> Iterator[ApiClient]:
     import grpc  # noqa: PLC0415 - quick `--help`
 
     options = [("grpc.max_receive_message_length", _MESSAGE_BYTES)]
@@ -122,7 +122,7 @@ def connect_api(connection: Connection) -> Iterator[Api]:
     else:
         channel = grpc.secure_channel(connection.address, credentials, options)
     with channel:
-        yield Api(channel, connection)
+        yield ApiClient(channel, connection)
 
 
 def _credentials(connection: Connection) -> grpc.ChannelCredentials | None:
@@ -261,7 +261,7 @@ def _connection(
 
 
 def with_api(command: Callable[..., None]) -> Callable[..., None]:
-    """Give *command* an `Api` as first argument; typer sees the connection options at the end instead. Errors
+    """Give *command* an `ApiClient` as first argument; typer sees the connection options at the end instead. Errors
     are printed; exit 2 if other arguments would help, else 1."""
     hints = get_type_hints(command, include_extras=True)
     own = list(inspect.signature(command).parameters.values())[1:]

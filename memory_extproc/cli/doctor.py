@@ -168,7 +168,7 @@ def _proofs(tokens: Sequence[str], user_header: str) -> list[dict[str, str]]:
 async def examine_through(options: VisitOptions, through: Through, console: Console | None) -> list[Finding]:
     import aiohttp  # noqa: PLC0415 - quick `--help`
 
-    from memory_extproc.doctor.gateway import Gateway, Visit  # noqa: PLC0415
+    from memory_extproc.doctor.gateway import Gateway, GatewayVisit  # noqa: PLC0415
     from memory_extproc.doctor.runner import Admin, examine  # noqa: PLC0415
 
     async with aiohttp.ClientSession(auto_decompress=False) as session, aiohttp.ClientSession() as plain:
@@ -178,7 +178,7 @@ async def examine_through(options: VisitOptions, through: Through, console: Cons
         if not gateway.model:
             gateway.model = await gateway.first_model(options.ann) or _NO_MODEL
         admin = Admin(plain, through.admin, through.filter_name) if through.admin else None
-        visit = Visit(gateway, options, random.SystemRandom())
+        visit = GatewayVisit(gateway, options, random.SystemRandom())
 
         def report(finding: Finding) -> None:
             if console is not None:

@@ -18,9 +18,9 @@ from memory_extproc.envoyconfig.options import (
     ClientTls,
     EnvoyOptions,
     IdentityMode,
-    RestApi,
+    RestRoute,
+    TokenRequirements,
     Upstream,
-    Verified,
 )
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings, load
@@ -114,7 +114,7 @@ def envoy_config(
     plugins_out: PluginsOut = None,
 ) -> None:
     """Write the Envoy configuration that matches the sidecar's, as YAML."""
-    asked = Asked(
+    asked = EnvoyConfigArguments(
         upstream=upstream,
         listen=listen,
         admin_port=admin_port,
@@ -159,7 +159,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class EnvoyConfigArguments:
     """The command line. Empty options and None are taken from the configuration."""
 
     upstream: str
@@ -177,7 +177,7 @@ class Asked:
     router: str = ""
 
 
-def envoy_options(settings: Settings, asked: Asked) -> EnvoyOptions:
+def envoy_options(settings: Settings, asked: EnvoyConfigArguments) -> EnvoyOptions:
     """Raises ConfigurationError with every faulty argument."""
     faults: list[str] = []
     address = asked.sidecar or reachable(settings.listen.ext_proc)
@@ -258,7 +258,7 @@ def namespaces(settings: Settings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in named if name))
 
 
-def _wants_rest(settings: Settings, asked: Asked) -> bool:
+def _wants_rest(settings: Settings, asked: EnvoyConfigArguments) -> bool:
     """An API that listens on loopback is not reached from elsewhere: routes to it would lead nowhere."""
     if asked.rest is not None:
         return asked.rest
@@ -269,7 +269,7 @@ def _wants_rest(settings: Settings, asked: Asked) -> bool:
     return bool(asked.api) or not (elsewhere and on_loopback(settings.listen.console))
 
 
-def _rest(faults: list[str], settings: Settings, asked: Asked) -> RestApi:
+def _rest(faults: list[str], settings: Settings, asked: EnvoyConfigArguments) -> RestRoute:
     """The memory API stands beside the sidecar, wherever that is: only the port is another."""
     sidecar, listening = asked.sidecar, settings.listen.console
     address = asked.api or reachable(listening)
@@ -280,10 +280,12 @@ def _rest(faults: list[str], settings: Settings, asked: Asked) -> RestApi:
             address = f"{sidecar.rpartition(':')[0]}:{split_address(listening)[1]}"
     if not address.startswith("unix:"):
         _parse_option(faults, "--api", split_address, address)
-    return RestApi(address, page=settings.console.page)
+    return RestRoute(address, page=settings.console.page)
 
 
-def _jwt_verification(faults: list[str], settings: Settings, asked: Asked) -> Verified | None:
+def _jwt_verification(
+    faults: list[str], settings: Settings, asked: EnvoyConfigArguments
+) -> TokenRequirements | None:
     if asked.identity is not IdentityMode.JWT:
         return None
     ours = settings.identity.jwt
@@ -296,7 +298,7 @@ def _jwt_verification(faults: list[str], settings: Settings, asked: Asked) -> Ve
             faults.append(f"{option}: --identity jwt needs it, here or in identity.jwt")
     if url and file:
         faults.append("--jwks-url: --jwks-file is given too: keep one")
-    return Verified(
+    return TokenRequirements(
         issuer=issuer,
         audience=audience,
         jwks_url=url,

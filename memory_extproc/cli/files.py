@@ -15,7 +15,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from memory_extproc.cli.api_client import Api, ApiError, AsJson, UserOption
+from memory_extproc.cli.api_client import ApiClient, ApiError, AsJson, UserOption
 from memory_extproc.cli.config import Says, progress
 from memory_extproc.cli.output import plain, show_json
 from memory_extproc.errors import ConfigurationError, PermanentError
@@ -28,7 +28,7 @@ _NOTED_EVERY = 500  # memories, when a file's place is written down for --resume
 
 
 def export(
-    api: Api,
+    api: ApiClient,
     *,
     out: Annotated[str, typer.Argument(help="a file, a folder for markdown, or - for stdout")],
     format_: Annotated[
@@ -85,7 +85,7 @@ def _contradictions(
 
 
 def import_(
-    api: Api,
+    api: ApiClient,
     *,
     source: Annotated[str, typer.Argument(help="a file, a folder of an export, or - for stdin")],
     from_: Annotated[
@@ -124,7 +124,7 @@ def import_(
 
 
 def sync(
-    api: Api,
+    api: ApiClient,
     *,
     folder: Annotated[Path, typer.Argument(help="of pages, as export --format markdown writes them")],
     watch: Annotated[bool, typer.Option("--watch", help="go on, whenever a page is edited, until Ctrl-C")] = False,
@@ -183,7 +183,7 @@ def _round(rounds: Any, *, as_json: bool) -> bool:
 class _Export:
     """The chunks of an export. An interrupted export can be resumed."""
 
-    def __init__(self, api: Api, user: str, project: str, says: Says) -> None:
+    def __init__(self, api: ApiClient, user: str, project: str, says: Says) -> None:
         self._api, self._user, self._project, self._says = api, user, project, says
         self.place = ""  # of the last piece
         self.waiting = 0
@@ -314,7 +314,7 @@ def _read(source: str, from_: str, from_user: str, stack: ExitStack) -> Iterable
 
 
 def _bring(
-    api: Api, reads: Iterable[Any], user: str, says: Says | None, *, replace: bool, dry_run: bool = False
+    api: ApiClient, reads: Iterable[Any], user: str, says: Says | None, *, replace: bool, dry_run: bool = False
 ) -> tuple[Any, list[tuple[str, str]]]:
     """The API's report, and (place, reason) of entries that were invalid before sending."""
     from memory_extproc.portability.records import Refused  # noqa: PLC0415
@@ -339,7 +339,7 @@ def _bring(
 class _Remote:
     """The store as a folder's rounds see it."""
 
-    def __init__(self, api: Api, user: str) -> None:
+    def __init__(self, api: ApiClient, user: str) -> None:
         self._api, self._user = api, user
 
     def records(self) -> Iterator[Any]:

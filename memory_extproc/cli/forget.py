@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from memory_extproc.cli import output as show
-from memory_extproc.cli.api_client import Api, AsJson, UserOption, Yes, with_api
+from memory_extproc.cli.api_client import ApiClient, AsJson, UserOption, Yes, with_api
 from memory_extproc.cli.config import AsJson as ConfigAsJson
 from memory_extproc.cli.config import ConfigFile, faults_to_exit, load_settings
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
@@ -58,7 +58,7 @@ _SAY_WHAT = "say what to forget: ids, --query, --type, --project, --session, --b
 
 @with_api
 def forget(
-    api: Api,
+    api: ApiClient,
     *,
     ids: Annotated[list[str] | None, typer.Argument(help="memories' ids")] = None,
     everything: Annotated[bool, typer.Option("--all", help="everything that is remembered")] = False,
@@ -102,7 +102,7 @@ def forget(
 
 @with_api
 def receipt(
-    api: Api,
+    api: ApiClient,
     *,
     id_: Annotated[str, typer.Argument(help="a receipt's id")],
     user: UserOption = "",
@@ -115,7 +115,7 @@ def receipt(
 
 @with_api
 def verify_receipt(
-    api: Api,
+    api: ApiClient,
     *,
     file: Annotated[Path, typer.Argument(help="file with the receipt as JSON; - reads standard input")],
     user: UserOption = "",
@@ -179,7 +179,7 @@ def verify_forget(
         settings = load_settings(config)
     text = _read_receipt(receipt)
     # cryptography is imported on use, for a quick `--help`.
-    from memory_extproc.erasure.receipts import Verdict, check_signature, read_proof, read_public  # noqa: PLC0415
+    from memory_extproc.erasure.receipts import ReceiptFinding, check_signature, read_proof, read_public  # noqa: PLC0415
 
     path = key or (Path(settings.forget.signing_key) if settings.forget.signing_key else None)
     if path is None:
@@ -195,9 +195,9 @@ def verify_forget(
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from error
     _show(proof, looks, as_json=as_json)
-    if any(look.verdict is Verdict.FOUND for look in looks):
+    if any(look.verdict is ReceiptFinding.FOUND for look in looks):
         raise typer.Exit(1)
-    if any(look.verdict is Verdict.NOT_LOOKED_AT for look in looks):
+    if any(look.verdict is ReceiptFinding.NOT_LOOKED_AT for look in looks):
         raise typer.Exit(2)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from memory_extproc.cli import operate
 from memory_extproc.cli import output as show
-from memory_extproc.cli.api_client import Api, AsJson, UserOption, Yes, with_api
+from memory_extproc.cli.api_client import ApiClient, AsJson, UserOption, Yes, with_api
 from memory_extproc.cli.files import export, import_, sync
 from memory_extproc.cli.forget import (
     MemoryId,
@@ -49,7 +49,7 @@ def struct(text: str) -> dict[str, Any] | None:
 
 @with_api
 def list_memories(
-    api: Api,
+    api: ApiClient,
     *,
     types: Types = None,
     project: Project = "",
@@ -92,7 +92,7 @@ def list_memories(
 
 @with_api
 def search(
-    api: Api,
+    api: ApiClient,
     *,
     query: Annotated[str, typer.Argument(help="question, as a user would ask it")],
     types: Types = None,
@@ -117,7 +117,7 @@ def search(
 
 @with_api
 def get(
-    api: Api,
+    api: ApiClient,
     *,
     id_: MemoryId,
     history: Annotated[bool, typer.Option("--history", help="include earlier versions")] = False,
@@ -132,7 +132,7 @@ def get(
 
 @with_api
 def store(
-    api: Api,
+    api: ApiClient,
     *,
     content: Annotated[str, typer.Argument(help="text to remember")],
     type_: Annotated[_Kind, typer.Option("--type")] = "semantic",
@@ -169,7 +169,7 @@ def store(
 
 @with_api
 def update(
-    api: Api,
+    api: ApiClient,
     *,
     id_: MemoryId,
     content: Annotated[str | None, typer.Option(help="corrected text")] = None,
@@ -211,7 +211,7 @@ def update(
 
 @with_api
 def restore(
-    api: Api, *, id_: MemoryId, request_id: RequestId = "", user: UserOption = "", as_json: AsJson = False
+    api: ApiClient, *, id_: MemoryId, request_id: RequestId = "", user: UserOption = "", as_json: AsJson = False
 ) -> None:
     """Restore a softly deleted memory (deleted by a command in a chat, or by retention)."""
     restored = api.call("RestoreMemory", id=id_, user_id=user, request_id=request_id)
@@ -219,14 +219,14 @@ def restore(
 
 
 @with_api
-def stats(api: Api, *, user: UserOption = "", as_json: AsJson = False) -> None:
+def stats(api: ApiClient, *, user: UserOption = "", as_json: AsJson = False) -> None:
     """Show statistics of the memories."""
     show.show_answer(api.call("GetStats", user_id=user), show.show_stats, as_json=as_json)
 
 
 @with_api
 def explain(
-    api: Api,
+    api: ApiClient,
     *,
     text: Annotated[str, typer.Argument(help="the user's last message")],
     earlier: Annotated[
@@ -259,7 +259,7 @@ def explain(
 
 @with_api
 def end_session(
-    api: Api,
+    api: ApiClient,
     *,
     session: Annotated[str, typer.Argument(help="session id, as the client sent it")],
     user: UserOption = "",
@@ -272,7 +272,7 @@ def end_session(
 
 @with_api
 def consent(
-    api: Api,
+    api: ApiClient,
     *,
     state: Annotated[
         Literal["on", "recall_only", "off"] | None,
@@ -307,7 +307,7 @@ def consent(
 
 @with_api
 def turn(
-    api: Api,
+    api: ApiClient,
     *,
     turn_id: Annotated[
         str,
@@ -344,7 +344,7 @@ def turn(
 
 @with_api
 def quarantine(
-    api: Api,
+    api: ApiClient,
     *,
     ids: Annotated[
         list[str] | None, typer.Argument(help="ids or their beginnings; without ids, all are listed")
@@ -373,7 +373,7 @@ def quarantine(
 
 @with_api
 def dead_letters(
-    api: Api,
+    api: ApiClient,
     *,
     retry: Annotated[list[str] | None, typer.Option(help="turn to retry; may be repeated")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="maximum number of results")] = 50,
@@ -400,7 +400,7 @@ def dead_letters(
 
 
 @with_api
-def configuration(api: Api, *, as_json: AsJson = False) -> None:
+def configuration(api: ApiClient, *, as_json: AsJson = False) -> None:
     """Show the configuration of the running server; for admins of all tenants."""
     show.show_answer(api.call("GetConfiguration"), show.show_configuration, as_json=as_json)
 

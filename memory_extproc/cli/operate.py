@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from memory_extproc.cli import output as show
-from memory_extproc.cli.api_client import Api, AsJson, UserOption, with_api
+from memory_extproc.cli.api_client import ApiClient, AsJson, UserOption, with_api
 from memory_extproc.cli.forget import MemoryId, RequestId
 
 _SHOWN = 300  # characters of a memory in a table
@@ -17,7 +17,7 @@ _SHOWN = 300  # characters of a memory in a table
 
 @with_api
 def decision(
-    api: Api,
+    api: ApiClient,
     *,
     request: Annotated[str, typer.Argument(metavar="[REQUEST]", help="its x-request-id; none: the latest")] = "",
     user: UserOption = "",
@@ -52,7 +52,7 @@ def decision(
 
 @with_api
 def rate(
-    api: Api,
+    api: ApiClient,
     *,
     id_: MemoryId,
     rating: Annotated[Literal["helpful", "wrong", "none"], typer.Argument(help="none takes it back")],
@@ -67,7 +67,7 @@ def rate(
 
 @with_api
 def users(
-    api: Api,
+    api: ApiClient,
     *,
     of_tenant: Annotated[str, typer.Option(help="only of this tenant")] = "",
     quarantined: Annotated[bool, typer.Option(help="only users with memories in quarantine")] = False,
@@ -89,7 +89,7 @@ def users(
 
 @with_api
 def retention_plan(
-    api: Api,
+    api: ApiClient,
     *,
     user: UserOption = "",
     everybody: Annotated[bool, typer.Option(help="for all users; for admins of no single tenant")] = False,
@@ -117,7 +117,7 @@ def retention_plan(
 
 
 @with_api
-def status(api: Api, *, as_json: AsJson = False) -> None:
+def status(api: ApiClient, *, as_json: AsJson = False) -> None:
     """Show the queue, the canary and the last hour's requests; for admins of no single tenant."""
     found = api.call("GetServerStatus")
     if as_json:
@@ -140,7 +140,7 @@ def status(api: Api, *, as_json: AsJson = False) -> None:
         out.print(f"  {outcome.replace('_', ' ')} {count}")
 
 
-def _plan_round(api: Api) -> tuple[Any, int, int]:
+def _plan_round(api: ApiClient) -> tuple[Any, int, int]:
     """The sum over everybody, how many were looked at, and how many of them could not be read."""
     found = api.call("PlanRetentionRound")
     plan, owners, failed = found.plan, found.owners, found.failed

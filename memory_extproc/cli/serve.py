@@ -36,7 +36,7 @@ def serve(config: ConfigFile = None) -> None:
 async def _until_stopped(settings: Settings, config: Path | None) -> None:
     # Imported here: store and inference take half a second to import, which `--help` need not wait for.
     gc.disable()
-    from memory_extproc.app import Source, sidecar  # noqa: PLC0415
+    from memory_extproc.app import ConfigurationSource, sidecar  # noqa: PLC0415
 
     _stay_responsive()
     stopping = asyncio.Event()
@@ -51,7 +51,7 @@ async def _until_stopped(settings: Settings, config: Path | None) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    source = Source(config, dict(os.environ)) if config else None
+    source = ConfigurationSource(config, dict(os.environ)) if config else None
     async with sidecar(settings, source=source) as running:
         if config is None:
             logger.info(

@@ -12,7 +12,7 @@ from aiohttp import web
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.rest import to_json
 from memory_extproc.api.service import MemoryService
-from memory_extproc.console.pages import Pages, Visit, moment, see_other, shown_memory
+from memory_extproc.console.pages import Pages, PageVisit, moment, see_other, shown_memory
 from memory_extproc.console.sessions import PATH
 
 _LETTERS = 50  # dead letters, and memories of a user, on a page
@@ -30,7 +30,7 @@ class OperatorPage:
         router.add_post(f"{PATH}/operator/review", known(self._review))
         router.add_post(f"{PATH}/operator/retry", known(self._retry))
 
-    async def _show(self, visit: Visit) -> web.StreamResponse:
+    async def _show(self, visit: PageVisit) -> web.StreamResponse:
         status = await self._call("GetServerStatus", pb.GetServerStatusRequest(), visit)
         configured = await self._call("GetConfiguration", pb.GetConfigurationRequest(), visit)
         letters = await self._call("ListDeadLetters", pb.ListDeadLettersRequest(limit=_LETTERS), visit)
@@ -68,7 +68,7 @@ class OperatorPage:
             letters=[to_json(letter, verbose=True) for letter in letters.letters],
         )
 
-    async def _user(self, visit: Visit) -> web.StreamResponse:
+    async def _user(self, visit: PageVisit) -> web.StreamResponse:
         """Show a user's counts. Showing their words is a separate call, and the audit log has it."""
         query = visit.request.query
         user, words = query.get("user", "").strip(), query.get("show", "")
@@ -95,17 +95,17 @@ class OperatorPage:
             memories=None if memories is None else [shown_memory(memory) for memory in memories.memories],
         )
 
-    async def _review(self, visit: Visit) -> web.StreamResponse:
+    async def _review(self, visit: PageVisit) -> web.StreamResponse:
         user, chosen = visit.field("user"), visit.form.get("id", [])
         asked = pb.ReviewQuarantineRequest(user_id=user, memory_ids=chosen, verdict=visit.field("verdict"))
         await self._call("ReviewQuarantine", asked, visit)
         return see_other(f"{PATH}/operator/user?{urlencode({'user': user, 'show': 'quarantine'})}")
 
-    async def _retry(self, visit: Visit) -> web.StreamResponse:
+    async def _retry(self, visit: PageVisit) -> web.StreamResponse:
         await self._call("RetryDeadLetters", pb.RetryDeadLettersRequest(turn_ids=visit.form.get("id", [])), visit)
         return see_other(f"{PATH}/operator")
 
-    async def _call(self, method: str, asked: Any, visit: Visit) -> Any:
+    async def _call(self, method: str, asked: Any, visit: PageVisit) -> Any:
         return await self._service.call(method, asked, visit.presented)
 
 

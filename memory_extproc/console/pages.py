@@ -24,9 +24,9 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.struct_pb2 import ListValue
 
 from memory_extproc.api.authentication import SHARED_HEADER, Credentials
-from memory_extproc.api.call import Reason, RefusedError
+from memory_extproc.api.call import ErrorReason, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.principal import Principal, Role
+from memory_extproc.api.principal import Principal, PrincipalRole
 from memory_extproc.api.rest import NO_STORE, STATUSES, json_line, shorten_id, to_json
 from memory_extproc.api.service import MemoryService
 from memory_extproc.console.server import present_credentials
@@ -34,7 +34,7 @@ from memory_extproc.console.sessions import (
     COOKIE,
     LIFE,
     PATH,
-    Signer,
+    TextSigner,
     begin_session,
     csrf_token,
     follow_link,
@@ -75,11 +75,11 @@ _STATIC = {
 # The SHA-256 of the vendored htmx 2.0.4, as the npm registry has it; the file is served only if it matches.
 HTMX_SHA256 = "e209dda5c8235479f3166defc7750e1dbcd5a5c1808b7792fc2e6733768fb447"
 Form = Mapping[str, list[str]]
-Handler = Callable[["Visit"], Awaitable[web.StreamResponse]]
+Handler = Callable[["PageVisit"], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class PageVisit:
     """A request of a known reader."""
 
     request: web.Request
@@ -95,7 +95,7 @@ class Pages:
     """*tries*: there is a page to try memory out, which tryout.py serves."""
 
     def __init__(
-        self, service: MemoryService, signer: Signer, coordination: Coordination, *, tries: bool = False
+        self, service: MemoryService, signer: TextSigner, coordination: Coordination, *, tries: bool = False
     ) -> None:
         self._tries = tries
         self._service, self._signer, self._coordination = service, signer, coordination
@@ -137,7 +137,7 @@ class Pages:
             try:
                 principal = self._service.identify(presented)
                 form = await _read_form(request)
-                visit = Visit(request, presented, principal, form)
+                visit = PageVisit(request, presented, principal, form)
                 self._check_form(visit)
                 return await handler(visit)
             except RefusedError as refused:
@@ -145,13 +145,15 @@ class Pages:
 
         return handle
 
-    def _check_form(self, visit: Visit) -> None:
+    def _check_form(self, visit: PageVisit) -> None:
         """A form of another site, or of a session before this one, changes nothing."""
         expected = csrf_token(self._signer, visit.principal).encode()
         given = visit.field("csrf").encode("utf-8", "replace")
         if visit.request.method == "POST" and not hmac.compare_digest(expected, given):
             code = grpc.StatusCode.PERMISSION_DENIED
-            raise RefusedError(code, Reason.NOT_ALLOWED, "this form is of an earlier session: load its page again")
+            raise RefusedError(
+                code, ErrorReason.NOT_ALLOWED, "this form is of an earlier session: load its page again"
+            )
 
     def _refusal(self, refused: RefusedError, principal: Principal | None, request: web.Request) -> web.Response:
         status = STATUSES.get(refused.code, 500)
@@ -201,23 +203,23 @@ class Pages:
         )
         return response
 
-    async def _leave(self, _: Visit) -> web.StreamResponse:
+    async def _leave(self, _: PageVisit) -> web.StreamResponse:
         response = see_other(f"{PATH}/enter")
         response.del_cookie(COOKIE, path=PATH)
         return response
 
-    async def _unknown(self, visit: Visit) -> web.StreamResponse:
+    async def _unknown(self, visit: PageVisit) -> web.StreamResponse:
         return self.render("unknown.html", visit.principal, status=404)
 
     async def _home(self, _: web.Request) -> web.StreamResponse:
         return see_other(PATH)
 
     # --- mine ----------------------------------------------------------------------------------------
-    async def _mine(self, visit: Visit) -> web.StreamResponse:
+    async def _mine(self, visit: PageVisit) -> web.StreamResponse:
         return await self._mine_page(visit)
 
     async def _mine_page(
-        self, visit: Visit, drafts: Mapping[str, str] | None = None, faults: Mapping[str, str] | None = None
+        self, visit: PageVisit, drafts: Mapping[str, str] | None = None, faults: Mapping[str, str] | None = None
     ) -> web.Response:
         """*drafts*: texts by the name of their field, and *faults* of them, which are shown beside the fields."""
         query, faults = visit.request.query, faults or {}
@@ -243,7 +245,7 @@ class Pages:
                     _set_day(getattr(asked, f"created_{name}"), wanted[name])
             listed = await self._service.call("ListMemories", asked, presented)
         except RefusedError as refused:
-            if refused.reason is not Reason.BAD_REQUEST:
+            if refused.reason is not ErrorReason.BAD_REQUEST:
                 raise
             listed, faults = pb.ListMemoriesResponse(), {"filters": refused.message}
         memories = [shown_memory(memory) for memory in listed.memories]
@@ -269,7 +271,7 @@ class Pages:
             states=[each.value for each in MemoryState],
         )
 
-    async def _list_shared(self, visit: Visit, text: str) -> list[tuple[str, list[dict[str, Any]], int]]:
+    async def _list_shared(self, visit: PageVisit, text: str) -> list[tuple[str, list[dict[str, Any]], int]]:
         """The newest facts of the caller's projects: the project's name, the facts, how many there are in all."""
         shared = []
         for project in visit.principal.projects[:_PROJECTS]:
@@ -278,11 +280,11 @@ class Pages:
             shared.append((project, [shown_memory(memory) for memory in listed.memories], listed.total))
         return shared
 
-    async def _memory(self, visit: Visit) -> web.StreamResponse:
+    async def _memory(self, visit: PageVisit) -> web.StreamResponse:
         return await self._memory_page(visit, visit.request.match_info["id"])
 
     async def _memory_page(
-        self, visit: Visit, memory_id: str, *, draft: str | None = None, fault: str = "", status: int = 200
+        self, visit: PageVisit, memory_id: str, *, draft: str | None = None, fault: str = "", status: int = 200
     ) -> web.Response:
         asked = pb.GetMemoryRequest(id=memory_id, history=True)
         memory: Any = await self._service.call("GetMemory", asked, visit.presented)
@@ -297,7 +299,7 @@ class Pages:
             fault=fault,
         )
 
-    async def _sources(self, visit: Visit, memory: Any) -> list[dict[str, Any]]:
+    async def _sources(self, visit: PageVisit, memory: Any) -> list[dict[str, Any]]:
         """The messages and memories that a memory was drawn from, as far as they are still there."""
         fields = dict(memory.metadata.items())
         turns = dict.fromkeys(_texts_in(fields.get("turn")) + _texts_in(fields.get("drawn_from")))
@@ -315,7 +317,7 @@ class Pages:
                     raise
         return found
 
-    async def _edit(self, visit: Visit) -> web.StreamResponse:
+    async def _edit(self, visit: PageVisit) -> web.StreamResponse:
         memory_id, content = visit.request.match_info["id"], visit.field("content")
         asked = pb.UpdateMemoryRequest(id=memory_id, memory=pb.Memory(content=content, etag=visit.field("etag")))
         asked.update_mask.paths.append("content")
@@ -324,14 +326,14 @@ class Pages:
         except RefusedError as refused:
             if refused.code not in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION}:
                 raise
-            stale = refused.reason is Reason.STALE
+            stale = refused.reason is ErrorReason.STALE
             fault = "stale" if stale else refused.message.replace("memory.content: ", "")
             return await self._memory_page(
                 visit, memory_id, draft=content, fault=fault, status=409 if stale else STATUSES[refused.code]
             )
         return see_other(f"{PATH}/memory/{memory_id}")
 
-    async def _confirm(self, visit: Visit) -> web.StreamResponse:
+    async def _confirm(self, visit: PageVisit) -> web.StreamResponse:
         """The same text once more confirms the memory."""
         memory_id = visit.request.match_info["id"]
         memory: Any = await self._service.call("GetMemory", pb.GetMemoryRequest(id=memory_id), visit.presented)
@@ -339,18 +341,18 @@ class Pages:
         await self._service.call("StoreMemory", asked, visit.presented)
         return see_other(f"{PATH}/memory/{memory_id}")
 
-    async def _rate(self, visit: Visit) -> web.StreamResponse:
+    async def _rate(self, visit: PageVisit) -> web.StreamResponse:
         memory_id = visit.request.match_info["id"]
         asked = pb.RateMemoryRequest(id=memory_id, rating=visit.field("rating"))
         await self._service.call("RateMemory", asked, visit.presented)
         return see_other(f"{PATH}/memory/{memory_id}")
 
-    async def _restore(self, visit: Visit) -> web.StreamResponse:
+    async def _restore(self, visit: PageVisit) -> web.StreamResponse:
         memory_id = visit.request.match_info["id"]
         await self._service.call("RestoreMemory", pb.RestoreMemoryRequest(id=memory_id), visit.presented)
         return see_other(f"{PATH}/memory/{memory_id}")
 
-    async def _add(self, visit: Visit) -> web.StreamResponse:
+    async def _add(self, visit: PageVisit) -> web.StreamResponse:
         content = visit.field("content")
         try:
             asked = pb.StoreMemoryRequest(content=content)
@@ -359,13 +361,13 @@ class Pages:
             if refused.code not in {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION}:
                 raise
             fault = refused.message.replace("content: ", "Required: ")
-            if refused.reason is Reason.NO_CONSENT:
+            if refused.reason is ErrorReason.NO_CONSENT:
                 fault = "You have not consented to memory, see Settings"
             return await self._mine_page(visit, {"content": content}, {"content": fault})
         return see_other(f"{PATH}/memory/{shorten_id(stored.memory.id)}")
 
     # --- forgetting ----------------------------------------------------------------------------------
-    async def _plan_forget(self, visit: Visit) -> web.StreamResponse:
+    async def _plan_forget(self, visit: PageVisit) -> web.StreamResponse:
         """The dry run: lists the memories that would go, before any does."""
         scope, everything = visit.field("scope"), visit.field("scope") == "everything"
         asked = pb.ForgetMemoriesRequest(
@@ -396,7 +398,7 @@ class Pages:
             confirmed=asked.SerializeToString(deterministic=True).hex(),
         )
 
-    async def _forget(self, visit: Visit) -> web.StreamResponse:
+    async def _forget(self, visit: PageVisit) -> web.StreamResponse:
         try:
             asked = pb.ForgetMemoriesRequest.FromString(bytes.fromhex(visit.field("confirmed")))
         except Exception:  # noqa: BLE001 - protobuf's own errors are no ValueError
@@ -406,24 +408,24 @@ class Pages:
         done: Any = await self._service.call("ForgetMemories", asked, visit.presented)
         return see_other(f"{PATH}/receipts/{done.receipt.id}")
 
-    async def _receipt(self, visit: Visit) -> web.StreamResponse:
+    async def _receipt(self, visit: PageVisit) -> web.StreamResponse:
         receipt = await self._receipt_of(visit)
         return self.render("receipt.html", visit.principal, receipt=to_json(receipt, verbose=True))
 
-    async def _receipt_file(self, visit: Visit) -> web.StreamResponse:
+    async def _receipt_file(self, visit: PageVisit) -> web.StreamResponse:
         receipt = await self._receipt_of(visit)
         text = json.dumps(to_json(receipt, verbose=True), indent=2)
         name = f"receipt-{shorten_id(receipt.id)}.json"
         return _download(text.encode(), name)
 
-    async def _receipt_of(self, visit: Visit) -> Any:
+    async def _receipt_of(self, visit: PageVisit) -> Any:
         asked = pb.GetForgetReceiptRequest(receipt_id=visit.request.match_info["id"])
         return await self._service.call("GetForgetReceipt", asked, visit.presented)
 
-    async def _verify_form(self, visit: Visit) -> web.StreamResponse:
+    async def _verify_form(self, visit: PageVisit) -> web.StreamResponse:
         return self.render("verify.html", visit.principal, found=None, receipt=None, text="", fault=False)
 
-    async def _verify(self, visit: Visit) -> web.StreamResponse:
+    async def _verify(self, visit: PageVisit) -> web.StreamResponse:
         """Checks a receipt that is named (from its own page), uploaded or pasted."""
         name, text = visit.field("id"), visit.field("file") or visit.field("receipt")
         try:
@@ -444,13 +446,13 @@ class Pages:
         shown, result = to_json(receipt, verbose=True), to_json(found, verbose=True)
         return self.render("verify.html", visit.principal, found=result, receipt=shown, text="", fault=False)
 
-    def _no_receipt(self, visit: Visit, text: str) -> web.Response:
+    def _no_receipt(self, visit: PageVisit, text: str) -> web.Response:
         return self.render(
             "verify.html", visit.principal, status=400, found=None, receipt=None, text=text, fault=True
         )
 
     # --- settings ------------------------------------------------------------------------------------
-    async def _settings(self, visit: Visit) -> web.StreamResponse:
+    async def _settings(self, visit: PageVisit) -> web.StreamResponse:
         stats: Any = await self._service.call("GetStats", pb.GetStatsRequest(), visit.presented)
         consent = await self.get_consent(visit)
         return self.render(
@@ -461,7 +463,7 @@ class Pages:
             choices=[each.value for each in Consent],
         )
 
-    async def get_consent(self, visit: Visit, user: str = "") -> Any:
+    async def get_consent(self, visit: PageVisit, user: str = "") -> Any:
         """The consent of *user* (empty: the reader); None on a server without consents."""
         try:
             return await self._service.call("GetConsent", pb.GetConsentRequest(user_id=user), visit.presented)
@@ -470,12 +472,12 @@ class Pages:
                 raise
             return None
 
-    async def _consent(self, visit: Visit) -> web.StreamResponse:
+    async def _consent(self, visit: PageVisit) -> web.StreamResponse:
         asked = pb.SetConsentRequest(state=visit.field("state") or "none given")
         await self._service.call("SetConsent", asked, visit.presented)
         return see_other(f"{PATH}/settings")
 
-    async def _export(self, visit: Visit) -> web.StreamResponse:
+    async def _export(self, visit: PageVisit) -> web.StreamResponse:
         """JSON Lines, as the API gives them."""
         stream = self._service.stream("ExportMemories", pb.ExportMemoriesRequest(), visit.presented)
         async with aclosing(stream) as answers:
@@ -494,7 +496,7 @@ class Pages:
         reader = {
             "name": "" if principal is None else principal.user or "(no user)",
             "tenant": "" if principal is None else principal.tenant,
-            "operates": principal is not None and Role.ADMIN in principal.roles and not principal.tenant,
+            "operates": principal is not None and PrincipalRole.ADMIN in principal.roles and not principal.tenant,
             "csrf": "" if principal is None else csrf_token(self._signer, principal),
             "known": principal is not None,
             "tries": self._tries,
@@ -612,7 +614,7 @@ def _set_day(into: Any, day: str) -> None:
         into.FromJsonString(f"{day}T00:00:00Z")
     except ValueError:
         message = "a day such as 2026-03-02"
-        raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, Reason.BAD_REQUEST, message) from None
+        raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, ErrorReason.BAD_REQUEST, message) from None
 
 
 def _texts_in(value: object) -> list[str]:

@@ -16,7 +16,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 from memory_extproc.api.authentication import Credentials, unauthenticated_error
-from memory_extproc.api.principal import Means, Principal, Role, derive_key
+from memory_extproc.api.principal import Means, Principal, PrincipalRole, derive_key
 from memory_extproc.model import Owner
 from memory_extproc.ports import Coordination, Now
 
@@ -32,7 +32,7 @@ _MAC_DIGITS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Signer:
+class TextSigner:
     """Texts that only this deployment can have written, each for one purpose and for a time."""
 
     key: bytes
@@ -61,15 +61,15 @@ class Signer:
         return hmac.digest(self.key, purpose.encode() + b"\0" + body, "sha256").hex()
 
 
-def make_signer(secret: bytes, now: Now) -> Signer:
+def make_signer(secret: bytes, now: Now) -> TextSigner:
     """*secret*: api.secret, or the secret of the data directory."""
-    return Signer(derive_key(secret, "console"), now)
+    return TextSigner(derive_key(secret, "console"), now)
 
 
 class SessionVerifier:
     """Reads the session cookie; implements CredentialVerifier."""
 
-    def __init__(self, signer: Signer, *, shares: bool = True) -> None:
+    def __init__(self, signer: TextSigner, *, shares: bool = True) -> None:
         """*shares*: whether projects share memories with their members."""
         self._signer, self._shares = signer, shares
 
@@ -92,7 +92,7 @@ def _cookie(header: str) -> str | None:
     return None if morsel is None else morsel.value
 
 
-def begin_session(signer: Signer, principal: Principal) -> str:
+def begin_session(signer: TextSigner, principal: Principal) -> str:
     """The cookie's value, with as many of the caller's projects as a cookie has room for."""
     for count in range(len(principal.projects), -1, -1):
         text = signer.sign("session", _encode(replace(principal, projects=principal.projects[:count])), LIFE)
@@ -101,18 +101,18 @@ def begin_session(signer: Signer, principal: Principal) -> str:
     return text
 
 
-def csrf_token(signer: Signer, principal: Principal) -> str:
+def csrf_token(signer: TextSigner, principal: Principal) -> str:
     """Goes with every form of this caller; no page of another site can know it."""
     return hmac.digest(signer.key, b"csrf\0" + principal.name.encode("utf-8", "surrogatepass"), "sha256").hex()
 
 
-def make_link(signer: Signer, base: str, tenant: str, user: str, roles: frozenset[Role]) -> str:
+def make_link(signer: TextSigner, base: str, tenant: str, user: str, roles: frozenset[PrincipalRole]) -> str:
     """A link that signs *user* in, once. It needs `api.secret` or the data directory."""
     content = [tenant, user, sorted(roles), secrets.token_hex(8)]
     return f"{base}{PATH}/enter?link={signer.sign('link', content, LINK_LIFE)}"
 
 
-async def follow_link(signer: Signer, coordination: Coordination, text: str) -> Principal:
+async def follow_link(signer: TextSigner, coordination: Coordination, text: str) -> Principal:
     """The caller of a link that was not followed before. RefusedError otherwise."""
     content = signer.read("link", text)
     if content is None:
@@ -120,7 +120,9 @@ async def follow_link(signer: Signer, coordination: Coordination, text: str) -> 
     tenant, user, roles, nonce = content
     if not await coordination.replace_record(_USED, _NOBODY, nonce, None, b"used", LINK_LIFE):
         raise unauthenticated_error()
-    return Principal(tenant, user, frozenset(map(Role, roles)), Means.SESSION, f"console link\0{tenant}\0{user}")
+    return Principal(
+        tenant, user, frozenset(map(PrincipalRole, roles)), Means.SESSION, f"console link\0{tenant}\0{user}"
+    )
 
 
 def _encode(principal: Principal) -> list[Any]:
@@ -132,4 +134,4 @@ def _encode(principal: Principal) -> list[Any]:
 
 def _decode(content: list[Any]) -> Principal:
     tenant, user, roles, means, name, *projects = content
-    return Principal(tenant, user, frozenset(map(Role, roles)), Means(means), name, tuple(projects))
+    return Principal(tenant, user, frozenset(map(PrincipalRole, roles)), Means(means), name, tuple(projects))

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.service import MemoryService
-from memory_extproc.console.pages import FACTS, Pages, Visit, capitalize_as, shown_memory, subject_words
+from memory_extproc.console.pages import FACTS, Pages, PageVisit, capitalize_as, shown_memory, subject_words
 from memory_extproc.console.sessions import PATH
 from memory_extproc.model import Source
 
@@ -27,7 +27,7 @@ class TimelinePage:
     def register(self, application: web.Application) -> None:
         application.router.add_get(f"{PATH}/timeline", self._pages.for_reader(self._show))
 
-    async def _show(self, visit: Visit) -> web.StreamResponse:
+    async def _show(self, visit: PageVisit) -> web.StreamResponse:
         page = visit.request.query.get("page", "")
         asked = pb.ListMemoriesRequest(
             source=[Source.VERBATIM, Source.QUESTION, Source.SUMMARY], limit=_MESSAGES, page_token=page

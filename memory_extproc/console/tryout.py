@@ -16,7 +16,7 @@ from memory_extproc.api.call import RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.review import DROPPED
 from memory_extproc.api.service import MemoryService
-from memory_extproc.console.pages import Pages, Visit, shown_memory
+from memory_extproc.console.pages import Pages, PageVisit, shown_memory
 from memory_extproc.console.sessions import PATH
 from memory_extproc.model import Consent, JournalState, Outcome
 
@@ -46,10 +46,10 @@ class TryOut:
         application.router.add_post(f"{PATH}/try", self._pages.for_reader(self._say))
         application.router.add_get(f"{PATH}/try/learned", self._pages.for_reader(self._show_learned))
 
-    async def _show(self, visit: Visit) -> web.StreamResponse:
+    async def _show(self, visit: PageVisit) -> web.StreamResponse:
         return self._page(visit, session=f"try-{secrets.token_hex(4)}")
 
-    async def _say(self, visit: Visit) -> web.StreamResponse:
+    async def _say(self, visit: PageVisit) -> web.StreamResponse:
         text, session = visit.field("text")[:_TEXT], visit.field("session")[:64]
         explained: Any = await self._service.call(
             "ExplainRecall", pb.ExplainRecallRequest(text=text), visit.presented
@@ -68,13 +68,13 @@ class TryOut:
             **await self._read_receipt(visit, session, trace),
         )
 
-    async def _show_learned(self, visit: Visit) -> web.StreamResponse:
+    async def _show_learned(self, visit: PageVisit) -> web.StreamResponse:
         """The list alone, for the page that looks every second until the turn is learned."""
         session, trace = (visit.request.query.get(name, "")[:64] for name in ("session", "trace"))
         learned = await self._read_receipt(visit, session, trace)
         return self._page(visit, session=session, said="-", trace=trace, **learned)
 
-    async def _read_receipt(self, visit: Visit, session: str, trace: str) -> dict[str, Any]:
+    async def _read_receipt(self, visit: PageVisit, session: str, trace: str) -> dict[str, Any]:
         """The memories made of a request's turn, or of the session's newest; no state while it is unknown."""
         wanted = trace
         if not wanted:
@@ -97,7 +97,7 @@ class TryOut:
             "done": receipt.state in _ENDED,
         }
 
-    async def _send(self, visit: Visit, text: str, session: str) -> tuple[str, str]:
+    async def _send(self, visit: PageVisit, text: str, session: str) -> tuple[str, str]:
         """The model's answer, and the word of memory that came with it."""
         options, principal = self._options, visit.principal
         headers = {options.user_header: principal.user, "x-session-id": session}
@@ -117,7 +117,7 @@ class TryOut:
         except (aiohttp.ClientError, TimeoutError, ValueError):
             return "The gateway cannot be reached, or its answer cannot be read.", ""
 
-    def _page(self, visit: Visit, *, session: str, said: str = "", **found: Any) -> web.Response:
+    def _page(self, visit: PageVisit, *, session: str, said: str = "", **found: Any) -> web.Response:
         words = dict.fromkeys(("answer", "outcome", "trace", "block", "state", "reason"), "")
         shown = {**words, "learned": [], "done": False, **found}
         return self._pages.render("try.html", visit.principal, session=session, said=said, **shown)

@@ -12,7 +12,7 @@ from memory_extproc.api.call import RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.rest import to_json
 from memory_extproc.api.service import MemoryService
-from memory_extproc.console.pages import Pages, Visit, moment, shown_memory
+from memory_extproc.console.pages import Pages, PageVisit, moment, shown_memory
 from memory_extproc.console.sessions import PATH
 
 _LATEST = 10
@@ -49,7 +49,7 @@ class WhyPage:
     def register(self, application: web.Application) -> None:
         application.router.add_get(f"{PATH}/why", self._pages.for_reader(self._show))
 
-    async def _show(self, visit: Visit) -> web.StreamResponse:
+    async def _show(self, visit: PageVisit) -> web.StreamResponse:
         text, request_id = (visit.request.query.get(name, "").strip() for name in ("text", "request"))
         explained = decision = None
         missing = False
@@ -78,7 +78,7 @@ class WhyPage:
             stages=_STAGES,
         )
 
-    async def _latest(self, visit: Visit) -> list[dict[str, Any]] | None:
+    async def _latest(self, visit: PageVisit) -> list[dict[str, Any]] | None:
         """None where no decisions are kept."""
         try:
             asked = pb.ListDecisionsRequest(limit=_LATEST)

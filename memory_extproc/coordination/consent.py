@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from cachetools import LRUCache
 
-from memory_extproc.coordination.mirror import Copied, Kind, split_pages
+from memory_extproc.coordination.mirror import Copied, CopyKind, split_pages
 from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.model import SHARED, Consent, ConsentChange, Owner
@@ -233,7 +233,7 @@ class SqliteConsent(SqliteBacked):
             await self._file.fetch("SELECT owner, consent, at, by FROM changes ORDER BY number")
         ):
             yield [
-                Copied(Kind.CONSENT, owner, msgspec.json.encode(_Written(Consent(consent), at, by)))
+                Copied(CopyKind.CONSENT, owner, msgspec.json.encode(_Written(Consent(consent), at, by)))
                 for owner, consent, at, by in some
             ]
 
@@ -302,7 +302,7 @@ class RedisConsent:
             return False
         if self._recovery is not None:
             await self._recovery.advance()
-            await self._recovery.keep([Copied(Kind.CONSENT, owner.key, written)])
+            await self._recovery.keep([Copied(CopyKind.CONSENT, owner.key, written)])
         return True
 
     async def latest(self, owner: Owner) -> ConsentChange | None:
@@ -333,7 +333,7 @@ class RedisConsent:
 
     async def merge(self, copies: Sequence[Copied]) -> None:
         for copy in copies:
-            if copy.kind is Kind.CONSENT:
+            if copy.kind is CopyKind.CONSENT:
                 await self._link.limit_time(self._merge(keys=[self._key(copy.subject)], args=[copy.body]))
 
     async def copies(self) -> AsyncIterator[Sequence[Copied]]:
@@ -342,7 +342,7 @@ class RedisConsent:
             for name in names:
                 key = name.removeprefix(start).removesuffix("}:consent")
                 changes = await self._link.limit_time(self._link.client.lrange(name, 0, -1))
-                yield [Copied(Kind.CONSENT, key, bytes(change)) for change in changes]
+                yield [Copied(CopyKind.CONSENT, key, bytes(change)) for change in changes]
 
     def _key(self, key: str) -> str:
         return f"{self._prefix}:{{{key}}}:consent"

@@ -41,7 +41,7 @@ ON CONFLICT (id) DO UPDATE SET waits = max(?3, waits * (body = ?2)), body = ?2
 """
 
 
-class Kind(StrEnum):
+class CopyKind(StrEnum):
     """The kind of the copied record. Stored, so values are never renamed."""
 
     KEY = "key"  # the HMAC key of the ledger's hashes
@@ -54,7 +54,7 @@ class Kind(StrEnum):
 class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
     """A copied record. *subject*: of the ledger, or the owner's key for consent."""
 
-    kind: Kind
+    kind: CopyKind
     subject: str
     body: bytes = b""
     id: str = ""  # of a job
@@ -65,7 +65,7 @@ class Copied(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of_job(cls, job: LedgerJob) -> Self:
-        return cls(Kind.JOB, job.subject, job.body, job.id, job.shut, job.open)
+        return cls(CopyKind.JOB, job.subject, job.body, job.id, job.shut, job.open)
 
 
 def encode_copies(copies: Sequence[Copied]) -> dict[str, bytes]:
@@ -95,7 +95,7 @@ def split_pages(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 def of_items(subject: str, items: Sequence[bytes], at: float) -> list[Copied]:
     starts = range(0, len(items), _ITEMS)
-    return [Copied(Kind.ITEMS, subject, at=at, items=tuple(items[n : n + _ITEMS])) for n in starts]
+    return [Copied(CopyKind.ITEMS, subject, at=at, items=tuple(items[n : n + _ITEMS])) for n in starts]
 
 
 _RESERVE = 4 * 1024 * 1024  # bytes, for forgets and refusals on a full disk

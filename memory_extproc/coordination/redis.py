@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
-from memory_extproc.coordination.mirror import Copied, Kind, of_items
+from memory_extproc.coordination.mirror import Copied, CopyKind, of_items
 from memory_extproc.coordination.recovery import Recovery
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import check_registered
@@ -356,7 +356,7 @@ class RedisLedger:
             await self._link.run_replicated(self._write, *written)
         if self._recovery is not None:
             await self._recovery.advance()
-            cuts = [Copied(Kind.CUT, job.subject, cut)] if cut else []
+            cuts = [Copied(CopyKind.CUT, job.subject, cut)] if cut else []
             await self._recovery.keep([Copied.of_job(job), *cuts, *of_items(job.subject, items, at)])
 
     def _script_arguments(
@@ -417,14 +417,14 @@ class RedisLedger:
             job = LedgerJob(copy.id, copy.subject, copy.body, copy.shut, copy.open)
             none = LedgerJob("", copy.subject, b"", shut=False, open=False)
             match copy.kind:
-                case Kind.KEY:
+                case CopyKind.KEY:
                     key = await self._key_in(copy)
                     await self._link.limit_time(self._link.client.set(f"{self._base}:key", key))
-                case Kind.JOB:
+                case CopyKind.JOB:
                     await self._write_copy(job, b"", (), 0.0)
-                case Kind.CUT:
+                case CopyKind.CUT:
                     await self._write_copy(none, copy.body, (), 0.0)
-                case Kind.ITEMS:
+                case CopyKind.ITEMS:
                     await self._write_copy(none, b"", copy.items, copy.at)
 
     async def _write_copy(self, job: LedgerJob, cut: bytes, items: Sequence[bytes], at: float) -> None:
@@ -445,7 +445,7 @@ class RedisLedger:
             by_moment[at].append(item)
         return [
             *map(Copied.of_job, await self._jobs(shut)),
-            *(Copied(Kind.CUT, subject, cut) for cut in marks.cuts),
+            *(Copied(CopyKind.CUT, subject, cut) for cut in marks.cuts),
             *(copy for at, found in by_moment.items() for copy in of_items(subject, sorted(found), at)),
         ]
 
@@ -465,8 +465,8 @@ class RedisLedger:
 
     async def _copy_of_key(self, key: bytes) -> Copied:
         if self._wraps is None:
-            return Copied(Kind.KEY, "", key, "ledger")
-        return Copied(Kind.KEY, _WRAPPED, await self._wraps.wrap(key, _CONTEXT), "ledger")
+            return Copied(CopyKind.KEY, "", key, "ledger")
+        return Copied(CopyKind.KEY, _WRAPPED, await self._wraps.wrap(key, _CONTEXT), "ledger")
 
     def _check(self) -> None:
         if self._recovery is not None:

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
-from memory_extproc.coordination.mirror import Copied, Kind, of_items, split_pages
+from memory_extproc.coordination.mirror import Copied, CopyKind, of_items, split_pages
 from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner
@@ -318,11 +318,11 @@ class SqliteLedger(SqliteBacked):
 
     async def copies(self) -> AsyncIterator[Sequence[Copied]]:
         """Read the whole ledger, in the form in which replicas keep copies of it."""
-        yield [Copied(Kind.KEY, "", await self.key(), "ledger")]
+        yield [Copied(CopyKind.KEY, "", await self.key(), "ledger")]
         for jobs in split_pages(await self._jobs("1 ORDER BY number", ())):
             yield [Copied.of_job(job) for job in jobs]
         for cuts in split_pages(await self._file.fetch("SELECT subject, cut FROM cuts")):
-            yield [Copied(Kind.CUT, subject, bytes(cut)) for subject, cut in cuts]
+            yield [Copied(CopyKind.CUT, subject, bytes(cut)) for subject, cut in cuts]
         for rows in split_pages(await self._file.fetch("SELECT subject, at, item FROM items ORDER BY subject, at")):
             grouped = groupby(rows, key=lambda row: (row[0], row[1]))
             yield [

@@ -95,9 +95,9 @@ class SqliteFile:
         self._closed = False
         self._thread: ThreadPoolExecutor | None = None
         self._writer: sqlite3.Connection | None = None  # used on the thread only
-        self._place: Place | None = None  # of the file that it writes to
+        self._place: FileIdentity | None = None  # of the file that it writes to
         self._reader: sqlite3.Connection | None = None  # used on the event loop only
-        self._read_from: Place | None = None
+        self._read_from: FileIdentity | None = None
         self._foreign = False  # logged that the file is not ours
         self._refused = False  # the last write was, by the disk or the file
 
@@ -325,7 +325,7 @@ class SqliteFile:
         except BaseException:  # any error: the connection has no other owner
             connection.close()
             raise
-        self._writer, self._place = connection, Place(self._path)
+        self._writer, self._place = connection, FileIdentity(self._path)
         self._reserve.fill()
         return connection
 
@@ -488,7 +488,7 @@ class Harm(StrEnum):
     CUT_SHORT = "cut_short"
 
 
-class Place:
+class FileIdentity:
     """The identity of the file at *path* and of its log, taken right after opening.
 
     Checks take a few microseconds."""

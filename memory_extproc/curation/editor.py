@@ -64,7 +64,7 @@ class OnDuplicate(StrEnum):
     REJECT = "reject"
 
 
-class Decision(StrEnum):
+class StoreDecision(StrEnum):
     """The result for a text. Part of the API, so values are never renamed."""
 
     ADDED = "added"
@@ -183,7 +183,7 @@ class MemoryEditor:
         # Serialises an owner's writes in this process: two equal texts at once become a single memory.
         self._turns: WeakValueDictionary[Owner, asyncio.Lock] = WeakValueDictionary()
 
-    async def store(self, owner: Owner, told: NewMemory, key: str) -> tuple[Memory, Decision]:
+    async def store(self, owner: Owner, told: NewMemory, key: str) -> tuple[Memory, StoreDecision]:
         """The memory as it is now. *key* names the attempt: once more with the same key changes nothing.
         DuplicateError where that is what the caller wants. Secrets are masked, here and below."""
         told = replace(told, content=self._masks(told.content), metadata=_mask_texts(told.metadata, self._masks))
@@ -191,10 +191,10 @@ class MemoryEditor:
         row = self._row(owner, told, meaning, key)
         there = await self._keeps.get(owner, [row.id])
         if there:
-            return there[0], Decision.ADDED  # an earlier attempt stored it
+            return there[0], StoreDecision.ADDED  # an earlier attempt stored it
         vector = (await self._embedder.embed([row.content]))[0]
         async with self._turn(owner):
-            decision = Decision.ADDED
+            decision = StoreDecision.ADDED
             older: Sequence[Memory] = ()
             if told.on_duplicate is not OnDuplicate.KEEP_BOTH:
                 scope = Scope(types=_FACTS if row.type in _FACTS else frozenset({row.type}))
@@ -203,8 +203,8 @@ class MemoryEditor:
                 if same is not None and told.on_duplicate is OnDuplicate.REJECT:
                     raise DuplicateError(same.id)
                 if same is not None and (confirmed := await self._confirm(owner, same, told)) is not None:
-                    return confirmed, Decision.CONFIRMED
-                decision = Decision.REPLACED if older else Decision.ADDED
+                    return confirmed, StoreDecision.CONFIRMED
+                decision = StoreDecision.REPLACED if older else StoreDecision.ADDED
             await self._keeps.put(owner, [Embedded(row, vector)])
             # After the put: a crash between the two leaves both, never neither.
             for old in older:

@@ -11,7 +11,7 @@ from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Placing
 from memory_extproc.dialect.json_spans import Fields
 from memory_extproc.dialect.messages import (
     Author,
-    Said,
+    AuthoredText,
     beginning_of,
     in_message,
     kind_of,
@@ -78,27 +78,27 @@ class Anthropic:
         return answer_reader.reader(content_type, AnthropicAnswer())
 
 
-def _parse_message(message: Any, index: int) -> Said:
+def _parse_message(message: Any, index: int) -> AuthoredText:
     path = f"messages[{index}]"
     if not isinstance(message, dict):
         raise json_spans.type_error(path, "object", message)
     author = _AUTHORS.get(json_spans.string(message, "role", f"{path}."), Author.OTHER)
     if author is Author.OTHER:
-        return Said(author, "")
+        return AuthoredText(author, "")
     content = message.get("content")
     if author is Author.USER and isinstance(content, list):
         return _said_in_blocks(content, f"{path}.content")
-    return Said(author, text_of(content, f"{path}.content", _TEXT_PARTS))
+    return AuthoredText(author, text_of(content, f"{path}.content", _TEXT_PARTS))
 
 
-def _said_in_blocks(content: list[Any], path: str) -> Said:
+def _said_in_blocks(content: list[Any], path: str) -> AuthoredText:
     """A user message of blocks. Tool results without text count as the tool's message."""
     kinds = [kind_of(part, f"{path}[{index}]") for index, part in enumerate(content)]
     own = [part for part in content if not _is_reminder(part)]
     text = text_of(own, path, _TEXT_PARTS)
     if any(kind.endswith("tool_result") for kind in kinds) and not text:
-        return Said(Author.TOOL, "")
-    return Said(Author.USER, text)
+        return AuthoredText(Author.TOOL, "")
+    return AuthoredText(Author.USER, text)
 
 
 def _is_reminder(part: Any) -> bool:

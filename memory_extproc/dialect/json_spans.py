@@ -47,7 +47,7 @@ _VALUE = json.JSONDecoder(parse_int=len, parse_float=len, strict=False)  # numbe
 _RAWS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-class Span(NamedTuple):
+class ByteSpan(NamedTuple):
     """body[start:end]."""
 
     start: int
@@ -124,32 +124,32 @@ def effective(of: Sequence[Member], name: str) -> Member | None:
     return next((member for member in reversed(of) if member.name == name), None)
 
 
-def elements(body: bytes, array: Span, indexes: Collection[int]) -> dict[int, Span]:
+def elements(body: bytes, array: ByteSpan, indexes: Collection[int]) -> dict[int, ByteSpan]:
     """The spans of the elements *indexes*, in a single pass from the end, where conversations grow."""
     section = body[array.start : array.end]
     try:
         raws = _RAWS.decode(section)
     except msgspec.DecodeError:
         raws = _RAWS.decode(without_lone_surrogates(section))
-    found: dict[int, Span] = {}
+    found: dict[int, ByteSpan] = {}
     at = array.end - 1
     for index in range(len(raws) - 1, min(indexes, default=len(raws)) - 1, -1):
         end = _skip_space_back(body, at)
         start = end - len(raws[index])
         if index in indexes:
-            found[index] = Span(start, end)
+            found[index] = ByteSpan(start, end)
         at = _skip_space_back(body, start) - 1
     return found
 
 
-def append_element(body: bytes, array: Span, new: bytes) -> Edit:
+def append_element(body: bytes, array: ByteSpan, new: bytes) -> Edit:
     """The edit that makes *new* the last element of a list."""
     at = _skip_space_back(body, array.end - 1)
     empty = at == array.start + 1
     return Edit(at, at, new if empty else b"," + new)
 
 
-def append_text(string: Span, text: str) -> Edit:
+def append_text(string: ByteSpan, text: str) -> Edit:
     """The edit that appends *text* to a JSON string, inside its closing quote."""
     return Edit(string.end - 1, string.end - 1, quote_json(text)[1:-1])
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from memory_extproc.dialect import json_spans
 from memory_extproc.dialect.base import BodyControls, ChatRequest, Edit, Placing
-from memory_extproc.dialect.json_spans import Fields, Span
+from memory_extproc.dialect.json_spans import ByteSpan, Fields
 from memory_extproc.errors import BadBodyError
 from memory_extproc.model import MemoryType, Message, Role
 from memory_extproc.text.words import estimate_tokens
@@ -24,7 +24,7 @@ class Author(Enum):
     OTHER = auto()  # a role or kind of item we do not know; it passes
 
 
-class Said(NamedTuple):
+class AuthoredText(NamedTuple):
     """A message: its author and its text, "" if it has none."""
 
     author: Author
@@ -45,7 +45,7 @@ LONGEST_SYSTEM = 2_000  # characters
 _HISTORY = {Author.USER: Role.USER, Author.ASSISTANT: Role.ASSISTANT}
 
 
-def survey(said: Sequence[Said]) -> Conversation:
+def survey(said: Sequence[AuthoredText]) -> Conversation:
     """Find the last user message and the history before it, in a pass each way."""
     last = next((at for at in range(len(said) - 1, -1, -1) if said[at].author is Author.USER), -1)
     before = said[:last] if last >= 0 else ()
@@ -112,13 +112,13 @@ def tokens_of(messages: Sequence[Any]) -> int:
 _GAP = "\n\n"  # between the client's text and the block in a string
 
 
-def member_span(body: bytes, name: str) -> Span | None:
+def member_span(body: bytes, name: str) -> ByteSpan | None:
     """The value of the body's effective member *name*."""
     found = json_spans.effective(json_spans.members(body, json_spans.root(body)), name)
-    return Span(found.value, found.end) if found else None
+    return ByteSpan(found.value, found.end) if found else None
 
 
-def user_messages(request: ChatRequest, messages: Span, blocks: Sequence[Placing]) -> list[Span | None]:
+def user_messages(request: ChatRequest, messages: ByteSpan, blocks: Sequence[Placing]) -> list[ByteSpan | None]:
     """The user message of each block; None if the conversation is shorter."""
     last = len(request.user_at) - 1
     indexes = [request.user_at[last - one.back] if 0 <= one.back <= last else None for one in blocks]
@@ -126,19 +126,19 @@ def user_messages(request: ChatRequest, messages: Span, blocks: Sequence[Placing
     return [None if index is None else found[index] for index in indexes]
 
 
-def after_message(message: Span, new: bytes) -> Sequence[Edit]:
+def after_message(message: ByteSpan, new: bytes) -> Sequence[Edit]:
     """Insert *new* as a separate message after *message*."""
     return (Edit(message.end, message.end, b"," + new),)
 
 
-def in_message(body: bytes, message: Span, block: str, part: str) -> Sequence[Edit]:
+def in_message(body: bytes, message: ByteSpan, block: str, part: str) -> Sequence[Edit]:
     """Insert the block at the end of *message*: within its string, or as a last part of type *part*.
 
     Empty if the content is neither string nor list."""
     content = json_spans.effective(json_spans.members(body, message.start), "content")
     if content is None:
         return ()
-    span = Span(content.value, content.end)
+    span = ByteSpan(content.value, content.end)
     match body[span.start : span.start + 1]:
         case b'"':
             return (in_string(span, block),)
@@ -148,7 +148,7 @@ def in_message(body: bytes, message: Span, block: str, part: str) -> Sequence[Ed
     return ()
 
 
-def in_string(string: Span, block: str) -> Edit:
+def in_string(string: ByteSpan, block: str) -> Edit:
     """Append the block to a JSON string, separated from the text before it."""
     empty = string.end - string.start == len(b'""')
     return json_spans.append_text(string, block if empty else _GAP + block)

@@ -8,10 +8,10 @@ from typing import Any
 from memory_extproc.dialect import answer_reader, json_spans
 from memory_extproc.dialect.answer_reader import Account
 from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Form, Placing
-from memory_extproc.dialect.json_spans import Fields, Span
+from memory_extproc.dialect.json_spans import ByteSpan, Fields
 from memory_extproc.dialect.messages import (
     Author,
-    Said,
+    AuthoredText,
     after_message,
     in_message,
     member_span,
@@ -73,7 +73,7 @@ class ChatCompletions:
         return answer_reader.reader(content_type, ChatAnswer())
 
 
-def _insert_edits(request: ChatRequest, at: Span | None, one: Placing) -> Sequence[Edit]:
+def _insert_edits(request: ChatRequest, at: ByteSpan | None, one: Placing) -> Sequence[Edit]:
     if at is None:
         return ()
     if one.form is Form.USER_SUFFIX:
@@ -82,7 +82,7 @@ def _insert_edits(request: ChatRequest, at: Span | None, one: Placing) -> Sequen
     return after_message(at, b'{"role":"' + role + b'","content":' + json_spans.quote_json(one.block) + b"}")
 
 
-def _parse_message(message: Any, index: int) -> Said:
+def _parse_message(message: Any, index: int) -> AuthoredText:
     if not isinstance(message, dict):
         raise json_spans.type_error(f"messages[{index}]", "object", message)
     role = message.get("role")
@@ -91,11 +91,11 @@ def _parse_message(message: Any, index: int) -> Said:
         role = ""
     author = _AUTHORS.get(role, Author.OTHER)
     if author is Author.OTHER:
-        return Said(author, "")
+        return AuthoredText(author, "")
     content = message.get("content")
     if isinstance(content, str):  # nearly every message of a long conversation
-        return Said(author, content)
-    return Said(author, text_of(content, f"messages[{index}].content", _TEXT_PARTS))
+        return AuthoredText(author, content)
+    return AuthoredText(author, text_of(content, f"messages[{index}].content", _TEXT_PARTS))
 
 
 def _max_tokens(parsed: Mapping[str, Any]) -> int | None:

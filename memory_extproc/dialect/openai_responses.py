@@ -10,10 +10,10 @@ from typing import Any
 from memory_extproc.dialect import answer_reader, json_spans
 from memory_extproc.dialect.answer_reader import Account
 from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Form, Placing
-from memory_extproc.dialect.json_spans import Fields, Span
+from memory_extproc.dialect.json_spans import ByteSpan, Fields
 from memory_extproc.dialect.messages import (
     Author,
-    Said,
+    AuthoredText,
     after_message,
     beginning_of,
     in_message,
@@ -78,7 +78,7 @@ class Responses:
         return answer_reader.reader(content_type, ResponsesAnswer())
 
 
-def _insert_edits(request: ChatRequest, at: Span | None, one: Placing) -> Sequence[Edit]:
+def _insert_edits(request: ChatRequest, at: ByteSpan | None, one: Placing) -> Sequence[Edit]:
     if at is None:
         return ()
     if one.form is Form.USER_SUFFIX:
@@ -111,17 +111,17 @@ def _items(parsed: json_spans.Fields) -> list[Any]:
     return given or []
 
 
-def _parse_item(item: Any, index: int) -> Said:
+def _parse_item(item: Any, index: int) -> AuthoredText:
     path = f"input[{index}]"
     kind = kind_of(item, path)
     if kind.endswith(_TOOL_ANSWERS):
-        return Said(Author.TOOL, "")
+        return AuthoredText(Author.TOOL, "")
     if kind not in ("", "message"):
-        return Said(Author.OTHER, "")
+        return AuthoredText(Author.OTHER, "")
     author = _AUTHORS.get(json_spans.string(item, "role", f"{path}."), Author.OTHER)
     if author is Author.OTHER:
-        return Said(author, "")
-    return Said(author, text_of(item.get("content"), f"{path}.content", _TEXT_PARTS))
+        return AuthoredText(author, "")
+    return AuthoredText(author, text_of(item.get("content"), f"{path}.content", _TEXT_PARTS))
 
 
 # Responses of /v1/responses.

@@ -36,7 +36,7 @@ InjectAs = Literal["auto", "system_message", "user_suffix"]
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class ModelFamily:
     """A model family. *window*: tokens of prompt and response; None if not documented."""
 
     form: Form
@@ -45,7 +45,7 @@ class Profile:
     needs_system: bool = False  # *form* requires a system message of the client
 
 
-UNKNOWN = Profile(Form.USER_SUFFIX)
+UNKNOWN = ModelFamily(Form.USER_SUFFIX)
 _LONGEST_NAME = 256  # characters; names come from clients and are kept to find their profile again
 
 # "us.anthropic.claude-...": vendor prefixes of Amazon Bedrock.
@@ -55,18 +55,18 @@ _VENDOR = re.compile(
 )
 
 
-def profile_for(model: str) -> Profile:
+def profile_for(model: str) -> ModelFamily:
     """The profile for the client's model name; UNKNOWN if none matches."""
     return _find_profile(model) if len(model) <= _LONGEST_NAME else UNKNOWN
 
 
 @lru_cache(maxsize=1024)
-def _find_profile(model: str) -> Profile:
+def _find_profile(model: str) -> ModelFamily:
     name = _bare(model)
     return next((profile for pattern, profile in _profiles() if pattern.match(name)), UNKNOWN)
 
 
-def choose_form(inject_as: InjectAs, profile: Profile, request: ChatRequest) -> Form:
+def choose_form(inject_as: InjectAs, profile: ModelFamily, request: ChatRequest) -> Form:
     """The block's form for a request: the operator's setting, or with "auto" the model's form."""
     if inject_as != "auto":
         return Form(inject_as)
@@ -76,7 +76,7 @@ def choose_form(inject_as: InjectAs, profile: Profile, request: ChatRequest) -> 
 
 
 def room(
-    request: ChatRequest, profile: Profile, *, configured_window: int | None, margin: int, unknown_cap: int
+    request: ChatRequest, profile: ModelFamily, *, configured_window: int | None, margin: int, unknown_cap: int
 ) -> int:
     """Tokens left for a block, at least 0: the window minus prompt, longest response and *margin*.
 
@@ -96,12 +96,12 @@ def _bare(model: str) -> str:
 
 
 @cache
-def _profiles() -> tuple[tuple[re.Pattern[str], Profile], ...]:
+def _profiles() -> tuple[tuple[re.Pattern[str], ModelFamily], ...]:
     text = resources.files("memory_extproc.dialect").joinpath("profiles.toml").read_text("utf-8")
     return tuple(
         (
             re.compile(entry["name"]),
-            Profile(
+            ModelFamily(
                 form=Form(entry["form"]),
                 window=entry.get("window"),
                 source=entry["source"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 
-from memory_extproc.doctor.gateway import Answer, Finding, Visit, fail, ok, unknown, warn
+from memory_extproc.doctor.gateway import Finding, GatewayResponse, GatewayVisit, fail, ok, unknown, warn
 
 _KIB = 1024
 _WORDS = "Please say hello."
@@ -12,7 +12,7 @@ _TOO_LARGE = 413
 _HELD_BACK = 0.2  # seconds of a response; above it, a response that arrives at once was buffered
 
 
-async def large_bodies(visit: Visit) -> Finding:
+async def large_bodies(visit: GatewayVisit) -> Finding:
     """Pad with white space between members: valid JSON, and free of tokens, so that any model accepts it."""
     check = "large-bodies"
     most = visit.options.body_bytes
@@ -47,7 +47,7 @@ async def large_bodies(visit: Visit) -> Finding:
     return ok(check, f"bodies up to {sizes[-1] // _KIB} KiB pass, with memory")
 
 
-async def packed_requests(visit: Visit) -> Finding:
+async def packed_requests(visit: GatewayVisit) -> Finding:
     check = "gzip-requests"
     body = gzip.compress(visit.gateway.user_chat(_WORDS))
     answer = await visit.send(visit.options.ann, body, {"content-encoding": "gzip", "x-memory-retrieve": "skip"})
@@ -62,7 +62,7 @@ async def packed_requests(visit: Visit) -> Finding:
     return ok(check, "packed requests are read")
 
 
-async def packed_answers(visit: Visit) -> Finding:
+async def packed_answers(visit: GatewayVisit) -> Finding:
     check = "gzip-answers"
     answer = await visit.send(
         visit.options.ann, visit.gateway.user_chat(_WORDS), {"accept-encoding": "gzip", "x-memory-retrieve": "skip"}
@@ -83,7 +83,7 @@ async def packed_answers(visit: Visit) -> Finding:
     )
 
 
-async def streams(visit: Visit) -> Finding:
+async def streams(visit: GatewayVisit) -> Finding:
     """A streamed response passes incrementally, and is learned from."""
     check = "streams"
     answer = await visit.tell(visit.options.ann, f"My cat is called {visit.word()}.", stream=True)
@@ -100,7 +100,7 @@ async def streams(visit: Visit) -> Finding:
     return ok(check, "streamed answers pass piece by piece and are learned from")
 
 
-def _wrong_with_stream(check: str, answer: Answer) -> Finding | None:
+def _wrong_with_stream(check: str, answer: GatewayResponse) -> Finding | None:
     if not answer.status:
         return fail(check, f"stream: true: {answer}", "response_body_mode must be STREAMED")
     if not answer.good or "text/event-stream" not in answer.headers.get("content-type", ""):
@@ -120,7 +120,7 @@ def _wrong_with_stream(check: str, answer: Answer) -> Finding | None:
     return None
 
 
-async def tool_loops(visit: Visit) -> Finding:
+async def tool_loops(visit: GatewayVisit) -> Finding:
     check = "tool-loops"
     call = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": '{"what": "boat"}'}}
     parameters = {"type": "object", "properties": {"what": {"type": "string"}}}
@@ -149,7 +149,7 @@ async def tool_loops(visit: Visit) -> Finding:
     return unknown(check, f"the model takes no tools: {without}", "")
 
 
-def _at_once(answer: Answer) -> bool:
+def _at_once(answer: GatewayResponse) -> bool:
     """Whether a response of many pieces over some time arrived within its last tenth."""
     many = answer.text.count("data:") > 3  # noqa: PLR2004 - a beginning, a word, an end
     took = answer.seconds - (answer.at[0] if answer.at else 0.0)

@@ -18,7 +18,7 @@ _SHORT = timedelta(minutes=1)
 _BELOW = timedelta(milliseconds=160)  # the default recall.deadline, and a little
 
 
-def the_order(chains: Sequence[Chain]) -> Finding:
+def the_order(chains: Sequence[FilterChain]) -> Finding:
     """Authentication must precede memory, and so must a router that sends signals."""
     check = "envoy-filter-order"
     if not chains:
@@ -58,7 +58,7 @@ def the_order(chains: Sequence[Chain]) -> Finding:
     return ok(check, "; ".join(_draw(chain) for chain in chains))
 
 
-def the_modes(chains: Sequence[Chain]) -> Finding:
+def the_modes(chains: Sequence[FilterChain]) -> Finding:
     check = "envoy-processing-mode"
     if not chains:
         return unknown(check, "no filter of memory found")
@@ -91,12 +91,12 @@ def the_modes(chains: Sequence[Chain]) -> Finding:
     return ok(check, "bodies are shown as they should be, and requests go on without the sidecar")
 
 
-def _mode(chain: Chain) -> Mapping[str, Any]:
+def _mode(chain: FilterChain) -> Mapping[str, Any]:
     mode: Mapping[str, Any] = chain.ours.get("processing_mode", {})
     return mode
 
 
-def the_limits(chains: Sequence[Chain], body_bytes: int) -> Finding:
+def the_limits(chains: Sequence[FilterChain], body_bytes: int) -> Finding:
     check = "envoy-buffer-limit"
     if not chains:
         return unknown(check, "no filter of memory found")
@@ -115,7 +115,7 @@ def the_limits(chains: Sequence[Chain], body_bytes: int) -> Finding:
     return ok(check, f"bodies of {body_bytes // 1024} KiB fit")
 
 
-def the_timeouts(chains: Sequence[Chain]) -> Finding:
+def the_timeouts(chains: Sequence[FilterChain]) -> Finding:
     check = "envoy-timeouts"
     if not chains:
         return unknown(check, "no filter of memory found")
@@ -138,7 +138,7 @@ def the_timeouts(chains: Sequence[Chain]) -> Finding:
     return ok(check, "Envoy waits longer than recall takes, and routes leave models time")
 
 
-def reaches_memory(chains: Sequence[Chain], clusters: Mapping[str, Any]) -> Finding:
+def reaches_memory(chains: Sequence[FilterChain], clusters: Mapping[str, Any]) -> Finding:
     """Check by /clusters?format=json whether an address of the sidecar answers Envoy."""
     check = "envoy-reaches-memory"
     name = next((found for chain in chains if (found := _cluster(chain))), "")
@@ -169,7 +169,7 @@ def reaches_memory(chains: Sequence[Chain], clusters: Mapping[str, Any]) -> Find
     )
 
 
-def _cluster(chain: Chain) -> str:
+def _cluster(chain: FilterChain) -> str:
     service = chain.ours.get("grpc_service")
     envoys = service.get("envoy_grpc") if isinstance(service, Mapping) else None
     return str(envoys.get("cluster_name", "")) if isinstance(envoys, Mapping) else ""
@@ -227,7 +227,7 @@ def _rebuilds(one: HttpFilter) -> bool:
     )
 
 
-def _draw(chain: Chain) -> str:
+def _draw(chain: FilterChain) -> str:
     return " → ".join(
         f"[{one.name}]" if place == chain.memory else one.name for place, one in enumerate(chain.filters)
     )
@@ -267,7 +267,7 @@ class HttpFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class FilterChain:
     """A listener's filter chain with memory. *memory*: its index in *filters*."""
 
     listener: str
@@ -286,11 +286,11 @@ class Chain:
         return next((one for one in self.filters if one.watches and "memory" in _words(one)), None)
 
 
-def read_chains(dump: Mapping[str, Any], named: str = "") -> list[Chain]:
+def read_chains(dump: Mapping[str, Any], named: str = "") -> list[FilterChain]:
     """All chains of a /config_dump with memory: the ext_proc filter *named*.
 
     Without a name, the filter with "memory" in its name, stat_prefix or cluster. Unknown parts are skipped."""
-    chains = list[Chain]()
+    chains = list[FilterChain]()
     routes = _routes(dump)
     for listener in _objects(dump, lambda found: "filter_chains" in found and "address" in found):
         for manager in _objects(listener, lambda found: str(found.get("@type", "")).endswith(_MANAGER)):
@@ -302,7 +302,7 @@ def read_chains(dump: Mapping[str, Any], named: str = "") -> list[Chain]:
             table = inline if isinstance(inline, Mapping) else routes.get(_route_name(manager), {})
             limit = listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER)
             chains.append(
-                Chain(
+                FilterChain(
                     str(listener.get("name", "")),
                     limit if isinstance(limit, int) else _DEFAULT_BUFFER,
                     filters,

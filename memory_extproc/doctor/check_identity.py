@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from memory_extproc.doctor.gateway import Answer, Finding, Visit, fail, ok, unknown, warn
+from memory_extproc.doctor.gateway import Finding, GatewayResponse, GatewayVisit, fail, ok, unknown, warn
 
 _REFUSED = frozenset({401, 403})
 _HELLO = "Please say hello."
 
 
-async def reaches_a_model(visit: Visit) -> Finding:
+async def reaches_a_model(visit: GatewayVisit) -> Finding:
     check = "reaches-a-model"
     answer = visit.cold = await visit.ask(visit.options.ann, _HELLO, {"x-memory-retrieve": "skip"})
     if answer.good:
@@ -25,7 +25,7 @@ async def reaches_a_model(visit: Visit) -> Finding:
     return fail(check, str(answer), mend)
 
 
-async def memory_is_there(visit: Visit) -> Finding:
+async def memory_is_there(visit: GatewayVisit) -> Finding:
     check = "memory-in-the-path"
     answer = visit.cold
     if not answer.memory:
@@ -45,7 +45,7 @@ async def memory_is_there(visit: Visit) -> Finding:
     return ok(check, "answers carry x-memory-status")
 
 
-async def knows_who_asks(visit: Visit) -> Finding:
+async def knows_who_asks(visit: GatewayVisit) -> Finding:
     """Whether a caller known to the gateway is known to memory too."""
     check = "knows-who-asks"
     answer = await visit.ask(visit.options.ann, _HELLO)
@@ -67,7 +67,7 @@ async def knows_who_asks(visit: Visit) -> Finding:
     )
 
 
-async def cannot_be_forged(visit: Visit) -> Finding:
+async def cannot_be_forged(visit: GatewayVisit) -> Finding:
     """A user header from an unauthenticated client."""
     check = "forged-identity"
     options = visit.options
@@ -83,7 +83,7 @@ async def cannot_be_forged(visit: Visit) -> Finding:
     return ok(check, f"a client's {options.user_header} alone names nobody ({_short(answer)})")
 
 
-async def body_cannot_name(visit: Visit) -> Finding:
+async def body_cannot_name(visit: GatewayVisit) -> Finding:
     check = "forged-identity-in-body"
     body = visit.gateway.user_chat(_HELLO, memory_context={"user_id": f"{visit.name}-forged"})
     answer = await visit.send(visit.nobody, body)
@@ -98,7 +98,7 @@ async def body_cannot_name(visit: Visit) -> Finding:
     return ok(check, f"a body names nobody ({_short(answer)})")
 
 
-async def credentials_outweigh_headers(visit: Visit) -> Finding:
+async def credentials_outweigh_headers(visit: GatewayVisit) -> Finding:
     """Forged identity headers with a real credential: the credential must win."""
     check = "forged-beside-credentials"
     options = visit.options
@@ -119,7 +119,7 @@ async def credentials_outweigh_headers(visit: Visit) -> Finding:
     return ok(check, "forged headers beside credentials change nothing")
 
 
-async def roles_cannot_be_forged(visit: Visit) -> Finding:
+async def roles_cannot_be_forged(visit: GatewayVisit) -> Finding:
     """A client sends the header that grants roles in the memory API."""
     check = "forged-role"
     options = visit.options
@@ -140,11 +140,11 @@ async def roles_cannot_be_forged(visit: Visit) -> Finding:
     return ok(check, f"a client's {options.roles_header} gives it no role (HTTP {forged.status})")
 
 
-def _is_known_caller(answer: Answer) -> bool:
+def _is_known_caller(answer: GatewayResponse) -> bool:
     return answer.good and bool(answer.memory) and answer.outcome != "no_caller"
 
 
-def _short(answer: Answer) -> str:
+def _short(answer: GatewayResponse) -> str:
     return f"HTTP {answer.status}" if not answer.good else answer.outcome or "no memory"
 
 

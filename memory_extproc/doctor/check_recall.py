@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from memory_extproc.doctor.gateway import Answer, Finding, Visit, fail, ok, unknown, warn
+from memory_extproc.doctor.gateway import Finding, GatewayResponse, GatewayVisit, fail, ok, unknown, warn
 
 _CACHE_HEADERS = ("x-vsr-cache-hit", "x-cache", "x-cache-status", "x-semantic-cache", "age")
 _ROUTER_CACHE = ("x-vsr-cache-hit", "x-vsr-response-path")
@@ -19,7 +19,7 @@ _MORE = 3  # tokens that a block adds at the very least
 _CONTROLS = {"x-memory-signal-fact": "true", "x-memory-project": "", "x-disable-router-memory": "true"}
 
 
-async def remembers(visit: Visit) -> Finding:
+async def remembers(visit: GatewayVisit) -> Finding:
     """Tell a fact as ann, and ask for it in another conversation."""
     check = "remembers"
     ann = visit.options.ann
@@ -51,7 +51,7 @@ async def remembers(visit: Visit) -> Finding:
     return fail(check, seen, mend)
 
 
-async def two_people(visit: Visit) -> Finding:
+async def two_people(visit: GatewayVisit) -> Finding:
     """Bob asks for ann's fact: in the same words, which a cache may answer, then in others."""
     check = "two-people"
     if not visit.knows:
@@ -89,7 +89,7 @@ async def two_people(visit: Visit) -> Finding:
     return ok(check, f"a second person is told nothing of the first ({same.outcome})")
 
 
-async def reaches_the_model(visit: Visit) -> Finding:
+async def reaches_the_model(visit: GatewayVisit) -> Finding:
     """Memory reports an injection; check with the model that it arrived."""
     check = "block-reaches-the-model"
     if not visit.knows:
@@ -119,7 +119,7 @@ async def reaches_the_model(visit: Visit) -> Finding:
     return ok(check, f"the model read {more} tokens more with memory") if more >= _MORE else lost
 
 
-async def opting_out(visit: Visit) -> Finding:
+async def opting_out(visit: GatewayVisit) -> Finding:
     check = "opting-out"
     answer = await visit.ask(visit.options.ann, visit.question, {"x-disable-router-memory": "true"})
     if answer.outcome == "opted_out":
@@ -133,7 +133,7 @@ async def opting_out(visit: Visit) -> Finding:
     )
 
 
-async def controls_stay(visit: Visit) -> Finding:
+async def controls_stay(visit: GatewayVisit) -> Finding:
     """Memory controls must not reach the model's provider."""
     check = "control-headers"
     body = visit.gateway.user_chat("Please say hello.", memory_config={"auto_store": False}, memory_context={})
@@ -168,12 +168,12 @@ def _ours(name: str) -> bool:
     return name.startswith("x-memory-") or name == "x-disable-router-memory"
 
 
-def _is_cached(anns: Answer, same: Answer, other: Answer) -> bool:
+def _is_cached(anns: GatewayResponse, same: GatewayResponse, other: GatewayResponse) -> bool:
     """A cache in front of memory gives bob ann's status, or none, for ann's words, and his own for others."""
     return (same.memory == anns.memory or not same.memory) and other.memory not in {"", same.memory}
 
 
-def _same_answer(visit: Visit, one: Answer, other: Answer) -> bool:
+def _same_answer(visit: GatewayVisit, one: GatewayResponse, other: GatewayResponse) -> bool:
     """Whether a cache gave both. Most models give each response its own id."""
     id_ = one.json.get("id")
     return bool(id_) and id_ == other.json.get("id") != visit.cold.json.get("id")

@@ -35,7 +35,7 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GatewayResponse:
     """A response. *status* 0: none; *fault* says why.
 
     *at*: arrival of each piece of the body, in seconds after the request."""
@@ -112,7 +112,7 @@ class Gateway:
         self._session, self._url, self._path = session, url.rstrip("/"), path
         self._timeout = aiohttp.ClientTimeout(total=patience)
         self.model = model
-        self.answers: list[Answer] = []  # to chats alone
+        self.answers: list[GatewayResponse] = []  # to chats alone
 
     def chat(self, *messages: Mapping[str, Any], **more: Any) -> bytes:
         body = {"model": self.model, "messages": list(messages), "max_tokens": 64, **more}
@@ -121,7 +121,7 @@ class Gateway:
     def user_chat(self, words: str, **more: Any) -> bytes:
         return self.chat({"role": "user", "content": words}, **more)
 
-    async def ask(self, person: Person, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
+    async def ask(self, person: Person, body: bytes, headers: Mapping[str, str] | None = None) -> GatewayResponse:
         """Send a chat request; never raises for a fault of the gateway."""
         sent = {"content-type": "application/json", "accept-encoding": "identity"}
         answer = await self.call("POST", self._path, {**sent, **person.headers, **(headers or {})}, body)
@@ -134,7 +134,9 @@ class Gateway:
         first = listed[0] if isinstance(listed, list) and listed else None
         return str(first.get("id", "")) if isinstance(first, dict) else ""
 
-    async def call(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
+    async def call(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> GatewayResponse:
         data = None if body is None else io.BytesIO(body)  # bytes of some size would hold up the loop
         began, at, pieces = time.monotonic(), [0.0], list[bytes]()
         try:
@@ -145,11 +147,11 @@ class Gateway:
                     pieces.append(piece)
                     at.append(time.monotonic() - began)
                 names = {name.lower(): value for name, value in got.headers.items()}
-                return Answer(got.status, names, b"".join(pieces), at[1:])
+                return GatewayResponse(got.status, names, b"".join(pieces), at[1:])
         except TimeoutError:
-            return Answer(0, fault=f"no whole answer within {self._timeout.total:g} s")
+            return GatewayResponse(0, fault=f"no whole answer within {self._timeout.total:g} s")
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
-            return Answer(0, fault=f"the connection failed: {type(error).__name__}")
+            return GatewayResponse(0, fault=f"the connection failed: {type(error).__name__}")
 
 
 # A visit: an examination of a gateway, with its persons, permissions and planted words.
@@ -174,7 +176,7 @@ class VisitOptions:
     learned_within: float = 15.0  # seconds until a told fact must be found
 
 
-class Visit:
+class GatewayVisit:
     """*rng* generates the words, so that visits never look for the same."""
 
     def __init__(self, gateway: Gateway, options: VisitOptions, rng: random.Random) -> None:
@@ -184,7 +186,7 @@ class Visit:
         self._sessions = self._asked = 0
         self.canary = self.word()  # ann's secret fact
         self.kept: list[tuple[Person, str]] = []  # sessions from which something may be remembered, and whose
-        self.cold = Answer(0)  # a response without recall
+        self.cold = GatewayResponse(0)  # a response without recall
         self.knows = False  # ann's fact was recalled: required by the recall checks
 
     @property
@@ -205,7 +207,7 @@ class Visit:
         """An unauthenticated client with forged headers; names are written with _ for -."""
         return self.nobody.with_headers({name.replace("_", "-"): value for name, value in headers.items()})
 
-    async def tell(self, person: Person, words: str, *, stream: bool = False) -> Answer:
+    async def tell(self, person: Person, words: str, *, stream: bool = False) -> GatewayResponse:
         """Send *words* in a new conversation, which is forgotten at the end."""
         session = self._session()
         self.kept.append((person, session))
@@ -213,15 +215,15 @@ class Visit:
         headers = {self.options.session_header: session}
         return await self.gateway.ask(person, self.gateway.user_chat(words, **more), headers)
 
-    async def ask(self, person: Person, words: str, headers: Mapping[str, str] | None = None) -> Answer:
+    async def ask(self, person: Person, words: str, headers: Mapping[str, str] | None = None) -> GatewayResponse:
         """Ask in a new conversation that is not stored."""
         return await self.send(person, self.gateway.user_chat(words), headers)
 
-    async def send(self, person: Person, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
+    async def send(self, person: Person, body: bytes, headers: Mapping[str, str] | None = None) -> GatewayResponse:
         sent = {self.options.session_header: self._session(), "x-memory-store": "skip", **(headers or {})}
         return await self.gateway.ask(person, body, sent)
 
-    async def asked_until_used(self, person: Person, words: str) -> Answer:
+    async def asked_until_used(self, person: Person, words: str) -> GatewayResponse:
         """Ask until memory is used or *learned_within* is over: learning follows the response."""
         until = time.monotonic() + self.options.learned_within
         while True:
@@ -242,7 +244,7 @@ class Visit:
 # Findings: a verdict, the observation, and the remedy.
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """The verdict. Also in the machine-readable output, so values are never renamed."""
 
     OK = "ok"
@@ -256,25 +258,25 @@ class Finding:
     """*seen* and *mend* are sentences for an operator; *mend* is empty if nothing needs to be done."""
 
     check: str
-    verdict: Verdict
+    verdict: CheckVerdict
     seen: str
     mend: str = ""
 
 
 def ok(check: str, seen: str) -> Finding:
-    return Finding(check, Verdict.OK, seen)
+    return Finding(check, CheckVerdict.OK, seen)
 
 
 def warn(check: str, seen: str, mend: str) -> Finding:
-    return Finding(check, Verdict.WARN, seen, mend)
+    return Finding(check, CheckVerdict.WARN, seen, mend)
 
 
 def fail(check: str, seen: str, mend: str) -> Finding:
-    return Finding(check, Verdict.FAIL, seen, mend)
+    return Finding(check, CheckVerdict.FAIL, seen, mend)
 
 
 def unknown(check: str, seen: str, mend: str = "") -> Finding:
-    return Finding(check, Verdict.UNKNOWN, seen, mend)
+    return Finding(check, CheckVerdict.UNKNOWN, seen, mend)
 
 
 # An echo model that returns its input, as the upstream behind the gateway.

@@ -8,10 +8,10 @@ from typing import Any
 import aiohttp
 
 from memory_extproc.doctor import check_bodies, check_envoy, check_identity, check_recall
-from memory_extproc.doctor.check_envoy import Chain, read_chains, read_counters
-from memory_extproc.doctor.gateway import Finding, Verdict, Visit, ok, unknown, warn
+from memory_extproc.doctor.check_envoy import FilterChain, read_chains, read_counters
+from memory_extproc.doctor.gateway import CheckVerdict, Finding, GatewayVisit, ok, unknown, warn
 
-Check = Callable[[Visit], Awaitable[Finding]]
+Check = Callable[[GatewayVisit], Awaitable[Finding]]
 Report = Callable[[Finding], None]
 
 # If these fail, the remaining checks would repeat the same fault.
@@ -35,7 +35,7 @@ _CALLERS: tuple[Check, ...] = (
 _FORGOTTEN = 200
 
 
-async def examine(visit: Visit, admin: Admin | None, report: Report) -> list[Finding]:
+async def examine(visit: GatewayVisit, admin: Admin | None, report: Report) -> list[Finding]:
     """Run all checks and return the findings in the order of *report*. Planted facts are always forgotten at the
     end."""
     findings = list[Finding]()
@@ -56,11 +56,11 @@ async def examine(visit: Visit, admin: Admin | None, report: Report) -> list[Fin
     return findings
 
 
-async def _ask(visit: Visit, found: Report) -> None:
+async def _ask(visit: GatewayVisit, found: Report) -> None:
     for check in _FIRST:
         finding = await check(visit)
         found(finding)
-        if finding.verdict is Verdict.FAIL:
+        if finding.verdict is CheckVerdict.FAIL:
             return
     who = await check_identity.knows_who_asks(visit)
     found(who)
@@ -69,12 +69,12 @@ async def _ask(visit: Visit, found: Report) -> None:
     found(await check_recall.controls_stay(visit))
     if visit.options.roles_header:
         found(await check_identity.roles_cannot_be_forged(visit))
-    if who.verdict is Verdict.OK:
+    if who.verdict is CheckVerdict.OK:
         for check in _CALLERS:
             found(await check(visit))
 
 
-def stayed_in_the_path(visit: Visit) -> Finding:
+def stayed_in_the_path(visit: GatewayVisit) -> Finding:
     """All responses of the visit: a response without the header bypassed memory silently."""
     check = "stays-in-the-path"
     good = [answer for answer in visit.gateway.answers if answer.good]
@@ -100,7 +100,7 @@ def stayed_in_the_path(visit: Visit) -> Finding:
     return ok(check, f"memory was in each of {len(good)} answers")
 
 
-async def leave_nothing(visit: Visit) -> Finding:
+async def leave_nothing(visit: GatewayVisit) -> Finding:
     """Forget the conversations with planted facts, through the memory API."""
     check = "leaves-nothing-behind"
     left = list[str]()
@@ -126,7 +126,7 @@ class Admin:
     async def counters(self) -> dict[str, int]:
         return read_counters(await self._read("/stats?format=json&usedonly"))
 
-    async def chains(self) -> list[Chain]:
+    async def chains(self) -> list[FilterChain]:
         return read_chains(await self._read("/config_dump"), self._named)
 
     async def clusters(self) -> Mapping[str, Any]:

@@ -43,9 +43,9 @@ from memory_extproc.envoyconfig.options import (
     Bodies,
     EnvoyOptions,
     IdentityMode,
-    RestApi,
+    RestRoute,
+    TokenRequirements,
     Upstream,
-    Verified,
 )
 from memory_extproc.extproc.codec import HANDED
 from memory_extproc.request.admission import ARRIVED, CLUSTER, METADATA, ROUTE
@@ -126,7 +126,7 @@ def sidecar_cluster(options: EnvoyOptions) -> cluster_v3.Cluster:
     )
 
 
-def api_cluster(options: EnvoyOptions, rest: RestApi) -> cluster_v3.Cluster:
+def api_cluster(options: EnvoyOptions, rest: RestRoute) -> cluster_v3.Cluster:
     """The memory API's HTTP port of the same sidecar, as an ordinary upstream."""
     http1 = upstream_v3.HttpProtocolOptionsExplicitHttpConfig(http_protocol_options=core.Http1ProtocolOptions())
     return _cluster(
@@ -400,7 +400,7 @@ def identity_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
     return filters
 
 
-def _jwt(verified: Verified, options: EnvoyOptions) -> jwt_v3.JwtAuthentication:
+def _jwt(verified: TokenRequirements, options: EnvoyOptions) -> jwt_v3.JwtAuthentication:
     claims = ((options.user_header, verified.user_claim), (options.tenant_header, verified.tenant_claim))
     provider = jwt_v3.JwtProvider(
         issuer=verified.issuer,
@@ -423,7 +423,7 @@ def _jwt(verified: Verified, options: EnvoyOptions) -> jwt_v3.JwtAuthentication:
     return jwt_v3.JwtAuthentication(providers={"caller": provider}, rules=[everything])
 
 
-def _keys(verified: Verified) -> dict[str, Any]:
+def _keys(verified: TokenRequirements) -> dict[str, Any]:
     if not verified.jwks_url:
         return {"local_jwks": core.DataSource(filename=verified.jwks_file)}
     uri = core.HttpUri(uri=verified.jwks_url, cluster=JWKS, timeout=timedelta(seconds=5))

@@ -41,7 +41,7 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
+class TokenRequirements:
     """Envoy's requirements on tokens. Either *jwks_url* or *jwks_file* is set."""
 
     issuer: str
@@ -63,7 +63,7 @@ class ClientTls:
 
 
 @dataclass(frozen=True, slots=True)
-class RestApi:
+class RestRoute:
     """The memory API, for clients that speak HTTP and JSON."""
 
     address: str  # host:port or unix:/path, as listen.console
@@ -89,11 +89,11 @@ class EnvoyOptions:
     request_body: int  # bytes the sidecar looks at
     streams: int
     metadata_namespaces: tuple[str, ...] = ()  # dynamic metadata the sidecar reads
-    verified: Verified | None = None  # with IdentityMode.JWT
+    verified: TokenRequirements | None = None  # with IdentityMode.JWT
     client_tls: ClientTls | None = None
     bodies: Bodies = Bodies.BUFFERED
     two_filters: bool = False  # a modifying filter, and an observing filter in front of all others
-    rest: RestApi | None = None  # None: the memory API has no HTTP routes
+    rest: RestRoute | None = None  # None: the memory API has no HTTP routes
     router: tuple[str, int] | None = None  # the semantic router's ext_proc, in front of memory
 
     @property

@@ -111,7 +111,7 @@ def _cluster(host: str, port: int) -> Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class RouterDecision:
     """A decision of the router's file, with its path and the recipe that it belongs to."""
 
     at: str
@@ -135,7 +135,7 @@ def router_file(tree: Any) -> Mapping[str, Any]:
     return inner if isinstance(inner, Mapping) and not tree.keys() & {"routing", "recipes", "version"} else tree
 
 
-def decisions_of(tree: Mapping[str, Any]) -> list[Decision]:
+def decisions_of(tree: Mapping[str, Any]) -> list[RouterDecision]:
     """The decisions of the router's file: of its own routing (older versions: at the top) and of each recipe."""
     routing = as_mapping(tree.get("routing"), "routing")
     where = "routing.decisions" if "decisions" in routing else "decisions"
@@ -152,7 +152,7 @@ def decisions_of(tree: Mapping[str, Any]) -> list[Decision]:
     ]
     count = Counter(_name(body, at) for at, _, body in named)
     return [
-        Decision(at, recipe, name, (f"{recipe}/{name}" if recipe and count[name] > 1 else name).strip(), body)
+        RouterDecision(at, recipe, name, (f"{recipe}/{name}" if recipe and count[name] > 1 else name).strip(), body)
         for at, recipe, body in named
         for name in (_name(body, at),)
     ]

@@ -17,7 +17,7 @@ from math import inf
 
 from memory_extproc.erasure.tombstones import (
     KeyedHasher,
-    Kind,
+    TombstoneKind,
     is_message,
     items_of_message,
     moment_of,
@@ -47,13 +47,13 @@ class Cascade:
         found: set[bytes] = set()
         for memory in self.memories.values():
             owner = memory.owner
-            found.add(blind.item(Kind.MEMORY, owner, memory.id))
+            found.add(blind.item(TombstoneKind.MEMORY, owner, memory.id))
             found |= items_of_message(blind, memory)
             turn = memory.provenance.turn
             if turn in self.turns:
-                found.add(blind.item(Kind.TURN, owner, turn))
+                found.add(blind.item(TombstoneKind.TURN, owner, turn))
             elif turn in self.quoted:
-                found.add(blind.item(Kind.MESSAGES, owner, turn))
+                found.add(blind.item(TombstoneKind.MESSAGES, owner, turn))
         return found
 
 

@@ -28,7 +28,7 @@ import msgspec
 
 from memory_extproc.concurrency import Backoff, contain_faults, wait_for_event
 from memory_extproc.erasure.receipts import (
-    Signer,
+    ReceiptSigner,
     Verification,
     look_again,
     parse_proof,
@@ -88,7 +88,7 @@ class Forgetter:
         now: Now,
         rng: Chance,
         holder: str = "",
-        signer: Signer | None = None,
+        signer: ReceiptSigner | None = None,
         seeks: MemoryFinder | None = None,
     ) -> None:
         """*holder*: of the leases on jobs. A restarted process keeps it; two replicas never share it."""

@@ -32,7 +32,7 @@ from memory_extproc.ports import Journal, MemoryStore
 VERSION = 1
 
 
-class Signer:
+class ReceiptSigner:
     """Signs receipts. *key_id* is the beginning of the public key's SHA-256: 16 hex digits."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
@@ -45,7 +45,7 @@ class Signer:
         return replace(receipt, signed=body, signature=self._key.sign(body), key_id=self.key_id)
 
 
-def read_signer(path: Path) -> Signer:
+def read_signer(path: Path) -> ReceiptSigner:
     """Read a signer from a PEM file with an unencrypted Ed25519 private key (PKCS 8); else PermanentError."""
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
@@ -53,7 +53,7 @@ def read_signer(path: Path) -> Signer:
         raise PermanentError(f"{path} holds no private key in PEM ({type(error).__name__})") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise PermanentError(f"{path} holds a key of another kind than Ed25519")
-    return Signer(key)
+    return ReceiptSigner(key)
 
 
 def read_public(path: Path) -> Ed25519PublicKey:
@@ -127,7 +127,7 @@ def _time(moment: datetime | None) -> str | None:
 _PAGE = 500
 
 
-class Verdict(StrEnum):
+class ReceiptFinding(StrEnum):
     CLEAN = "clean"
     FOUND = "found"  # something that was forgotten is there
     NOT_LOOKED_AT = "not_looked_at"
@@ -138,7 +138,7 @@ class Look:
     """The result for a store. *found*: entries covered by the owner's forgets."""
 
     store: str
-    verdict: Verdict
+    verdict: ReceiptFinding
     found: int = 0
     why: str = ""
 
@@ -241,9 +241,9 @@ async def look_again(
 
 async def _look(name: str, count: Callable[[], Awaitable[int]] | None) -> Look:
     if count is None:
-        return Look(name, Verdict.NOT_LOOKED_AT, why="it cannot be reached, or a running sidecar holds it")
+        return Look(name, ReceiptFinding.NOT_LOOKED_AT, why="it cannot be reached, or a running sidecar holds it")
     try:
         found = await count()
     except MemoryExtprocError as error:
-        return Look(name, Verdict.NOT_LOOKED_AT, why=str(error))
-    return Look(name, Verdict.FOUND if found else Verdict.CLEAN, found)
+        return Look(name, ReceiptFinding.NOT_LOOKED_AT, why=str(error))
+    return Look(name, ReceiptFinding.FOUND if found else ReceiptFinding.CLEAN, found)

@@ -17,8 +17,8 @@ from memory_extproc.erasure.tombstones import (
     NOTHING_FOUND,
     WAITING_TURNS,
     Job,
-    Kind,
     TombstoneIndex,
+    TombstoneKind,
     items_of_turn,
 )
 from memory_extproc.errors import PermanentError
@@ -138,7 +138,7 @@ class Eraser:
         """The items of *scope* known without a store: requested ids, and memories held only in this process."""
         blind = await self._forgotten.blind()
         asked = {*scope.ids, *scope.listed} - {""} if scope.by_id_alone else set()
-        items = {blind.item(Kind.MEMORY, owner, one) for one in asked}
+        items = {blind.item(TombstoneKind.MEMORY, owner, one) for one in asked}
         unstored = self._holders.partitions.list_unstored(owner)
         return items | cascade(unstored, scope, until, self._now().timestamp()).items(blind)
 
@@ -222,7 +222,7 @@ class Eraser:
         items = await _run_off_loop(len(taken.memories), taken.items, blind)
         await self._add_items(job, items | await self.collect_items(owner, scope, job.until))
         if taken.misdated:
-            named = {blind.item(Kind.MEMORY, owner, one) for one in taken.misdated}
+            named = {blind.item(TombstoneKind.MEMORY, owner, one) for one in taken.misdated}
             await self._add_items(job, named, max(taken.misdated.values()))
         marks = await self._forgotten.of(owner)
         now = self._now().timestamp()

@@ -272,7 +272,7 @@ RETRIED = timedelta(minutes=2)  # an opening sent once more within it is a retry
 _BYTES = 16
 
 
-class Kind(StrEnum):
+class TombstoneKind(StrEnum):
     """The kind of an item."""
 
     MEMORY = "memory"
@@ -310,7 +310,7 @@ class KeyedHasher:
         """The owner's hash: 64 hex digits."""
         return hashlib.blake2b(owner.key.encode(), key=self.key[:64], digest_size=32, person=b"subject").hexdigest()
 
-    def item(self, kind: Kind, owner: Owner, name: str) -> bytes:
+    def item(self, kind: TombstoneKind, owner: Owner, name: str) -> bytes:
         return self.hash("item", kind.value, owner.key, name)
 
     def make_cut(self, owner: Owner, scope: ForgetScope, at: datetime) -> ScopeTombstone | None:
@@ -366,12 +366,26 @@ class Tombstones:
             return False
         owner, moment = memory.owner, moment_of(memory)
         # Earlier values that it lists are facts, whose ids never return: the time of its own value does not matter.
-        if any(self._when(Kind.MEMORY, owner, earlier) != NEVER for earlier in memory.provenance.past or ()):
+        if any(
+            self._when(TombstoneKind.MEMORY, owner, earlier) != NEVER for earlier in memory.provenance.past or ()
+        ):
             return True
-        named = [(Kind.MEMORY, memory.id), *((Kind.MEMORY, source) for source in memory.provenance.sources)]
+        named = [
+            (TombstoneKind.MEMORY, memory.id),
+            *((TombstoneKind.MEMORY, source) for source in memory.provenance.sources),
+        ]
         if turn := memory.provenance.turn:
-            named += [(kind, turn) for kind in ((Kind.TURN, Kind.MESSAGES) if is_message(memory) else (Kind.TURN,))]
-        named += [(kind, turn) for turn in memory.provenance.drawn_from for kind in (Kind.TURN, Kind.MESSAGES)]
+            named += [
+                (kind, turn)
+                for kind in (
+                    (TombstoneKind.TURN, TombstoneKind.MESSAGES) if is_message(memory) else (TombstoneKind.TURN,)
+                )
+            ]
+        named += [
+            (kind, turn)
+            for turn in memory.provenance.drawn_from
+            for kind in (TombstoneKind.TURN, TombstoneKind.MESSAGES)
+        ]
         return any(moment <= self._when(kind, owner, name) for kind, name in named)
 
     def cut_at(self, memory: Memory) -> float:
@@ -390,7 +404,7 @@ class Tombstones:
         """Whether *turn* was forgotten before it was learned, or repeats a forgotten turn."""
         if self.forgotten_at(turn) != NEVER:
             return True
-        when = self._when(Kind.HEARD, turn.owner, turn.heard) if self.items and turn.heard else NEVER
+        when = self._when(TombstoneKind.HEARD, turn.owner, turn.heard) if self.items and turn.heard else NEVER
         if turn.resumes:
             return when != NEVER
         return turn.at.timestamp() - when < RETRIED.total_seconds()
@@ -406,8 +420,8 @@ class Tombstones:
             if self.blind.cuts_off(cut, owner, turn.project, turn.session, (MemoryType.EPISODIC,), moment)
         ]
         if self.items and not found:
-            found = [self._when(kind, owner, turn.id) for kind in (Kind.TURN, Kind.MESSAGES)]
-            found += [self._when(Kind.MEMORY, owner, one) for one in message_ids(turn, any_answer=False)]
+            found = [self._when(kind, owner, turn.id) for kind in (TombstoneKind.TURN, TombstoneKind.MESSAGES)]
+            found += [self._when(TombstoneKind.MEMORY, owner, one) for one in message_ids(turn, any_answer=False)]
         return max((when for when in found if moment <= when), default=NEVER)
 
     def untraced_turn(self, turn: Turn) -> dict[bytes, float]:
@@ -415,8 +429,8 @@ class Tombstones:
 
         They are missing here because the turn was unreachable at the time of the forget."""
         when = self.forgotten_at(turn)
-        known = self.blind.item(Kind.HEARD, turn.owner, turn.heard) if turn.heard else None
-        if when == NEVER or known in self.items or self._when(Kind.TURN, turn.owner, turn.id) != NEVER:
+        known = self.blind.item(TombstoneKind.HEARD, turn.owner, turn.heard) if turn.heard else None
+        if when == NEVER or known in self.items or self._when(TombstoneKind.TURN, turn.owner, turn.id) != NEVER:
             return {}
         return dict.fromkeys(items_of_turn(self.blind, turn), when)
 
@@ -427,23 +441,23 @@ class Tombstones:
         it."""
         owner, turn = memory.owner, memory.provenance.turn
         if (cut := self.cut_at(memory)) != NEVER:
-            item = self.blind.item(Kind.MEMORY, owner, memory.id)
+            item = self.blind.item(TombstoneKind.MEMORY, owner, memory.id)
             return {} if item in self.items else {item: cut}
-        when = self._when(Kind.MEMORY, owner, memory.id)
+        when = self._when(TombstoneKind.MEMORY, owner, memory.id)
         if not turn or memory.provenance.drawn_from or moment_of(memory) > when:
             return {}
-        if any(self._when(kind, owner, turn) != NEVER for kind in (Kind.TURN, Kind.MESSAGES)):
+        if any(self._when(kind, owner, turn) != NEVER for kind in (TombstoneKind.TURN, TombstoneKind.MESSAGES)):
             return {}
-        kind = Kind.TURN if was_message(memory) else Kind.MESSAGES
+        kind = TombstoneKind.TURN if was_message(memory) else TombstoneKind.MESSAGES
         return dict.fromkeys({self.blind.item(kind, owner, turn), *items_of_message(self.blind, memory)}, when)
 
     def covers_words(self, owner: Owner, message: Message) -> bool:
         """Whether *message* of a history is a forgotten message of the caller."""
         if not self.items or message.role is not Role.USER:
             return False
-        return self.blind.item(Kind.SAID, owner, words_hash(message.text)) in self.items
+        return self.blind.item(TombstoneKind.SAID, owner, words_hash(message.text)) in self.items
 
-    def _when(self, kind: Kind, owner: Owner, name: str) -> float:
+    def _when(self, kind: TombstoneKind, owner: Owner, name: str) -> float:
         return self.items.get(self.blind.item(kind, owner, name), NEVER)
 
 
@@ -471,17 +485,20 @@ def items_of_message(blind: KeyedHasher, memory: Memory) -> set[bytes]:
     if not was_message(memory) or memory.role is not Role.USER:
         return set()
     words = memory.provenance.whole or words_hash(memory.content)
-    found = {blind.item(Kind.SAID, memory.owner, words)}
+    found = {blind.item(TombstoneKind.SAID, memory.owner, words)}
     if memory.provenance.heard:
-        found.add(blind.item(Kind.HEARD, memory.owner, memory.provenance.heard))
+        found.add(blind.item(TombstoneKind.HEARD, memory.owner, memory.provenance.heard))
     return found
 
 
 def items_of_turn(blind: KeyedHasher, turn: Turn) -> set[bytes]:
     """Items that recognise a journal turn when it is retried."""
-    found = {blind.item(Kind.TURN, turn.owner, turn.id), blind.item(Kind.SAID, turn.owner, words_hash(turn.asked))}
+    found = {
+        blind.item(TombstoneKind.TURN, turn.owner, turn.id),
+        blind.item(TombstoneKind.SAID, turn.owner, words_hash(turn.asked)),
+    }
     if turn.heard:
-        found.add(blind.item(Kind.HEARD, turn.owner, turn.heard))
+        found.add(blind.item(TombstoneKind.HEARD, turn.owner, turn.heard))
     return found
 
 

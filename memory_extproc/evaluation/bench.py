@@ -41,7 +41,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination
-from memory_extproc.topics.tracker import Topics
+from memory_extproc.topics.tracker import TopicTracker
 
 
 @asynccontextmanager
@@ -85,7 +85,7 @@ async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = F
         budget = Budget(BudgetLimits(), now=utc_now)
         summaries, _ = make_summing(settings, budget, embedder, metrics, stack, now=utc_now)
 
-        def following(keeps: MemoryWriter, coordination: Coordination, now: Now) -> Topics:
+        def following(keeps: MemoryWriter, coordination: Coordination, now: Now) -> TopicTracker:
             return make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
 
         yield Bench(

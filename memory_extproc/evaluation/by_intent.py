@@ -24,11 +24,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from memory_extproc.evaluation.datasets import Conversation, DatasetError, Question, check, conversations_of_lines
+from memory_extproc.evaluation.datasets import DatasetError, EvaluationCase, Question, check, conversations_of_lines
 from memory_extproc.evaluation.metrics import mean
 from memory_extproc.evaluation.runner import Bench, Bounds, Played, Says, wait_filled
 from memory_extproc.model import Caller, RecallRequest, RecallResult
-from memory_extproc.recall.intent import INTENTS, Kind
+from memory_extproc.recall.intent import INTENTS, QuestionKind
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.recall.weights import Weights
 from memory_extproc.safety.prompt_injection import neutralize
@@ -71,11 +71,11 @@ class IntentQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True)
 class IntentSet:
     name: str
-    people: tuple[tuple[Conversation, tuple[IntentQuestion, ...]], ...]
+    people: tuple[tuple[EvaluationCase, tuple[IntentQuestion, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedQuestion:
     """A question and its block. *lines*: how many; *serving*: how many of them are to the point; *milliseconds*:
     CPU time of the recall with its embedding, None where it was not taken."""
 
@@ -157,9 +157,9 @@ async def ask_by_intent(
     says: Says = lambda _step, _done, _whole: None,
     *,
     timed: bool = True,
-) -> list[Judged]:
+) -> list[JudgedQuestion]:
     """Every question, put to the memories of its owner at its time; *timed*: twice, to take the CPU time."""
-    judged: list[Judged] = []
+    judged: list[JudgedQuestion] = []
     embedding: dict[str, float] = {}
     for done, (conversation, questions) in enumerate(intents.people):
         says("learning and asking", done, len(intents.people))
@@ -178,7 +178,7 @@ async def ask_by_intent(
 
 async def _ask(
     question: IntentQuestion, there: Played, recaller: Recaller, bounds: Bounds, embedding: float | None
-) -> Judged:
+) -> JudgedQuestion:
     there.clock.now = question.asked_at.astimezone(UTC)
     wish = RecallRequest(
         caller=Caller(there.owner), asked=question.query, limit=bounds.limit, threshold=bounds.threshold
@@ -193,7 +193,7 @@ async def _ask(
 class Shifted:
     """Figures of the questions of a kind that recall reads, by the shift of its gate in log-odds."""
 
-    kind: Kind
+    kind: QuestionKind
     questions: int
     answered: Mapping[float, float]
     precision: Mapping[float, float]
@@ -223,14 +223,16 @@ async def fit_kinds(
     says: Says = lambda _step, _done, _whole: None,
 ) -> list[Shifted]:
     """Ask every question under every shift of the gate, and choose a shift for each kind that recall reads."""
-    asked: defaultdict[Kind, defaultdict[float, list[Judged]]] = defaultdict(lambda: defaultdict(list))
+    asked: defaultdict[QuestionKind, defaultdict[float, list[JudgedQuestion]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for done, (conversation, questions) in enumerate(intents.people):
         says("gate by kind", done, len(intents.people))
         read = {q.id: INTENTS.read(q.query, (), q.asked_at.date()).intents[:1] for q in questions}
         async with bench.play(conversation, bench.partition, bench.topics) as there:
             await wait_filled(there, bench.embedder)
             for by in SHIFTS:
-                shifted = msgspec.structs.replace(weights, kinds=dict.fromkeys(Kind, by))
+                shifted = msgspec.structs.replace(weights, kinds=dict.fromkeys(QuestionKind, by))
                 recaller = bench.recaller(there.partitions, bench.embedder, there.clock, weights=shifted)
                 for question in questions:
                     for intent in read[question.id]:
@@ -239,7 +241,7 @@ async def fit_kinds(
     return [_compare_shifts(kind, by_shift) for kind, by_shift in sorted(asked.items())]
 
 
-def _compare_shifts(kind: Kind, judged: Mapping[float, Sequence[Judged]]) -> Shifted:
+def _compare_shifts(kind: QuestionKind, judged: Mapping[float, Sequence[JudgedQuestion]]) -> Shifted:
     answered, precision, abstention = {}, {}, {}
     for by, ones in judged.items():
         found = _figures_of_kind(ones, None)
@@ -263,7 +265,7 @@ async def _cpu_ms(work: Awaitable[object]) -> float:
 
 def judge_block(
     question: IntentQuestion, found: RecallResult, there: Played, milliseconds: float | None = None
-) -> Judged:
+) -> JudgedQuestion:
     """Judge the block in *found* as an answer to *question*."""
     lines = [_Line(line, found, there) for line in found.block.splitlines() if line.startswith("- ")]
     wanted = [[line.holds(piece) for line in lines] for piece in question.wanted]
@@ -277,7 +279,7 @@ def judge_block(
     wrong = [Piece(any=((word,),)) for word in question.forbidden]
     suspect = [line for has, line in zip(holding, lines, strict=True) if not has and line.current]
     forbidden = any(line.holds(word) for line in suspect for word in wrong)
-    return Judged(
+    return JudgedQuestion(
         question=question,
         block=found.block,
         answered=all(map(any, wanted)) and not forbidden if question.wanted else not found.block,
@@ -309,11 +311,11 @@ class _Line:
         return re.search(rf"(?<!\w)(?<!\d[.,]){sought}(?!\w|[.,]\d)", self._text) is not None
 
 
-def intent_figures(intents: IntentSet, judged: Sequence[Judged]) -> dict[str, Any]:
+def intent_figures(intents: IntentSet, judged: Sequence[JudgedQuestion]) -> dict[str, Any]:
     """By kind: *answered* (every wanted piece in the block, nothing forbidden), *precision* (of all lines injected
     for them, the share to the point), *abstention* (of counterexamples, the share with no block), *forbidden*,
     *tokens* (of a block) and *latency* (CPU at p50, as a multiple of a single fact's)."""
-    kinds: defaultdict[str, list[Judged]] = defaultdict(list)
+    kinds: defaultdict[str, list[JudgedQuestion]] = defaultdict(list)
     for one in judged:
         kinds[one.question.kind].append(one)
     plain = _p50(kinds.get(SINGLE_FACT, ()))
@@ -325,7 +327,7 @@ def intent_figures(intents: IntentSet, judged: Sequence[Judged]) -> dict[str, An
     }
 
 
-def _figures_of_kind(judged: Sequence[Judged], plain: float | None) -> dict[str, Any]:
+def _figures_of_kind(judged: Sequence[JudgedQuestion], plain: float | None) -> dict[str, Any]:
     asked = [one for one in judged if one.question.wanted]
     empty = [one for one in judged if not one.question.wanted]
     lines = sum(one.lines for one in asked)
@@ -344,6 +346,6 @@ def _figures_of_kind(judged: Sequence[Judged], plain: float | None) -> dict[str,
     }
 
 
-def _p50(judged: Sequence[Judged]) -> float | None:
+def _p50(judged: Sequence[JudgedQuestion]) -> float | None:
     times = [one.milliseconds for one in judged if one.milliseconds is not None]
     return statistics.median(times) if times else None

@@ -22,7 +22,7 @@ class DatasetError(PermanentError):
     """A malformed data set; the message names the place, never its words."""
 
 
-class Category(StrEnum):
+class QuestionCategory(StrEnum):
     """Kinds of question: LoCoMo's five, and further kinds of our own sets."""
 
     MULTI_HOP = "multi-hop"
@@ -38,7 +38,7 @@ ANSWERABLE = frozenset({"multi-hop", "temporal", "open-domain", "single-hop"})
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SaidMessage:
     """A message: *id* as the data set names it (LoCoMo: the dia_id), *text* as it is to be learned."""
 
     id: str
@@ -49,7 +49,7 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class NotedMemory:
     """A memory outside any conversation, stored unchanged. *replaces*: id of the memory that it supersedes."""
 
     id: str
@@ -73,17 +73,17 @@ class Question:
     @property
     def counts(self) -> bool:
         """Whether recall is measured by it: it has evidence, and is not of a kind that has no answer."""
-        return bool(self.relevant) and self.category != Category.ADVERSARIAL
+        return bool(self.relevant) and self.category != QuestionCategory.ADVERSARIAL
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class EvaluationCase:
     """An owner's memories and the questions about them. *said* is in the order of time."""
 
     name: str
-    said: tuple[Said, ...]
+    said: tuple[SaidMessage, ...]
     questions: tuple[Question, ...]
-    noted: tuple[Noted, ...] = ()
+    noted: tuple[NotedMemory, ...] = ()
     speakers: tuple[str, ...] = ()  # names that stand before the messages, if any do
     skipped: int = 0  # pieces of evidence that name nothing there is
     asked_at: datetime | None = None  # when its questions are put; None: a day after the last word
@@ -102,14 +102,14 @@ class Conversation:
 @dataclass(frozen=True, slots=True)
 class Dataset:
     name: str
-    conversations: tuple[Conversation, ...]
+    conversations: tuple[EvaluationCase, ...]
 
     @property
     def questions(self) -> int:
         return sum(len(one.questions) for one in self.conversations)
 
 
-def check(conversations: Sequence[Conversation], where: str) -> None:
+def check(conversations: Sequence[EvaluationCase], where: str) -> None:
     """DatasetError if there is nothing to measure, or a name is used twice."""
     if not conversations:
         raise DatasetError(f"{where}: holds no conversation")
@@ -239,12 +239,12 @@ class _Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(slots=True)
 class _Gathered:
-    said: list[Said] = field(default_factory=list)
-    noted: list[Noted] = field(default_factory=list)
+    said: list[SaidMessage] = field(default_factory=list)
+    noted: list[NotedMemory] = field(default_factory=list)
     questions: list[tuple[str, Question]] = field(default_factory=list)  # each with its place
 
 
-def conversations_of_lines(lines: Iterable[bytes], where: str) -> list[Conversation]:
+def conversations_of_lines(lines: Iterable[bytes], where: str) -> list[EvaluationCase]:
     """One for each owner, in the order of their first lines. DatasetError names the line."""
     owners: dict[str, _Gathered] = {}
     for number, line in enumerate(lines, 1):
@@ -265,13 +265,13 @@ def _take(line: bytes, place: str, number: int, owners: dict[str, _Gathered]) ->
     if bool(parsed.session) != bool(parsed.role):
         raise DatasetError(f"{place}: a message has both a session and a role, a note has neither")
     if not parsed.role:
-        gathered.noted.append(Noted(parsed.memory, parsed.text, at, parsed.replaces))
+        gathered.noted.append(NotedMemory(parsed.memory, parsed.text, at, parsed.replaces))
         return
     if parsed.role not in _ROLES:
         raise DatasetError(f"{place}: role: expected user or assistant")
     if parsed.replaces:
         raise DatasetError(f"{place}: replaces: a message replaces nothing, only a note does")
-    gathered.said.append(Said(parsed.memory, _ROLES[parsed.role], parsed.text, parsed.session, at))
+    gathered.said.append(SaidMessage(parsed.memory, _ROLES[parsed.role], parsed.text, parsed.session, at))
 
 
 def _decode_line(line: bytes, place: str) -> _Memory | _Query:
@@ -287,7 +287,7 @@ def _decode_line(line: bytes, place: str) -> _Memory | _Query:
         raise DatasetError(f"{place}: {error}") from error
 
 
-def _conversation_of_lines(name: str, gathered: _Gathered) -> Conversation:
+def _conversation_of_lines(name: str, gathered: _Gathered) -> EvaluationCase:
     notes = {one.id for one in gathered.noted}
     known = notes | {one.id for one in gathered.said}
     for note in gathered.noted:
@@ -300,7 +300,7 @@ def _conversation_of_lines(name: str, gathered: _Gathered) -> Conversation:
             if unknown := sorted(ids - known):
                 raise DatasetError(f"{place}: {key}: there is no memory {unknown[0]!r} of {name!r}")
     ordered = sorted(gathered.said, key=lambda one: one.at)  # stable: lines with equal times keep their order
-    return Conversation(
+    return EvaluationCase(
         name, tuple(ordered), tuple(question for _, question in gathered.questions), noted=tuple(gathered.noted)
     )
 
@@ -310,7 +310,7 @@ def _conversation_of_lines(name: str, gathered: _Gathered) -> Conversation:
 BETWEEN = timedelta(seconds=30)  # the data has times for sessions only; messages get this distance
 
 
-def conversations_of_list(parsed: object, where: str) -> list[Conversation]:
+def conversations_of_list(parsed: object, where: str) -> list[EvaluationCase]:
     """Conversations of a JSON list; the keys of its first sample tell LongMemEval from LoCoMo."""
     samples = [_mapping(sample, f"{where}[{at}]") for at, sample in enumerate(_list(parsed, where))]
     if samples and "haystack_sessions" in samples[0]:
@@ -327,7 +327,7 @@ _A_DATE = "2023/05/20 (Sat) 02:21"
 _DATES = ("%Y/%m/%d (%a) %H:%M", "%Y/%m/%d %H:%M", "%Y/%m/%d")
 
 
-def _conversation_of_haystack(sample: Mapping[str, Any], where: str) -> Conversation:
+def _conversation_of_haystack(sample: Mapping[str, Any], where: str) -> EvaluationCase:
     sessions = _list(sample.get("haystack_sessions"), f"{where}.haystack_sessions")
     names = _list(sample.get("haystack_session_ids", list(range(len(sessions)))), f"{where}.haystack_session_ids")
     dates = _list(sample.get("haystack_dates"), f"{where}.haystack_dates")
@@ -335,7 +335,7 @@ def _conversation_of_haystack(sample: Mapping[str, Any], where: str) -> Conversa
         if len(values) != len(sessions):
             raise DatasetError(f"{where}.{key}: expected {len(sessions)}, one a session, found {len(values)}")
     answers = {str(one) for one in _list(sample.get("answer_session_ids", []), f"{where}.answer_session_ids")}
-    said: list[Said] = []
+    said: list[SaidMessage] = []
     marked, spoken = set[str](), set[str]()
     for at, (name, date, turns) in enumerate(zip(names, dates, sessions, strict=True)):
         place = f"{where}.haystack_sessions[{at}]"
@@ -354,7 +354,7 @@ def _conversation_of_haystack(sample: Mapping[str, Any], where: str) -> Conversa
     kind = sample.get("question_type")
     question = Question(id_, _text(sample, "question", where), relevant, kind if isinstance(kind, str) else "")
     asked = sample.get("question_date")
-    return Conversation(
+    return EvaluationCase(
         id_,
         tuple(sorted(said, key=lambda one: one.at)),
         (question,),
@@ -363,7 +363,7 @@ def _conversation_of_haystack(sample: Mapping[str, Any], where: str) -> Conversa
     )
 
 
-def _turn(turn: Mapping[str, Any], where: str, session: str, number: int, begins: datetime) -> Said | None:
+def _turn(turn: Mapping[str, Any], where: str, session: str, number: int, begins: datetime) -> SaidMessage | None:
     """The message of *turn*; None for a turn without words."""
     role, text = turn.get("role"), turn.get("content")
     if not isinstance(role, str) or role not in _ROLES:
@@ -372,7 +372,7 @@ def _turn(turn: Mapping[str, Any], where: str, session: str, number: int, begins
         raise DatasetError(f"{where}.content: expected a text, found {_kind(text)}")
     if not text.strip():
         return None
-    return Said(f"{session}:{number}", _ROLES[role], text.strip(), session, begins + number * BETWEEN)
+    return SaidMessage(f"{session}:{number}", _ROLES[role], text.strip(), session, begins + number * BETWEEN)
 
 
 # A file per case: memories, a query, and the memories that must or must not be injected for it.
@@ -387,12 +387,12 @@ class _Case(msgspec.Struct, frozen=True):
     at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def conversations_of_cases(directory: Path) -> list[Conversation]:
+def conversations_of_cases(directory: Path) -> list[EvaluationCase]:
     """A conversation per `*.json` below *directory*, by name. DatasetError names the file."""
     return [_conversation_of_case(path, directory) for path in sorted(directory.rglob("*.json"))]
 
 
-def _conversation_of_case(path: Path, directory: Path) -> Conversation:
+def _conversation_of_case(path: Path, directory: Path) -> EvaluationCase:
     where = str(path.relative_to(directory))
     try:
         case = msgspec.json.decode(path.read_bytes(), type=_Case)
@@ -405,20 +405,20 @@ def _conversation_of_case(path: Path, directory: Path) -> Conversation:
             raise DatasetError(f"{where}: {key}: there is no memory {unknown[0]!r}")
     question = Question("1", case.query, frozenset(case.must), case.category, unwanted=frozenset(case.must_not))
     at = case.at if case.at.tzinfo else case.at.replace(tzinfo=UTC)
-    noted = tuple(Noted(id_, text, at) for id_, text in case.memories.items() if text.strip())
-    return Conversation(where, (), (question,), noted=noted)
+    noted = tuple(NotedMemory(id_, text, at) for id_, text in case.memories.items() if text.strip())
+    return EvaluationCase(where, (), (question,), noted=noted)
 
 
 # Read LoCoMo's format (Maharana et al., ACL 2024), as in `locomo10.json`. The two speakers act as the caller
 # (`speaker_a`) and the assistant (`speaker_b`). A message is learned as "Name: words", followed by the caption of
 # its picture.
 
-CATEGORIES: Mapping[int, Category] = {
-    1: Category.MULTI_HOP,
-    2: Category.TEMPORAL,
-    3: Category.OPEN_DOMAIN,
-    4: Category.SINGLE_HOP,
-    5: Category.ADVERSARIAL,
+CATEGORIES: Mapping[int, QuestionCategory] = {
+    1: QuestionCategory.MULTI_HOP,
+    2: QuestionCategory.TEMPORAL,
+    3: QuestionCategory.OPEN_DOMAIN,
+    4: QuestionCategory.SINGLE_HOP,
+    5: QuestionCategory.ADVERSARIAL,
 }
 _SESSION = re.compile(r"session_(\d+)")
 _TURN_ID = re.compile(r"D:?(\d+):(\d+)")
@@ -426,13 +426,13 @@ _A_TIME = "1:56 pm on 8 May, 2023"
 _TIMES = ("%I:%M %p on %d %B, %Y", "%d %B, %Y", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M")
 
 
-def _conversation_of_locomo(sample: Mapping[str, Any], where: str) -> Conversation:
+def _conversation_of_locomo(sample: Mapping[str, Any], where: str) -> EvaluationCase:
     talk = _mapping(sample.get("conversation"), f"{where}.conversation")
     place = f"{where}.conversation"
     speakers = (_text(talk, "speaker_a", place), _text(talk, "speaker_b", place))
     if speakers[0] == speakers[1]:
         raise DatasetError(f"{place}: speaker_a and speaker_b have one name")
-    said: list[Said] = []
+    said: list[SaidMessage] = []
     for number in sorted(int(found[1]) for key in talk if (found := _SESSION.fullmatch(key))):
         key = f"session_{number}"
         begins = _time_of(talk.get(f"{key}_date_time"), f"{place}.{key}_date_time", _TIMES, _A_TIME)
@@ -453,10 +453,12 @@ def _conversation_of_locomo(sample: Mapping[str, Any], where: str) -> Conversati
         questions.append(question)
         skipped += missing
     name = _text(sample, "sample_id", where)
-    return Conversation(name, tuple(said), tuple(questions), speakers=speakers, skipped=skipped)
+    return EvaluationCase(name, tuple(said), tuple(questions), speakers=speakers, skipped=skipped)
 
 
-def _read_turn(turn: Mapping[str, Any], where: str, speakers: tuple[str, str], session: str, at: datetime) -> Said:
+def _read_turn(
+    turn: Mapping[str, Any], where: str, speakers: tuple[str, str], session: str, at: datetime
+) -> SaidMessage:
     speaker, text = _text(turn, "speaker", where), turn.get("text")
     if speaker not in speakers:
         raise DatasetError(f"{where}.speaker: is neither speaker_a nor speaker_b")
@@ -467,7 +469,7 @@ def _read_turn(turn: Mapping[str, Any], where: str, speakers: tuple[str, str], s
         raise DatasetError(f"{where}.blip_caption: expected a text, found {_kind(caption)}")
     shown = f"{text} [picture: {caption}]" if caption else text
     role = Role.USER if speaker == speakers[0] else Role.ASSISTANT
-    return Said(_text(turn, "dia_id", where), role, f"{speaker}: {shown.strip()}", session, at)
+    return SaidMessage(_text(turn, "dia_id", where), role, f"{speaker}: {shown.strip()}", session, at)
 
 
 def _question(qa: Mapping[str, Any], where: str, id_: str, known: frozenset[str]) -> tuple[Question, int]:
@@ -563,7 +565,7 @@ def reword(text: str, speakers: Sequence[str], names: Names, others: Sequence[st
     return text
 
 
-def foreign(conversations: Sequence[Conversation]) -> list[tuple[Conversation, Conversation, Question]]:
+def foreign(conversations: Sequence[EvaluationCase]) -> list[tuple[EvaluationCase, EvaluationCase, Question]]:
     """(whose question, whose memories, the question): each question once, of the other conversations in turn.
     Only between conversations of named people: notes of several owners may answer the same question."""
     named = [one for one in conversations if one.speakers]

@@ -22,8 +22,8 @@ from memory_extproc.evaluation.training import (
     DEPTHS,
     Example,
     Gathered,
-    Kind,
     Logistic,
+    StoreKind,
     Validated,
     ablation,
     close_reader,
@@ -97,12 +97,16 @@ class Aims:
     neutral: float = 0.33
     foreign: float = 0.33
     swapped: float = 0.17
-    ranked: Mapping[Kind, float] = field(default_factory=lambda: {Kind.TALK: 1.0, Kind.CHAT: 1.0, Kind.NOTES: 0.8})
-    gated: Mapping[Kind, float] = field(default_factory=lambda: {Kind.TALK: 1.0, Kind.CHAT: 1.0, Kind.NOTES: 0.3})
+    ranked: Mapping[StoreKind, float] = field(
+        default_factory=lambda: {StoreKind.TALK: 1.0, StoreKind.CHAT: 1.0, StoreKind.NOTES: 0.8}
+    )
+    gated: Mapping[StoreKind, float] = field(
+        default_factory=lambda: {StoreKind.TALK: 1.0, StoreKind.CHAT: 1.0, StoreKind.NOTES: 0.3}
+    )
 
-    def target_abstention(self, kind: Kind) -> float:
+    def target_abstention(self, kind: StoreKind) -> float:
         """The share of questions which nothing answers that are to get nothing."""
-        return self.abstention_chats if kind is Kind.CHAT else self.abstention
+        return self.abstention_chats if kind is StoreKind.CHAT else self.abstention
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +347,7 @@ def _counts(one: Gathered, aims: Aims) -> float:
 def _relevance(stacked: Sequence[_Scored], worth: Worth, aims: Aims) -> Relevance:
     """The strictest judging of single memories that costs no more than the aims allow, of talk and of notes."""
     kept = [one for one in stacked if one.one.question.counts and one.one.names is Names.KEPT]
-    kinds = [some for kind in Kind if (some := [one for one in kept if one.one.kind is kind])]
+    kinds = [some for kind in StoreKind if (some := [one for one in kept if one.one.kind is kind])]
     best = Relevance(slope=0.0, enough=0.0, weights=_soundness(kept, aims))
     least: list[float] = []
     fewest = math.inf
@@ -351,7 +355,7 @@ def _relevance(stacked: Sequence[_Scored], worth: Worth, aims: Aims) -> Relevanc
     for some, first in zip(kinds, chosen, strict=True):
         gate_alone, _ = first.kept_by(best, aims)
         whole = mean([one.one.recall(aims.limit, one.scores) for one in some]) or 0.0
-        if some[0].one.kind is not Kind.NOTES:
+        if some[0].one.kind is not StoreKind.NOTES:
             least.append(min(whole - aims.loss, gate_alone - aims.selection))
         else:
             least.append(gate_alone - aims.selection_notes)
@@ -424,7 +428,7 @@ _FEWEST = 2  # conversations: one to fit on, another to judge by
 _FEW = "_few"  # ends the names of rankers for stores of few memories
 AMONG_MANY = Aims()
 # Notes teach the weights of small stores, and no loss in long talk or chats binds them.
-_SMALL = {Kind.TALK: 0.05, Kind.CHAT: 0.05, Kind.NOTES: 1.0}
+_SMALL = {StoreKind.TALK: 0.05, StoreKind.CHAT: 0.05, StoreKind.NOTES: 1.0}
 AMONG_FEW = Aims(abstention=0.93, loss=0.3, selection=0.2, ranker_l2=0.05, ranked=_SMALL, gated=_SMALL)
 
 
@@ -498,7 +502,7 @@ def fit_rankers(
         # For sets of different kinds, figures per kind say more than the mixture.
         said[name]["kinds"] = {
             of.value: _row(figures_of(some, aims))
-            for of in Kind
+            for of in StoreKind
             if (some := [(one, ranker) for one, ranker in tuned.judged if one.kind is of])
         }
     return rankers, said

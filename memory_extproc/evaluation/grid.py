@@ -13,9 +13,9 @@ from memory_extproc.evaluation.datasets import Dataset, Names
 from memory_extproc.evaluation.metrics import covered_share, mean, sign_test, unanswerable
 from memory_extproc.evaluation.runner import (
     ASKED_AFTER,
-    Asked,
     Bench,
     Bounds,
+    EvaluatedQuestion,
     Played,
     Says,
     System,
@@ -137,7 +137,7 @@ async def _score(
     dataset: Dataset, stage: Mapping[str, Played], settings: Settings, opens: Opens, limit_questions: int | None
 ) -> _Scores:
     bounds = Bounds(settings.memory.default_similarity_threshold, settings.memory.default_retrieval_limit)
-    asked: list[Asked] = []
+    asked: list[EvaluatedQuestion] = []
     async with opens(settings) as made:
         systems = {name: (one, make_system(System.HYBRID, made, one, bounds)) for name, one in stage.items()}
         for distance in DISTANCES:

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.evaluation.datasets import Category, Names
-from memory_extproc.evaluation.runner import Answer, Asked, Bounds, Run, System
+from memory_extproc.evaluation.datasets import Names, QuestionCategory
+from memory_extproc.evaluation.runner import Bounds, EvaluatedAnswer, EvaluatedQuestion, Run, System
 from memory_extproc.model import Memory
 from memory_extproc.ports import EmbeddingModel
 from memory_extproc.topics.boundaries import ShiftLimits, embed_turns, shifts
@@ -33,10 +33,10 @@ def figures(run: Run) -> Figures:
     times are milliseconds; null: there was nothing to measure it by."""
     home = [one for one in run.asked if one.names is None]
     counted = [one for one in home if one.question.counts]
-    groups: dict[str, list[Asked]] = defaultdict(list)
+    groups: dict[str, list[EvaluatedQuestion]] = defaultdict(list)
     for one in home:
         if one.question.relevant:
-            groups[one.question.category or Category.SINGLE_HOP].append(one)
+            groups[one.question.category or QuestionCategory.SINGLE_HOP].append(one)
     found: Figures = {
         **_retrieval(counted),
         "dataset": run.dataset,
@@ -61,7 +61,7 @@ def sweep(run: Run) -> list[Figures]:
     return [_measure_at(counted, strangers, Bounds(threshold, run.bounds.limit)) for threshold in THRESHOLDS]
 
 
-def unanswerable(one: Asked) -> bool:
+def unanswerable(one: EvaluatedQuestion) -> bool:
     """Whether no memory answers: a foreign question under neutral names, or a question marked as unanswerable. A
     question of LoCoMo without evidence has an answer all the same."""
     if one.names is not None:
@@ -69,19 +69,19 @@ def unanswerable(one: Asked) -> bool:
     return not one.question.relevant and not one.played.conversation.speakers
 
 
-def passing(answer: Answer, bounds: Bounds) -> list[Memory]:
+def passing(answer: EvaluatedAnswer, bounds: Bounds) -> list[Memory]:
     """The memories injected within *bounds*, in order, ignoring the block's tokens."""
     relevant = (one.memory for one in answer.ranked if one.relevance >= bounds.threshold)
     return [memory for memory, _ in zip(relevant, range(bounds.limit), strict=False)]
 
 
-def _paths(asked: Sequence[Asked]) -> Figures:
+def _paths(asked: Sequence[EvaluatedQuestion]) -> Figures:
     """The share of all questions that was answered on each path, or why there was no answer."""
     counts = Counter(one.answer.path or one.answer.outcome.value for one in asked)
     return {path: count / len(asked) for path, count in sorted(counts.items())}
 
 
-def _retrieval(asked: Sequence[Asked]) -> Figures:
+def _retrieval(asked: Sequence[EvaluatedQuestion]) -> Figures:
     found = [
         (positions(one.played.covers(c.memory) for c in one.answer.ranked), one.question.relevant) for one in asked
     ]
@@ -92,7 +92,7 @@ def _retrieval(asked: Sequence[Asked]) -> Figures:
     return {**figures, "intervals": intervals, "questions": len(asked)}
 
 
-def _abstention(asked: Sequence[Asked], bounds: Bounds) -> Figures:
+def _abstention(asked: Sequence[EvaluatedQuestion], bounds: Bounds) -> Figures:
     """The share of unanswerable questions without injection, by treatment of names."""
     by_names: dict[str, list[float]] = defaultdict(list)
     abstained = []
@@ -110,7 +110,7 @@ def _abstention(asked: Sequence[Asked], bounds: Bounds) -> Figures:
     }
 
 
-def _injection(asked: Sequence[Asked], bounds: Bounds) -> Figures:
+def _injection(asked: Sequence[EvaluatedQuestion], bounds: Bounds) -> Figures:
     """The content of the blocks, as the recaller made them."""
     chosen = [(one, one.answer.injected) for one in asked]
     with_limit = [covered_share(one, passing(one.answer, Bounds(0.0, bounds.limit))) for one in asked]
@@ -129,14 +129,16 @@ def _injection(asked: Sequence[Asked], bounds: Bounds) -> Figures:
     }
 
 
-def _forbidden_share(asked: Sequence[Asked]) -> float | None:
+def _forbidden_share(asked: Sequence[EvaluatedQuestion]) -> float | None:
     """The share of questions with forbidden memories for which such a memory was injected."""
     named = [one for one in asked if one.question.unwanted]
     got = [{id_ for memory in one.answer.injected for id_ in one.played.covers(memory)} for one in named]
     return mean([float(not ids.isdisjoint(one.question.unwanted)) for ids, one in zip(got, named, strict=True)])
 
 
-def _measure_at(counted: Sequence[Asked], strangers: Sequence[Asked], bounds: Bounds) -> Figures:
+def _measure_at(
+    counted: Sequence[EvaluatedQuestion], strangers: Sequence[EvaluatedQuestion], bounds: Bounds
+) -> Figures:
     chosen = [(one, passing(one.answer, bounds)) for one in counted]
     return {
         "threshold": bounds.threshold,
@@ -147,13 +149,13 @@ def _measure_at(counted: Sequence[Asked], strangers: Sequence[Asked], bounds: Bo
     }
 
 
-def covered_share(one: Asked, memories: Iterable[Memory]) -> float:
+def covered_share(one: EvaluatedQuestion, memories: Iterable[Memory]) -> float:
     """The share of the question's evidence within *memories*."""
     found = {id_ for memory in memories for id_ in one.played.covers(memory)}
     return len(found & one.question.relevant) / len(one.question.relevant)
 
 
-def _helps(one: Asked, memory: Memory) -> bool:
+def _helps(one: EvaluatedQuestion, memory: Memory) -> bool:
     return not one.question.relevant.isdisjoint(one.played.covers(memory))
 
 
@@ -177,7 +179,7 @@ def _count_learned(run: Run) -> Figures:
     }
 
 
-def _latency(home: Sequence[Asked], *, lexical: bool) -> Figures:
+def _latency(home: Sequence[EvaluatedQuestion], *, lexical: bool) -> Figures:
     """Seconds by stage, and the total as a multiple of embedding the query in the same run; *lexical* runs have
     no such multiple."""
     stages: dict[str, list[float]] = defaultdict(list)
@@ -259,11 +261,11 @@ def sign_test(differences: Sequence[float]) -> float:
 
 def compare_runs(first: Run, second: Run) -> Figures:
     """The difference of *second* from *first*, question by question, by category too."""
-    groups: dict[str, list[tuple[Asked, Asked]]] = {"all": []}
+    groups: dict[str, list[tuple[EvaluatedQuestion, EvaluatedQuestion]]] = {"all": []}
     for pair in zip(first.asked, second.asked, strict=True):
         if pair[0].names is None and pair[0].question.counts:
             groups["all"].append(pair)
-            groups.setdefault(pair[0].question.category or Category.SINGLE_HOP, []).append(pair)
+            groups.setdefault(pair[0].question.category or QuestionCategory.SINGLE_HOP, []).append(pair)
     silent = [[float(not one.answer.injected) for one in run.asked if unanswerable(one)] for run in (first, second)]
     found: Figures = {name: _pairwise(pairs) for name, pairs in groups.items()}
     if silent[0]:
@@ -271,7 +273,7 @@ def compare_runs(first: Run, second: Run) -> Figures:
     return {name: _round_values(value) for name, value in found.items()}
 
 
-def _pairwise(pairs: Sequence[tuple[Asked, Asked]]) -> Figures:
+def _pairwise(pairs: Sequence[tuple[EvaluatedQuestion, EvaluatedQuestion]]) -> Figures:
     found: Figures = {"questions": len(pairs)}
     for k in DEPTHS:
         found[f"recall@{k}"] = _difference(
@@ -296,7 +298,7 @@ def _difference(first: Sequence[float], second: Sequence[float]) -> Figures:
     }
 
 
-def _recall(k: int, one: Asked) -> float:
+def _recall(k: int, one: EvaluatedQuestion) -> float:
     return recall_at(k, positions(one.played.covers(c.memory) for c in one.answer.ranked), one.question.relevant)
 
 

@@ -112,7 +112,7 @@ def _precision_and_recall(sweep: Sequence[Mapping[str, Any]]) -> str:
         if last is None or abs(point[0] - last[0]) + abs(point[1] - last[1]) > 0.08:  # noqa: PLR2004 - of the plot
             labels[at], last = f"{known[at]['threshold']:g}", point
     return lines(
-        [Line("threshold", points, labels)],
+        [PlotLine("threshold", points, labels)],
         "evidence recall",
         "precision",
         most=steps(max((y for _, y in points), default=1.0) or 1.0),
@@ -121,7 +121,7 @@ def _precision_and_recall(sweep: Sequence[Mapping[str, Any]]) -> str:
 
 def _over_threshold(sweep: Sequence[Mapping[str, Any]]) -> str:
     drawn = [
-        Line(name, [(one["threshold"], one[name]) for one in sweep if one[name] is not None], {})
+        PlotLine(name, [(one["threshold"], one[name]) for one in sweep if one[name] is not None], {})
         for name in ("recall", "precision", "abstention")
     ]
     return lines([line for line in drawn if line.points], "threshold", "share")
@@ -181,7 +181,7 @@ COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """Points (x, y), x from 0 to 1, joined in their order; *labels*: a few words at some of them."""
 
     name: str
@@ -189,7 +189,7 @@ class Line:
     labels: Mapping[int, str]
 
 
-def lines(found: Sequence[Line], across: str, up: str, *, most: float = 1.0) -> str:
+def lines(found: Sequence[PlotLine], across: str, up: str, *, most: float = 1.0) -> str:
     """Curves; across from 0 to 1, up from 0 to *most*."""
     parts = [*_grid(most), _axes(across, up)]
     parts += [_text(_x(at / 5), HEIGHT - BOTTOM + 16, f"{at / 5:g}", "middle") for at in range(6)]

@@ -16,12 +16,21 @@ from typing import Protocol
 import numpy as np
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.evaluation.datasets import Conversation, Dataset, Names, Noted, Question, Said, foreign, reword
+from memory_extproc.evaluation.datasets import (
+    Dataset,
+    EvaluationCase,
+    Names,
+    NotedMemory,
+    Question,
+    SaidMessage,
+    foreign,
+    reword,
+)
 from memory_extproc.index.features import CLOSELY
 from memory_extproc.index.owner_index import OwnerIndex
 from memory_extproc.learn.extract.extractor import FactExtractor
 from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.messages import Judged
+from memory_extproc.learn.messages import JudgedMessage
 from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
@@ -53,7 +62,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
 from memory_extproc.text.words import sentences
-from memory_extproc.topics.tracker import Topics
+from memory_extproc.topics.tracker import TopicTracker
 
 
 class MakesRecaller(Protocol):
@@ -70,13 +79,13 @@ NOT_HELD = PartitionLimits(bytes=1)  # every owner is too large for it
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EvaluatedQuestion:
     """A question to the memories of *played*. *names*: treatment of the names in a foreign question; None for a
     question to its own memories."""
 
     question: Question
     played: Played
-    answer: Answer
+    answer: EvaluatedAnswer
     names: Names | None = None
 
 
@@ -88,7 +97,7 @@ class Run:
     system: System
     bounds: Bounds
     embed_model: str
-    asked: tuple[Asked, ...]
+    asked: tuple[EvaluatedQuestion, ...]
     played: tuple[Played, ...]
 
 
@@ -107,7 +116,7 @@ class Bench:
     deadline: timedelta | None = None
 
     def play(
-        self, conversation: Conversation, partition: PartitionLimits, topics: MakesTopics | None = None
+        self, conversation: EvaluationCase, partition: PartitionLimits, topics: MakesTopics | None = None
     ) -> AbstractAsyncContextManager[Played]:
         """As the function `played`, with this bench's learner."""
         return play(
@@ -148,12 +157,12 @@ async def run(
 
 
 async def ask_everything(
-    conversations: Sequence[Conversation],
+    conversations: Sequence[EvaluationCase],
     stage: Mapping[str, tuple[Played, MemorySystem]],
     limit_questions: int | None,
     foreign_names: Sequence[Names],
     says: Says = lambda _step, _done, _whole: None,
-) -> list[Asked]:
+) -> list[EvaluatedQuestion]:
     """Each question put to its own memories, then to another person's with the names treated in each way."""
     asked = await _ask_all(_home(conversations), stage, limit_questions, "asking", says)
     for names in foreign_names:
@@ -169,11 +178,11 @@ class _ToAsk:
     names: Names | None
 
 
-def _home(conversations: Sequence[Conversation]) -> list[_ToAsk]:
+def _home(conversations: Sequence[EvaluationCase]) -> list[_ToAsk]:
     return [_ToAsk(question, one.name, None) for one in conversations for question in one.questions]
 
 
-def _foreign(conversations: Sequence[Conversation], names: Names) -> list[_ToAsk]:
+def _foreign(conversations: Sequence[EvaluationCase], names: Names) -> list[_ToAsk]:
     found = []
     for home, away, question in foreign(conversations):
         text = reword(question.text, home.speakers, names, away.speakers)
@@ -183,7 +192,7 @@ def _foreign(conversations: Sequence[Conversation], names: Names) -> list[_ToAsk
 
 async def _ask_all(
     wanted: list[_ToAsk], stage: Mapping[str, tuple[Played, MemorySystem]], most: int | None, step: str, says: Says
-) -> list[Asked]:
+) -> list[EvaluatedQuestion]:
     if most is not None and most < len(wanted):
         wanted = [wanted[at * len(wanted) // most] for at in range(most)]
     asked, seen = [], set[str]()
@@ -193,7 +202,7 @@ async def _ask_all(
         # Words asked before have their vector in the cache: their time would say nothing.
         answer = await asks.ask(one.question, timed=one.names is None and one.question.text not in seen)
         seen.add(one.question.text)
-        asked.append(Asked(one.question, there, answer, one.names))
+        asked.append(EvaluatedQuestion(one.question, there, answer, one.names))
     says(step, len(wanted), len(wanted))
     return asked
 
@@ -241,7 +250,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EvaluatedAnswer:
     """*ranked*: all candidates, best first, without duplicates; *injected*: the candidates within the bounds, as
     the block would hold them; *seconds* by stage, where measured."""
 
@@ -254,7 +263,7 @@ class Answer:
 
 
 class MemorySystem(Protocol):
-    async def ask(self, question: Question, *, timed: bool) -> Answer:
+    async def ask(self, question: Question, *, timed: bool) -> EvaluatedAnswer:
         """*timed*: with the time of each stage."""
 
 
@@ -268,7 +277,7 @@ class RecallSystem:
         self._recaller, self._owner, self._bounds, self._metrics = recaller, owner, bounds, metrics
         self._deadline = deadline
 
-    async def ask(self, question: Question, *, timed: bool) -> Answer:
+    async def ask(self, question: Question, *, timed: bool) -> EvaluatedAnswer:
         wish = RecallRequest(
             caller=Caller(self._owner),
             asked=question.text,
@@ -282,14 +291,14 @@ class RecallSystem:
             async with asyncio.timeout(None if self._deadline is None else self._deadline.total_seconds()):
                 bounded = await self._recaller.explain(wish)
         except TimeoutError:
-            return Answer(ranked=(), injected=(), outcome=Outcome.OUT_OF_TIME, path="")
+            return EvaluatedAnswer(ranked=(), injected=(), outcome=Outcome.OUT_OF_TIME, path="")
         took = time.perf_counter() - started
         after = _sums(self._metrics)
         free = bounded
         if bounded.gate is None:
             free = await self._recaller.explain(replace(wish, limit=DEEPEST, threshold=0.0))
         seconds = {stage: value - before.get(stage, 0.0) for stage, value in after.items()}
-        return Answer(
+        return EvaluatedAnswer(
             ranked=_ranked_only(free.considered),
             injected=_injected_memories(bounded),
             outcome=bounded.outcome,
@@ -311,7 +320,7 @@ class DenseSystem:
     def __init__(self, keeps: MemoryWriter, embedder: EmbeddingModel, owner: Owner, bounds: Bounds) -> None:
         self._keeps, self._embedder, self._owner, self._bounds = keeps, embedder, owner, bounds
 
-    async def ask(self, question: Question, *, timed: bool) -> Answer:
+    async def ask(self, question: Question, *, timed: bool) -> EvaluatedAnswer:
         started = time.perf_counter()
         vector = await self._embedder.embed_query(question.text)
         embedded = time.perf_counter()
@@ -326,7 +335,7 @@ class DenseSystem:
             one.memory for one in ranked[: self._bounds.limit] if one.relevance >= self._bounds.threshold
         )
         outcome = Outcome.USED if injected else Outcome.NOTHING_RELEVANT
-        return Answer(ranked, injected, outcome, searched.path, seconds=seconds if timed else {})
+        return EvaluatedAnswer(ranked, injected, outcome, searched.path, seconds=seconds if timed else {})
 
 
 class Bm25System:
@@ -338,7 +347,7 @@ class Bm25System:
         for one in self._memories:
             self._index.add(one)
 
-    async def ask(self, question: Question, *, timed: bool) -> Answer:  # noqa: ARG002 - as the protocol has it
+    async def ask(self, question: Question, *, timed: bool) -> EvaluatedAnswer:  # noqa: ARG002 - as the protocol has it
         seen = self._index.seen(question.text, None, self._clock().date())
         scores = seen.by_name["bm25"]
         best = np.argsort(-scores, kind="stable")[:DEEPEST]
@@ -347,7 +356,7 @@ class Bm25System:
             for at, score in zip(seen.places[best].tolist(), scores[best].tolist(), strict=True)
         )
         injected = tuple(one.memory for one in ranked[: self._bounds.limit] if one.relevance)
-        return Answer(ranked, injected, Outcome.USED if injected else Outcome.NOTHING_RELEVANT, "bm25")
+        return EvaluatedAnswer(ranked, injected, Outcome.USED if injected else Outcome.NOTHING_RELEVANT, "bm25")
 
 
 class Unreachable:
@@ -402,8 +411,8 @@ def _sums(metrics: Metrics) -> dict[str, float]:
 # path decides on storing, splitting and extraction.
 
 TENANT = "evaluation"
-MakesTopics = Callable[[MemoryWriter, Coordination, Now], Topics]
-Judges = Callable[[Turn, datetime], Sequence[Judged]]  # turns a message into memories
+MakesTopics = Callable[[MemoryWriter, Coordination, Now], TopicTracker]
+Judges = Callable[[Turn, datetime], Sequence[JudgedMessage]]  # turns a message into memories
 ASKED_AFTER = timedelta(days=1)  # the questions come a day after the last word
 _PATIENT = LearnLimits(
     journal_wait=timedelta(seconds=60), idle=timedelta(days=1), attempts=1, grace=timedelta(minutes=30)
@@ -424,7 +433,7 @@ class Clock:
 class Played:
     """A conversation's memories, with the ids of the data set that each covers."""
 
-    conversation: Conversation
+    conversation: EvaluationCase
     owner: Owner
     partitions: Partitions
     memories: tuple[Memory, ...]
@@ -460,7 +469,7 @@ class Played:
 
 @asynccontextmanager
 async def play(
-    conversation: Conversation,
+    conversation: EvaluationCase,
     embedder: EmbeddingModel,
     metrics: Metrics,
     *,
@@ -507,14 +516,14 @@ async def play(
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class PlayedExchange:
     """The exchange that the wire would hand over, with the places of its messages: (session, seq) → ids."""
 
     exchanged: Exchanged
     places: dict[tuple[str, int], tuple[str, ...]]
 
 
-def exchanges(conversation: Conversation, owner: Owner) -> Iterator[Exchange]:
+def exchanges(conversation: EvaluationCase, owner: Owner) -> Iterator[PlayedExchange]:
     """Pair each message of the caller with the answer behind it. If a speaker has two messages in a row, or the
     assistant speaks first, the other side stays empty."""
     for session, messages in _by_session(conversation.said):
@@ -523,7 +532,7 @@ def exchanges(conversation: Conversation, owner: Owner) -> Iterator[Exchange]:
             first = asked or answered
             if first is None:
                 continue
-            yield Exchange(
+            yield PlayedExchange(
                 Exchanged(
                     caller=Caller(owner, session=session),
                     history=tuple(history),
@@ -536,15 +545,15 @@ def exchanges(conversation: Conversation, owner: Owner) -> Iterator[Exchange]:
             history += [Message(one.role, one.text) for one in (asked, answered) if one]
 
 
-def _by_session(said: Sequence[Said]) -> Iterator[tuple[str, list[Said]]]:
+def _by_session(said: Sequence[SaidMessage]) -> Iterator[tuple[str, list[SaidMessage]]]:
     """In the order in which the sessions began, also where two of them overlap."""
     order = {session: at for at, session in reversed(list(enumerate(one.session for one in said)))}
     for session, messages in groupby(sorted(said, key=lambda one: order[one.session]), key=lambda one: one.session):
         yield session, list(messages)
 
 
-def _pairs(messages: Sequence[Said]) -> Iterator[tuple[Said | None, Said | None]]:
-    asked: Said | None = None
+def _pairs(messages: Sequence[SaidMessage]) -> Iterator[tuple[SaidMessage | None, SaidMessage | None]]:
+    asked: SaidMessage | None = None
     for one in messages:
         if one.role is Role.USER:
             if asked:
@@ -558,7 +567,7 @@ def _pairs(messages: Sequence[Said]) -> Iterator[tuple[Said | None, Said | None]
 
 
 async def _tell_learner(
-    learner: Learner, conversation: Conversation, owner: Owner, clock: Clock
+    learner: Learner, conversation: EvaluationCase, owner: Owner, clock: Clock
 ) -> dict[tuple[str, int], tuple[str, ...]]:
     """Hands every exchange over at its time; (session, seq) → ids in the data set."""
     messages: dict[tuple[str, int], tuple[str, ...]] = {}
@@ -577,7 +586,7 @@ async def _accept(learner: Learner, exchanged: Exchanged) -> None:
 
 
 async def _put_notes(
-    notes: Sequence[Noted], owner: Owner, partitions: Partitions, embedder: EmbeddingModel
+    notes: Sequence[NotedMemory], owner: Owner, partitions: Partitions, embedder: EmbeddingModel
 ) -> dict[str, str]:
     """Puts *notes* in; memory id → id in the data set."""
     ids = {note.id: digest("note", owner.key, note.id) for note in notes}
@@ -594,7 +603,7 @@ async def _put_notes(
     return {memory_id: note_id for note_id, memory_id in ids.items()}
 
 
-def _memory(note: Noted, owner: Owner, memory_id: str) -> Memory:
+def _memory(note: NotedMemory, owner: Owner, memory_id: str) -> Memory:
     at = note.at.replace(microsecond=0)
     return Memory(
         id=memory_id,

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.evaluation.datasets import Conversation, Dataset, Names, Question, foreign, reword
+from memory_extproc.evaluation.datasets import Dataset, EvaluationCase, Names, Question, foreign, reword
 from memory_extproc.evaluation.metrics import mean, positions, recall_at
 from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says, wait_filled
 from memory_extproc.index.features import CLOSELY
@@ -28,7 +28,7 @@ _UNHURRIED = timedelta(minutes=5)
 CANDIDATES = 100  # of a question, as recall asks for
 
 
-class Kind(StrEnum):
+class StoreKind(StrEnum):
     """Kinds of store: features have other usual values in each, so each counts by itself."""
 
     TALK = "talk"  # of two people with names
@@ -36,7 +36,7 @@ class Kind(StrEnum):
     NOTES = "notes"  # notes and short exchanges
 
     @classmethod
-    def of(cls, conversation: Conversation) -> Self:
+    def of(cls, conversation: EvaluationCase) -> Self:
         if conversation.speakers:
             return cls("talk")
         return cls("chat" if len(conversation.said) >= FEW else "notes")
@@ -52,7 +52,7 @@ class Gathered:
     candidates: Candidates
     covers: tuple[tuple[str, ...], ...]
     names: Names = Names.KEPT
-    kind: Kind = Kind.TALK
+    kind: StoreKind = StoreKind.TALK
 
     @property
     def answers(self) -> npt.NDArray[np.bool_]:
@@ -104,7 +104,7 @@ async def gather(
                 likeliest(closely.features, candidates, FIRST_READ),
             )
         covers = tuple(stage[away].covers(memory) for memory in candidates.memories)
-        kind = Kind.of(stage[away].conversation)
+        kind = StoreKind.of(stage[away].conversation)
         found.append(Gathered(home, question, candidates, covers, names, kind))
     says("gathering", len(asked), len(asked))
     return found
@@ -124,7 +124,7 @@ async def _candidates(there: Played, question: Question, bench: Bench, *, dense:
     return await there.partitions.candidates(there.owner, SearchQuery(text, vector), CANDIDATES, Scope())
 
 
-def _list_questions(conversations: Sequence[Conversation]) -> list[tuple[str, str, Question, Names]]:
+def _list_questions(conversations: Sequence[EvaluationCase]) -> list[tuple[str, str, Question, Names]]:
     """(asker, owner of the memories, the question, treatment of its names). Own memories are asked under neutral
     names too: otherwise names alone would identify foreign questions."""
     asked: list[tuple[str, str, Question, Names]] = []

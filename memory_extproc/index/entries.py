@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.model import Memory, Role, Words
+from memory_extproc.model import Memory, Role, WordPieces
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.dates import Span, days_asked_for, days_named
 from memory_extproc.text.persons import about_caller
@@ -41,7 +41,7 @@ _READ = 2_000  # characters that the marks are looked for in; terms are taken of
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     counts: Mapping[str, int]  # how often each term stands in it
     length: int  # in terms, at least 1
     language: str
@@ -56,7 +56,7 @@ class Entry:
         return 400 + 24 * len(self.counts)
 
 
-def entry_of(memory: Memory) -> Entry:
+def entry_of(memory: Memory) -> IndexEntry:
     """Linear in the words: about 0.1 ms for a message of a chat, 2 ms for 8 KiB; recent entries are cached. So many
     memories are read ahead, a few at a time, with other work in between."""
     said = (memory.valid_from or memory.created_at).date().toordinal()
@@ -69,7 +69,7 @@ def days_told(content: str, said: int) -> Sequence[Span]:
 
 
 @lru_cache(maxsize=256)
-def _read(content: str, said: int, nobody: bool) -> Entry:  # noqa: FBT001 - a key of the cache
+def _read(content: str, said: int, nobody: bool) -> IndexEntry:  # noqa: FBT001 - a key of the cache
     found, language = terms(content)
     counts = Counter(found)
     beginning = content[:_READ]
@@ -84,7 +84,7 @@ def _read(content: str, said: int, nobody: bool) -> Entry:  # noqa: FBT001 - a k
         float(_NUMBER.search(beginning) is not None),
         float(min(_MOST_NAMES, len(_NAME.findall(beginning)))),
     )
-    return Entry(
+    return IndexEntry(
         counts=counts,
         length=max(1, len(found)),
         language=language,
@@ -134,7 +134,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class IndexedQuestion:
     terms: tuple[Term, ...]
     subjects: tuple[str, ...]  # in the order it names them: names of speakers, CALLER, ANSWERER
     days: tuple[Span, ...]
@@ -143,7 +143,7 @@ class Asked:
     of_assistant: bool  # about the assistant's words
 
 
-def asked_of(text: str, today: date, speakers: Collection[str], languages: Collection[str]) -> Asked:
+def asked_of(text: str, today: date, speakers: Collection[str], languages: Collection[str]) -> IndexedQuestion:
     """*speakers* and *languages* of the searched memories. Names of speakers are no terms: they stand for the
     speaker of a memory."""
     text = text[:_READ]
@@ -157,7 +157,7 @@ def asked_of(text: str, today: date, speakers: Collection[str], languages: Colle
     keys = dict.fromkeys(
         tuple(dict.fromkeys(column)) for column in zip(*rows, strict=True) if column[0] not in names
     )
-    return Asked(
+    return IndexedQuestion(
         terms=tuple(
             Term(key, related_stems(key[0])[:_MOST_RELATED] if language == "en" else ())
             for key in list(keys)[:MOST_TERMS]
@@ -264,7 +264,7 @@ def running_sums(values: npt.NDArray[np.floating]) -> Sums:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Said:
+class ConversationColumns:
     """By place: where in which conversation a memory belongs. *session* -1: in none."""
 
     there: Bools
@@ -276,7 +276,7 @@ class Said:
     asks: Bools
 
 
-def timeline_of(said: Said) -> Timeline:
+def timeline_of(said: ConversationColumns) -> Timeline:
     """Equal for the same memories at any places, but for the order of sessions and of memories without a session,
     on which no sum depends."""
     told = said.there & said.message & (said.session >= 0)
@@ -332,7 +332,7 @@ _LOW = 0x0F
 _LEAST = 1e-6
 
 
-def pack(vectors: Singles) -> Words:
+def pack(vectors: Singles) -> WordPieces:
     """Pack *vectors*: a row for each piece, at least a single row, of any length; zeros stay zeros."""
     steps = np.maximum(np.abs(vectors).max(axis=1), _LEAST) / _MOST
     rounded = np.round(vectors / steps[:, None])
@@ -342,22 +342,24 @@ def pack(vectors: Singles) -> Words:
     if numbers.shape[1] % 2:
         numbers = np.pad(numbers, ((0, 0), (0, 1)), constant_values=_ZERO)
     half = numbers.shape[1] // 2
-    return Words(numbers[:, :half] | (numbers[:, half:] << _BITS), (1.0 / lengths).astype(np.float32))
+    return WordPieces(numbers[:, :half] | (numbers[:, half:] << _BITS), (1.0 / lengths).astype(np.float32))
 
 
-def unpack(words: Words) -> Singles:
+def unpack(words: WordPieces) -> Singles:
     """A row of unit length for each piece; an odd dimension gets a further zero."""
     numbers = np.concatenate([words.packed & _LOW, words.packed >> _BITS], axis=1).astype(np.float32)
     found: Singles = (numbers - _ZERO) * words.scale[:, None]
     return found
 
 
-def together(several: Sequence[Words]) -> Words:
+def together(several: Sequence[WordPieces]) -> WordPieces:
     """All pieces of *several*, in order."""
-    return Words(np.concatenate([one.packed for one in several]), np.concatenate([one.scale for one in several]))
+    return WordPieces(
+        np.concatenate([one.packed for one in several]), np.concatenate([one.scale for one in several])
+    )
 
 
-def cosines(pieces: Words, asked: Words) -> Singles:
+def cosines(pieces: WordPieces, asked: WordPieces) -> Singles:
     """A row for each of *pieces*, a column for each piece of *asked*. The pieces are never unpacked as a whole."""
     there = unpack(asked).T
     half = len(there) // 2

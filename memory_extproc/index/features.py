@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.entries import BY_ITSELF, Asked, Sums, Timeline, running_sums
+from memory_extproc.index.entries import BY_ITSELF, IndexedQuestion, Sums, Timeline, running_sums
 
 Floats = npt.NDArray[np.float64]
 AnyFloats = TypeVar("AnyFloats", Floats, npt.NDArray[np.float32])
@@ -82,7 +82,7 @@ class Matched:
 
 
 def of_words(
-    known: Known, matched: Matched, asked: Asked, subjects: Sequence[Floats]
+    known: Known, matched: Matched, asked: IndexedQuestion, subjects: Sequence[Floats]
 ) -> tuple[dict[str, Floats], Floats]:
     """The features of LEXICAL that need no vector, by name, and the BM25 of each piece by itself. NaN where
     nothing stands around a message."""
@@ -209,7 +209,7 @@ def _about(found: dict[str, Floats], count: int, subjects: Sequence[Floats]) -> 
     found["only_subject"] = subjects[0] if len(subjects) == 1 else np.zeros(count)
 
 
-def _when(found: dict[str, Floats], known: Known, asked: Asked) -> None:
+def _when(found: dict[str, Floats], known: Known, asked: IndexedQuestion) -> None:
     count = len(known.said)
     if not asked.days:
         found["days_apart"] = found["days_agree"] = found["days_same"] = np.zeros(count)

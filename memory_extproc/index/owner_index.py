@@ -18,9 +18,9 @@ from memory_extproc.index.entries import (
     ANSWERER,
     BY_ITSELF,
     CALLER,
-    Asked,
-    Entry,
-    Said,
+    ConversationColumns,
+    IndexedQuestion,
+    IndexEntry,
     Term,
     Timeline,
     asked_of,
@@ -106,7 +106,7 @@ class OwnerIndex:
 
     def __init__(self) -> None:
         self._rows = np.zeros(0, dtype=_COLUMNS)
-        self._entries: list[Entry | None] = []
+        self._entries: list[IndexEntry | None] = []
         self._postings = Postings()
         self._codes: dict[str, int] = {}  # of sessions and speakers
         self._speakers: Counter[str] = Counter()
@@ -205,7 +205,7 @@ class OwnerIndex:
         """Whether nothing was added or taken out since."""
         return self._known is worded.known
 
-    def read_question(self, text: str, today: date) -> Asked:
+    def read_question(self, text: str, today: date) -> IndexedQuestion:
         """*text* as this index reads it."""
         speakers = {name for name, count in self._speakers.items() if name and count >= _LEAST_SPEAKING}
         return asked_of(text, today, speakers, {name for name, count in self._languages.items() if count > 0})
@@ -243,7 +243,7 @@ class OwnerIndex:
             return self._known
         rows = self._rows[: len(self._entries)]
         line = timeline_of(
-            Said(
+            ConversationColumns(
                 there=rows["there"],
                 message=rows["message"],
                 session=rows["session"],

@@ -25,7 +25,7 @@ from cachetools import LRUCache
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.index.entries import pack
 from memory_extproc.index.features import LONGEST_READ
-from memory_extproc.model import Matrix, Vector, Words
+from memory_extproc.model import Matrix, Vector, WordPieces
 from memory_extproc.text.words import carries_meaning
 
 # Characters of a question that the event loop tokenises itself. A thread would first wait for the interpreter,
@@ -134,7 +134,7 @@ class BatchingEmbedder:
     def reads_words(self) -> bool:
         return self._words is not None
 
-    def words(self, texts: Sequence[str]) -> list[Words | None]:
+    def words(self, texts: Sequence[str]) -> list[WordPieces | None]:
         if self._words is None:
             return [None] * len(texts)
         return self._words.find_all([self._model.cut(text) for text in texts])
@@ -346,7 +346,7 @@ class WordVectors:
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._bytes = 0
-        self._words: OrderedDict[_Key, Words] = OrderedDict()
+        self._words: OrderedDict[_Key, WordPieces] = OrderedDict()
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -357,7 +357,7 @@ class WordVectors:
         """Bytes."""
         return self._bytes
 
-    def find(self, text: str) -> Words | None:
+    def find(self, text: str) -> WordPieces | None:
         key = _word_vectors_key(text)
         with self._lock:
             found = self._words.get(key)
@@ -365,7 +365,7 @@ class WordVectors:
                 self._words.move_to_end(key)
             return found
 
-    def find_all(self, texts: Sequence[str]) -> list[Words | None]:
+    def find_all(self, texts: Sequence[str]) -> list[WordPieces | None]:
         """`find` for each text: a question looks up a hundred memories."""
         keys = [(hash(text), len(text)) for text in texts]  # as _key has it, without a call for each
         with self._lock:
@@ -375,7 +375,7 @@ class WordVectors:
                     self._words.move_to_end(key)
         return found
 
-    def keep(self, text: str, words: Words) -> None:
+    def keep(self, text: str, words: WordPieces) -> None:
         key = _word_vectors_key(text)
         with self._lock:
             if (old := self._words.pop(key, None)) is not None:
@@ -399,7 +399,7 @@ def meaningful(vocabulary: Mapping[str, int]) -> npt.NDArray[np.bool_]:
     return found
 
 
-def words_of(states: npt.NDArray[np.float32], kept: npt.NDArray[np.bool_]) -> Words:
+def words_of(states: npt.NDArray[np.float32], kept: npt.NDArray[np.bool_]) -> WordPieces:
     """The states of the *kept* pieces of a text; all states if none is kept."""
     chosen = states[kept] if kept.any() else states
     return pack(chosen)

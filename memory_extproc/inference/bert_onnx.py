@@ -65,7 +65,7 @@ class BertConfig:
             raise PermanentError(f"{path}: not a readable BERT configuration ({type(error).__name__})") from error
 
 
-class Weights:
+class TensorFile:
     """The tensors of a safetensors file as float32, with or without the prefix `bert.`."""
 
     def __init__(self, path: Path) -> None:
@@ -110,7 +110,15 @@ class LayerWriter(Protocol):
     """Adds a transformer layer to a graph and returns the name of its output, *name*."""
 
     def __call__(
-        self, graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, bias: str, name: str, /
+        self,
+        graph: Graph,
+        weights: TensorFile,
+        config: BertConfig,
+        prefix: str,
+        hidden: str,
+        bias: str,
+        name: str,
+        /,
     ) -> str:
         """*prefix*: of the layer's tensors; *hidden*: its input; *bias*: added to the attention scores."""
 
@@ -121,7 +129,7 @@ def bert_graph(directory: Path, write_layer: LayerWriter | None = None) -> onnx.
     *write_layer*: None for layers of standard operators."""
     write_layer = write_layer or _write_layer
     config = BertConfig.read(directory / "config.json")
-    weights = Weights(directory / "model.safetensors")
+    weights = TensorFile(directory / "model.safetensors")
     graph = Graph()
     bias = _attention_bias(graph)
     hidden = _embeddings(graph, weights, config)
@@ -157,7 +165,7 @@ def _attention_bias(graph: Graph) -> str:
     return graph.add("Mul", [padding, masked], "mask.bias")
 
 
-def _embeddings(graph: Graph, weights: Weights, config: BertConfig) -> str:
+def _embeddings(graph: Graph, weights: TensorFile, config: BertConfig) -> str:
     words = graph.constant("embeddings.words", weights("embeddings.word_embeddings.weight"))
     types = graph.constant("embeddings.types", weights("embeddings.token_type_embeddings.weight"))
     positions = graph.constant("embeddings.positions", weights("embeddings.position_embeddings.weight"))
@@ -174,7 +182,7 @@ def _embeddings(graph: Graph, weights: Weights, config: BertConfig) -> str:
 
 
 def _write_layer(
-    graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, bias: str, name: str
+    graph: Graph, weights: TensorFile, config: BertConfig, prefix: str, hidden: str, bias: str, name: str
 ) -> str:
     attended = _attention(graph, weights, config, prefix + "attention.", hidden, bias)
     projected = _dense(graph, weights, prefix + "attention.output.dense", attended)
@@ -188,7 +196,7 @@ def _write_layer(
     return layer_norm(graph, weights, config, prefix + "output.LayerNorm", second, name)
 
 
-def _attention(graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, bias: str) -> str:
+def _attention(graph: Graph, weights: TensorFile, config: BertConfig, prefix: str, hidden: str, bias: str) -> str:
     """softmax(Q·Kᵀ/√d + bias)·V over all heads. Q, K and V are a single product: a single quantisation and pass."""
     size = config.hidden // config.heads
     scale = 1.0 / math.sqrt(size)  # folded into the query's weights
@@ -227,14 +235,14 @@ def _attention(graph: Graph, weights: Weights, config: BertConfig, prefix: str, 
     return graph.add("Reshape", [merged, flat], prefix + "attended")
 
 
-def _dense(graph: Graph, weights: Weights, name: str, hidden: str) -> str:
+def _dense(graph: Graph, weights: TensorFile, name: str, hidden: str) -> str:
     kernel = graph.constant(name + ".weight", np.ascontiguousarray(weights(name + ".weight").T))
     offset = graph.constant(name + ".bias", weights(name + ".bias"))
     product = graph.add("MatMul", [hidden, kernel], name + ".product")
     return graph.add("Add", [product, offset], name)
 
 
-def layer_norm(graph: Graph, weights: Weights, config: BertConfig, source: str, hidden: str, name: str) -> str:
+def layer_norm(graph: Graph, weights: TensorFile, config: BertConfig, source: str, hidden: str, name: str) -> str:
     """The normalised *hidden*, under *name*; *source*: prefix of its weights."""
     scale = graph.constant(source + ".weight", weights(source + ".weight"))
     offset = graph.constant(source + ".bias", weights(source + ".bias"))
@@ -366,7 +374,7 @@ _LOGITS = "logits"
 def scoring_graph(directory: Path) -> onnx.ModelProto:
     """The cross-encoder in *directory* (config.json, model.safetensors) with the output SCORE. PermanentError
     when its weights have no head of a single unit."""
-    weights = Weights(directory / "model.safetensors")
+    weights = TensorFile(directory / "model.safetensors")
     kernel, offset = weights("classifier.weight"), weights("classifier.bias")
     if len(kernel) != 1:
         raise PermanentError(f"{directory}: classifies into {len(kernel)} classes; a reranker gives one score")

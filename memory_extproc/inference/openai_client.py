@@ -191,7 +191,7 @@ class EndpointLimits:
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
 
 
-class Endpoint:
+class ModelEndpoint:
     """Calls of a model in a role: counted, logged, retried, and refused while the breaker is open.
 
     Used on a single event loop; closed by its owner.

@@ -14,7 +14,7 @@ import openai
 
 from memory_extproc.errors import MemoryExtprocError, ModelStoppedError, PermanentError
 from memory_extproc.inference.batching import QueryCache, of_unit_length, readable
-from memory_extproc.inference.openai_client import CallError, CallOutcome, Endpoint, sorted_error
+from memory_extproc.inference.openai_client import CallError, CallOutcome, ModelEndpoint, sorted_error
 from memory_extproc.model import Matrix, Vector
 from memory_extproc.observe.log import logger
 
@@ -103,7 +103,7 @@ class OpenAICompletions:
     row despite that, calls pause for half an hour.
     """
 
-    def __init__(self, endpoint: Endpoint, limits: CompletionLimits) -> None:
+    def __init__(self, endpoint: ModelEndpoint, limits: CompletionLimits) -> None:
         self._endpoint = endpoint
         self._limits = limits
         self._understood = Understood()
@@ -344,7 +344,7 @@ class OpenAIEmbedder:
     """Implements ports.EmbeddingModel. A blank text is not sent, because endpoints refuse it: it gets the first
     axis."""
 
-    def __init__(self, endpoint: Endpoint, limits: RemoteEmbedderLimits) -> None:
+    def __init__(self, endpoint: ModelEndpoint, limits: RemoteEmbedderLimits) -> None:
         self._endpoint = endpoint
         self._limits = limits
         self._cache = QueryCache(limits.cached_queries)

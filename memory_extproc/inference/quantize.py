@@ -21,7 +21,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from memory_extproc.inference.bert_onnx import BertConfig, Floats, Graph, Weights, bert_graph, layer_norm
+from memory_extproc.inference.bert_onnx import BertConfig, Floats, Graph, TensorFile, bert_graph, layer_norm
 
 _MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 _BLOCK = 64  # weights per scale; a power of two, at least 16
@@ -186,7 +186,7 @@ class _FusedLayers:
         self._peaks = peaks
 
     def __call__(
-        self, graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, _bias: str, name: str
+        self, graph: Graph, weights: TensorFile, config: BertConfig, prefix: str, hidden: str, _bias: str, name: str
     ) -> str:
         attended = self._attend(graph, weights, config, prefix + "attention.", hidden)
         projected = self._multiply(graph, weights, prefix + "attention.output.dense", attended)
@@ -199,7 +199,7 @@ class _FusedLayers:
         narrow = self._multiply(graph, weights, prefix + "output.dense", active)
         return _add_and_normalise(graph, weights, config, prefix + "output.", narrow, normed, name)
 
-    def _attend(self, graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str) -> str:
+    def _attend(self, graph: Graph, weights: TensorFile, config: BertConfig, prefix: str, hidden: str) -> str:
         names = [f"{prefix}self.{part}" for part in ("query", "key", "value")]
         kernel = np.concatenate([weights(f"{part}.weight").T for part in names], axis=1)
         hidden, kernel = self._smooth(graph, prefix + "qkv", hidden, kernel)
@@ -210,7 +210,7 @@ class _FusedLayers:
         inputs = [integers[0], stored, offset, integers[1], scale, "", integers[2]]
         return graph.add("QAttention", inputs, prefix + "attended", domain=_MICROSOFT, num_heads=config.heads)
 
-    def _multiply(self, graph: Graph, weights: Weights, name: str, hidden: str) -> str:
+    def _multiply(self, graph: Graph, weights: TensorFile, name: str, hidden: str) -> str:
         hidden, kernel = self._smooth(graph, name, hidden, weights(name + ".weight").T)
         return graph.add(
             "DynamicQuantizeMatMul", [hidden, *_store_by_column(graph, name, kernel)], name, domain=_MICROSOFT
@@ -236,7 +236,7 @@ def _store_by_column(graph: Graph, name: str, kernel: Floats) -> tuple[str, str]
 
 
 def _add_and_normalise(
-    graph: Graph, weights: Weights, config: BertConfig, prefix: str, hidden: str, skipped: str, name: str
+    graph: Graph, weights: TensorFile, config: BertConfig, prefix: str, hidden: str, skipped: str, name: str
 ) -> str:
     """The layer norm of the sum of *hidden*, its bias and *skipped*: three operators, because ONNX Runtime's single
     one for them (SkipLayerNormalization) takes four times as long, a quarter of the whole graph's time."""

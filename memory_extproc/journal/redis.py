@@ -21,7 +21,7 @@ import msgspec
 from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.journal import redis_scripts as scripts
-from memory_extproc.journal.sqlite import Depth, Entry, Stage
+from memory_extproc.journal.sqlite import Depth, JournalRow, TurnStage
 from memory_extproc.model import DeadLetter, Owner, Turn, TurnOutcome, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import JournalEntry, Now
@@ -34,7 +34,7 @@ _ARRIVING = 200  # turns looked for at once
 
 
 @dataclass(frozen=True, slots=True)
-class Sharing:
+class JournalSharing:
     """How replicas share the work."""
 
     parts: int = 64  # never changed for a journal that holds turns: an owner's part follows from it
@@ -66,7 +66,7 @@ class RedisJournal:
         prefix: str = "memory-extproc",
         max_turns: int = 100_000,
         max_dead: int = 1_000,
-        sharing: Sharing = Sharing(),
+        sharing: JournalSharing = JournalSharing(),
         clock: Callable[[], float] = time.monotonic,
         store_failing_for: Callable[[], timedelta] = timedelta,
         reports_held: Callable[[int], object] = lambda _held: None,  # called with the number of parts held
@@ -137,19 +137,19 @@ class RedisJournal:
         stored, place, self.turns = await self._link.run_replicated(append, [self._prefix], values)
         return TurnOutcome(stored.decode()), int(place)
 
-    async def pending(self, limit: int, *, after: str = "") -> Sequence[Entry]:
+    async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalRow]:
         places = [value for part in range(self._sharing.parts) for value in (part, int(after or 0))]
         return await self._get([row[0].decode() for row in await self._run(scripts.BEHIND, limit, *places)])
 
-    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Entry]:
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[JournalRow]:
         return [entry for entry in await self._get(ids) if entry.turn.owner == owner]
 
-    async def _get(self, ids: Sequence[str]) -> Sequence[Entry]:
-        entries: list[Entry] = []
+    async def _get(self, ids: Sequence[str]) -> Sequence[JournalRow]:
+        entries: list[JournalRow] = []
         unreadable: list[bytes] = []
         for start in range(0, len(ids), _AT_ONCE):
             for row in await self._run(scripts.GET, *ids[start : start + _AT_ONCE]):
-                if int(row[2]) >= Stage.LEARNED:
+                if int(row[2]) >= TurnStage.LEARNED:
                     continue
                 if (entry := _entry(row)) is not None:
                     entries.append(entry)
@@ -207,7 +207,7 @@ class RedisJournal:
         self.turns, dead, oldest = await self._run(scripts.DEPTH, self._sharing.parts)
         return Depth(self.turns, int(dead), _time(oldest) if oldest else None)
 
-    async def of_owner(self, owner: Owner) -> AsyncIterator[Entry]:
+    async def of_owner(self, owner: Owner) -> AsyncIterator[JournalRow]:
         after: bytes | int = 0
         while rows := await self._run(scripts.OF_OWNER, owner.key, after, _AT_ONCE):
             for row in rows:
@@ -249,7 +249,7 @@ class RedisJournal:
     async def shares_by_holder(self) -> Counter[str]:
         return Counter({holder.decode(): int(count) for holder, count in await self._run(scripts.SHARES)})
 
-    async def arrivals(self, limit: int) -> Sequence[Entry]:
+    async def arrivals(self, limit: int) -> Sequence[JournalRow]:
         await self._renew()
         if not self._is_shard:
             await self.warn_if_volatile()
@@ -302,7 +302,7 @@ class RedisJournal:
                     self._ready.append(id_)
 
     def _ours_to_do(self, stage: int, age: int) -> bool:
-        return stage != Stage.WAITING or age >= self._sharing.grace.total_seconds() * 1000
+        return stage != TurnStage.WAITING or age >= self._sharing.grace.total_seconds() * 1000
 
     async def _renew(self) -> None:
         """Renew leases well before they expire."""
@@ -348,7 +348,7 @@ class RedisJournal:
         return self._scripts[script]
 
 
-def _entry(row: Sequence[bytes]) -> Entry | None:
+def _entry(row: Sequence[bytes]) -> JournalRow | None:
     """Decode a row; None if it is invalid."""
     _, place, stage, replaced, attempts, last, body = row
     try:
@@ -357,7 +357,7 @@ def _entry(row: Sequence[bytes]) -> Entry | None:
         return None
     if last == b"1":
         turn = replace(turn, last=True)
-    return Entry(turn, place.decode(), Stage(int(stage)).state, replaced == b"1", int(attempts))
+    return JournalRow(turn, place.decode(), TurnStage(int(stage)).state, replaced == b"1", int(attempts))
 
 
 def _time(seconds: bytes) -> datetime:

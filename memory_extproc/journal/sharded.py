@@ -19,8 +19,8 @@ from uuid import uuid4
 
 from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.errors import PermanentError
-from memory_extproc.journal.redis import RedisJournal, Sharing
-from memory_extproc.journal.sqlite import Depth, Entry
+from memory_extproc.journal.redis import JournalSharing, RedisJournal
+from memory_extproc.journal.sqlite import Depth, JournalRow
 from memory_extproc.model import DeadLetter, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import JournalEntry, Now
@@ -56,7 +56,7 @@ class ShardedJournal:
         prefix: str = "memory-extproc",
         max_turns: int = 100_000,
         max_dead: int = 1_000,
-        sharing: Sharing = Sharing(),  # noqa: B008
+        sharing: JournalSharing = JournalSharing(),  # noqa: B008
         clock: Callable[[], float] = time.monotonic,
         store_failing_for: Callable[[], timedelta] = timedelta,
         reports_held: Callable[[int], object] = lambda _held: None,
@@ -106,11 +106,11 @@ class ShardedJournal:
     async def append(self, turn: Turn) -> TurnOutcome:
         return await (await self._of(turn.owner)).append(turn)
 
-    async def pending(self, limit: int, *, after: str = "") -> Sequence[Entry]:
+    async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalRow]:
         pages = await self._ask(lambda one: one.pending(limit, after=after))
         return sorted((entry for page in pages for entry in page), key=lambda entry: int(entry.place))[:limit]
 
-    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Entry]:
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[JournalRow]:
         return await (await self._of(owner)).get(owner, ids)
 
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
@@ -141,7 +141,7 @@ class ShardedJournal:
     async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
         return sum([await one.erase(owner, turn_ids) for one in await self._both(owner)])
 
-    async def of_owner(self, owner: Owner) -> AsyncIterator[Entry]:
+    async def of_owner(self, owner: Owner) -> AsyncIterator[JournalRow]:
         for one in await self._both(owner):
             async for entry in one.of_owner(owner):
                 yield entry
@@ -165,7 +165,7 @@ class ShardedJournal:
             await self._drain()
         return count
 
-    async def arrivals(self, limit: int) -> Sequence[Entry]:
+    async def arrivals(self, limit: int) -> Sequence[JournalRow]:
         await self._choose()
         await self._single.warn_if_volatile()
         if self._sharded and not self._drained:

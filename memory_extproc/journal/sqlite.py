@@ -20,7 +20,7 @@ from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutc
 from memory_extproc.ports import JournalEntry, Now
 
 
-class Stage(IntEnum):
+class TurnStage(IntEnum):
     """The stage of a turn. The numbers are stored; pending stages are below LEARNED."""
 
     WAITING = 0
@@ -34,7 +34,7 @@ class Stage(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalRow:
     """JournalEntry as a value."""
 
     turn: Turn
@@ -157,9 +157,9 @@ class SqliteJournal(SqliteBacked):
 
         def write(connection: sqlite3.Connection) -> tuple[TurnOutcome, int]:
             there = connection.execute("SELECT stage, answer FROM turns WHERE id = ?", (turn.id,)).fetchone()
-            if there is not None and there[1] == answer and there[0] != Stage.DEAD:
+            if there is not None and there[1] == answer and there[0] != TurnStage.DEAD:
                 return TurnOutcome.DUPLICATE, 0
-            if (there is None or there[0] >= Stage.LEARNED) and self._pending(connection) >= self._max_turns:
+            if (there is None or there[0] >= TurnStage.LEARNED) and self._pending(connection) >= self._max_turns:
                 return TurnOutcome.JOURNAL_FULL, 0
             if there is not None:
                 connection.execute("DELETE FROM turns WHERE id = ?", (turn.id,))
@@ -171,10 +171,10 @@ class SqliteJournal(SqliteBacked):
             self._own.add(place)
         return stored
 
-    async def pending(self, limit: int, *, after: str = "") -> Sequence[Entry]:
+    async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalRow]:
         return await self._entries(_PENDING, (int(after or 0), limit))
 
-    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Entry]:
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[JournalRow]:
         wanted = (owner.key, json.dumps(list(ids)))
         if len(ids) <= _FEW:
             entries = [_entry(row) for row in self._file.read_all(_THESE, wanted)]
@@ -224,7 +224,7 @@ class SqliteJournal(SqliteBacked):
         row = self._file.read(_OLDEST, ())
         return None if row is None or row[0] is None else datetime.fromtimestamp(row[0], UTC)
 
-    async def of_owner(self, owner: Owner) -> AsyncIterator[Entry]:
+    async def of_owner(self, owner: Owner) -> AsyncIterator[JournalRow]:
         after = 0
         while rows := await self._file.fetch(_OF_OWNER, (owner.key, after, _PAGE)):
             for row in rows:
@@ -254,7 +254,7 @@ class SqliteJournal(SqliteBacked):
 
         return await self._file.run(again)
 
-    async def arrivals(self, limit: int) -> Sequence[Entry]:
+    async def arrivals(self, limit: int) -> Sequence[JournalRow]:
         last = self._file.read(_LAST_PLACE, ())
         if last is None or last[0] < self._given:  # an operator moved the file aside, and this is another
             self._given, self._own = 0, set()
@@ -280,10 +280,10 @@ class SqliteJournal(SqliteBacked):
 
         await self._file.run(end)
 
-    async def _entries(self, statement: str, values: tuple[object, ...]) -> list[Entry]:
+    async def _entries(self, statement: str, values: tuple[object, ...]) -> list[JournalRow]:
         """Read entries; unreadable rows become dead letters, so that they do not block the others."""
 
-        def read(connection: sqlite3.Connection) -> list[Entry]:
+        def read(connection: sqlite3.Connection) -> list[JournalRow]:
             rows = connection.execute(statement, values).fetchall()
             entries = [_entry(row) for row in rows]
             unreadable = [row[0] for row, entry in zip(rows, entries, strict=True) if entry is None]
@@ -307,14 +307,14 @@ class SqliteJournal(SqliteBacked):
         await self._file.run(write)
 
 
-def _entry(row: tuple[int, int, int, int, bytes]) -> Entry | None:
+def _entry(row: tuple[int, int, int, int, bytes]) -> JournalRow | None:
     """Decode a row; None if it is invalid: another version's, or a damaged page."""
     place, stage, replaced, attempts, body = row
     try:
         turn = msgspec.json.decode(body, type=Turn)
     except msgspec.MsgspecError:
         return None
-    return Entry(turn, str(place), Stage(stage).state, bool(replaced), attempts)
+    return JournalRow(turn, str(place), TurnStage(stage).state, bool(replaced), attempts)
 
 
 def _letter(row: tuple[int, str, str, str, int, float, float]) -> DeadLetter:

@@ -86,7 +86,7 @@ VERDICTS: Mapping[tuple[FactRelation, bool], type[Add | Confirm | Replace | Outd
 }
 
 
-class Verdict(StrEnum):
+class ConflictVerdict(StrEnum):
     """A model's verdict on an existing memory beside a new fact."""
 
     ADD = "ADD"  # they are unrelated
@@ -337,17 +337,17 @@ def unclear(row: Memory, existing: Iterable[Hit]) -> list[Memory]:
     return [one.memory for one in near[:MOST_UNCLEAR] if _age(row) >= _age(one.memory)]
 
 
-def apply_verdicts(fact: Fact, shown: Sequence[Memory], verdicts: Sequence[Verdict]) -> Change:
+def apply_verdicts(fact: Fact, shown: Sequence[Memory], verdicts: Sequence[ConflictVerdict]) -> Change:
     """The change by a model's *verdicts* on *shown*. In any case, the fact is stored or a memory already says it:
     NONE counts only for such a memory, and REPLACE only for a memory about the same subject."""
     pairs = list(zip(shown, verdicts, strict=True))
-    same = [memory for memory, verdict in pairs if verdict is Verdict.NONE and says(memory, fact)]
+    same = [memory for memory, verdict in pairs if verdict is ConflictVerdict.NONE and says(memory, fact)]
     if same:
         return Confirm(max(same, key=_age).id)
     gone = [
         memory.id
         for memory, verdict in pairs
-        if verdict in {Verdict.UPDATE, Verdict.DELETE} and _one_subject(fact, memory)
+        if verdict in {ConflictVerdict.UPDATE, ConflictVerdict.DELETE} and _one_subject(fact, memory)
     ]
     return Replace(tuple(sorted(gone))) if gone else Add()
 
@@ -483,7 +483,7 @@ PROMPT: Final = "reconcile-1"
 
 class OfNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: Annotated[int, Meta(ge=1)]  # its number in the list we showed: models invent ids
-    verdict: Verdict
+    verdict: ConflictVerdict
 
 
 class Verdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -501,7 +501,7 @@ class LlmJudge:
     def __init__(self, completes: CompletionModel, budget: Budget) -> None:
         self._asks = LlmPrompt(completes, PROMPT, strict_schema(Verdicts), budget)
 
-    async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:
+    async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[ConflictVerdict]:
         """As Judges.judge. PermanentError if two answers did not judge every note once, OverBudgetError if the
         owner's tokens are spent; errors of the model's port pass."""
         lines: list[dict[str, object]] = [{"fact": fact.content}]
@@ -513,8 +513,8 @@ class LlmJudge:
         return await self._asks.answer(owner, shown, _parser(len(memories)))
 
 
-def _parser(notes: int) -> Callable[[bytes], Sequence[Verdict]]:
-    def parse(answer: bytes) -> Sequence[Verdict]:
+def _parser(notes: int) -> Callable[[bytes], Sequence[ConflictVerdict]]:
+    def parse(answer: bytes) -> Sequence[ConflictVerdict]:
         found = _DECODER.decode(answer).verdicts
         by_note = {one.note: one.verdict for one in found}
         if len(found) != notes or set(by_note) != set(range(1, notes + 1)):

@@ -15,7 +15,7 @@ import msgspec
 
 from memory_extproc.concurrency import contain_faults, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
+from memory_extproc.learn.intake_log import IntakeLog, LogKind, LogRecord
 from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.screening import TurnScreener
 from memory_extproc.learn.sessions import RESPONSE, Placed, Sessions
@@ -36,7 +36,7 @@ _OWNERS_AT_ONCE = 8  # whose waiting exchanges are decided at a time
 class _Logged:
     """An exchange in the intake log. *waited*: it was deferred and waits for a decision."""
 
-    record: Record
+    record: LogRecord
     waited: bool = False
     failures: int = 0  # that another attempt will hardly mend
 
@@ -165,7 +165,7 @@ class Intake:
         """Decide waiting exchanges once that is possible, and a last time when *closing* is set."""
         ended = False
         while self._log is not None:
-            for record in self._log.take_left(Kind.TURN):
+            for record in self._log.take_left(LogKind.TURN):
                 self._put_off(_Logged(record), TurnOutcome.UNDECIDED)
             await contain_faults(self._look)
             if ended:
@@ -220,9 +220,9 @@ class Intake:
             return None
         whose, at = exchanged.caller.owner, exchanged.at
         if exchanged.characters > _LARGE:
-            record = await self._log.append_large(Kind.TURN, whose, at, partial(_encode, exchanged))
+            record = await self._log.append_large(LogKind.TURN, whose, at, partial(_encode, exchanged))
         else:
-            record = self._log.append(Kind.TURN, whose, at, _encode(exchanged))
+            record = self._log.append(LogKind.TURN, whose, at, _encode(exchanged))
         return None if record is None else _Logged(record)
 
     def _put_off(self, logged: _Logged, why: TurnOutcome) -> None:
@@ -239,7 +239,7 @@ class Intake:
             self._settling, self._answering_since = True, None
         self._metrics.turns_undecided.set(self._count)
 
-    def _read(self, record: Record) -> Exchanged:
+    def _read(self, record: LogRecord) -> Exchanged:
         """PermanentError where it cannot be read, or is of another version's form."""
         try:
             body = b"" if self._log is None else self._log.read(record)
@@ -247,7 +247,7 @@ class Intake:
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             raise PermanentError(f"a logged exchange of another form ({type(error).__name__})") from None
 
-    def _discard(self, record: Record) -> None:
+    def _discard(self, record: LogRecord) -> None:
         if self._log is not None:
             self._log.discard(record)
         waiting = self._waiting.get(record.owner, [])

@@ -67,9 +67,9 @@ class IntakeLog:
         self._segments: dict[str, Segment] = {}  # by file name
         self._dropped: set[str] = set()  # which a disk may not let us delete
         self._active: Segment | None = None
-        self._turns: dict[Owner, dict[bytes, Record]] = {}
+        self._turns: dict[Owner, dict[bytes, LogRecord]] = {}
         self._ids: set[bytes] = set()
-        self._left: list[Record] = []  # found in segments of others, not taken yet
+        self._left: list[LogRecord] = []  # found in segments of others, not taken yet
         self._bytes = self._numbers = 0
         self._writable = True
 
@@ -92,7 +92,7 @@ class IntakeLog:
     def is_full(self) -> bool:
         return len(self._ids) >= self._limits.records or self._bytes >= self._limits.bytes
 
-    def append(self, kind: Kind, owner: Owner, at: datetime, body: bytes) -> Record | None:
+    def append(self, kind: LogKind, owner: Owner, at: datetime, body: bytes) -> LogRecord | None:
         """Written when it returns, which outlives the process. None: the log is full or cannot be written."""
         segment = self._active
         if segment is None or self.is_full:
@@ -100,8 +100,8 @@ class IntakeLog:
         return self._write(segment, kind, owner, at, *segment.seal(kind, pack_payload(owner, at, body)))
 
     async def append_large(
-        self, kind: Kind, owner: Owner, at: datetime, encode: Callable[[], bytes]
-    ) -> Record | None:
+        self, kind: LogKind, owner: Owner, at: datetime, encode: Callable[[], bytes]
+    ) -> LogRecord | None:
         """As append, with all but the write() in a thread."""
         while (segment := self._active) is not None and not self.is_full:
             sealed = await asyncio.to_thread(lambda: segment.seal(kind, pack_payload(owner, at, encode())))
@@ -109,11 +109,11 @@ class IntakeLog:
                 return self._write(segment, kind, owner, at, *sealed)
         return None
 
-    def read(self, record: Record) -> bytes:
+    def read(self, record: LogRecord) -> bytes:
         """The body. PermanentError where it was damaged since."""
         return record.plain.partition(b"\n")[2]
 
-    def discard(self, record: Record) -> None:
+    def discard(self, record: LogRecord) -> None:
         """Discard *record*, idempotently. It is gone after a restart, and soon unreadable."""
         segment = record.segment
         if segment.live.pop(record.id, None) is None:
@@ -128,15 +128,15 @@ class IntakeLog:
         if segment is not self._active and not segment.live:
             self._drop(segment)
         else:  # where that cannot be written it is made up for when the segment is replaced
-            segment.write(segment.seal(Kind.DONE, b"", record.id)[1])
+            segment.write(segment.seal(LogKind.DONE, b"", record.id)[1])
 
-    def take_left(self, kind: Kind) -> list[Record]:
+    def take_left(self, kind: LogKind) -> list[LogRecord]:
         """Records that another process left, the oldest first; each is given once."""
         taken = [record for record in self._left if record.kind is kind]
         self._left = [record for record in self._left if record.kind is not kind]
         return [record for record in taken if record.is_live]
 
-    def of_owner(self, owner: Owner) -> Sequence[Record]:
+    def of_owner(self, owner: Owner) -> Sequence[LogRecord]:
         """Turns of *owner* that wait."""
         return list(self._turns.get(owner, {}).values())
 
@@ -151,20 +151,20 @@ class IntakeLog:
             await asyncio.to_thread(os.fdatasync, self._active.handle)
 
     def _write(
-        self, segment: Segment, kind: Kind, owner: Owner, at: datetime, id_: bytes, frame: bytes
-    ) -> Record | None:
+        self, segment: Segment, kind: LogKind, owner: Owner, at: datetime, id_: bytes, frame: bytes
+    ) -> LogRecord | None:
         place = segment.write(frame)
         if self._writable is (place is None):
             self._tell_writable(place is not None)
-        return None if place is None else self._know(Record(id_, kind, owner, at, segment, *place))
+        return None if place is None else self._know(LogRecord(id_, kind, owner, at, segment, *place))
 
-    def _know(self, record: Record) -> Record:
+    def _know(self, record: LogRecord) -> LogRecord:
         self._numbers += 1
         record.number = self._numbers
         record.segment.live[record.id] = record
         self._ids.add(record.id)
         self._bytes += record.size
-        if record.kind is Kind.TURN:
+        if record.kind is LogKind.TURN:
             self._turns.setdefault(record.owner, {})[record.id] = record
         return record
 
@@ -233,7 +233,7 @@ class IntakeLog:
             self._dropped.add(segment.path.name)
 
     async def _take_up(self) -> None:
-        found: list[Record] = []
+        found: list[LogRecord] = []
         for path in sorted(self._directory.glob("*.log")):
             if path.name in self._segments or path.name in self._dropped:
                 continue
@@ -304,7 +304,7 @@ _CHECKED = 8  # where in a frame that begins
 _ID_BYTES = 12
 
 
-class Kind(IntEnum):
+class LogKind(IntEnum):
     """The kind of a record. The numbers are in the files."""
 
     DONE = 0
@@ -330,11 +330,11 @@ class UnreadableError(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class Record:
+class LogRecord:
     """Location of a record. *number* orders the records of a process, oldest first."""
 
     id: bytes
-    kind: Kind
+    kind: LogKind
     owner: Owner
     at: datetime  # when the exchange was asked
     segment: Segment
@@ -362,7 +362,7 @@ class Segment:
     handle: int
     cipher: AESGCM
     size: int = _HEAD
-    live: dict[bytes, Record] = field(default_factory=dict)
+    live: dict[bytes, LogRecord] = field(default_factory=dict)
     spent_at: float | None = None  # when the first of its records was discarded
 
     @property
@@ -373,14 +373,14 @@ class Segment:
         except OSError:
             return False
 
-    def seal(self, kind: Kind, plain: bytes, id_: bytes = b"") -> tuple[bytes, bytes]:
+    def seal(self, kind: LogKind, plain: bytes, id_: bytes = b"") -> tuple[bytes, bytes]:
         """Id (a new id by default) and encrypted frame of a record."""
         id_ = id_ or os.urandom(_ID_BYTES)
-        payload = self.cipher.encrypt(id_, plain, bytes([kind]) + id_) if kind is not Kind.DONE else b""
+        payload = self.cipher.encrypt(id_, plain, bytes([kind]) + id_) if kind is not LogKind.DONE else b""
         checked = struct.pack(">B12s", kind, id_) + payload
         return id_, struct.pack(">II", len(payload), crc32(checked)) + checked
 
-    def unseal(self, kind: Kind, id_: bytes, payload: bytes) -> bytes:
+    def unseal(self, kind: LogKind, id_: bytes, payload: bytes) -> bytes:
         return self.cipher.decrypt(id_, payload, bytes([kind]) + id_)
 
     def write(self, frame: bytes) -> tuple[int, int] | None:
@@ -419,7 +419,7 @@ def pack_payload(owner: Owner, at: datetime, body: bytes) -> bytes:
     return json.dumps([owner.tenant, owner.user, at.timestamp()]).encode() + b"\n" + body
 
 
-def read_segment(path: Path, secret: bytes) -> tuple[Segment, list[Record], dict[Aside, bytes]]:
+def read_segment(path: Path, secret: bytes) -> tuple[Segment, list[LogRecord], dict[Aside, bytes]]:
     """A segment, its records that were not discarded, and the pieces that cannot be read. UnreadableError where
     that is all of it."""
     data = path.read_bytes()
@@ -428,14 +428,14 @@ def read_segment(path: Path, secret: bytes) -> tuple[Segment, list[Record], dict
         raise UnreadableError(Aside.NEWER if newer else Aside.CUT if len(data) < _HEAD else Aside.DAMAGED)
     segment = Segment(path, os.open(path, os.O_RDWR), AESGCM(secret), len(data))
     frames, damaged = list(_frames(data)), dict[Aside, bytes]()
-    done = {id_ for kind, id_, _, _ in frames if kind == Kind.DONE}
+    done = {id_ for kind, id_, _, _ in frames if kind == LogKind.DONE}
     records = []
     for kind, id_, start, end in frames:
-        if kind == Kind.DONE or id_ in done:
+        if kind == LogKind.DONE or id_ in done:
             continue
         offset = start + _FRAME.size
         try:
-            known = Kind(int(kind))  # why it cannot be read is no number
+            known = LogKind(int(kind))  # why it cannot be read is no number
             payload = segment.unseal(known, id_, data[offset:end])
             tenant, user, at = json.loads(payload.partition(b"\n")[0])
         except (InvalidTag, ValueError):
@@ -443,7 +443,7 @@ def read_segment(path: Path, secret: bytes) -> tuple[Segment, list[Record], dict
             damaged[why] = damaged.get(why, b"") + data[start:end]
         else:
             owner, asked = Owner(tenant, user), datetime.fromtimestamp(at, UTC)
-            records.append(Record(id_, known, owner, asked, segment, offset, end - offset))
+            records.append(LogRecord(id_, known, owner, asked, segment, offset, end - offset))
     return segment, records, damaged
 
 
@@ -490,8 +490,8 @@ def count_waiting(directory: Path) -> int:
             frames = list(_frames(path.read_bytes()))
         except FileNotFoundError:
             continue  # replaced in this moment
-        turns = {id_ for kind, id_, _, _ in frames if kind == Kind.TURN}
-        waiting |= turns - {id_ for kind, id_, _, _ in frames if kind == Kind.DONE}
+        turns = {id_ for kind, id_, _, _ in frames if kind == LogKind.TURN}
+        waiting |= turns - {id_ for kind, id_, _, _ in frames if kind == LogKind.DONE}
     return len(waiting)
 
 

@@ -37,7 +37,7 @@ _ORIGIN_BYTES = 512  # of UTF-8; the field of every store holds as many
 _MESSAGES = (Role.USER, Role.ASSISTANT)  # of a turn; the place is the message's ordinal
 
 
-class Decision(StrEnum):
+class MessageDecision(StrEnum):
     """The decision on a message or chunk: also the label of remembered_total, so never renamed."""
 
     KEPT = "kept"
@@ -49,28 +49,28 @@ class Decision(StrEnum):
     SURPLUS = "surplus"  # the rest of a message longer than all the pieces it may have
 
 
-_STORED = frozenset({Decision.KEPT, Decision.QUESTION})
+_STORED = frozenset({MessageDecision.KEPT, MessageDecision.QUESTION})
 _NOTHING = Chunker((), whole=True)
 _OF_ANSWER = 0.375  # of a turn's pieces, where both messages are long
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedMessage:
     """A message of a turn, or a chunk; *memory* is set for KEPT and QUESTION alone."""
 
     role: Role
-    decision: Decision
+    decision: MessageDecision
     memory: Memory | None
 
 
-def judge(turn: Turn, now: datetime, limits: ChunkLimits = _USUAL) -> tuple[Judged, ...]:
+def judge(turn: Turn, now: datetime, limits: ChunkLimits = _USUAL) -> tuple[JudgedMessage, ...]:
     """The caller's message and the answer, in this order, split into chunks if long. The same turn gives the same
     ids, so a repetition changes nothing. *now* is the time of writing; times are in whole seconds."""
     messages = ((turn.asked, _of_caller(turn)), (turn.answered, _of_answer(turn)))
     found = [pieces(text, limits) if decision in _STORED else _NOTHING for text, decision in messages]
     needed = [len(one.texts) for one in found]
     answer = min(needed[1], max(limits.pieces - needed[0], int(limits.pieces * _OF_ANSWER)))
-    judged: list[Judged] = []
+    judged: list[JudgedMessage] = []
     for ordinal, most in enumerate((limits.pieces - answer, answer)):
         text, decision = messages[ordinal]
         fits = needed[ordinal] <= most
@@ -79,55 +79,55 @@ def judge(turn: Turn, now: datetime, limits: ChunkLimits = _USUAL) -> tuple[Judg
     return tuple(judged)
 
 
-def _of_caller(turn: Turn) -> Decision:
+def _of_caller(turn: Turn) -> MessageDecision:
     if (at_once := _at_a_glance(turn.asked)) is not None:
         return at_once
     if polite(turn.asked):
-        return Decision.POLITE
+        return MessageDecision.POLITE
     if only_asks(turn.asked):
-        return Decision.QUESTION
+        return MessageDecision.QUESTION
     # Compare with single memories: words of several could be combined into a new statement.
     if any(echoes(turn.asked, (one,), "") for one in turn.injected):
-        return Decision.ECHO
-    return Decision.KEPT
+        return MessageDecision.ECHO
+    return MessageDecision.KEPT
 
 
-def _of_answer(turn: Turn) -> Decision:
+def _of_answer(turn: Turn) -> MessageDecision:
     if (at_once := _at_a_glance(turn.answered)) is not None:
         return at_once
     if refusal(turn.answered):
-        return Decision.REFUSAL
+        return MessageDecision.REFUSAL
     if acknowledgement(turn.answered):
-        return Decision.POLITE
+        return MessageDecision.POLITE
     if only_asks(turn.answered):
-        return Decision.QUESTION
-    return Decision.ECHO if echoes(turn.answered, turn.injected, turn.asked) else Decision.KEPT
+        return MessageDecision.QUESTION
+    return MessageDecision.ECHO if echoes(turn.answered, turn.injected, turn.asked) else MessageDecision.KEPT
 
 
-def _at_a_glance(text: str) -> Decision | None:
+def _at_a_glance(text: str) -> MessageDecision | None:
     """The decision for a text that needs no reading, else None."""
     if not text.strip() or not says_more_than_masks(text):
-        return Decision.EMPTY
-    return Decision.KEPT if len(text) > _LONGEST_JUDGED else None
+        return MessageDecision.EMPTY
+    return MessageDecision.KEPT if len(text) > _LONGEST_JUDGED else None
 
 
 def _judge_chunks(
-    turn: Turn, ordinal: int, decision: Decision, found: Chunker, now: datetime, limits: ChunkLimits
-) -> Iterator[Judged]:
+    turn: Turn, ordinal: int, decision: MessageDecision, found: Chunker, now: datetime, limits: ChunkLimits
+) -> Iterator[JudgedMessage]:
     role = _MESSAGES[ordinal]
     if decision not in _STORED:
-        yield Judged(role, decision, None)
+        yield JudgedMessage(role, decision, None)
         return
     whole = words_hash(turn.asked if role is Role.USER else turn.answered) if len(found.texts) > 1 else ""
     for number, text in enumerate(found.texts):
         if not says_more_than_masks(text):
             continue
         memory = _memory(turn, ordinal, number, cut(text, limits.bytes), now, whole)
-        if decision is Decision.QUESTION:
+        if decision is MessageDecision.QUESTION:
             memory = replace(memory, source=Source.QUESTION)
-        yield Judged(role, decision, memory)
+        yield JudgedMessage(role, decision, memory)
     if not found.whole:
-        yield Judged(role, Decision.SURPLUS, None)
+        yield JudgedMessage(role, MessageDecision.SURPLUS, None)
 
 
 def _memory(turn: Turn, ordinal: int, number: int, content: str, now: datetime, whole: str) -> Memory:
@@ -189,13 +189,13 @@ def _line(named: Iterable[tuple[str, str]], most_bytes: int) -> str:
 
 _AT_ONCE = 4_000  # characters judged on the event loop (a few milliseconds)
 
-Judges = Callable[[Turn, datetime], Sequence[Judged]]  # pure; can be pickled
-Decisions = dict[str, Sequence[Judged]]  # by turn id
+Judges = Callable[[Turn, datetime], Sequence[JudgedMessage]]  # pure; can be pickled
+Decisions = dict[str, Sequence[JudgedMessage]]  # by turn id
 
 
 async def judge_turns(
     judges: Judges, turns: Sequence[Turn], now: datetime, helper: HelperThread = HELPER_THREAD
-) -> list[Sequence[Judged]]:
+) -> list[Sequence[JudgedMessage]]:
     """The decisions on each of *turns*, apart from the event loop where they are long."""
     size = sum(len(turn.asked) + len(turn.answered) for turn in turns)
     if size > _AT_ONCE:
@@ -203,7 +203,7 @@ async def judge_turns(
     return _judge_all(judges, turns, now)
 
 
-def _judge_all(judges: Judges, turns: Sequence[Turn], now: datetime) -> list[Sequence[Judged]]:
+def _judge_all(judges: Judges, turns: Sequence[Turn], now: datetime) -> list[Sequence[JudgedMessage]]:
     return [judges(turn, now) for turn in turns]
 
 
@@ -215,7 +215,7 @@ class MessagePreparer:
     ) -> None:
         self._embedder, self._judges, self._now, self._helper = embedder, judges, now, helper
         # Place in the journal and messages by turn id. A regenerated turn has the same id and another place.
-        self._shown: dict[str, tuple[str, Sequence[Judged]]] = {}
+        self._shown: dict[str, tuple[str, Sequence[JudgedMessage]]] = {}
 
     async def judge(self, entries: Sequence[JournalEntry]) -> Decisions:
         """The decisions on the messages of *entries*, by turn id."""

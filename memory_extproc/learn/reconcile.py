@@ -19,9 +19,9 @@ from memory_extproc.learn.conflicts import (
     Add,
     Change,
     Confirm,
+    ConflictVerdict,
     Outdate,
     Replace,
-    Verdict,
     about,
     apply_verdicts,
     reconcile_fact,
@@ -67,11 +67,11 @@ class ConflictJudge(Protocol):
     def version(self) -> str:
         """Version of the prompt, kept with the facts that it judged."""
 
-    async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:
+    async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[ConflictVerdict]:
         """The verdicts on *memories*, in their order."""
 
 
-class Decision(StrEnum):
+class ReconcileDecision(StrEnum):
     """The label of reconcile_total, so a value is never renamed."""
 
     ADDED = "added"
@@ -82,11 +82,11 @@ class Decision(StrEnum):
     KNOWN = "known"  # stored by an earlier attempt at the same turn
 
 
-_DECISIONS: Mapping[type[Change], Decision] = {
-    Add: Decision.ADDED,
-    Confirm: Decision.CONFIRMED,
-    Replace: Decision.REPLACED,
-    Outdate: Decision.OUTDATED,
+_DECISIONS: Mapping[type[Change], ReconcileDecision] = {
+    Add: ReconcileDecision.ADDED,
+    Confirm: ReconcileDecision.CONFIRMED,
+    Replace: ReconcileDecision.REPLACED,
+    Outdate: ReconcileDecision.OUTDATED,
 }
 
 
@@ -163,16 +163,16 @@ class Reconciler:
         self._metrics = metrics
         self._judges = judges
 
-    async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> Counter[Decision]:
+    async def apply(self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]) -> Counter[ReconcileDecision]:
         """Apply *facts* of *owner*'s *turns*, oldest first, and count the changes. PermanentError for a fact of
         another turn. Errors of store and embedder pass; the whole call can be repeated."""
         return Counter([decision for decision, _ in await self.apply_each(owner, facts, turns)])
 
     async def apply_each(
         self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]
-    ) -> list[tuple[Decision, str]]:
+    ) -> list[tuple[ReconcileDecision, str]]:
         """As `apply`, fact by fact: with the id of the memory that says it."""
-        applied: list[tuple[Decision, str]] = []
+        applied: list[tuple[ReconcileDecision, str]] = []
         for proposed in await self._propose_rows(owner, facts, turns):
             decision, memory_id = await self._apply(proposed)
             applied.append((decision, memory_id))
@@ -203,17 +203,17 @@ class Reconciler:
             for fact, row, vector in zip(facts, rows, vectors, strict=True)
         ]
 
-    async def _apply(self, proposed: _Proposed) -> tuple[Decision, str]:
+    async def _apply(self, proposed: _Proposed) -> tuple[ReconcileDecision, str]:
         row, owner = proposed.row, proposed.row.owner
         there = next(iter(await self._keeps.get(owner, [row.id])), None)
         if there is not None and there.state is not MemoryState.ACTIVE:
             if there.state is MemoryState.SUPERSEDED:
                 await self._retire_words(there, there.superseded_by, there.valid_to or row.created_at, proposed)
-            return Decision.KNOWN, row.id  # superseded, deleted or put aside since: never brought back
+            return ReconcileDecision.KNOWN, row.id  # superseded, deleted or put aside since: never brought back
         if row.state is MemoryState.QUARANTINED:
             # A quarantined fact changes nothing: its release is a person's decision.
             await self._keeps.put(owner, [Embedded(row, proposed.vector)])
-            return Decision.QUARANTINED, row.id
+            return ReconcileDecision.QUARANTINED, row.id
         found = (await self._keeps.nearest(owner, proposed.vector, _NEIGHBOURS, FACTS)).found
         change, judge = await self._change(proposed, found, known=there is not None)
         match change:
@@ -224,7 +224,7 @@ class Reconciler:
             case Add() | Replace():
                 await self._settle(proposed, change, there, judge)
         again = there is not None and isinstance(change, Add)
-        return Decision.KNOWN if again else _DECISIONS[type(change)], row.id
+        return ReconcileDecision.KNOWN if again else _DECISIONS[type(change)], row.id
 
     async def _change(self, proposed: _Proposed, found: Sequence[Hit], *, known: bool) -> tuple[Change, str]:
         """The change, with the version of the judge; empty for a rule."""
@@ -268,17 +268,17 @@ class Reconciler:
             await self._keeps.put(owner, [Embedded(superseded, proposed.vector)])
         await self._retire_words(old, newer, since, proposed)
 
-    async def _confirm(self, proposed: _Proposed, confirmed: str, found: Iterable[Hit]) -> Decision:
+    async def _confirm(self, proposed: _Proposed, confirmed: str, found: Iterable[Hit]) -> ReconcileDecision:
         row = proposed.row
         already = any(one.memory.id == confirmed and one.memory.updated_at >= row.created_at for one in found)
         if already:
-            return Decision.KNOWN
+            return ReconcileDecision.KNOWN
         turn = proposed.fact.turn_id
         trusted = proposed.fact.trust.covers(Trust.CONFIRMED)
         await self._keeps.confirm(
             row.owner, confirmed, row.created_at, turn=turn, beside=proposed.beside, trusted=trusted
         )
-        return Decision.CONFIRMED
+        return ReconcileDecision.CONFIRMED
 
     async def _retire_words(self, old: Memory, by: str, at: datetime, proposed: _Proposed) -> None:
         """Take the words of *old*, replaced by the fact *by*, out of recall: the caller's and the assistant's."""

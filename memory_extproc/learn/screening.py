@@ -18,8 +18,8 @@ from memory_extproc.concurrency import HELPER_THREAD, HelperThread, RateLimits, 
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.chunking import both_ends
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
-from memory_extproc.learn.intake_log import IntakeLog, Kind, Record
-from memory_extproc.learn.messages import Judged
+from memory_extproc.learn.intake_log import IntakeLog, LogKind, LogRecord
+from memory_extproc.learn.messages import JudgedMessage
 from memory_extproc.model import (
     SHARED,
     Caller,
@@ -219,7 +219,7 @@ class Incognito:
         self._here: OrderedDict[tuple[Owner, str], timedelta] = OrderedDict()
         self._marked = Counter[Owner]()  # how many of them each has
         self._writing: set[asyncio.Task[bool]] = set()
-        self._unshared: dict[Record, _Mark] = {}
+        self._unshared: dict[LogRecord, _Mark] = {}
         self._sharing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -293,7 +293,7 @@ class Incognito:
     async def _mark(self, owner: Owner, keys: _Mark) -> None:
         self._hold(owner, keys)
         body = msgspec.json.encode(keys)
-        record = None if self._log is None else self._log.append(Kind.MARK, owner, _EPOCH, body)
+        record = None if self._log is None else self._log.append(LogKind.MARK, owner, _EPOCH, body)
         # A task of our own: a request that leaves, or has waited long enough, takes no mark with it.
         writing = asyncio.create_task(self._write(owner, keys, record))
         self._writing.add(writing)
@@ -318,7 +318,7 @@ class Incognito:
             if not self._marked[whose]:
                 del self._marked[whose]
 
-    async def _write(self, owner: Owner, keys: _Mark, record: Record | None) -> bool:
+    async def _write(self, owner: Owner, keys: _Mark, record: LogRecord | None) -> bool:
         writes: list[Awaitable[None]] = [
             self._records.put_record(_KIND, _apart(owner), key, _MARK, ttl) for key, ttl in keys.items()
         ]
@@ -349,7 +349,7 @@ class Incognito:
                 break
 
     def _take_left(self, intake_log: IntakeLog) -> None:
-        for record in intake_log.take_left(Kind.MARK):
+        for record in intake_log.take_left(LogKind.MARK):
             try:
                 keys = msgspec.json.decode(intake_log.read(record), type=_Mark)
             except (PermanentError, msgspec.MsgspecError) as error:
@@ -441,7 +441,7 @@ _PAGE = 200  # rows read at once
 _CONFIRMS = 6  # words; a shorter reply may confirm a statement of the assistant
 _TELLING = 4  # characters a word has at least that tells whose words they were; or a digit
 
-Judging = Callable[[Turn, datetime], Sequence[Judged]]
+Judging = Callable[[Turn, datetime], Sequence[JudgedMessage]]
 
 
 class QuarantiningJudge:
@@ -451,7 +451,7 @@ class QuarantiningJudge:
         """*aside*: asked for each turn; False keeps the suspicious like everything else."""
         self._judges, self._aside = judges, aside
 
-    def __call__(self, turn: Turn, now: datetime) -> Sequence[Judged]:
+    def __call__(self, turn: Turn, now: datetime) -> Sequence[JudgedMessage]:
         if not self._aside():
             return tuple(_mark_suspicion(one, None) for one in self._judges(turn, now))
         asked = suspicion(turn.asked)
@@ -468,7 +468,7 @@ def _of_answer(turn: Turn) -> Suspicion | None:
     return foreign_suspicion(turn.answered) if turn.tools else suspicion(turn.answered)
 
 
-def _mark_suspicion(judged: Judged, why: Suspicion | None) -> Judged:
+def _mark_suspicion(judged: JudgedMessage, why: Suspicion | None) -> JudgedMessage:
     memory = judged.memory
     if memory is None:
         return judged

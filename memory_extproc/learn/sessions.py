@@ -99,7 +99,7 @@ class Placed:
 
     turn: Turn
     exchanged: Exchanged = field(repr=False)
-    conversation: Conversation | None  # None: placed without Coordination, nothing to note
+    conversation: ConversationKeys | None  # None: placed without Coordination, nothing to note
 
 
 class Sessions:
@@ -157,7 +157,7 @@ class Sessions:
         found = await self._get(RESPONSE, owner, digest("response", continues), _Response)
         return None if found is None else Chain(found.session, found.earlier)
 
-    async def _find_spot(self, exchanged: Exchanged, conversation: Conversation) -> _Spot:
+    async def _find_spot(self, exchanged: Exchanged, conversation: ConversationKeys) -> _Spot:
         owner = exchanged.caller.owner
         if exchanged.caller.session:
             return await self._count_in(exchanged, conversation)
@@ -166,7 +166,7 @@ class Sessions:
                 return spot
         return await self._begin(exchanged, conversation)
 
-    async def _candidates(self, exchanged: Exchanged, conversation: Conversation) -> AsyncIterator[_Spot]:
+    async def _candidates(self, exchanged: Exchanged, conversation: ConversationKeys) -> AsyncIterator[_Spot]:
         """Places where the turn may go, the likeliest first; all from the first clue that leads anywhere."""
         owner = exchanged.caller.owner
         if exchanged.previous_response_id:
@@ -215,7 +215,7 @@ class Sessions:
             slot = await self._get("slot", owner, key, _Slot)
         return slot is not None and slot.asked == asked
 
-    async def _begin(self, exchanged: Exchanged, conversation: Conversation) -> _Spot:
+    async def _begin(self, exchanged: Exchanged, conversation: ConversationKeys) -> _Spot:
         """A new session, or the session that the same words began."""
         owner, at = exchanged.caller.owner, exchanged.at.timestamp()
         for _ in range(_SWAPS):
@@ -235,7 +235,7 @@ class Sessions:
                 return spot
         raise TransientError("an opening record that others keep changing")
 
-    async def _is_same_opening(self, exchanged: Exchanged, conversation: Conversation, known: _Opening) -> bool:
+    async def _is_same_opening(self, exchanged: Exchanged, conversation: ConversationKeys, known: _Opening) -> bool:
         if not conversation.starts or exchanged.previous_response_id:
             return True  # the words before it tell which conversation it is
         if known.at == exchanged.at.timestamp():
@@ -245,7 +245,7 @@ class Sessions:
         continued = await self._get("slot", exchanged.caller.owner, _slot_key(_Spot(known.session, 2)), _Slot)
         return continued is None
 
-    async def _count_in(self, exchanged: Exchanged, conversation: Conversation) -> _Spot:
+    async def _count_in(self, exchanged: Exchanged, conversation: ConversationKeys) -> _Spot:
         """The place in a session that the client named."""
         owner, session, opening = exchanged.caller.owner, exchanged.caller.session, conversation.opening
         tail_key, turn_key = digest("tail", session), digest("turn", session, opening)
@@ -275,7 +275,7 @@ class Sessions:
                 return turn
         return None
 
-    def _turn(self, exchanged: Exchanged, spot: _Spot, asked: str, conversation: Conversation) -> Turn:
+    def _turn(self, exchanged: Exchanged, spot: _Spot, asked: str, conversation: ConversationKeys) -> Turn:
         owner, most = exchanged.caller.owner, self._limits.turn_characters
         return Turn(
             id=digest("turn", owner.key, spot.session, str(spot.seq), asked),
@@ -373,7 +373,7 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ConversationKeys:
     """The keys of an exchange."""
 
     asked: str  # hash of the question
@@ -386,7 +386,7 @@ class Conversation:
     tails_after: tuple[str, ...]  # keys of the last messages once the answer is counted in
 
 
-def read(exchanged: Exchanged) -> Conversation:
+def read(exchanged: Exchanged) -> ConversationKeys:
     """The keys of *exchanged*; some microseconds for each message of its history."""
     history = exchanged.history
     caller = exchanged.caller
@@ -410,7 +410,7 @@ def read(exchanged: Exchanged) -> Conversation:
         Message(Role.USER, exchanged.asked),
         Message(Role.ASSISTANT, exchanged.answered),
     )
-    return Conversation(
+    return ConversationKeys(
         asked=digest("said", normal(exchanged.asked)),
         opening=opening,
         whole=running.hexdigest(),

@@ -437,7 +437,7 @@ class Selected(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Words:
+class WordPieces:
     """The contextual vectors of a text's meaningful word pieces, packed by `index.packing`.
 
     At least one piece.

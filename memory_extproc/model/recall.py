@@ -155,7 +155,7 @@ class ChatState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+class UserProfile:
     """A user profile as a block. *text* is empty if nothing is known."""
 
     text: str = field(default="", repr=False)

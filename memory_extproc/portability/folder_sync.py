@@ -23,7 +23,15 @@ import yaml
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import ImportReport, MemoryType, Source
 from memory_extproc.portability.importer import Spilled
-from memory_extproc.portability.records import COUNTED, Read, Record, Refused, RefusedError, is_id, read_record
+from memory_extproc.portability.records import (
+    COUNTED,
+    MemoryRecord,
+    Read,
+    Refused,
+    RefusedError,
+    is_id,
+    read_record,
+)
 
 LIST: Final = ".memory-sync.json"
 EDITED: Final = ".edited"  # added to the name of a page that was put aside
@@ -32,10 +40,10 @@ EDITED: Final = ".edited"  # added to the name of a page that was put aside
 class Remote(Protocol):
     """Remote access to the store."""
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[MemoryRecord]:
         """All memories. An error ends the round without changes to the folder."""
 
-    def bring(self, records: Sequence[Record]) -> ImportReport:
+    def bring(self, records: Sequence[MemoryRecord]) -> ImportReport:
         """Import records, replacing memories with the same ids."""
 
     def forget(self, ids: Sequence[str]) -> None: ...
@@ -107,7 +115,7 @@ class FolderSync:
         }
 
     def _import_places(
-        self, places: Sequence[PurePosixPath], records: dict[PurePosixPath, Record]
+        self, places: Sequence[PurePosixPath], records: dict[PurePosixPath, MemoryRecord]
     ) -> dict[PurePosixPath, str]:
         """Import the pages at *places*; returns the rejected places with the reasons."""
         if not places:
@@ -156,7 +164,7 @@ class FolderSync:
 
 @dataclass(slots=True)
 class _Edits:
-    records: dict[PurePosixPath, Record]  # edited and new pages
+    records: dict[PurePosixPath, MemoryRecord]  # edited and new pages
     refused: list[Refused]
     removed: list[PurePosixPath]
 
@@ -200,7 +208,7 @@ class Folder:
     def __exit__(self, *_: object) -> None:
         self._kept.close()
 
-    def put(self, record: Record) -> None:
+    def put(self, record: MemoryRecord) -> None:
         """Write the page if it changed. PermanentError if it cannot be written.
 
         Written atomically: a reader finds the old or the new page."""
@@ -264,7 +272,7 @@ def read_folder(root: Path, places: Iterable[PurePosixPath] | None = None) -> It
             yield place, Refused(str(place), error.strerror or "cannot be read")
 
 
-def _check_record(place: PurePosixPath, record: Record) -> Record:
+def _check_record(place: PurePosixPath, record: MemoryRecord) -> MemoryRecord:
     """Reject a copied page that still has the original's id: it would replace the original."""
     if record.id and id_at(place) != record.id:
         raise RefusedError(
@@ -454,7 +462,7 @@ _Loader.add_implicit_resolver(
 )
 
 
-def place_of(record: Record) -> PurePosixPath:
+def place_of(record: MemoryRecord) -> PurePosixPath:
     """The page's place relative to the export folder.
 
     It depends only on id, type and source, so that a changed memory is a changed file. Colons, which some file
@@ -470,7 +478,7 @@ def id_at(place: PurePosixPath) -> str:
     return name if ours and is_id(name) else ""
 
 
-def page_of(record: Record) -> bytes:
+def page_of(record: MemoryRecord) -> bytes:
     shown = []
     for name in record.__struct_fields__:
         value = getattr(record, name)
@@ -482,7 +490,7 @@ def page_of(record: Record) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def read_page(page: bytes) -> Record:
+def read_page(page: bytes) -> MemoryRecord:
     """Parse *page*. RefusedError states the fault for the page's author."""
     if len(page) > PAGE_BYTES:
         raise RefusedError(f"longer than {PAGE_BYTES} bytes")
@@ -542,5 +550,5 @@ def _scalar(value: Any) -> str:
 _ALWAYS = frozenset({"id", "type", "state"})
 _DEFAULTS = {
     field.name: field.default if field.default is not msgspec.NODEFAULT else {}
-    for field in msgspec.structs.fields(Record)
+    for field in msgspec.structs.fields(MemoryRecord)
 }

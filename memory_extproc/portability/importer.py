@@ -37,7 +37,15 @@ from memory_extproc.model import (
     trust_of,
     with_trust,
 )
-from memory_extproc.portability.records import COUNTED, ID, Record, RefusedError, memory_of, read_record, record_of
+from memory_extproc.portability.records import (
+    COUNTED,
+    ID,
+    MemoryRecord,
+    RefusedError,
+    memory_of,
+    read_record,
+    record_of,
+)
 from memory_extproc.ports import (
     ConsentRegistry,
     Coordination,
@@ -60,7 +68,7 @@ _GIVEN_BY_US = frozenset({"user_id", "tenant_id", "last_accessed_at"})  # assign
 _BESIDE_THE_POINT = {"id": "", "updated_at": None, "created_at": None, "access_count": 0}
 
 
-class Reason(StrEnum):
+class RejectReason(StrEnum):
     """Why a memory was rejected. Part of the API, so values are never renamed."""
 
     CONFLICT = "conflict"
@@ -83,7 +91,7 @@ class ImportLimits:
 @dataclass(frozen=True, slots=True)
 class _Taken:
     index: int
-    record: Record
+    record: MemoryRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +153,11 @@ class Import:
         try:
             record = read_record({name: value for name, value in fields.items() if name not in _GIVEN_BY_US})
         except RefusedError as error:
-            self._refuse(index, shown, Reason.BAD_FIELD, str(error))
+            self._refuse(index, shown, RejectReason.BAD_FIELD, str(error))
             return
         rules = self._parts.rules()
         if why := rules.refusal(rules.apply(record.content)):
-            self._refuse(index, shown, Reason.BAD_FIELD, f"content: {why}")
+            self._refuse(index, shown, RejectReason.BAD_FIELD, f"content: {why}")
             return
         if fault := next(_faults(record, self._parts.limits), None):
             self._refuse(index, shown, *fault)
@@ -181,7 +189,7 @@ class Import:
         if await self._without_consent():
             for taken in waiting.values():
                 self._refuse(
-                    taken.index, taken.record.id, Reason.NO_CONSENT, "nothing new may be kept of this user"
+                    taken.index, taken.record.id, RejectReason.NO_CONSENT, "nothing new may be kept of this user"
                 )
             return
         known = await self._find_known(waiting)
@@ -196,7 +204,9 @@ class Import:
             elif self._replacing and there.state is not MemoryState.QUARANTINED:
                 changes.append(_Change(taken, memory, there))
             else:
-                self._refuse(taken.index, taken.record.id, Reason.CONFLICT, "it is there with another content")
+                self._refuse(
+                    taken.index, taken.record.id, RejectReason.CONFLICT, "it is there with another content"
+                )
         if changes:
             await self._keep(changes)
 
@@ -212,7 +222,7 @@ class Import:
         found = await self._patiently(lambda: self._parts.keeps.get(self._owner, ids))
         return {memory.id: memory for memory in found}
 
-    def _as_ours(self, key: str, record: Record, known: Mapping[str, Memory]) -> Memory:
+    def _as_ours(self, key: str, record: MemoryRecord, known: Mapping[str, Memory]) -> Memory:
         def ours(id_: str) -> str:
             return id_ if not id_ or id_ in known else _id_of_sent(self._owner, id_)
 
@@ -246,7 +256,7 @@ class Import:
         kept = []
         for change, row in zip(changes, rows, strict=True):
             if not {row.memory.id, change.taken.record.id or row.memory.id} <= admitted:
-                self._refuse(change.taken.index, change.taken.record.id, Reason.FORGOTTEN, "it was forgotten")
+                self._refuse(change.taken.index, change.taken.record.id, RejectReason.FORGOTTEN, "it was forgotten")
             else:
                 kept.append((change, row))
         if not self._dry_run:
@@ -286,8 +296,8 @@ class Import:
         consent = self._parts.consent
         return consent is not None and await consent.read_consent(self._owner) is not Consent.ON
 
-    def _refuse(self, index: int, sent: str, reason: Reason, message: str) -> None:
-        if reason is Reason.CONFLICT:
+    def _refuse(self, index: int, sent: str, reason: RejectReason, message: str) -> None:
+        if reason is RejectReason.CONFLICT:
             self._counted.conflicting += 1
         else:
             self._counted.refused += 1
@@ -295,7 +305,7 @@ class Import:
             self._counted.problems.append(ImportProblem(index, sent, reason.value, message))
 
 
-def _sources(record: Record) -> tuple[str, ...]:
+def _sources(record: MemoryRecord) -> tuple[str, ...]:
     """Ids of the source memories of a summary."""
     named = Provenance.decode(record.metadata).sources if record.source is Source.SUMMARY else ()
     return named[:_MOST_SOURCES]
@@ -305,7 +315,7 @@ def _id_of_sent(owner: Owner, sent: str) -> str:
     return digest("import", owner.key, sent)
 
 
-def _id_of_words(owner: Owner, record: Record) -> str:
+def _id_of_words(owner: Owner, record: MemoryRecord) -> str:
     return digest("import", owner.key, "", record.type.value, record.project_id, record.content)
 
 
@@ -327,29 +337,29 @@ def _says_the_same(there: Memory, brought: Memory) -> bool:
     return one == other
 
 
-def _without_counts(record: Record) -> Record:
+def _without_counts(record: MemoryRecord) -> MemoryRecord:
     metadata = {name: value for name, value in record.metadata.items() if name not in {COUNTED, "trust"}}
     return msgspec.structs.replace(record, metadata=metadata, **_BESIDE_THE_POINT)
 
 
-def _faults(record: Record, limits: ImportLimits) -> Iterator[tuple[Reason, str]]:
+def _faults(record: MemoryRecord, limits: ImportLimits) -> Iterator[tuple[RejectReason, str]]:
     """The reasons why *record* is invalid."""
     if record.state is MemoryState.DELETED:
-        yield Reason.DELETED, "it says of itself that it is deleted"
+        yield RejectReason.DELETED, "it says of itself that it is deleted"
     if not record.content.strip():
-        yield Reason.BAD_FIELD, "`content` is nothing but white space"
+        yield RejectReason.BAD_FIELD, "`content` is nothing but white space"
     if _bytes(record.content) > limits.content_bytes:
-        yield Reason.TOO_LARGE, f"`content` has more than {limits.content_bytes} bytes"
+        yield RejectReason.TOO_LARGE, f"`content` has more than {limits.content_bytes} bytes"
     for name in ("project_id", "session_id", "origin"):
         value = getattr(record, name)
         if _bytes(value) > limits.name_bytes:
-            yield Reason.TOO_LARGE, f"`{name}` has more than {limits.name_bytes} bytes"
+            yield RejectReason.TOO_LARGE, f"`{name}` has more than {limits.name_bytes} bytes"
         if not value.isprintable():
-            yield Reason.BAD_FIELD, f"`{name}` has characters that cannot be printed"
+            yield RejectReason.BAD_FIELD, f"`{name}` has characters that cannot be printed"
     if _depth(record.metadata) > _DEEPEST:
-        yield Reason.BAD_FIELD, f"`metadata` is more than {_DEEPEST} levels deep"
+        yield RejectReason.BAD_FIELD, f"`metadata` is more than {_DEEPEST} levels deep"
     elif len(json.dumps(record.metadata, separators=(",", ":"))) > limits.metadata_bytes:
-        yield Reason.TOO_LARGE, f"`metadata` has more than {limits.metadata_bytes} bytes as JSON"
+        yield RejectReason.TOO_LARGE, f"`metadata` has more than {limits.metadata_bytes} bytes as JSON"
 
 
 def _bytes(text: str) -> int:

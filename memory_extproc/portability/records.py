@@ -31,7 +31,7 @@ Count = Annotated[int, Meta(ge=0, le=2**62)]
 COUNTED = "accessed"  # of metadata: when the memory was last put before a model, counted like access_count
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class MemoryRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The fields of a memory, in file order. Times are UTC in whole seconds; defaults are omitted."""
 
     id: Id = ""  # empty: a new memory, whose id is derived from its owner and text
@@ -66,8 +66,8 @@ class RefusedError(PermanentError):
     It may quote the file, so it must not be logged."""
 
 
-def record_of(memory: Memory) -> Record:
-    return Record(
+def record_of(memory: Memory) -> MemoryRecord:
+    return MemoryRecord(
         id=memory.id,
         type=memory.type,
         state=memory.state,
@@ -91,7 +91,7 @@ def record_of(memory: Memory) -> Record:
 
 
 def memory_of(
-    record: Record,
+    record: MemoryRecord,
     owner: Owner,
     id: str,  # noqa: A002 - the word of the model
     now: datetime,
@@ -130,11 +130,11 @@ def _limit_dates(stated: Provenance, now: datetime) -> Provenance:
     return stated.replace(said=round(now.timestamp(), 3)) if late else stated
 
 
-def read_record(plain: Mapping[str, Any]) -> Record:
+def read_record(plain: Mapping[str, Any]) -> MemoryRecord:
     """Validate a record. RefusedError names the field and the expected value."""
     named = {key: _moment(value) if key in _TIMES else value for key, value in plain.items()}
     try:
-        record = msgspec.convert(named, Record)
+        record = msgspec.convert(named, MemoryRecord)
         # YAML has values without a JSON equivalent (a date, a set), which would not survive a round trip.
         msgspec.json.encode(record)
     except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
@@ -188,14 +188,14 @@ class Refused:
     reason: str
 
 
-Read = Record | Refused
+Read = MemoryRecord | Refused
 
 
 def head() -> bytes:
     return _encoder.encode({"format": FORMAT, "version": VERSION}) + b"\n"
 
 
-def line_of(record: Record) -> bytes:
+def line_of(record: MemoryRecord) -> bytes:
     return _encoder.encode(record) + b"\n"
 
 

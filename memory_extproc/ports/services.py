@@ -23,14 +23,14 @@ from memory_extproc.model import (
     Memory,
     Message,
     Owner,
-    Profile,
     RecallRequest,
     RecallResult,
     Turn,
     TurnOutcome,
+    UserProfile,
     Vector,
     WaitingPlace,
-    Words,
+    WordPieces,
 )
 from memory_extproc.ports.coordination import JournalEntry
 
@@ -47,7 +47,7 @@ class MemoryRecaller(Protocol):
 
 
 class ProfileReader(Protocol):
-    async def profile(self, caller: Caller) -> Profile:
+    async def profile(self, caller: Caller) -> UserProfile:
         """The profile of *caller*, including all of our own writes. Equal memories give equal bytes."""
 
 
@@ -124,7 +124,7 @@ class TokenEmbeddingModel(Protocol):
     def reads_words(self) -> bool:
         """Whether it provides word vectors at all."""
 
-    def words(self, texts: Sequence[str]) -> list[Words | None]:
+    def words(self, texts: Sequence[str]) -> list[WordPieces | None]:
         """The word vectors of each recently embedded text; a cheap look-up.
 
         Embedding a text caches them for a while."""

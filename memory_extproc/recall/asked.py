@@ -12,7 +12,7 @@ from memory_extproc.index.facets import names_in, tells_of
 from memory_extproc.model import AttributeReader, Memory, Owner, RecallRequest, Role, Scope, Selection, Source
 from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.intent import INTENTS, SUPERLATIVE, Intent, Kind, is_mere_noun
+from memory_extproc.recall.intent import INTENTS, SUPERLATIVE, Intent, QuestionKind, is_mere_noun
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, polite
 from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
@@ -321,7 +321,7 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuestionReading:
     """A reading of a request, with access to the memories that answer it."""
 
     selects: MemorySelector
@@ -396,7 +396,7 @@ class Asked:
         another person or the thing acts ("a friend gave me her bike")."""
         if about_self(memory):
             return True
-        things = self.intent.kind is Kind.LIST and not self.intent.attributes & _OF_PERSON
+        things = self.intent.kind is QuestionKind.LIST and not self.intent.attributes & _OF_PERSON
         return things and is_of_caller(memory) and states_something(memory) and not asks_of_another(memory)
 
     def surely(self, found: Sequence[Memory], attributes: int) -> list[Memory]:

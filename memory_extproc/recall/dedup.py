@@ -27,7 +27,7 @@ from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, only_asks, polite
-from memory_extproc.text.persons import Kind, corrects, expected_answer_type, kinds, may_correct, subject
+from memory_extproc.text.persons import ValueKind, corrects, expected_answer_type, kinds, may_correct, subject
 from memory_extproc.text.words import (
     MOST_REMEMBERED,
     clauses,
@@ -140,7 +140,7 @@ def _places_of(memory: Memory) -> Iterator[Hashable]:
 
 
 def _serving(
-    message: Memory, drawn: _Drawn, ahead: AbstractSet[str], asked: Words, kind: Kind | None
+    message: Memory, drawn: _Drawn, ahead: AbstractSet[str], asked: Words, kind: ValueKind | None
 ) -> Memory | None:
     """The best memory drawn from *message* that serves better than the message; None: the message serves best."""
     for fact in drawn.since(message):
@@ -434,17 +434,17 @@ def replaces_value(new: Memory, old: Memory) -> bool:
 
 def _replaces(now: _Value, was: _Value) -> bool:
     alike, shared = now.kinds & was.kinds, now.names & was.names
-    if Kind.NUMBER in alike and now.sums & was.sums:
+    if ValueKind.NUMBER in alike and now.sums & was.sums:
         return bool(shared) or not (now.names or was.names or now.subject != was.subject)
     if not alike or not shared or not now.changes:
         return False
-    return (Kind.DAY in alike and bool(now.dated & was.dated)) or len(now.stems & was.stems) >= _SEVERAL
+    return (ValueKind.DAY in alike and bool(now.dated & was.dated)) or len(now.stems & was.stems) >= _SEVERAL
 
 
 class _Value(NamedTuple):
     """The values in a text without its questions, and the names and words for these values."""
 
-    kinds: AbstractSet[Kind]
+    kinds: AbstractSet[ValueKind]
     names: Words
     sums: Words
     stems: Words
@@ -477,12 +477,12 @@ _NO_VALUE = _Value(frozenset(), frozenset(), frozenset(), frozenset(), "", False
 def _names_beside_day(sentence: str) -> Words:
     """Names in parts of *sentence* with a day and in the parts before them: "they pushed Falcon, due in May"."""
     parts = _PARTS.split(sentence)
-    dated = [at for at, part in enumerate(parts) if Kind.DAY in kinds(part)]
+    dated = [at for at, part in enumerate(parts) if ValueKind.DAY in kinds(part)]
     return names_in(", ".join(", ".join(parts[max(0, at - 1) : at + 1]) for at in dated))
 
 
 _PARTS = re.compile(r"[,;:]\s+")
-_CHANGING = frozenset({Kind.DAY, Kind.NUMBER})
+_CHANGING = frozenset({ValueKind.DAY, ValueKind.NUMBER})
 _SUMS = ATTRIBUTES.attributes["budget"].told  # "rent", "salary", "budget"
 _READ_FOR_VALUE = 400  # characters
 

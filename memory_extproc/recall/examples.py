@@ -17,14 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.model import Matrix, Vector
-from memory_extproc.recall.intent import LONGEST, Kind
+from memory_extproc.recall.intent import LONGEST, QuestionKind
 from memory_extproc.text.attributes import ATTRIBUTES
 
 T = TypeVar("T")
 VECTORS = "all-MiniLM-L6-v2.examples.npz"  # in `fitted`: arrays of shape (examples, dimension), by set of examples
 _MARGIN = 0.12  # of a cosine, above the examples that are no question for memory
 # Least likeness. A subject in the question, which no example has, takes from its likeness.
-_FLOORS = {Kind.OVERVIEW: 0.42, Kind.CONSTRAINT: 0.5, Kind.PAST: 0.4, Kind.SUBJECT: 0.4}
+_FLOORS = {
+    QuestionKind.OVERVIEW: 0.42,
+    QuestionKind.CONSTRAINT: 0.5,
+    QuestionKind.PAST: 0.4,
+    QuestionKind.SUBJECT: 0.4,
+}
 
 
 # Probabilities of an attribute: the least, and the least share of the likest attribute's.
@@ -38,7 +43,7 @@ class Likeness:
     """The kind of the nearest examples; *domain* of a request for a recommendation, *attributes* of a question for
     a fact."""
 
-    kind: Kind
+    kind: QuestionKind
     domain: str = ""
     attributes: int = 0
 
@@ -65,7 +70,7 @@ class IntentExamples:
         if (likest := self._nearest(self._vectors @ vector)) is not None:
             return likest
         asks = int(_attributes_like(vector[np.newaxis] @ self._asked.T, self._by_asked, _ASKED)[0])
-        return Likeness(Kind.INDIRECT, attributes=asks) if asks else None
+        return Likeness(QuestionKind.INDIRECT, attributes=asks) if asks else None
 
     def told_by(self, vectors: Matrix) -> npt.NDArray[np.int64]:
         """The attributes that memories with *vectors* tell, as masks, by a logistic over the vectors, fitted on the
@@ -129,11 +134,11 @@ def _read_examples(text: str) -> Iterator[tuple[Likeness | None, str]]:
     for name, section in tomllib.loads(text).items():
         if name == "none":
             yield from ((None, one) for one in section["examples"])
-        elif name == Kind.CONSTRAINT:
+        elif name == QuestionKind.CONSTRAINT:
             for domain, under in section.items():
-                yield from ((Likeness(Kind.CONSTRAINT, domain), one) for one in under["examples"])
+                yield from ((Likeness(QuestionKind.CONSTRAINT, domain), one) for one in under["examples"])
         else:
-            yield from ((Likeness(Kind(name)), one) for one in section["examples"])
+            yield from ((Likeness(QuestionKind(name)), one) for one in section["examples"])
 
 
 def _read_attributes(key: str) -> tuple[tuple[int, str], ...]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from memory_extproc.index.features import CLOSELY, STANDS_IN
 from memory_extproc.model import Candidates, Memory, Source
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.intent import Kind
+from memory_extproc.recall.intent import QuestionKind
 from memory_extproc.recall.model_match import FITTED, UNMEASURED, Calibration, ModelMatch
 from memory_extproc.recall.weights import (
     Feature,
@@ -45,7 +45,7 @@ SHORT_MESSAGES = 3.6  # mean of the logarithm of their terms: small talk has 2.6
 FARTHEST = 6.0  # standard deviations; beyond, a feature says no more
 
 
-class Named(Mapping[str, float]):
+class NamedRow(Mapping[str, float]):
     """A row of a table by the names of its columns, without NaN. A request makes a hundred and reads few."""
 
     __slots__ = ("_at", "_row", "_table")
@@ -131,7 +131,7 @@ class Fusion:
         weights were fitted."""
         return found if found.searched < FEW else likeliest(self._ranker(found).features, found, count)
 
-    def fuse(self, found: Candidates, lost: Floats, kind: Kind | None = None) -> Fused:
+    def fuse(self, found: Candidates, lost: Floats, kind: QuestionKind | None = None) -> Fused:
         """*lost*: points of score that each memory loses to its age. *kind*: of the question, for the gate. Equal
         scores: newer first, then by id.
         After the first few, other places of conversations go ahead (`diversify_sessions`), where words were
@@ -166,7 +166,7 @@ class Fusion:
         return Fused(
             worth,
             tuple(
-                Candidate(found.memories[at], points[at], likely[at], Named(at_name, raw.features, at))
+                Candidate(found.memories[at], points[at], likely[at], NamedRow(at_name, raw.features, at))
                 for at in order
             ),
         )

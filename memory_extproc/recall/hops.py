@@ -10,8 +10,8 @@ from memory_extproc.model import Memory, Selection, Source
 from memory_extproc.recall.asked import (
     FACTS,
     FIRST,
-    Asked,
     Lookup,
+    QuestionReading,
     all_names,
     each_once,
     facts_first,
@@ -38,7 +38,7 @@ _MOST_NAMED = 3
 _IN_FULL = re.compile(r"\b([A-Z\u00c0-\u00de][\w-]+) ([A-Z\u00c0-\u00de][\w-]+)")
 
 
-async def walk_to_answer(asked: Asked) -> Lookup | None:
+async def walk_to_answer(asked: QuestionReading) -> Lookup | None:
     """From the caller's people or things in the question ("my sister's husband") to names, and on to memories with
     these names, at most two steps."""
     intent = asked.intent
@@ -81,7 +81,7 @@ async def walk_to_answer(asked: Asked) -> Lookup | None:
 _NAMING = content_stems("name names named called")
 
 
-async def _anchors(asked: Asked) -> list[Memory]:
+async def _anchors(asked: QuestionReading) -> list[Memory]:
     """Memories that say which person or thing of the caller's the question begins with."""
     anchor = asked.intent.subject
     if not anchor:
@@ -99,7 +99,7 @@ async def _anchors(asked: Asked) -> list[Memory]:
     return [one for one in best if names_in(one.content)][:MOST_CHAIN]
 
 
-def _meets(asked: Asked, rest: frozenset[str], memory: Memory) -> bool:
+def _meets(asked: QuestionReading, rest: frozenset[str], memory: Memory) -> bool:
     """Whether *memory* has most of the *rest* of the question, or tells the attribute that it asks for."""
     if rest and having_most(rest, [memory]):
         return True
@@ -109,7 +109,7 @@ def _meets(asked: Asked, rest: frozenset[str], memory: Memory) -> bool:
     return bool(asked.tells_anybody(memory) & asked_for and states(memory, asked_for))
 
 
-def _asked_of_chain(asked: Asked) -> int:
+def _asked_of_chain(asked: QuestionReading) -> int:
     """The attributes that the question asks for at the end of the chain."""
     return asked.intent.attributes & ~ATTRIBUTES.of_others & ~ATTRIBUTES.named_in([asked.intent.subject])
 
@@ -128,7 +128,7 @@ _STEPS = 2
 # --- people ------------------------------------------------------------------------------------------
 
 
-async def find_named(asked: Asked) -> Lookup | None:
+async def find_named(asked: QuestionReading) -> Lookup | None:
     """Find memories with the name of a person in the question, and with its words or its attribute; None if the
     search passes such a memory."""
     words = frozenset(asked.intent.words)

@@ -32,7 +32,7 @@ _LONGEST_SENTENCE = 300  # characters
 _UNSPACED = re.compile(UNSPACED)
 
 
-class Kind(StrEnum):
+class QuestionKind(StrEnum):
     """Also the word in `explain` and in the metric label, so a value is never renamed."""
 
     OVERVIEW = "overview"
@@ -52,7 +52,7 @@ class Kind(StrEnum):
 class Intent:
     """A reading of a question. Masks of attributes are as in `text.attributes`."""
 
-    kind: Kind
+    kind: QuestionKind
     subject: str = field(default="", repr=False)  # in plain words
     words: tuple[str, ...] = field(default=(), repr=False)  # all plain words of the question
     attributes: int = 0
@@ -131,7 +131,7 @@ class IntentLexicon:
         notes = (f"no calendar has a {unknown}",) if unknown else ()
         return Reading(tuple(found), notes)
 
-    def read_as(self, asked: str, kind: Kind, domain: str, today: date, attributes: int = 0) -> Reading:
+    def read_as(self, asked: str, kind: QuestionKind, domain: str, today: date, attributes: int = 0) -> Reading:
         """Read *asked* as a question of *kind*, as its likeness to examples says; *domain* of a request for advice,
         *attributes* of a question for facts. A question whose words show another kind is not read."""
         sentence = next(iter(_last_first(asked)), "")
@@ -141,7 +141,7 @@ class IntentLexicon:
         question = _Question(self, language, sentence, words, joined, today)
         if language.find("never", joined):
             return Reading()
-        found = question.fact_as(attributes) if kind is Kind.INDIRECT else question.intent_as(kind, domain)
+        found = question.fact_as(attributes) if kind is QuestionKind.INDIRECT else question.intent_as(kind, domain)
         return Reading() if found is None else Reading((found,))
 
     def _of_sentence(self, sentence: str, today: date) -> list[Intent]:
@@ -163,11 +163,11 @@ class IntentLexicon:
     def _of_unspaced(self, folded: str, words: list[str]) -> list[Intent]:
         language, found = self._unspaced, []
         if language.find("overview", folded):
-            found.append(Intent(Kind.OVERVIEW))
+            found.append(Intent(QuestionKind.OVERVIEW))
         elif language.find("past", folded):
-            found.append(Intent(Kind.PAST, latest=language.find("last", folded) is not None))
+            found.append(Intent(QuestionKind.PAST, latest=language.find("last", folded) is not None))
         elif attributes := ATTRIBUTES.named_in(words):
-            found.append(Intent(Kind.INDIRECT, attributes=attributes, words=tuple(words)))
+            found.append(Intent(QuestionKind.INDIRECT, attributes=attributes, words=tuple(words)))
         return found
 
     def _follow_up(self, asked: str, before: str, today: date) -> list[Intent]:
@@ -179,10 +179,10 @@ class IntentLexicon:
             return []
         rest = tuple(word for word in words if word not in self.words["follows"])
         if (days := period_asked_for(asked, today)) is not None:
-            return [replace(first, days=days)] if first.kind in {Kind.DATED, Kind.PAST} else []
-        if first.kind in {Kind.LIST, Kind.INDIRECT} and (named := ATTRIBUTES.named_in(rest)):
+            return [replace(first, days=days)] if first.kind in {QuestionKind.DATED, QuestionKind.PAST} else []
+        if first.kind in {QuestionKind.LIST, QuestionKind.INDIRECT} and (named := ATTRIBUTES.named_in(rest)):
             return [replace(first, attributes=named, subject=" ".join(rest), words=rest, people=frozenset())]
-        if first.kind in {Kind.SUBJECT, Kind.PAST} and rest:
+        if first.kind in {QuestionKind.SUBJECT, QuestionKind.PAST} and rest:
             return [replace(first, subject=" ".join(rest), words=rest, latest=False)]
         return []
 
@@ -240,8 +240,8 @@ def _has_most(asked: str, text: str, least: float = _MOST_OF_IT) -> bool:
     return sum(map(rarity, wanted & content_stems(text))) >= least * sum(map(rarity, wanted))
 
 
-_OF_THINGS = frozenset({Kind.SUBJECT, Kind.DATED, Kind.PAST, Kind.AS_OF})
-_OF_PAST = frozenset({Kind.PAST, Kind.DATED, Kind.AS_OF})
+_OF_THINGS = frozenset({QuestionKind.SUBJECT, QuestionKind.DATED, QuestionKind.PAST, QuestionKind.AS_OF})
+_OF_PAST = frozenset({QuestionKind.PAST, QuestionKind.DATED, QuestionKind.AS_OF})
 _PLANS = ATTRIBUTES.mask(name for name, one in ATTRIBUTES.attributes.items() if one.group == "plans")
 _NAME = ATTRIBUTES.mask(["name"])  # "my sister's name" is no chain
 _HOME, _PLACED = ATTRIBUTES.mask(["home"]), ATTRIBUTES.mask(["job", "education"])
@@ -276,12 +276,12 @@ class _Question:
         if find("never", joined):
             return
         if find("overview", joined):
-            yield Intent(Kind.OVERVIEW)
+            yield Intent(QuestionKind.OVERVIEW)
             return
         asking = asks(self.sentence) or asks(joined) or len(self.words) <= _NOUN_PHRASE
         days = period_asked_for(self.sentence, self.today)
         if find("mentioned", joined):
-            yield Intent(Kind.MENTIONED, days=days)
+            yield Intent(QuestionKind.MENTIONED, days=days)
         asking = asking or any(word in self._words_for("requesting") for word in self.words[:_NOUN_PHRASE])
         if asking and find("past", joined):
             latest, earliest = find("last", joined) is not None, find("first", joined) is not None
@@ -294,7 +294,9 @@ class _Question:
             ):
                 subject = " ".join(sorted(self._rest(0)))  # "which phone did you recommend?"
             words = tuple(self.words)
-            yield Intent(Kind.PAST, subject=subject, words=words, days=days, latest=latest, earliest=earliest)
+            yield Intent(
+                QuestionKind.PAST, subject=subject, words=words, days=days, latest=latest, earliest=earliest
+            )
         yield from self._of_tasks()
         if asking and days is not None:
             yield from self._of_days(days)
@@ -302,19 +304,19 @@ class _Question:
         if asking:
             yield from self._of_facts(days)
 
-    def intent_as(self, kind: Kind, domain: str) -> Intent | None:
+    def intent_as(self, kind: QuestionKind, domain: str) -> Intent | None:
         people, words = relation_words(self.words), tuple(self.words)
         rest = [word for word in self._rest_words(0) if word not in self._words_for("framing")]
-        if kind is Kind.OVERVIEW:
+        if kind is QuestionKind.OVERVIEW:
             of_caller = about_caller(self.sentence) and not people and not self._attributes()
             return Intent(kind) if of_caller and not names_in(self.sentence[1:]) else None
-        if kind is Kind.CONSTRAINT:
+        if kind is QuestionKind.CONSTRAINT:
             bearing = self.lexicon.domain(domain)
             if bearing is None or not self._is_task():
                 return None
             return Intent(kind, attributes=bearing.attributes, likings=bearing.likings, of=bearing.of, words=words)
         subject = " ".join(rest)
-        if kind is Kind.PAST:
+        if kind is QuestionKind.PAST:
             if not (self._words_for("together") & set(words)):
                 return None
             days = period_asked_for(self.sentence, self.today)
@@ -328,9 +330,9 @@ class _Question:
     def fact_as(self, attributes: int) -> Intent | None:
         if not self._is_mine():
             return None
-        kind = Kind.LIST if self._wants_several() else Kind.INDIRECT
+        kind = QuestionKind.LIST if self._wants_several() else QuestionKind.INDIRECT
         if self._pattern("formerly").search(self.joined):
-            kind = Kind.AS_OF
+            kind = QuestionKind.AS_OF
         people = relation_words(self.words)
         return Intent(kind, attributes=attributes, words=tuple(self.words), people=people, alike=True)
 
@@ -348,7 +350,7 @@ class _Question:
         asking = self.words[0] in self._words_for("which") | self._words_for("requesting")
         bare = asking and not rest and not ATTRIBUTES.named_in(self.words)  # it asks for nothing but a time
         if (bare or self.language.find("dated", self.joined)) and not self._asks_for_advice():
-            yield Intent(Kind.DATED, days=days, words=words, attributes=named, rest=rest)
+            yield Intent(QuestionKind.DATED, days=days, words=words, attributes=named, rest=rest)
 
     def _rest(self, named: int, *, verbs: bool = True) -> frozenset[str]:
         """Stems of the question's words that name no time, none of the attributes *named*, and report nothing;
@@ -400,7 +402,7 @@ class _Question:
         if len(self.words) > _LONGEST_TASK or self._pattern("no_task").search(self.joined):
             return
         if subject := self._group("steps", "subject"):
-            yield Intent(Kind.PROCEDURE, subject=subject, words=tuple(self.words))
+            yield Intent(QuestionKind.PROCEDURE, subject=subject, words=tuple(self.words))
         requests = self.language.find("request", self.joined) is not None
         requests = requests and self._pattern("about_the_world").search(self.joined) is None
         days = period_asked_for(self.sentence, self.today) if is_mere_noun(self.words) else None
@@ -412,7 +414,7 @@ class _Question:
         ]
         with_them = self._attributes() & _COMPANY if requests else 0
         if not domains and self._asks_for_advice():  # "the drive is full of snow, how should I clear it?"
-            yield Intent(Kind.CONSTRAINT, words=tuple(self.words))
+            yield Intent(QuestionKind.CONSTRAINT, words=tuple(self.words))
         if domains or with_them:
             masks = (
                 [with_them, *(one.attributes for one in domains)],
@@ -420,7 +422,9 @@ class _Question:
                 [one.of for one in domains],
             )
             attributes, likings, of = (_joined_mask(several) for several in masks)
-            yield Intent(Kind.CONSTRAINT, attributes=attributes, likings=likings, of=of, words=tuple(self.words))
+            yield Intent(
+                QuestionKind.CONSTRAINT, attributes=attributes, likings=likings, of=of, words=tuple(self.words)
+            )
 
     def _of_facts(self, days: Span | None) -> Iterator[Intent]:
         joined, words = self.joined, tuple(self.words)
@@ -431,14 +435,20 @@ class _Question:
             states = self._pattern("state").search(joined)
             if states or (named and len(rest) <= _MOST_BESIDE and not self._pattern("saying").search(joined)):
                 yield Intent(
-                    Kind.AS_OF, attributes=named, words=words, people=people, days=days, rest=rest, mine=True
+                    QuestionKind.AS_OF,
+                    attributes=named,
+                    words=words,
+                    people=people,
+                    days=days,
+                    rest=rest,
+                    mine=True,
                 )
             return
         if self._is_mine() and self._describes():
-            yield Intent(Kind.HOPS, attributes=named, words=words)
+            yield Intent(QuestionKind.HOPS, attributes=named, words=words)
         if not past and self._asks_of_before():
             mine = self._is_mine()
-            intent = Intent(Kind.AS_OF, words=words, people=people, days=days, rest=rest, mine=mine)
+            intent = Intent(QuestionKind.AS_OF, words=words, people=people, days=days, rest=rest, mine=mine)
             yield replace(intent, attributes=named) if mine else intent
             return
         yield from self._of_now(days)
@@ -458,23 +468,25 @@ class _Question:
         restricts = ATTRIBUTES.asked_by(joined) & _RESTRICTIONS  # "which foods do I have to avoid" lists no foods
         thing = "" if restricts else self._group("listed", "thing")
         if thing and self._is_plural(thing) and not people - set(thing.split()):
-            yield Intent(Kind.LIST, subject=thing, attributes=ATTRIBUTES.named_in(thing.split()), words=words)
+            yield Intent(
+                QuestionKind.LIST, subject=thing, attributes=ATTRIBUTES.named_in(thing.split()), words=words
+            )
         if not self._is_mine():
             return
         things = self._rest(named, verbs=False) - self._of_all
         several = self._wants_all(named) or (days is None and self._names_several(named))
         if not thing and named and not people and several and len(things) <= _MOST_BESIDE:
-            yield Intent(Kind.LIST, attributes=named, words=words, rest=things)
+            yield Intent(QuestionKind.LIST, attributes=named, words=words, rest=things)
         anchor = _anchor(self.words, self._words_for("possessive"), self._words_for("own"))
         chained = people and len(self._pattern("linking").findall(joined)) + len(people) >= _SHORTEST_CHAIN
         several_steps = anchor and self._is_chain(people)
-        hops = Intent(Kind.HOPS, subject=anchor, attributes=named, words=words, people=people)
+        hops = Intent(QuestionKind.HOPS, subject=anchor, attributes=named, words=words, people=people)
         plainly = len(people) == 1 and not chained
         plainly = plainly and not any(self._pattern(one).search(joined) for one in ("owned", "anchored"))
         if several_steps and not plainly:
             yield hops
         if named and days is None and len(rest) <= _MOST_BESIDE and not (chained and len(people) > 1):
-            yield Intent(Kind.INDIRECT, attributes=named, words=words, people=people, rest=rest)
+            yield Intent(QuestionKind.INDIRECT, attributes=named, words=words, people=people, rest=rest)
         if several_steps and plainly:
             yield hops
 
@@ -530,7 +542,11 @@ class _Question:
         bare = bare.removesuffix(" please").removesuffix(" bitte")
         if bare not in self._words_for("no_subjects"):
             yield Intent(
-                Kind.SUBJECT, subject=bare, words=tuple(self.words), mine=mine, people=relation_words(bare.split())
+                QuestionKind.SUBJECT,
+                subject=bare,
+                words=tuple(self.words),
+                mine=mine,
+                people=relation_words(bare.split()),
             )
 
     def _attributes(self) -> int:
@@ -648,8 +664,8 @@ INTENTS = read_intents((files(__package__) / "intents.toml").read_text(encoding=
 # Results of tools and documents may answer questions about the caller's own affairs and past conversations. For
 # advice and questions about the world they may not: planted words would pay there, and a tool can be asked again.
 
-_ABOUT_CONVERSATIONS = frozenset({Kind.PAST, Kind.DATED, Kind.SUBJECT, Kind.AS_OF})
-_FOR_ADVICE = frozenset({Kind.CONSTRAINT, Kind.OVERVIEW})
+_ABOUT_CONVERSATIONS = frozenset({QuestionKind.PAST, QuestionKind.DATED, QuestionKind.SUBJECT, QuestionKind.AS_OF})
+_FOR_ADVICE = frozenset({QuestionKind.CONSTRAINT, QuestionKind.OVERVIEW})
 _ADVICE = compile_pattern(
     r"\b(?:should (?:i|we|one)|recommend\w*|suggest\w*|advi[sc]e|(?:best|safest|most reliable|trusted)"
     r"|where (?:can|do) (?:i|we|one) (?:buy|get|find|order)|who can (?:help|fix|repair)"

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.index.entries import cosines, together
 from memory_extproc.index.features import LONGEST_READ, READ_BESIDES, READ_CLOSELY
-from memory_extproc.model import Candidates, Memory, Role, Words
+from memory_extproc.model import Candidates, Memory, Role, WordPieces
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import TokenEmbeddingModel
@@ -109,7 +109,7 @@ class LateInteractionScorer:
         return read
 
     def _read(
-        self, asks: QuestionTraits, words: Sequence[Words | None], found: Candidates
+        self, asks: QuestionTraits, words: Sequence[WordPieces | None], found: Candidates
     ) -> tuple[Candidates, CloseReading]:
         """*words*: of the question, and of each memory."""
         query, *memories = words
@@ -150,7 +150,7 @@ class LateInteractionScorer:
         return True
 
 
-def matches(query: Words, memories: Sequence[Words]) -> Floats:
+def matches(query: WordPieces, memories: Sequence[WordPieces]) -> Floats:
     """The best match, a cosine, of each word of *query* among the words of each of *memories*: a row for each
     memory, a column for each word. A single pass over all words of all memories."""
     starts = np.cumsum([0, *(len(one.scale) for one in memories[:-1])])

@@ -26,8 +26,8 @@ from memory_extproc.recall.asked import (
     FACTS,
     FIRST,
     NAME,
-    Asked,
     Lookup,
+    QuestionReading,
     about_self,
     all_names,
     asks_of_another,
@@ -53,7 +53,7 @@ from memory_extproc.recall.asked import (
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.dedup import once_for_session
 from memory_extproc.recall.hops import MOST_CHAIN, find_named, walk_to_answer
-from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, Kind, Reading
+from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, QuestionKind, Reading
 from memory_extproc.recall.prompt_block import GROUPS
 from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
@@ -73,7 +73,7 @@ _RESTRICTIONS, _DISLIKES = ATTRIBUTES.mask(["diet", "allergies"]), ATTRIBUTES.ma
 _FOOD = ATTRIBUTES.mask(["food"])
 _PARTNER = ATTRIBUTES.mask(["partner"])
 _CURRENT = frozenset(
-    {Kind.OVERVIEW, Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.PAST}
+    {QuestionKind.OVERVIEW, QuestionKind.LIST, QuestionKind.MENTIONED, QuestionKind.DATED, QuestionKind.PAST}
 )  # that need no search beside them
 
 
@@ -86,9 +86,9 @@ class Lookups:
     async def before_search(self, wish: RecallRequest, reading: Reading, now: datetime) -> Lookup | None:
         """For readings that need no search; None if they find nothing, or a reading with a search comes first."""
         for intent in reading.intents:
-            if not (intent.kind in _CURRENT and not (intent.kind is Kind.PAST and intent.subject)):
+            if not (intent.kind in _CURRENT and not (intent.kind is QuestionKind.PAST and intent.subject)):
                 return None
-            if intent.kind is Kind.LIST and not intent.attributes:
+            if intent.kind is QuestionKind.LIST and not intent.attributes:
                 return None
             if (found := await self._of(wish, intent, (), now)) is not None:
                 return found
@@ -105,20 +105,26 @@ class Lookups:
     async def of_people(self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime) -> Lookup | None:
         """For a question about a person whom the caller named, where the search is sure of no memory."""
         words = tuple(word.removesuffix("'s") for word in plain_words(wish.question[:LONGEST]))
-        return await find_named(Asked(self._selects, None, wish, Intent(Kind.HOPS, words=words), searched, now))
+        return await find_named(
+            QuestionReading(self._selects, None, wish, Intent(QuestionKind.HOPS, words=words), searched, now)
+        )
 
     async def _of(
         self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
     ) -> Lookup | None:
         # Constraints are stated in plain words; likeness finds some where there are none, and much beside subjects.
-        reads = None if intent.kind in {Kind.CONSTRAINT, Kind.OVERVIEW, Kind.SUBJECT} else self._reads
-        return await _FINDERS[intent.kind](Asked(self._selects, reads, wish, intent, searched, now))
+        reads = (
+            None
+            if intent.kind in {QuestionKind.CONSTRAINT, QuestionKind.OVERVIEW, QuestionKind.SUBJECT}
+            else self._reads
+        )
+        return await _FINDERS[intent.kind](QuestionReading(self._selects, reads, wish, intent, searched, now))
 
 
 # --- kinds -------------------------------------------------------------------------------------------
 
 
-async def _overview(asked: Asked) -> Lookup | None:
+async def _overview(asked: QuestionReading) -> Lookup | None:
     """Facts and statements of weight, of each attribute the best first, so that no attribute crowds out another; of
     an attribute with a single value the newest alone."""
     told = await asked.select(Selection(everything=True), sources=FACTS & asked.wish.scope.sources)
@@ -153,7 +159,7 @@ def group_of(memory: Memory, tells: int) -> str:
     return next((group for group in GROUPS if group in groups), _OTHER)
 
 
-async def _list_people(asked: Asked) -> Lookup | None:
+async def _list_people(asked: QuestionReading) -> Lookup | None:
     """List a memory per person in the caller's words, then a memory per relation without a name."""
     sources = (FACTS | {Source.VERBATIM}) & asked.wish.scope.sources
     rows = await asked.select(Selection(everything=True), sources=sources)
@@ -174,7 +180,7 @@ async def _list_people(asked: Asked) -> Lookup | None:
     return asked.lookup(found.values(), alone=True, all_of_it=True)
 
 
-async def _subject(asked: Asked) -> Lookup | None:
+async def _subject(asked: QuestionReading) -> Lookup | None:
     """Everything on the subject of the question: memories with its words, memories with the names in these, and the
     facts of conversations about it."""
     intent = asked.intent
@@ -245,7 +251,7 @@ def _calls_own(memory: Memory, wanted: frozenset[str]) -> bool:
     )
 
 
-async def _continuing(asked: Asked, found: Sequence[Memory], marks: frozenset[str]) -> list[Memory]:
+async def _continuing(asked: QuestionReading, found: Sequence[Memory], marks: frozenset[str]) -> list[Memory]:
     """The caller's next messages behind those in *found* that go on about the same, as one of the words *marks*
     shows: "she likes poetry", "maybe also Ghent"."""
     rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources)
@@ -278,7 +284,7 @@ _MOST_OF_SUBJECT = 3  # content words
 _PERSON = 2  # words that name a person: "sister", "sister Anna"
 
 
-async def _past(asked: Asked) -> Lookup | None:
+async def _past(asked: QuestionReading) -> Lookup | None:
     """Summaries of conversations; their words before there is a summary."""
     intent = asked.intent
     rows = await asked.select(Selection(everything=True), sources=_SUMMARIES & asked.wish.scope.sources)
@@ -312,7 +318,7 @@ async def _past(asked: Asked) -> Lookup | None:
     return asked.lookup(sorted(said, key=lambda one: (-valid_since(one), -one.seq)), alone=True, all_of_it=True)
 
 
-async def _advice(asked: Asked) -> list[Memory]:
+async def _advice(asked: QuestionReading) -> list[Memory]:
     """The assistant's answers on the subject, by their words and those of the message before; then the answers that
     the search has first."""
     wanted, place = content_stems(asked.intent.subject), asked.place()
@@ -336,7 +342,7 @@ async def _advice(asked: Asked) -> list[Memory]:
 _MOST_ADVICE = 3  # answers
 
 
-def _past_subject(asked: Asked, summaries: Sequence[Memory]) -> Lookup | None:
+def _past_subject(asked: QuestionReading, summaries: Sequence[Memory]) -> Lookup | None:
     found = _to_the_point(asked, summaries)
     if not found:  # the question uses other words: trust the best candidates of the search
         likely = [one.memory for one in asked.searched if one.relevance >= _LIKELY][:MOST_CHAIN]
@@ -367,7 +373,7 @@ def _sessions(rows: Iterable[Memory], view: View) -> list[list[Memory]]:
     return [said for said in by_session.values() if 2 * sum(map(view.shows, said)) <= len(said)]
 
 
-def _to_the_point(asked: Asked, memories: Sequence[Memory]) -> list[Memory]:
+def _to_the_point(asked: QuestionReading, memories: Sequence[Memory]) -> list[Memory]:
     """The *memories* with most words of the subject, best first."""
     wanted = content_stems(asked.intent.subject)
     place = asked.place()
@@ -378,7 +384,7 @@ def _to_the_point(asked: Asked, memories: Sequence[Memory]) -> list[Memory]:
     return sorted(kept, key=lambda one: (-shared[one.id], place.get(one.id, len(place))))
 
 
-async def _days(asked: Asked) -> Lookup | None:
+async def _days(asked: QuestionReading) -> Lookup | None:
     days = asked.intent.days
     if days is None:
         return None
@@ -402,7 +408,7 @@ async def _days(asked: Asked) -> Lookup | None:
     return asked.lookup([*own, *answers], alone=True, all_of_it=True)
 
 
-async def _list(asked: Asked) -> Lookup | None:
+async def _list(asked: QuestionReading) -> Lookup | None:
     intent = asked.intent
     found = asked.fitting(await asked.telling(intent.attributes), intent.attributes) if intent.attributes else []
     if intent.rest:  # "the books I read for school"; a word that no item has ("all monthly fees") may be a remark
@@ -425,7 +431,7 @@ async def _list(asked: Asked) -> Lookup | None:
     return asked.lookup(asked.once(ordered, intent.attributes), alone=True, all_of_it=True)
 
 
-async def _indirect(asked: Asked) -> Lookup | None:
+async def _indirect(asked: QuestionReading) -> Lookup | None:
     """The attribute in the question, where the search does not find it by itself."""
     asked_for = _without_people(asked.intent)
     passing = [one.memory for one in asked.searched if one.relevance >= asked.wish.threshold]
@@ -458,13 +464,13 @@ async def _indirect(asked: Asked) -> Lookup | None:
     return asked.lookup(_narrow(asked, found)[:_MOST_INDIRECT], alone=True)
 
 
-def _answers(asked: Asked, memory: Memory) -> bool:
+def _answers(asked: QuestionReading, memory: Memory) -> bool:
     """Whether *memory* of the owner shares more with the question than a word."""
     shared = content_stems(" ".join(asked.intent.words)) & content_stems(memory.content)
     return said_by_owner(memory) and len(shared) > 1
 
 
-def _narrow(asked: Asked, found: Sequence[Memory]) -> list[Memory]:
+def _narrow(asked: QuestionReading, found: Sequence[Memory]) -> list[Memory]:
     """The memories in *found* with most words of the question, in the order of the search."""
     place = asked.place()
     naming = asked.intent.attributes
@@ -485,7 +491,7 @@ def _without_people(intent: Intent) -> int:
     return intent.attributes & ~named & ~NAME or intent.attributes & ~NAME or intent.attributes
 
 
-async def _constraint(asked: Asked) -> Lookup | None:
+async def _constraint(asked: QuestionReading) -> Lookup | None:
     intent = asked.intent
     if not intent.attributes:  # of no domain: the caller's limits about the same thing
         wanted = content_stems(" ".join(intent.words))
@@ -510,7 +516,7 @@ async def _constraint(asked: Asked) -> Lookup | None:
     return asked.lookup(await _with_sources(asked, found), leads=False)
 
 
-async def _with_sources(asked: Asked, found: Sequence[Memory]) -> list[Memory]:
+async def _with_sources(asked: QuestionReading, found: Sequence[Memory]) -> list[Memory]:
     """*found* with the caller's message behind each fact that has less than half of its words: "User takes
     metoprolol" of "they put me on metoprolol, so no grapefruit"."""
     facts = {(one.owner, one.session, one.seq): one for one in found if one.source in FACTS and one.session}
@@ -536,7 +542,7 @@ _OF_AN_ATTRIBUTE = 2  # constraints of an attribute
 _MOST_CONSTRAINTS = 6
 
 
-def _holds_back(memory: Memory, asked: Asked) -> bool:
+def _holds_back(memory: Memory, asked: QuestionReading) -> bool:
     """Whether *memory* constrains the caller, or the family that comes along."""
     if about_self(memory) or asked.tells(memory) & asked.intent.attributes & ATTRIBUTES.of_others:
         return True
@@ -544,7 +550,7 @@ def _holds_back(memory: Memory, asked: Asked) -> bool:
     return bool(family & INTENTS.words["family"])
 
 
-async def _as_of(asked: Asked) -> Lookup | None:
+async def _as_of(asked: QuestionReading) -> Lookup | None:
     """Values that held then and were replaced since; without such, values that still hold, and older statements."""
     intent, period = asked.intent, asked.wish.scope.as_of
     likely = [one.memory for one in asked.searched[:FIRST] if said_by_owner(one.memory)]
@@ -577,7 +583,7 @@ async def _as_of(asked: Asked) -> Lookup | None:
     return asked.lookup(found[1 : _MOST_INDIRECT + 1] or found, alone=True)
 
 
-def _having_words(asked: Asked, found: Sequence[Memory]) -> list[Memory]:
+def _having_words(asked: QuestionReading, found: Sequence[Memory]) -> list[Memory]:
     """The memories in *found* with most of the question's words beside its attribute."""
     named = asked.intent.attributes
     words = [word for word in asked.intent.words if not ATTRIBUTES.named_in([word]) & named]
@@ -587,7 +593,7 @@ def _having_words(asked: Asked, found: Sequence[Memory]) -> list[Memory]:
     return kept if len(kept) > 1 else list(found)  # a single value is as a rule the one of today
 
 
-async def _procedure(asked: Asked) -> Lookup | None:
+async def _procedure(asked: QuestionReading) -> Lookup | None:
     wanted = content_stems(asked.intent.subject)
     if not wanted:
         return None
@@ -598,16 +604,16 @@ async def _procedure(asked: Asked) -> Lookup | None:
     return asked.lookup(found[: asked.wish.limit], alone=True)
 
 
-_FINDERS: Mapping[Kind, Callable[[Asked], Awaitable[Lookup | None]]] = {
-    Kind.OVERVIEW: _overview,
-    Kind.SUBJECT: _subject,
-    Kind.PAST: _past,
-    Kind.DATED: _days,
-    Kind.LIST: _list,
-    Kind.MENTIONED: _list_people,
-    Kind.INDIRECT: _indirect,
-    Kind.HOPS: walk_to_answer,
-    Kind.CONSTRAINT: _constraint,
-    Kind.AS_OF: _as_of,
-    Kind.PROCEDURE: _procedure,
+_FINDERS: Mapping[QuestionKind, Callable[[QuestionReading], Awaitable[Lookup | None]]] = {
+    QuestionKind.OVERVIEW: _overview,
+    QuestionKind.SUBJECT: _subject,
+    QuestionKind.PAST: _past,
+    QuestionKind.DATED: _days,
+    QuestionKind.LIST: _list,
+    QuestionKind.MENTIONED: _list_people,
+    QuestionKind.INDIRECT: _indirect,
+    QuestionKind.HOPS: walk_to_answer,
+    QuestionKind.CONSTRAINT: _constraint,
+    QuestionKind.AS_OF: _as_of,
+    QuestionKind.PROCEDURE: _procedure,
 }

@@ -19,11 +19,11 @@ from memory_extproc.model import (
     MemoryState,
     MemoryType,
     OwnerKind,
-    Profile,
     Ranked,
     Role,
     Source,
     Trust,
+    UserProfile,
     trust_of,
 )
 from memory_extproc.ports import MemoryLister, Now, TurnLearner
@@ -258,7 +258,7 @@ class ProfileLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProfileLine:
     """A line of the profile. *before*: the former value, if any."""
 
     subject: str = field(repr=False)
@@ -293,7 +293,7 @@ class Profiles:
     def reconfigure(self, limits: ProfileLimits) -> None:
         self._limits = limits
 
-    async def profile(self, caller: Caller) -> Profile:
+    async def profile(self, caller: Caller) -> UserProfile:
         if self._learns is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._limits.settle.total_seconds()):
@@ -308,11 +308,11 @@ class Profiles:
         return render_profile(entries(narrow, self._limits.importance, self._now()), self._limits.tokens)
 
 
-def entries(memories: Iterable[Memory], importance: float, now: datetime) -> list[Entry]:
+def entries(memories: Iterable[Memory], importance: float, now: datetime) -> list[ProfileLine]:
     """Facts by subject, a fact for each attribute, and notes; the most important first."""
     holding: defaultdict[tuple[str, str], list[Memory]] = defaultdict(list)
     replaced: defaultdict[tuple[str, str], list[Memory]] = defaultdict(list)
-    found: list[Entry] = []
+    found: list[ProfileLine] = []
     for memory in memories:
         key = _about(memory)
         if key and memory.state is MemoryState.SUPERSEDED:
@@ -320,26 +320,26 @@ def entries(memories: Iterable[Memory], importance: float, now: datetime) -> lis
         elif not memory.recallable(now) or not trust_of(memory).covers(Trust.MEMBER):
             continue
         elif memory.type is MemoryType.REFLECTIVE:
-            found.append(Entry("", "", (memory.content,), "", memory.importance, (memory,)))
+            found.append(ProfileLine("", "", (memory.content,), "", memory.importance, (memory,)))
         elif key and memory.importance >= importance:
             holding[key].append(memory)
     found += [_entry(key, held, replaced[key]) for key, held in holding.items()]
     return sorted(found, key=lambda entry: (-entry.importance, *_place(entry)))
 
 
-def _entry(key: tuple[str, str], held: Sequence[Memory], replaced: Sequence[Memory]) -> Entry:
+def _entry(key: tuple[str, str], held: Sequence[Memory], replaced: Sequence[Memory]) -> ProfileLine:
     ordered = sorted(held, key=_age)
     values = tuple(dict.fromkeys(_value(memory) for memory in ordered))
     former = [_value(memory) for memory in sorted(replaced, key=_age) if _value(memory) not in values]
     weight = max(memory.importance for memory in held)
-    return Entry(*key, values, former[-1] if former else "", weight, tuple(ordered))
+    return ProfileLine(*key, values, former[-1] if former else "", weight, tuple(ordered))
 
 
-def render_profile(found: Sequence[Entry], most: int) -> Profile:
+def render_profile(found: Sequence[ProfileLine], most: int) -> UserProfile:
     """As many of *found*, best first, as fit into *most* estimated tokens; none: an empty text. *eligible* are all
     that might be in it."""
     left = most - estimate_tokens(OPENING_PROFILE) - estimate_tokens(CLOSING) - 2
-    kept: list[Entry] = []
+    kept: list[ProfileLine] = []
     for entry in found:
         extra = _NOTES if not entry.attribute and all(one.attribute for one in kept) else ""
         cost = estimate_tokens(entry.line) + 1 + (estimate_tokens(extra) + 1 if extra else 0)
@@ -348,13 +348,13 @@ def render_profile(found: Sequence[Entry], most: int) -> Profile:
             left -= cost
     eligible = frozenset(memory.id for entry in found for memory in entry.memories)
     if not kept:
-        return Profile(eligible=eligible)
+        return UserProfile(eligible=eligible)
     kept.sort(key=_place)
     facts = [entry.line for entry in kept if entry.attribute]
     notes = [entry.line for entry in kept if not entry.attribute]
     text = "\n".join([OPENING_PROFILE, *facts, *([_NOTES, *notes] if notes else []), CLOSING])
     memories = [memory for entry in kept for memory in entry.memories]
-    return Profile(
+    return UserProfile(
         text=text,
         ids=tuple(memory.id for memory in memories),
         contents=tuple(memory.content for memory in memories),
@@ -382,5 +382,5 @@ def _age(memory: Memory) -> tuple[datetime, str]:
     return memory.valid_from or memory.created_at, memory.id
 
 
-def _place(entry: Entry) -> tuple[str, str, str]:
+def _place(entry: ProfileLine) -> tuple[str, str, str]:
     return entry.subject, entry.attribute, entry.memories[0].id

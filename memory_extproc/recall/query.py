@@ -37,7 +37,7 @@ class Rewrite(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class QueryTexts:
     """The texts of a search. A reranker reads *text*; *others* are searched for as well, and a memory counts by the
     text that fits it best; *supposed*, if any, is an answer that a model made up (HyDE)."""
 
@@ -50,7 +50,7 @@ class Query:
         return (self.text, *self.others)
 
 
-def plain_query(asked: str, earlier: Sequence[str], *, take_apart: bool = False) -> Query:
+def plain_query(asked: str, earlier: Sequence[str], *, take_apart: bool = False) -> QueryTexts:
     """The question itself, with the key terms of the last three user messages added when it is vague.
     With *take_apart*, the parts of a question for several things are searched for as well."""
     text = " ".join(asked.split())
@@ -59,7 +59,7 @@ def plain_query(asked: str, earlier: Sequence[str], *, take_apart: bool = False)
     others = decompose_question(text) if take_apart else ()
     if vague(text) and (terms := key_terms(earlier[-EARLIER_MESSAGES:], EARLIER_TERMS)):
         text = f"{text} {' '.join(terms)}"
-    return Query(text, others=others)
+    return QueryTexts(text, others=others)
 
 
 MOST_REWRITES = 2
@@ -87,7 +87,7 @@ class Rewriter:
     def __init__(self, model: CompletionModel, when: Rewrite, *, hyde: bool, take_apart: bool = False) -> None:
         self._model, self._when, self._hyde, self._take_apart = model, when, hyde, take_apart
 
-    async def query(self, asked: str, earlier: Sequence[str], within: timedelta) -> Query:
+    async def query(self, asked: str, earlier: Sequence[str], within: timedelta) -> QueryTexts:
         base = plain_query(asked, earlier, take_apart=self._take_apart)
         rewrites = self._when is Rewrite.ALWAYS or (self._when is Rewrite.VAGUE and vague(asked))
         supposes = self._hyde and any(map(asks, sentences(asked[:LONGEST])))  # a statement has no answer
@@ -122,10 +122,10 @@ def parse_queries(answer: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(line for line in lines if line and not line.endswith(":")))[:MOST_REWRITES]
 
 
-def _add_rewrites(base: Query, rewrites: Sequence[str], supposed: str) -> Query:
+def _add_rewrites(base: QueryTexts, rewrites: Sequence[str], supposed: str) -> QueryTexts:
     """The first rewrite comes first, because it needs no earlier message; all of the plain query stays."""
     text, *others = dict.fromkeys([*rewrites, *base.texts])
-    return Query(text, supposed, tuple(others))
+    return QueryTexts(text, supposed, tuple(others))
 
 
 async def _nothing() -> str:

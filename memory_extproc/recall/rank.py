@@ -19,7 +19,7 @@ from memory_extproc.model import Matrix, Memory, Ranked, Rating, Role, Source, T
 from memory_extproc.recall.candidate import Candidate, Considered, Verdict
 from memory_extproc.recall.dedup import deduplicate, visible_as_other_form
 from memory_extproc.recall.fusion import FEW
-from memory_extproc.recall.intent import LONGEST, Kind, Reading
+from memory_extproc.recall.intent import LONGEST, QuestionKind, Reading
 from memory_extproc.recall.topic_context import View, normal
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.dates import days_named
@@ -254,7 +254,7 @@ def raise_for_caller(
     talk. An answer over several steps needs several memories."""
     if searched < FEW or len(question) > LONGEST or not about_caller(question):
         return ordered
-    if Kind.HOPS in {intent.kind for intent in reading.intents} or not any(map(asks, sentences(question))):
+    if QuestionKind.HOPS in {intent.kind for intent in reading.intents} or not any(map(asks, sentences(question))):
         return ordered
     return raise_supported(ordered, question)
 

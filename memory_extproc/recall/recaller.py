@@ -56,7 +56,7 @@ from memory_extproc.recall.intent import (
     NOTHING_READ,
     Intent,
     IntentLexicon,
-    Kind,
+    QuestionKind,
     Reading,
     least_trust,
 )
@@ -66,7 +66,7 @@ from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, s
 from memory_extproc.recall.query import (
     AboutCaller,
     PendingEmbeddings,
-    Query,
+    QueryTexts,
     Rewriter,
     gate,
     merge_rankings,
@@ -87,7 +87,7 @@ from memory_extproc.recall.rank import (
     weigh,
 )
 from memory_extproc.recall.rerank import Reranker
-from memory_extproc.recall.topic_context import Ongoing, Threads, with_threads
+from memory_extproc.recall.topic_context import Ongoing, ThreadFetcher, with_threads
 from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
 from memory_extproc.text.intents import polite, split_questions, vague
 from memory_extproc.text.persons import about_caller
@@ -119,7 +119,7 @@ class RecallLimits:
 class _Found:
     """The result of the search for a request; the candidates best first."""
 
-    query: Query
+    query: QueryTexts
     candidates: Sequence[Candidate]
     worth: float
     total: int | None
@@ -154,7 +154,7 @@ class Recaller:
         rewriter: Rewriter | None = None,
         reranker: Reranker | None = None,
         close_reader: LateInteractionScorer | None = None,
-        threads: Threads | None = None,
+        threads: ThreadFetcher | None = None,
         ongoing: Ongoing | None = None,
         selects: MemorySelector | None = None,
         classifier: SignalClassifier | None = None,
@@ -242,14 +242,13 @@ class Recaller:
         ranked = await self._add_topic_messages(wish, found, choose_ranked(weighed), UNHURRIED)
         recalled = self._build_result(wish, found, ranked, weighed)
         kept = {one.memory.id for one in recalled.memories}
-        weighed = with_threads(weighed, ranked)
         return Explanation(
             outcome=recalled.outcome,
             query=found.query.text,
             path=found.path,
             total=found.total,
             worth=found.worth,
-            considered=tuple(_with_room(weighed, kept)),
+            considered=tuple(_with_room(with_threads(weighed, ranked), kept)),
             block=recalled.block,
             kind="" if found.lookup is None else found.lookup.intent.kind.value,
             notes=(*((by,) if by else ()), *found.reading.notes),
@@ -317,7 +316,7 @@ class Recaller:
             return await self._search(wish, started, patience, settles=settles and not found)
         if not memories:
             return found[0][1]
-        intent = next((of.lookup.intent for _, of in found if of.lookup is not None), Intent(Kind.INDIRECT))
+        intent = next((of.lookup.intent for _, of in found if of.lookup is not None), Intent(QuestionKind.INDIRECT))
         whole = any(of.lookup is not None and of.lookup.all_of_it for _, of in found)
         return replace(found[0][1], lookup=Lookup(intent, tuple(memories.values()), alone=True, all_of_it=whole))
 
@@ -349,7 +348,7 @@ class Recaller:
             with self._time_stage("search"):
                 lookup = await self._lookups.before_search(wish, reading, self._now())
             if lookup is not None:
-                return _Found(Query(wish.question), (), 1.0, None, "lookup", reading, lookup)
+                return _Found(QueryTexts(wish.question), (), 1.0, None, "lookup", reading, lookup)
         with self._time_stage("query"):
             query = await self._query(wish, started)
         texts = query.texts
@@ -404,7 +403,7 @@ class Recaller:
             lookup = lookup or await self._lookups.of_people(wish, candidates, self._now())
         if not reading.intents:
             return reading, lookup
-        if reading.intents[0].kind is Kind.SUBJECT and not (lookup and lookup.memories):
+        if reading.intents[0].kind is QuestionKind.SUBJECT and not (lookup and lookup.memories):
             reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
         return reading, lookup
 
@@ -447,7 +446,7 @@ class Recaller:
             whose.append(found if read is first else read)
         return whose
 
-    def _fuse(self, question: _Question, found: Candidates, kind: Kind | None) -> Fused:
+    def _fuse(self, question: _Question, found: Candidates, kind: QuestionKind | None) -> Fused:
         lost = lost_to_age(question.most_lost, found.memories, self._now(), self._limits.half_life)
         lost = lost - gained_by_rating(found.memories)
         return self._fusion.fuse(found, lost, kind)
@@ -464,14 +463,14 @@ class Recaller:
         except TimeoutError:
             log.info("recall.not_settled")
 
-    async def _query(self, wish: RecallRequest, started: float) -> Query:
+    async def _query(self, wish: RecallRequest, started: float) -> QueryTexts:
         if self._rewriter is None:
             return plain_query(wish.question, wish.earlier, take_apart=self._limits.take_apart)
         share = REWRITE_SHARE if self._reranker is None else REWRITE_SHARE_BESIDE_RERANK
         within = max(self._time_left(started) * share, timedelta())
         return await self._rewriter.query(wish.question, wish.earlier, within)
 
-    async def _vectors(self, query: Query, within: timedelta) -> Sequence[Vector | None]:
+    async def _vectors(self, query: QueryTexts, within: timedelta) -> Sequence[Vector | None]:
         """Embed the query's texts. None for each text if the model fails or takes too long: the search by words
         alone is nearly as good, and in time."""
         others = (self._embedder.embed_query(text) for text in query.others)
@@ -487,7 +486,7 @@ class Recaller:
             log.warning("recall.embedding_failed", kind=type(error).__name__, detail=str(error))
         return [None] * len(query.texts)
 
-    async def _vector(self, query: Query) -> Vector:
+    async def _vector(self, query: QueryTexts) -> Vector:
         if not query.supposed:
             return await self._embedder.embed_query(query.text)
         asked, supposed = await asyncio.gather(
@@ -522,14 +521,12 @@ class Recaller:
             ahead = {one.memory.id for one in first}
             candidates = [*first, *looked, *(one for one in beside if one.memory.id not in ahead)]
         barred = [one for one in candidates if not self._may_inject(one.memory)]
-        if barred:
-            candidates = [one for one in candidates if one not in barred]
+        candidates = [one for one in candidates if one not in barred]
         told = frozenset[str]()
         if self._ongoing is not None:
             relevant = [one.memory for one in reaching(candidates, threshold, on_cosine=on_cosine)]
             told = await self._ongoing.find_in_view(relevant, wish, within)
-        if self._limits.mmr_lambda is not None:
-            balance = self._limits.mmr_lambda
+        if (balance := self._limits.mmr_lambda) is not None:
             candidates = diversify_mmr(candidates, balance, limit, threshold, on_cosine=on_cosine)
         if not on_cosine:  # no cosine connects a correction with the corrected message
             candidates = with_answers(with_corrections(candidates, threshold), threshold)
@@ -538,6 +535,7 @@ class Recaller:
             candidates, former = without_former(candidates, threshold)
         # A question for everything gets a summary beside the messages under it.
         apart = lookup is not None and lookup.all_of_it
+        asked = "" if apart and lookup and lookup.intent.kind is QuestionKind.SUBJECT else wish.question
         least = least_trust(wish.question, found.reading)
         sorts = [
             [one for one in candidates if apart and one.memory.source is Source.SUMMARY],
@@ -552,7 +550,7 @@ class Recaller:
                 threshold=threshold,
                 limit=limit,
                 on_cosine=on_cosine,
-                asked="" if apart and lookup is not None and lookup.intent.kind is Kind.SUBJECT else wish.question,
+                asked=asked,
                 in_view=wish.in_view,
                 seen=told,
                 whole=whole,
@@ -639,7 +637,7 @@ class Recaller:
                 opening,
                 headings=lookup.headings,
                 longest=SHORT_MESSAGE if lookup.all_of_it else None,
-                statements=lookup.intent.kind is Kind.OVERVIEW,
+                statements=lookup.intent.kind is QuestionKind.OVERVIEW,
                 counts_rest=lookup.all_of_it and lookup.intent.kind in _COUNTED,
                 beyond=sum(one.verdict is Verdict.OVER_LIMIT for one in weighed) if wish.limited else 0,
             )
@@ -689,7 +687,9 @@ AS_OF_UNREADABLE = "as_of is ignored: expected a time that is over, in RFC 3339,
 SUBJECT_UNKNOWN = "no memory mentions the subject of the question"
 SHORT_MESSAGE = 110  # characters of a message among many
 # Kinds whose block tells how many memories did not fit.
-_COUNTED = frozenset({Kind.LIST, Kind.MENTIONED, Kind.DATED, Kind.OVERVIEW, Kind.SUBJECT})
+_COUNTED = frozenset(
+    {QuestionKind.LIST, QuestionKind.MENTIONED, QuestionKind.DATED, QuestionKind.OVERVIEW, QuestionKind.SUBJECT}
+)
 _CHOSEN = frozenset({Verdict.INJECTED, Verdict.THREAD})
 ONGOING_SHARE = 0.3  # of the time left, for finding the summaries of this conversation
 THREAD_SHARE = 0.5  # of the time left, for the words of topics

@@ -24,7 +24,7 @@ class ThreadLimits:
     max: int = 4  # messages fetched for a request; 0: none
 
 
-class Threads:
+class ThreadFetcher:
     """Fetches the messages of a summary; they follow the found memories, so that they take no room from them. A
     failure here leaves the found memories unchanged."""
 

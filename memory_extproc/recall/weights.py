@@ -26,7 +26,7 @@ from memory_extproc.index.features import (
     READ_CLOSELY,
 )
 from memory_extproc.model import Candidates
-from memory_extproc.recall.intent import Kind
+from memory_extproc.recall.intent import QuestionKind
 
 VERSION = 1
 PACKAGED = "fitted/all-MiniLM-L6-v2.json"  # beside this module
@@ -122,7 +122,7 @@ def parse_weights(raw: bytes, name: str) -> Weights:
             raise WeightsError(f"{name}: there is no feature {unknown[0]!r}")
         if unknown := sorted(ranker.worth.weights.keys() - set(MEASURES)):
             raise WeightsError(f"{name}: there is no measure {unknown[0]!r}")
-    if unknown := sorted(weights.kinds.keys() - set(Kind)):
+    if unknown := sorted(weights.kinds.keys() - set(QuestionKind)):
         raise WeightsError(f"{name}: there is no kind of question {unknown[0]!r}")
     return weights
 

@@ -251,7 +251,7 @@ class Everyone(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing:
+class ProjectSharing:
     """The operator's sharing settings. Only `Caller.projects` defines membership."""
 
     projects: bool = False
@@ -364,4 +364,4 @@ class RequestOptions:
     # for reading a conversation's records, within recall's deadline
     replay_wait: timedelta = timedelta(milliseconds=50)
     replay_bytes: int = 16 << 20  # of records not written yet
-    sharing: Sharing = field(default_factory=Sharing)
+    sharing: ProjectSharing = field(default_factory=ProjectSharing)

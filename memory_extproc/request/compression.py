@@ -61,7 +61,7 @@ class IncognitoReader(Protocol):
         """Whether the exchange belongs to an incognito conversation. Raises if that cannot be determined."""
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class CondensedState(msgspec.Struct, frozen=True, array_like=True):
     """The stored state of a conversation. Its repr omits the text."""
 
     epoch: int
@@ -153,12 +153,12 @@ class Compression:
     def _count_outcome(self, outcome: str) -> None:
         self._metrics.compressions.labels(outcome).inc()
 
-    async def _read(self, owner: Owner, key: str, said: Sequence[str]) -> Record | None:
+    async def _read(self, owner: Owner, key: str, said: Sequence[str]) -> CondensedState | None:
         epoch, stored = await asyncio.gather(self._records.epoch(owner), self._records.get_record(KIND, owner, key))
         if stored is None:
             return None
         try:
-            record = msgspec.json.decode(stored, type=Record)
+            record = msgspec.json.decode(stored, type=CondensedState)
         except msgspec.DecodeError:
             log.warning("compress.record_unreadable")
             return None
@@ -172,7 +172,7 @@ class Compression:
         key: str,
         request: ChatRequest,
         said: Sequence[str],
-        before: Record | None,
+        before: CondensedState | None,
     ) -> bool:
         """Compute a state. False if there is no suitable cut in the conversation, or none after *before*."""
         wanted = len(said) - 1 - self._limits.keep_turns
@@ -187,7 +187,13 @@ class Compression:
         return True
 
     async def _make_state(
-        self, caller: Caller, key: str, request: ChatRequest, said: Sequence[str], cut: int, before: Record | None
+        self,
+        caller: Caller,
+        key: str,
+        request: ChatRequest,
+        said: Sequence[str],
+        cut: int,
+        before: CondensedState | None,
     ) -> None:
         try:
             async with self._places:
@@ -202,7 +208,7 @@ class Compression:
                 old = before.cut if before is not None else 0
                 state = before.state if before is not None else ChatState()
                 state = await self._condenses.condense(owner, state, _between(request.history, old, cut))
-                record = Record(
+                record = CondensedState(
                     epoch=epoch,
                     cut=cut,
                     heard=said[cut],
@@ -246,7 +252,7 @@ def _exchange(caller: Caller, request: ChatRequest, now: datetime) -> Exchanged:
     return Exchanged(caller=caller, history=request.history, asked=request.asked, answered="", at=now)
 
 
-def _apply_record(dialect: str, request: ChatRequest, record: Record) -> bytes | None:
+def _apply_record(dialect: str, request: ChatRequest, record: CondensedState) -> bytes | None:
     edits = condense_edits(dialect, request, record.cut, record.text)
     return apply(request.body, edits) if edits else None
 

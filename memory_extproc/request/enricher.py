@@ -23,13 +23,13 @@ from memory_extproc.model import (
     Origin,
     Outcome,
     Owner,
-    Profile,
     RecallRequest,
     RecallTrace,
     Role,
     Scope,
     Switch,
     TurnOutcome,
+    UserProfile,
     digest,
 )
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
@@ -56,8 +56,8 @@ from memory_extproc.request.replay import (
     BlockReplay,
     Blocks,
     ConversationState,
-    Decision,
     InView,
+    RecallDecision,
     contents_of,
     fitting,
     ids_of,
@@ -130,7 +130,7 @@ class Enricher:
             short = await self._shorten(circumstances, caller)
             circumstances = replace(circumstances, request=short)
         if leave.refused is not None or caller is None:
-            plan = InjectionPlan(Decision(leave.refused or Outcome.NO_CALLER))
+            plan = InjectionPlan(RecallDecision(leave.refused or Outcome.NO_CALLER))
         else:
             plan = await self._decider.plan(circumstances, caller)
         enriched = await self._placer.insert(admitted, short, plan, shadowed=shadowed, anew=short is not request)
@@ -138,7 +138,7 @@ class Enricher:
             return enriched
         if enriched.personal and plan.thread is not None and not await self._replays.stands(plan.thread):
             # A forget during the work invalidates both the recalled and the replayed memories.
-            plan = InjectionPlan(Decision(Outcome.UNAVAILABLE))
+            plan = InjectionPlan(RecallDecision(Outcome.UNAVAILABLE))
             enriched = await self._placer.insert(admitted, request, plan, shadowed=shadowed)
         heard = await self._pending_turn(admitted, request, caller, leave)
         if plan.thread is not None and not shadowed:
@@ -291,7 +291,7 @@ class _Room:
 class InjectionPlan:
     """The decision for a request, before blocks are inserted."""
 
-    decision: Decision
+    decision: RecallDecision
     form: Form = Form.USER_SUFFIX  # of a new block
     thread: ConversationState | None = None  # None: there is no memory for this request, old or new
     settled: bool = False  # it is all on record
@@ -325,7 +325,7 @@ class InjectionPlanner:
         """Plan from recall (or its result at the start of this tool loop) and the conversation's earlier blocks."""
         request, then = circumstances.request, circumstances.then
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
-            return InjectionPlan(Decision(Outcome.CONTROL))
+            return InjectionPlan(RecallDecision(Outcome.CONTROL))
         started = time.perf_counter()
         shared = self._options.sharing.owners(caller) if then.shared else ()
         thread = await self._replays.find(caller, request, shared, then.origins)
@@ -337,14 +337,16 @@ class InjectionPlanner:
         trace: RecallTrace | None = None
         left = self._room(request, thread.blocks)
         plan = InjectionPlan(
-            decision=Decision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks)
+            decision=RecallDecision(Outcome.OUT_OF_TIME), form=form, thread=replace(thread, blocks=left.blocks)
         )
         if thread.decided is not None:
             decision = thread.decided
         elif not request.asked.strip():
             # No user text to search with: a tool result whose conversation is stored elsewhere, or only images.
             profile = None
-            decision = Decision(Outcome.SKIPPED_TOOL if request.ends_in_tool_result else Outcome.NOTHING_RELEVANT)
+            decision = RecallDecision(
+                Outcome.SKIPPED_TOOL if request.ends_in_tool_result else Outcome.NOTHING_RELEVANT
+            )
         else:
             decision = plan.decision
             with_records = timedelta(seconds=time.perf_counter() - started)
@@ -357,7 +359,7 @@ class InjectionPlanner:
                         circumstances, caller, in_view, left.tokens - taken, with_records
                     )
                     recalled = await self._recalls.recall(replace(wish, shared=shared))
-                    decision, seen, trace = Decision.of(recalled), recalled.in_view, recalled.trace
+                    decision, seen, trace = RecallDecision.of(recalled), recalled.in_view, recalled.trace
             except TimeoutError:
                 log.warning("recall.never_came")
         if profile is not None and thread.decided is None and self._needs_profile(decision.outcome, profile, seen):
@@ -368,7 +370,9 @@ class InjectionPlanner:
         settled = thread.decided is not None and left.all_fit
         return replace(plan, decision=decision, settled=settled, trace=trace)
 
-    async def _profile(self, caller: Caller, thread: ConversationState) -> tuple[Profile | None, ConversationState]:
+    async def _profile(
+        self, caller: Caller, thread: ConversationState
+    ) -> tuple[UserProfile | None, ConversationState]:
         """The user profile, if enabled, and *thread* without outdated profile blocks."""
         if self._profiles is None or self._options.profile == "off" or thread.decided is not None:
             return None, thread
@@ -384,7 +388,7 @@ class InjectionPlanner:
             return None, replace(thread, blocks=blocks)
         return profile, replace(thread, blocks=blocks)
 
-    def _needs_profile(self, outcome: Outcome, profile: Profile, seen: AbstractSet[str]) -> bool:
+    def _needs_profile(self, outcome: Outcome, profile: UserProfile, seen: AbstractSet[str]) -> bool:
         """*seen*: memories that recall left out because they are in view or in *profile*."""
         if outcome is Outcome.USED or self._options.profile == "when_relevant":
             return outcome is Outcome.USED or not seen.isdisjoint(profile.ids)
@@ -446,7 +450,7 @@ class InjectionPlanner:
             return None
 
 
-def _profile_to_inject(profile: Profile | None, in_view: Sequence[str], room: int) -> Profile | None:
+def _profile_to_inject(profile: UserProfile | None, in_view: Sequence[str], room: int) -> UserProfile | None:
     """*profile* if it is not empty, fits, and is not in view already in a conversation stored by the provider."""
     if profile is None or not profile.text or profile.tokens > room or set(profile.contents) <= set(in_view):
         return None

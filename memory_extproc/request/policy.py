@@ -164,7 +164,7 @@ class Circumstances:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EffectiveLimits:
     """The effective limits of a recall, from the settings, the rule and the client."""
 
     limit: int  # memories in the block at most
@@ -217,13 +217,13 @@ def wants_compression(of: Circumstances) -> Switch:
     return Switch.FORCE if Switch.FORCE in said else Switch.DEFAULT
 
 
-def limits_of(of: Circumstances) -> Limits:
+def limits_of(of: Circumstances) -> EffectiveLimits:
     then, body = of.then, of.request.controls
     limit = of.options.limit if then.limit is None else then.limit
     threshold = of.options.threshold if then.threshold is None else then.threshold
     types = frozenset(MemoryType) if then.types is None else then.types
     told, heard = then.signals, of.admitted.signals
-    return Limits(
+    return EffectiveLimits(
         limit=limit if body.limit is None else max(0, min(limit, body.limit)),
         threshold=threshold if body.threshold is None else max(threshold, body.threshold),
         types=types if body.types is None else types & body.types,

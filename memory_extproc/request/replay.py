@@ -20,7 +20,7 @@ from cachetools import LRUCache
 from memory_extproc.concurrency import Background, off_loop
 from memory_extproc.dialect.base import ChatRequest, Form, Placing
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Caller, Outcome, Owner, Profile, RecallResult, Role, digest
+from memory_extproc.model import Caller, Outcome, Owner, RecallResult, Role, UserProfile, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Now
@@ -40,7 +40,7 @@ Given = tuple[str, float | None]  # a memory's id and relevance; None: it stands
 PROFILE = "profile"  # the path of a request that got only the user profile
 
 
-class Decision(msgspec.Struct, frozen=True, array_like=True):
+class RecallDecision(msgspec.Struct, frozen=True, array_like=True):
     """The result of recall for a turn. Contains memories; its repr shows only the outcome."""
 
     outcome: Outcome
@@ -52,7 +52,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     relevances: tuple[float, ...] = ()  # of the memories in the block, without those of the profile
 
     @classmethod
-    def of(cls, recalled: RecallResult) -> Decision:
+    def of(cls, recalled: RecallResult) -> RecallDecision:
         return cls(
             outcome=recalled.outcome,
             block=recalled.block.encode("utf-8", "replace").decode(),
@@ -65,11 +65,11 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
             relevances=tuple(round(ranked.relevance, 3) for ranked in recalled.memories),
         )
 
-    def with_profile(self, profile: Profile) -> Decision:
+    def with_profile(self, profile: UserProfile) -> RecallDecision:
         """Return the decision with *profile* in a block of its own in front."""
         text = profile.text.encode("utf-8", "replace").decode()
         contents = tuple(content.encode("utf-8", "replace").decode() for content in profile.contents)
-        return Decision(
+        return RecallDecision(
             outcome=Outcome.USED,
             block=f"{text}\n{self.block}" if self.block else text,
             path=self.path or PROFILE,
@@ -192,13 +192,13 @@ TOGETHER = 0.05  # seconds for which records are collected into a batch
 _LAST = 4096  # owners whose last words are known
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class ReplayedTurn(msgspec.Struct, frozen=True, array_like=True):
     """The record of a turn. Contains memories; its repr omits them."""
 
     epoch: int
     made: float  # seconds since 1970
     at: int  # index of the user message of this turn
-    decision: Decision
+    decision: RecallDecision
     form: Form | None  # of the decision's block; None if no block was inserted
     before: Blocks  # given to the conversation before it and still in view
 
@@ -221,7 +221,7 @@ class _Behind(msgspec.Struct, frozen=True, array_like=True):
         return f"<behind: {len(self.contents)} memories>"
 
 
-R = TypeVar("R", Record, _Behind)
+R = TypeVar("R", ReplayedTurn, _Behind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +231,7 @@ class ConversationState:
     owner: Owner
     key: str = ""  # of this turn; empty: nothing is recorded
     epoch: int = 0
-    decided: Decision | None = None  # a valid decision made earlier for the same turn
+    decided: RecallDecision | None = None  # a valid decision made earlier for the same turn
     blocks: Blocks = field(default=(), repr=False)  # earlier blocks to replay
     behind: tuple[str, ...] = field(default=(), repr=False)  # contents of the memories that the provider keeps
 
@@ -292,9 +292,11 @@ class BlockReplay:
             log.warning("replay.unread", kind=type(error).__name__)
             return nothing
 
-    def keep(self, thread: ConversationState, request: ChatRequest, decision: Decision, form: Form | None) -> None:
+    def keep(
+        self, thread: ConversationState, request: ChatRequest, decision: RecallDecision, form: Form | None
+    ) -> None:
         """Record the turn's decision: readable here at once, and elsewhere after the background write."""
-        record = Record(
+        record = ReplayedTurn(
             epoch=thread.epoch,
             made=self._now().timestamp(),
             at=len(request.user_at) - 1,
@@ -357,8 +359,8 @@ class BlockReplay:
         previous = request.continues if replays else ""
         epoch, own, latest, behind = await asyncio.gather(
             self._epoch(owner),
-            self._get(owner, TURN, mine if again else "", Record),
-            self._get(owner, TURN, before[0] if before else "", Record),
+            self._get(owner, TURN, mine if again else "", ReplayedTurn),
+            self._get(owner, TURN, before[0] if before else "", ReplayedTurn),
             self._get(owner, RESPONSE, response_key(previous) if previous else "", _Behind),
         )
         own, latest, behind = _of_epoch(own, epoch), _of_epoch(latest, epoch), _of_epoch(behind, epoch)
@@ -376,12 +378,12 @@ class BlockReplay:
             behind=behind.contents if behind is not None else (),
         )
 
-    async def _first(self, owner: Owner, keys: Sequence[str], epoch: int) -> Record | None:
+    async def _first(self, owner: Owner, keys: Sequence[str], epoch: int) -> ReplayedTurn | None:
         """Read all keys at once: most conversations that get here have no record."""
-        records = await asyncio.gather(*(self._get(owner, TURN, key, Record) for key in keys))
+        records = await asyncio.gather(*(self._get(owner, TURN, key, ReplayedTurn) for key in keys))
         return next((record for record in records if _of_epoch(record, epoch) is not None), None)
 
-    def _stands(self, own: Record, *, looping: bool, same: bool) -> bool:
+    def _stands(self, own: ReplayedTurn, *, looping: bool, same: bool) -> bool:
         """Whether a recorded decision is reused.
 
         In a tool loop always. For a repeated message only with a block, and only for a short time: new memories may

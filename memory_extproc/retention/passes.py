@@ -30,7 +30,7 @@ from memory_extproc.retention.reflection import Reflections, Subjects
 from memory_extproc.retention.rules import (
     AsRead,
     Leaving,
-    Reason,
+    RetentionReason,
     RetentionRules,
     as_read,
     find_unfounded,
@@ -79,7 +79,7 @@ class PassReport:
 
     memories: int = 0  # rows in any state, before the pass
     themes: int = 0  # groups of facts that are due for reflection
-    retired: Counter[Reason] = field(default_factory=Counter)
+    retired: Counter[RetentionReason] = field(default_factory=Counter)
     merged: int = 0  # superseded by a memory with the same content
     derived: int = 0  # new memories built from others
     revived: int = 0

@@ -29,7 +29,7 @@ from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.retention.merge import About
 from memory_extproc.retention.rules import (
     SUBJECT,
-    Reason,
+    RetentionReason,
     expires_with,
     read_at,
     retire_memory,
@@ -388,7 +388,10 @@ class Subjects:
         if not all(one.id in standing and same_words(standing[one.id], one) for one in facts):
             return []  # a fact was replaced in the meantime: the text would be stale
         gone = [standing[one] for one in before if one in standing]
-        return [Embedded(row, vector), *(Embedded(retire_memory(one, Reason.SOURCES, now), vector) for one in gone)]
+        return [
+            Embedded(row, vector),
+            *(Embedded(retire_memory(one, RetentionReason.SOURCES, now), vector) for one in gone),
+        ]
 
     def _row(self, owner: Owner, says: str, facts: Sequence[Memory], now: datetime) -> Memory:
         return Memory(

@@ -40,7 +40,7 @@ class RetentionRules:
 class Leaving:
     """The changes due to one owner's memories: ids, with reasons where a memory is retired."""
 
-    retire: Mapping[str, Reason]
+    retire: Mapping[str, RetentionReason]
     erase: frozenset[str]
     revive: frozenset[str]
 
@@ -67,18 +67,20 @@ def leaving(rows: Iterable[Memory], rules: RetentionRules, now: datetime) -> Lea
     """Decide retirement, erasure and revival for all *rows* of one owner. Global memories count towards no cap."""
     known = {memory.id: memory for memory in rows}
     active = [memory for memory in known.values() if memory.state is MemoryState.ACTIVE]
-    retire: dict[str, Reason] = {}
+    retire: dict[str, RetentionReason] = {}
     free: list[Memory] = []
     told_elsewhere = behind(active)
     for memory in active:
-        reason = _end_reason(memory, rules, now) or (Reason.SOURCES if not sources_hold(memory, known) else None)
+        reason = _end_reason(memory, rules, now) or (
+            RetentionReason.SOURCES if not sources_hold(memory, known) else None
+        )
         if reason is not None:
             retire[memory.id] = reason
         elif memory.id not in told_elsewhere and not _is_protected(memory, rules, now):
             free.append(memory)
     counted = sum(one.id not in told_elsewhere and one.id not in retire for one in active)
     retire |= _surplus(free, counted, rules, now)
-    gone = frozenset(one for one, why in retire.items() if why is Reason.SOURCES)
+    gone = frozenset(one for one, why in retire.items() if why is RetentionReason.SOURCES)
     revive = frozenset(memory.id for memory in known.values() if is_orphaned(memory, known, gone))
     erase = _erasable(known, frozenset(retire), rules, now) - revive
     return Leaving(retire, erase, revive)
@@ -93,7 +95,7 @@ def find_unfounded(rows: Iterable[Memory]) -> Leaving:
         if memory.state is MemoryState.ACTIVE and not sources_hold(memory, known)
     )
     revive = frozenset(memory.id for memory in known.values() if is_orphaned(memory, known, gone))
-    return Leaving(dict.fromkeys(gone, Reason.SOURCES), frozenset(), revive)
+    return Leaving(dict.fromkeys(gone, RetentionReason.SOURCES), frozenset(), revive)
 
 
 def _erasable(
@@ -129,12 +131,12 @@ def _erasable(
     return frozenset(erase)
 
 
-def _end_reason(memory: Memory, rules: RetentionRules, now: datetime) -> Reason | None:
+def _end_reason(memory: Memory, rules: RetentionRules, now: datetime) -> RetentionReason | None:
     if memory.expires_at is not None and memory.expires_at <= now:
-        return Reason.EXPIRED
+        return RetentionReason.EXPIRED
     ttl = rules.ttl.get(memory.type)
     if ttl is not None and now - memory.created_at > ttl and not _is_protected(memory, rules, now):
-        return Reason.TTL
+        return RetentionReason.TTL
     return None
 
 
@@ -144,7 +146,9 @@ def _is_protected(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
     return memory.provenance.pinned or now.timestamp() - began < rules.protect.total_seconds()
 
 
-def _surplus(free: Sequence[Memory], count: int, rules: RetentionRules, now: datetime) -> Mapping[str, Reason]:
+def _surplus(
+    free: Sequence[Memory], count: int, rules: RetentionRules, now: datetime
+) -> Mapping[str, RetentionReason]:
     """The lowest-scored of *free* to retire so that *count* falls below the cap by the prune share."""
     most = rules.max_memories
     if most is None or count <= most or not free or free[0].owner.kind is OwnerKind.GLOBAL:
@@ -153,7 +157,7 @@ def _surplus(free: Sequence[Memory], count: int, rules: RetentionRules, now: dat
     worst = heapq.nsmallest(
         surplus, free, key=lambda memory: (score(memory, rules, now), memory.created_at, memory.id)
     )
-    return dict.fromkeys((memory.id for memory in worst), Reason.CAP)
+    return dict.fromkeys((memory.id for memory in worst), RetentionReason.CAP)
 
 
 def _due(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
@@ -165,7 +169,7 @@ def _due(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
     return False
 
 
-def retire_memory(memory: Memory, why: Reason, at: datetime) -> Memory:
+def retire_memory(memory: Memory, why: RetentionReason, at: datetime) -> Memory:
     """Return *memory* soft-deleted: stored until the grace period ends, never recalled."""
     retired = memory.provenance.replace(retired=why.value, retired_at=int(at.timestamp()))
     return replace(memory, state=MemoryState.DELETED, updated_at=max(at, memory.updated_at), provenance=retired)
@@ -228,7 +232,7 @@ def _holds(memory: Memory, name: str, known: Mapping[str, Memory], above: frozen
         case MemoryState.SUPERSEDED:
             return source.superseded_by == memory.id or _was_past(memory, name, source)
         case MemoryState.DELETED:
-            return source.provenance.retired == Reason.CAP or _brought_back(memory, source)
+            return source.provenance.retired == RetentionReason.CAP or _brought_back(memory, source)
         case _:
             return False
 
@@ -303,7 +307,7 @@ def is_orphaned(memory: Memory, known: Mapping[str, Memory], gone: frozenset[str
     # After a crash between the two writes the target is already deleted. A memory forgotten in a conversation takes
     # with it the sources that state the same; its other sources stay.
     made_of = other.provenance.retired == BY_CHAT and memory.id in other.provenance.sources
-    return made_of or other.provenance.retired == Reason.SOURCES
+    return made_of or other.provenance.retired == RetentionReason.SOURCES
 
 
 def half_merged(known: Mapping[str, Memory]) -> dict[str, str]:
@@ -333,7 +337,7 @@ def is_outdated_summary(memory: Memory) -> bool:
         memory.source is Source.SUMMARY
         and memory.provenance.derived != SUBJECT
         and memory.state is MemoryState.DELETED
-        and memory.provenance.retired == Reason.SOURCES
+        and memory.provenance.retired == RetentionReason.SOURCES
     )
 
 
@@ -342,7 +346,7 @@ def is_outdated_summary(memory: Memory) -> bool:
 BY_CHAT = "chat"  # besides the values of Reason: its owner asked in a conversation
 
 
-class Reason(StrEnum):
+class RetentionReason(StrEnum):
     """Why a memory leaves recall. Used as metric label and stored in rows, so values are never renamed."""
 
     EXPIRED = "expired"  # its expiry time passed

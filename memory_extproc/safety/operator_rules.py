@@ -11,7 +11,7 @@ from typing import Any
 
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.safety import secrets
-from memory_extproc.safety.secrets import Masked, Span, find_secrets, mark, mask_spans
+from memory_extproc.safety.secrets import Masked, SecretSpan, find_secrets, mark, mask_spans
 from memory_extproc.text.words import sentence_ends
 
 BLOCKED = "blocked"  # the kind of a text that a pattern blocks, in metrics
@@ -97,7 +97,7 @@ class StorageRules:
         """The policy for *kind*, a kind of `find_secrets`."""
         return self.secrets.get(_CLASSES[kind], SecretPolicy.MASK)
 
-    def find(self, text: str) -> Iterator[Span]:
+    def find(self, text: str) -> Iterator[SecretSpan]:
         """The secrets of *text* that are not kept."""
         return (span for span in find_secrets(text) if self.of(span.kind) is not SecretPolicy.KEEP)
 
@@ -110,11 +110,11 @@ class StorageRules:
         unwanted = {mark(kind): kind for kind in _CLASSES if self.of(kind) is SecretPolicy.DROP}
         if not any(one in masked for one in unwanted):
             return Masked(masked)
-        spans, start = list[Span](), 0
+        spans, start = list[SecretSpan](), 0
         for end in (*sentence_ends(masked), len(masked)):
             kind = next((kind for one, kind in unwanted.items() if masked.find(one, start, end) >= 0), "")
             if kind:
-                spans.append(Span(start, end, kind))
+                spans.append(SecretSpan(start, end, kind))
             start = end
         return mask_spans(masked, spans, drop=True)
 
@@ -148,7 +148,7 @@ def mask_placeholders(text: str) -> Masked:
     return mask_spans(
         text,
         (
-            Span(match.start(), match.end(), (match["kind"] or match["tag"]).replace("_", " ").lower())
+            SecretSpan(match.start(), match.end(), (match["kind"] or match["tag"]).replace("_", " ").lower())
             for match in PLACEHOLDER.finditer(text)
         ),
     )

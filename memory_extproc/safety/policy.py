@@ -11,7 +11,7 @@ from importlib.resources import files
 
 from memory_extproc.model import Exchanged, Role
 from memory_extproc.safety.operator_rules import BLOCKED, MASK_SECRETS, StorageRules, mask_placeholders
-from memory_extproc.safety.secrets import Masked, Span, mask_spans
+from memory_extproc.safety.secrets import Masked, SecretSpan, mask_spans
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, sentence_ends
 
@@ -79,19 +79,19 @@ def without_identifiers(text: str, policy: Identifiers) -> Masked:
     return mask_spans(text, _sentences_with(text, found), drop=True)
 
 
-def identifiers(text: str) -> Iterator[Span]:
+def identifiers(text: str) -> Iterator[SecretSpan]:
     """Where they stand, in no particular order; spans may overlap."""
     if "@" in text:
         for match in _MAIL.finditer(text):
-            yield Span(match.start(), match.end(), MAIL)
+            yield SecretSpan(match.start(), match.end(), MAIL)
     for match in _ADDRESS.finditer(text):
-        yield Span(match.start(), match.end(), ADDRESS)
+        yield SecretSpan(match.start(), match.end(), ADDRESS)
     if _ENOUGH_DIGITS.search(text) is not None:
         yield from _national(text)
         yield from _phones(text)
 
 
-def _national(text: str) -> Iterator[Span]:
+def _national(text: str) -> Iterator[SecretSpan]:
     from stdnum import get_cc_module  # noqa: PLC0415 - see above
 
     for shape, name, sure in _NATIONAL:
@@ -100,27 +100,27 @@ def _national(text: str) -> Iterator[Span]:
             told = sure or _IDENTIFIES.search(text, max(0, match.start() - _NEAR), match.start())
             module = get_cc_module(country.rstrip("_"), kind)
             if told and module is not None and module.is_valid(match[0]):
-                yield Span(match.start(), match.end(), NATIONAL_ID)
+                yield SecretSpan(match.start(), match.end(), NATIONAL_ID)
 
 
-def _phones(text: str) -> Iterator[Span]:
+def _phones(text: str) -> Iterator[SecretSpan]:
     from phonenumbers import PhoneNumberMatcher  # noqa: PLC0415 - see above
 
     for found in PhoneNumberMatcher(text, None):
-        yield Span(found.start, found.end, PHONE)
+        yield SecretSpan(found.start, found.end, PHONE)
     for match in _LOCAL.finditer(text):
         digits = sum(sign.isdigit() for sign in match[0])
         near = _CALLS.search(text, max(0, match.start() - _NEAR), match.start())
         if near and _LEAST_LOCAL <= digits <= _MOST_LOCAL:
-            yield Span(match.start(), match.end(), PHONE)
+            yield SecretSpan(match.start(), match.end(), PHONE)
 
 
-def _sentences_with(text: str, found: list[Span]) -> Iterator[Span]:
+def _sentences_with(text: str, found: list[SecretSpan]) -> Iterator[SecretSpan]:
     start = 0
     for end in (*sentence_ends(text), len(text)):
         inside = next((one for one in found if start <= one.start < end), None)
         if inside is not None:
-            yield Span(start, end, inside.kind)
+            yield SecretSpan(start, end, inside.kind)
         start = end
 
 
@@ -130,7 +130,7 @@ def _sentences_with(text: str, found: list[Span]) -> Iterator[Span]:
 # consent. Pure. The lists hold words, so statements without these words are missed.
 
 
-class Category(StrEnum):
+class SensitiveCategory(StrEnum):
     """Also in `privacy.sensitive` and a memory's sensitivity, so a value is never renamed."""
 
     HEALTH = "health"
@@ -149,8 +149,8 @@ def _compile_pattern(text: str) -> re.Pattern[str]:
 
 
 _WORDS = tomllib.loads((files(__package__) / "sensitive.toml").read_text(encoding="utf-8"))
-_CATEGORIES = {category: _compile_pattern(_WORDS[category.value]["words"]) for category in Category}
-_ANY = _compile_pattern("|".join(f"(?:{_WORDS[category.value]['words']})" for category in Category))
+_CATEGORIES = {category: _compile_pattern(_WORDS[category.value]["words"]) for category in SensitiveCategory}
+_ANY = _compile_pattern("|".join(f"(?:{_WORDS[category.value]['words']})" for category in SensitiveCategory))
 _PERSON = _compile_pattern(_WORDS["person"]["words"])
 _ADDRESSED = _compile_pattern(_WORDS["person"]["addressed"])
 _ASKED_TO_KEEP = _compile_pattern(_WORDS["person"]["asked_to_keep"])
@@ -164,7 +164,7 @@ class Trimmed:
     """A text without its sentences of special categories, and the categories found."""
 
     text: str
-    dropped: tuple[Category, ...] = ()
+    dropped: tuple[SensitiveCategory, ...] = ()
 
 
 # A search of a regular expression holds up every other thread, and with them every stream: some 5 ms for so much.
@@ -186,7 +186,7 @@ def _stands(words: re.Pattern[str], text: str) -> bool:
 
 
 @memoize_by_hash(MOST_REMEMBERED)
-def sensitivity(text: str) -> Category | None:
+def sensitivity(text: str) -> SensitiveCategory | None:
     """The first category with words in *text*, whoever it is about."""
     if not _may_be_sensitive(text):
         return None
@@ -205,7 +205,7 @@ def asks_to_keep(text: str) -> bool:
     return _stands(_ASKED_TO_KEEP, _straight(text))
 
 
-def of_caller(text: str, kept: frozenset[Category]) -> Trimmed:
+def of_caller(text: str, kept: frozenset[SensitiveCategory]) -> Trimmed:
     """A person's words without statements about themselves in categories that are not *kept*. Text is unchanged
     if they ask to remember it, or if there are no such statements."""
     if not _may_be_sensitive(text) or asks_to_keep(text):
@@ -213,7 +213,7 @@ def of_caller(text: str, kept: frozenset[Category]) -> Trimmed:
     return _trim_text(text, _PERSON, kept)
 
 
-def of_assistant(text: str, kept: frozenset[Category], dropped: frozenset[Category]) -> Trimmed:
+def of_assistant(text: str, kept: frozenset[SensitiveCategory], dropped: frozenset[SensitiveCategory]) -> Trimmed:
     """An answer without statements about the addressee; of categories that were *dropped* from the question,
     without any sentence."""
     if not _may_be_sensitive(text):
@@ -222,10 +222,13 @@ def of_assistant(text: str, kept: frozenset[Category], dropped: frozenset[Catego
 
 
 def _trim_text(
-    text: str, person: re.Pattern[str], kept: frozenset[Category], anyway: frozenset[Category] = frozenset()
+    text: str,
+    person: re.Pattern[str],
+    kept: frozenset[SensitiveCategory],
+    anyway: frozenset[SensitiveCategory] = frozenset(),
 ) -> Trimmed:
     parts: list[str] = []
-    dropped: list[Category] = []
+    dropped: list[SensitiveCategory] = []
     personal = False  # the sentence before spoke of the person
     for sentence in _sentences(text):
         straight = _straight(sentence)
@@ -274,7 +277,9 @@ class Policy:
     """Filters an exchange whose secrets are masked already."""
 
     identifiers: Identifiers = Identifiers.KEEP
-    sensitive: frozenset[Category] = frozenset({Category.DIET})  # categories that are kept unasked
+    sensitive: frozenset[SensitiveCategory] = frozenset(
+        {SensitiveCategory.DIET}
+    )  # categories that are kept unasked
     rules: StorageRules = MASK_SECRETS
 
     def filter_exchange(self, exchanged: Exchanged) -> Found:
@@ -297,7 +302,7 @@ class Policy:
             return named.text
 
         asked = screen_caller(exchanged.asked)
-        dropped = frozenset(kind for kind in Category if kind in kinds)
+        dropped = frozenset(kind for kind in SensitiveCategory if kind in kinds)
         # A person who asks to store something agrees to an answer that repeats it.
         told = screen(exchanged.answered)
         answered = Trimmed(told) if asks_to_keep(exchanged.asked) else of_assistant(told, self.sensitive, dropped)
@@ -363,11 +368,11 @@ class Secrets:
             self._secrets.popitem(last=False)
         return done.text
 
-    def _again(self, text: str) -> Iterable[Span]:
+    def _again(self, text: str) -> Iterable[SecretSpan]:
         for secret, kind in self._secrets.items():
             at = text.find(secret)
             while at >= 0:
-                yield Span(at, at + len(secret), kind)
+                yield SecretSpan(at, at + len(secret), kind)
                 at = text.find(secret, at + len(secret))
 
 

@@ -21,7 +21,7 @@ from memory_extproc.text import lazy_re as re
 # Stretches of text that are not kept as they are.
 
 
-class Span(NamedTuple):
+class SecretSpan(NamedTuple):
     """*text* from *start* to *end*, half open, is a *kind* ("card number")."""
 
     start: int
@@ -42,19 +42,19 @@ def mark(kind: str) -> str:
     return f"[masked: {kind}]"
 
 
-def disjoint(spans: Iterable[Span]) -> list[Span]:
+def disjoint(spans: Iterable[SecretSpan]) -> list[SecretSpan]:
     """*spans* by position, without overlaps: the earlier of two stays; of two with the same start, the longer."""
-    kept: list[Span] = []
+    kept: list[SecretSpan] = []
     for span in sorted(spans, key=lambda one: (one.start, -one.end)):
         if not kept or span.start >= kept[-1].end:
             kept.append(span)
         elif span.end > kept[-1].end:
             # They share an end: both are hidden, under the name of the first.
-            kept[-1] = Span(kept[-1].start, span.end, kept[-1].kind)
+            kept[-1] = SecretSpan(kept[-1].start, span.end, kept[-1].kind)
     return kept
 
 
-def mask_spans(text: str, spans: Iterable[Span], *, drop: bool = False) -> Masked:
+def mask_spans(text: str, spans: Iterable[SecretSpan], *, drop: bool = False) -> Masked:
     """*text* with each of *spans* replaced by its mark, or by nothing. All else stays as it is."""
     parts: list[str] = []
     found: list[tuple[str, str]] = []
@@ -167,7 +167,7 @@ def mask_secrets(text: str) -> Masked:
     return mask_spans(text, find_secrets(text))
 
 
-def find_secrets(text: str) -> list[Span]:
+def find_secrets(text: str) -> list[SecretSpan]:
     """Where secrets stand, in no particular order; spans may overlap."""
     said = text.lower()
     found = [*numbers(text), *_shapes(text)]
@@ -176,32 +176,32 @@ def find_secrets(text: str) -> list[Span]:
     if any(word in said for word in _OF_KEYS):
         found += _named_keys(text)
     if any(word in said for word in _OF_CODES):
-        found += (Span(*match.span("value"), CODE) for match in _CODES.finditer(text))
+        found += (SecretSpan(*match.span("value"), CODE) for match in _CODES.finditer(text))
     if "bearer" in said or "basic" in said:
         found += (
-            Span(*match.span("value"), TOKEN)
+            SecretSpan(*match.span("value"), TOKEN)
             for match in _AUTHORIZATION.finditer(text)
             if _is_mixed(match["value"])
         )
     return found
 
 
-def _shapes(text: str) -> Iterator[Span]:
+def _shapes(text: str) -> Iterator[SecretSpan]:
     if any(prefix in text for prefix in _PREFIXES):
         for match in _PREFIXED.finditer(text):
             if _is_mixed(match[0]):
-                yield Span(match.start(), match.end(), KEY if match["key"] else TOKEN)
+                yield SecretSpan(match.start(), match.end(), KEY if match["key"] else TOKEN)
     if "hooks.slack" in text or "api/webhooks" in text:
         for match in _WEBHOOK.finditer(text):
-            yield Span(*match.span("slack" if match["slack"] else "discord"), TOKEN)
+            yield SecretSpan(*match.span("slack" if match["slack"] else "discord"), TOKEN)
     at = 0
     while begins := _PEM_BEGINS.search(text, at):
         ends = _PEM_ENDS.search(text, begins.end())
         at = ends.end() if ends else len(text)
-        yield Span(begins.start(), at, PRIVATE_KEY)
+        yield SecretSpan(begins.start(), at, PRIVATE_KEY)
     if "://" in text and "@" in text:
         for match in _IN_URL.finditer(text):
-            yield Span(*match.span("value"), PASSWORD)
+            yield SecretSpan(*match.span("value"), PASSWORD)
 
 
 def _is_mixed(value: str) -> bool:
@@ -209,7 +209,7 @@ def _is_mixed(value: str) -> bool:
     return any(sign.isdigit() for sign in value) or (value != value.lower() and value != value.upper())
 
 
-def _named_passwords(text: str) -> Iterator[Span]:
+def _named_passwords(text: str) -> Iterator[SecretSpan]:
     for match in _PASSWORDS.finditer(text):
         start = match.end()
         if text.startswith(_MARK, start):
@@ -218,7 +218,7 @@ def _named_passwords(text: str) -> Iterator[Span]:
         if end is None:
             end = _phrase_end(text, start) if match["phrase"] else _password_end(text, start)
         if end is not None:
-            yield Span(start, end, PASSWORD)
+            yield SecretSpan(start, end, PASSWORD)
 
 
 def _quoted_end(text: str, start: int) -> int | None:
@@ -265,12 +265,12 @@ def _phrase_end(text: str, start: int) -> int | None:
     return None if not first or first[0].casefold().strip(",") in _NO_PASSWORD else end
 
 
-def _named_keys(text: str) -> Iterator[Span]:
+def _named_keys(text: str) -> Iterator[SecretSpan]:
     for match in _KEYS.finditer(text):
         start = match.start("value")
         value = match["value"].rstrip(".!")
         if _is_key(value, weak=match["weak"] is not None):
-            yield Span(start, start + len(value), KEY)
+            yield SecretSpan(start, start + len(value), KEY)
 
 
 def _is_key(value: str, *, weak: bool) -> bool:
@@ -341,20 +341,20 @@ _IBAN_STARTS = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}\d{2}(?=[ \u00a0.\-]?[A-Z
 _IBAN_PARTS = frozenset(" \u00a0\u202f-.")
 
 
-def numbers(text: str) -> Iterator[Span]:
+def numbers(text: str) -> Iterator[SecretSpan]:
     """Card numbers of a known issuer with a valid check digit, and IBANs with valid check digits."""
     yield from _cards(text)
     yield from _ibans(text)
 
 
-def _cards(text: str) -> Iterator[Span]:
+def _cards(text: str) -> Iterator[SecretSpan]:
     for match in _CARD.finditer(text):
         digits = "".join(str(int(sign)) for sign in match[0] if sign.isdecimal())
         if len(set(digits)) == 1 or not luhn(digits):
             continue
         known = _has_issuer(digits)
         if known or (known is False and _PAYS.search(text, max(0, match.start() - _NEAR), match.start())):
-            yield Span(match.start(), match.end(), CARD)
+            yield SecretSpan(match.start(), match.end(), CARD)
 
 
 def _has_issuer(digits: str) -> bool | None:
@@ -377,12 +377,12 @@ def luhn(digits: str) -> bool:
     return total % 10 == 0
 
 
-def _ibans(text: str) -> Iterator[Span]:
+def _ibans(text: str) -> Iterator[SecretSpan]:
     for match in _IBAN_STARTS.finditer(text):
         length = _IBAN_LENGTHS.get(match[0][:2].upper())
         end = None if length is None else _iban_end(text, match.start(), int(length))
         if end is not None:
-            yield Span(match.start(), end, IBAN)
+            yield SecretSpan(match.start(), end, IBAN)
 
 
 def _iban_end(text: str, start: int, length: int) -> int | None:

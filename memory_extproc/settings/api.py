@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from memory_extproc.api.principal import SECRET_BYTES, CertificateHolder, Role
+from memory_extproc.api.principal import SECRET_BYTES, CertificateHolder, PrincipalRole
 from memory_extproc.request.identity import optional
 from memory_extproc.settings.identity import IdentitySection, Signed
 from memory_extproc.settings.traffic import Listen, Tls
@@ -82,7 +82,9 @@ class CertificateSection(Section):
     name: str = Field(min_length=1, description="glob over the certificate's names (SAN, else common name)")
     tenant: str = Field("", description="tenant of the certificate's owner")
     user: str = Field("", description="user id of the certificate's owner; empty: the certificate's name")
-    roles: tuple[Role, ...] = Field((Role.USER,), min_length=1, description="roles of the certificate's owner")
+    roles: tuple[PrincipalRole, ...] = Field(
+        (PrincipalRole.USER,), min_length=1, description="roles of the certificate's owner"
+    )
 
     def holder(self) -> CertificateHolder:
         """The holder of the certificate, for api/authentication.py."""

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.request.admission import Everyone, Sharing
+from memory_extproc.request.admission import Everyone, ProjectSharing
 from memory_extproc.request.identity import ClaimNames, IdentityOptions, MetadataPath
 from memory_extproc.safety.operator_rules import BlockPatterns, SecretClass, SecretPolicy, StorageRules
-from memory_extproc.safety.policy import Category, Identifiers
+from memory_extproc.safety.policy import Identifiers, SensitiveCategory
 from memory_extproc.settings.types import Duration, Header, OptionalHeader, OptionalUrl, Positive, Section
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
@@ -169,9 +169,9 @@ class Scopes(Section):
         description="memories that an operator provides for everyone; nothing is learned into them",
     )
 
-    def sharing(self) -> Sharing:
+    def sharing(self) -> ProjectSharing:
         """The sharing of memories, for request/admission.py."""
-        return Sharing(
+        return ProjectSharing(
             projects=self.project.recall,
             learns=self.project.learn,
             most_projects=self.project.most,
@@ -242,8 +242,8 @@ class Privacy(Section):
         description="treatment of mail addresses, phone numbers, national ids and street addresses: keep them, "
         "mask them, or drop the sentence",
     )
-    sensitive: frozenset[Category] = Field(
-        frozenset({Category.DIET}),
+    sensitive: frozenset[SensitiveCategory] = Field(
+        frozenset({SensitiveCategory.DIET}),
         description="special categories that may be learned without the caller asking for it: health, religion, "
         "politics, sexuality, ethnicity, union, crime, biometry, diet (includes allergies, except "
         "to medicines). Statements of other special categories are stored only on request",

@@ -16,7 +16,7 @@ from typing import Any
 
 from memory_extproc.envoyconfig.semantic_router import (
     DECISION_HEADER,
-    Decision,
+    RouterDecision,
     as_list,
     as_mapping,
     decisions_of,
@@ -252,12 +252,12 @@ def _memory_block(tree: Mapping[str, Any]) -> tuple[str, Mapping[str, Any] | Non
     return "global.stores.memory", None
 
 
-def _decisions(tree: Mapping[str, Any]) -> list[tuple[Decision, Mapping[str, Any]]]:
+def _decisions(tree: Mapping[str, Any]) -> list[tuple[RouterDecision, Mapping[str, Any]]]:
     """The decisions that have a memory plugin, each with the plugin's configuration."""
     return [(each, plugin) for each in decisions_of(tree) if (plugin := _memory_plugin(each)) is not None]
 
 
-def _memory_plugin(decision: Decision) -> Mapping[str, Any] | None:
+def _memory_plugin(decision: RouterDecision) -> Mapping[str, Any] | None:
     for number, plugin in enumerate(as_list(decision.body.get("plugins"), f"{decision.at}.plugins")):
         place = f"{decision.at}.plugins[{number}]"
         if as_mapping(plugin, place).get("type") == "memory":
@@ -350,7 +350,7 @@ _OF_DECISION = {
 
 def _translate_decision(
     found: Imported,
-    decision: Decision,
+    decision: RouterDecision,
     plugin: Mapping[str, Any],
     common: Mapping[str, Any],
     *,

@@ -234,7 +234,7 @@ _MOST = 50  # candidates by words; each is read anew, which takes about 0.1 ms
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class WordSearch:
     """Full-text search for an owner, with our own writes laid over the store's rows."""
 
     store: MemoryStore

@@ -36,7 +36,14 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, ComingVector, Coordination, MemoryStore, Now, Steady, TombstoneReader
-from memory_extproc.store.loader import PartitionLimits, PartitionLoader, Words, held_rows, read_ahead, stored_rows
+from memory_extproc.store.loader import (
+    PartitionLimits,
+    PartitionLoader,
+    WordSearch,
+    held_rows,
+    read_ahead,
+    stored_rows,
+)
 from memory_extproc.store.overlay import OwnerOverlay, PartitionCache
 from memory_extproc.store.resident import (
     LexicalScan,
@@ -141,7 +148,7 @@ class Partitions:
             if held is None:
                 # Each is read anew, which costs more than finding it did.
                 most = min(limit, _MOST_READ_ANEW)
-                words = Words(self._store, owner, owned, scope, self._now, self._monotonic_now, self._settle)
+                words = WordSearch(self._store, owner, owned, scope, self._now, self._monotonic_now, self._settle)
                 found = await words.search(sought, lambda to: self._through_store(owner, owned, to, most, scope))
                 if len(found) < most:
                     # The owner has no more, and is read soon; or the store's index is not complete: of rows

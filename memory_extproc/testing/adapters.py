@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from memory_extproc.coordination.sqlite import check_registered
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.journal.sqlite import Depth, Entry, Stage
+from memory_extproc.journal.sqlite import Depth, JournalRow, TurnStage
 from memory_extproc.model import (
     Conditions,
     DeadLetter,
@@ -183,8 +183,8 @@ class InMemoryStore:
 
 @dataclass(slots=True)
 class _Row:
-    entry: Entry
-    stage: Stage
+    entry: JournalRow
+    stage: TurnStage
     ended: datetime
     reason: str = ""
 
@@ -209,9 +209,9 @@ class InMemoryJournal:
     async def append(self, turn: Turn) -> TurnOutcome:
         self._check()
         there = self._rows.get(turn.id)
-        if there and there.entry.turn.answered == turn.answered and there.stage is not Stage.DEAD:
+        if there and there.entry.turn.answered == turn.answered and there.stage is not TurnStage.DEAD:
             return TurnOutcome.DUPLICATE
-        if (there is None or there.stage >= Stage.LEARNED) and len(self._pending()) >= self._max_turns:
+        if (there is None or there.stage >= TurnStage.LEARNED) and len(self._pending()) >= self._max_turns:
             return TurnOutcome.JOURNAL_FULL
         self._own.add(self._put(turn, replaced=there is not None))
         return TurnOutcome.JOURNALLED
@@ -220,40 +220,40 @@ class InMemoryJournal:
         """At a new place at the end."""
         self._rows.pop(turn.id, None)
         self._last_place += 1
-        entry = Entry(turn, f"{self._last_place}", replaced=replaced)
-        self._rows[turn.id] = _Row(entry, Stage.WAITING, turn.at)
+        entry = JournalRow(turn, f"{self._last_place}", replaced=replaced)
+        self._rows[turn.id] = _Row(entry, TurnStage.WAITING, turn.at)
         return entry.place
 
-    async def pending(self, limit: int, *, after: str = "") -> Sequence[Entry]:
+    async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalRow]:
         self._check()
         return [entry for entry in self._pending() if int(entry.place) > int(after or 0)][:limit]
 
-    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Entry]:
+    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[JournalRow]:
         self._check()
         return [entry for entry in self._pending() if entry.turn.owner == owner and entry.turn.id in set(ids)]
 
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
         for row in self._current(entries):
-            row.stage = Stage.STORED
+            row.stage = TurnStage.STORED
             row.entry = replace(row.entry, state=JournalState.STORED, attempts=0)
 
     async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
         for row in self._current(entries):
-            row.stage, row.ended = Stage.LEARNED, self._now()
+            row.stage, row.ended = TurnStage.LEARNED, self._now()
 
     async def mark_failed(self, entry: JournalEntry, reason: str, *, dead: bool) -> None:
         for row in self._current([entry]):
             row.entry = replace(row.entry, attempts=row.entry.attempts + 1)
             row.reason, row.ended = reason, self._now()
-            row.stage = Stage.DEAD if dead else row.stage
-        letters = [id_ for id_, row in self._rows.items() if row.stage is Stage.DEAD]
+            row.stage = TurnStage.DEAD if dead else row.stage
+        letters = [id_ for id_, row in self._rows.items() if row.stage is TurnStage.DEAD]
         for id_ in letters[: max(0, len(letters) - self._max_dead)]:
             del self._rows[id_]
 
     async def erase_learned(self, before: datetime) -> int:
         self._check()
         return self._erase(
-            [i for i, row in self._rows.items() if row.stage is Stage.LEARNED and row.ended < before]
+            [i for i, row in self._rows.items() if row.stage is TurnStage.LEARNED and row.ended < before]
         )
 
     async def erase_owner(self, owner: Owner) -> int:
@@ -263,10 +263,10 @@ class InMemoryJournal:
     async def depth(self) -> Depth:
         self._check()
         pending = self._pending()
-        dead = sum(row.stage is Stage.DEAD for row in self._rows.values())
+        dead = sum(row.stage is TurnStage.DEAD for row in self._rows.values())
         return Depth(len(pending), dead, pending[0].turn.at if pending else None)
 
-    async def of_owner(self, owner: Owner) -> AsyncIterator[Entry]:
+    async def of_owner(self, owner: Owner) -> AsyncIterator[JournalRow]:
         self._check()
         for row in [row for row in self._rows.values() if row.entry.turn.owner == owner]:
             yield replace(row.entry, state=row.stage.state)
@@ -278,18 +278,18 @@ class InMemoryJournal:
 
     async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
         self._check()
-        rows = [row for row in self._rows.values() if row.stage is Stage.DEAD]
+        rows = [row for row in self._rows.values() if row.stage is TurnStage.DEAD]
         return [_letter(row) for row in rows if int(row.entry.place) > int(after or 0)][:limit]
 
     async def retry(self, turn_ids: Sequence[str]) -> int:
         self._check()
         wanted = set(turn_ids)
-        rows = [row for id_, row in self._rows.items() if id_ in wanted and row.stage is Stage.DEAD]
+        rows = [row for id_, row in self._rows.items() if id_ in wanted and row.stage is TurnStage.DEAD]
         for row in rows:
             self._put(row.entry.turn, replaced=row.entry.replaced)
         return len(rows)
 
-    async def arrivals(self, limit: int) -> Sequence[Entry]:
+    async def arrivals(self, limit: int) -> Sequence[JournalRow]:
         self._check()
         arrived = [
             entry for entry in self._pending() if int(entry.place) > self._given and entry.place not in self._own
@@ -303,7 +303,7 @@ class InMemoryJournal:
 
     async def end(self, owner: Owner, session: str) -> None:
         self._check()
-        for row in [row for row in self._rows.values() if row.stage < Stage.LEARNED]:
+        for row in [row for row in self._rows.values() if row.stage < TurnStage.LEARNED]:
             turn = row.entry.turn
             if turn.owner == owner and session in {"", turn.session}:
                 row.entry = replace(row.entry, turn=replace(turn, last=True))
@@ -312,13 +312,13 @@ class InMemoryJournal:
         if self.fault is not None:
             raise self.fault
 
-    def _pending(self) -> list[Entry]:
-        return [row.entry for row in self._rows.values() if row.stage < Stage.LEARNED]
+    def _pending(self) -> list[JournalRow]:
+        return [row.entry for row in self._rows.values() if row.stage < TurnStage.LEARNED]
 
     def _current(self, entries: Sequence[JournalEntry]) -> list[_Row]:
         self._check()
         rows = [(self._rows.get(entry.turn.id), entry.place) for entry in entries]
-        return [row for row, place in rows if row and row.stage < Stage.LEARNED and row.entry.place == place]
+        return [row for row, place in rows if row and row.stage < TurnStage.LEARNED and row.entry.place == place]
 
     def _erase(self, ids: Sequence[str]) -> int:
         for id_ in ids:

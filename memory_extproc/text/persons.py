@@ -199,7 +199,7 @@ _MARKERS = frozenset(stems(
 ))  # fmt: skip
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """The kind of a value in a text."""
 
     DAY = "day"
@@ -208,13 +208,13 @@ class Kind(StrEnum):
 
 
 @memoize_by_hash(MOST_REMEMBERED)
-def kinds(text: str) -> frozenset[Kind]:
+def kinds(text: str) -> frozenset[ValueKind]:
     beginning = text[:_LONGEST]
-    found = {Kind.DAY} if _DAY.search(beginning) else set()
+    found = {ValueKind.DAY} if _DAY.search(beginning) else set()
     if _NUMBER.search(_DAY.sub(" ", beginning)):
-        found.add(Kind.NUMBER)
+        found.add(ValueKind.NUMBER)
     if _NAME.search(_DAY.sub(" ", beginning)):
-        found.add(Kind.NAME)
+        found.add(ValueKind.NAME)
     return frozenset(found)
 
 
@@ -262,13 +262,13 @@ def _subjects(text: str) -> frozenset[str]:
 _ASKS = r"^\W*(?:(?:and|so|but|hey|hi|also|und|et|y)[\s,]+)?"
 # "Who" is missing: the name of a place would pass for the name of a person.
 _KINDS = (
-    (Kind.NAME, re.compile(_ASKS + r"(?:where|wo|woher|wohin|o\u00f9|d\u00f3nde)\b")),
-    (Kind.DAY, re.compile(_ASKS + r"(?:when|what\s+(?:day|date|time|month|year)|wann|quand|cu\u00e1ndo)\b")),
-    (Kind.NUMBER, re.compile(_ASKS + r"(?:how\s+(?:many|much|old)|wie\s?viele?|combien|cu\u00e1nt[oa]s?)\b")),
+    (ValueKind.NAME, re.compile(_ASKS + r"(?:where|wo|woher|wohin|o\u00f9|d\u00f3nde)\b")),
+    (ValueKind.DAY, re.compile(_ASKS + r"(?:when|what\s+(?:day|date|time|month|year)|wann|quand|cu\u00e1ndo)\b")),
+    (ValueKind.NUMBER, re.compile(_ASKS + r"(?:how\s+(?:many|much|old)|wie\s?viele?|combien|cu\u00e1nt[oa]s?)\b")),
 )
 _READ = 200  # characters
 
 
-def expected_answer_type(question: str) -> Kind | None:
+def expected_answer_type(question: str) -> ValueKind | None:
     folded = fold(question[:_READ])
     return next((kind for kind, asks in _KINDS if asks.match(folded)), None)

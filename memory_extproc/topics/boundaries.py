@@ -33,7 +33,7 @@ def announces_other_subject(text: str) -> bool:
     return _CUE.match(text) is not None
 
 
-class Stage(StrEnum):
+class DecidingMeasure(StrEnum):
     """The measure that decided: a label of topic_checks_total, so never renamed."""
 
     FEW = "few"  # the open topic has too few messages to be left
@@ -130,19 +130,19 @@ class Decided:
     """*doubtful*: a model may know better."""
 
     shift: bool
-    stage: Stage
+    stage: DecidingMeasure
     doubtful: bool = False
 
 
 def decide(topic: OpenTopic, heard: EmbeddedTurn | None, limits: ShiftLimits) -> Decided:
     """Whether *heard* leaves *topic*. Never before *least* messages, nor for a turn of which nothing is kept."""
     if heard is None or topic.messages < limits.least or not topic.vectors:
-        return Decided(shift=False, stage=Stage.FEW)
+        return Decided(shift=False, stage=DecidingMeasure.FEW)
     if topic.nearness(heard) >= limits.same:
-        return Decided(shift=False, stage=Stage.NEAR)
+        return Decided(shift=False, stage=DecidingMeasure.NEAR)
     apart = apartness(topic, heard)
     low, high = limits.doubt
-    return Decided(shift=apart >= limits.apart, stage=Stage.MEASURE, doubtful=low <= apart <= high)
+    return Decided(shift=apart >= limits.apart, stage=DecidingMeasure.MEASURE, doubtful=low <= apart <= high)
 
 
 def shifts(heard: Sequence[EmbeddedTurn], limits: ShiftLimits) -> list[int]:

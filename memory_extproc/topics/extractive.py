@@ -32,7 +32,7 @@ from memory_extproc.text.words import (
     tokens,
 )
 from memory_extproc.topics.boundaries import announces_other_subject
-from memory_extproc.topics.state import Said
+from memory_extproc.topics.state import TurnWords
 
 ANSWER = "Answer: "  # before the assistant's sentences
 ASKED = "Asked: "  # before the caller's questions, where nothing else was said
@@ -97,7 +97,7 @@ def _language_of(said: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SummarySentence:
     """A sentence that may stand in a summary. *turn* and *at* tell where it was said."""
 
     text: str = field(repr=False)
@@ -108,13 +108,13 @@ class Line:
     leans: bool
     terms: frozenset[str] = field(repr=False)
 
-    def follows(self, other: Line) -> bool:
+    def follows(self, other: SummarySentence) -> bool:
         """Whether *other* was said by the same, shortly before."""
         before = (self.turn - 1, 0) <= (other.turn, other.at) < (self.turn, self.at)
         return self.own is other.own and before
 
 
-def summarize(parts: Sequence[Sequence[Said] | str], count: int, *, named: bool = True) -> str:
+def summarize(parts: Sequence[Sequence[TurnWords] | str], count: int, *, named: bool = True) -> str:
     """Sum up *parts*, each the turns of a subject or a summary, in about *count* sentences.
 
     Each part gets a sentence at least, as far as they go. With *named*, the subject's name stands before its
@@ -132,7 +132,7 @@ def summarize(parts: Sequence[Sequence[Said] | str], count: int, *, named: bool 
     return " ".join(told)
 
 
-def _texts(part: Sequence[Said] | str) -> Iterator[str]:
+def _texts(part: Sequence[TurnWords] | str) -> Iterator[str]:
     if isinstance(part, str):
         yield part
         return
@@ -141,7 +141,7 @@ def _texts(part: Sequence[Said] | str) -> Iterator[str]:
         yield from (one.answered for one in part)
 
 
-def _join_lines(lines: Sequence[Line]) -> str:
+def _join_lines(lines: Sequence[SummarySentence]) -> str:
     """The lines in the order of saying, the assistant's marked as answers."""
     ordered = sorted(lines, key=lambda line: (line.turn, not line.own, line.at))
     told = [line.text if line.own or ANSWER in line.text else ANSWER + line.text for line in ordered]
@@ -152,7 +152,7 @@ def _join_lines(lines: Sequence[Line]) -> str:
 # Sentences that may stand in a summary, and the value of each.
 
 
-def _lines(said: Sequence[Said], language: str) -> list[Line]:
+def _lines(said: Sequence[TurnWords], language: str) -> list[SummarySentence]:
     own = [line for turn, one in enumerate(said) for line in _side(one.asked, turn, language, own=True)]
     asked = [frozenset(terms_in(one.asked[:_BEGINNING], language)) for one in said]
     answers = [
@@ -183,7 +183,7 @@ def _is_personal(asked: str) -> bool:
     return about_caller(_FOR_ANYBODY.sub("", asked))
 
 
-def _questions(said: Said, turn: int, language: str) -> Iterator[Line]:
+def _questions(said: TurnWords, turn: int, language: str) -> Iterator[SummarySentence]:
     """The answered questions of a turn, as lines of the caller's."""
     if not said.answered or refusal(said.answered[:_LONGEST]):
         return
@@ -192,11 +192,11 @@ def _questions(said: Said, turn: int, language: str) -> Iterator[Line]:
             yield _line(f"{ASKED}{sentence}", language, own=True, turn=turn, at=at, weight=_REQUEST)
 
 
-def _spread(lines: Sequence[Line]) -> Sequence[Line]:
+def _spread(lines: Sequence[SummarySentence]) -> Sequence[SummarySentence]:
     return lines[:: max(1, -(-len(lines) // _SENTENCES))]
 
 
-def _side(text: str, turn: int, language: str, *, own: bool) -> Iterator[Line]:
+def _side(text: str, turn: int, language: str, *, own: bool) -> Iterator[SummarySentence]:
     """Lines of a message. The caller's requests count, the assistant's questions and requests do not."""
     for at, sentence in enumerate(_clean_sentences(text)):
         requests = asks(sentence)
@@ -218,7 +218,7 @@ def _is_question(sentence: str) -> bool:
     return only_asks(sentence) or all(map(asks, clauses(bare.rstrip("".join(_MARKS)))))
 
 
-def _lines_of_text(text: str, language: str) -> Iterator[Line]:
+def _lines_of_text(text: str, language: str) -> Iterator[SummarySentence]:
     """Lines of an earlier summary, whose sentences were chosen before."""
     for at, sentence in enumerate(sentences(text)):
         own = ANSWER not in sentence
@@ -253,7 +253,7 @@ def _tells(sentence: str) -> bool:
     return not (polite(sentence) or refusal(sentence) or acknowledgement(sentence))
 
 
-def _line(sentence: str, language: str, *, own: bool, turn: int, at: int, weight: float) -> Line:
+def _line(sentence: str, language: str, *, own: bool, turn: int, at: int, weight: float) -> SummarySentence:
     wording, folded = _wording(language), fold(sentence[:_LONGEST])
     first = tokens(folded)[:1]
     leans = bool(first) and (
@@ -262,7 +262,7 @@ def _line(sentence: str, language: str, *, own: bool, turn: int, at: int, weight
     )
     decided = _DECIDED if own and wording.decides.search(folded) else 1.0
     terms = frozenset(terms_in(sentence[:_LONGEST], language))
-    return Line(_shorten(sentence), own, turn, at, weight * decided, leans, terms)
+    return SummarySentence(_shorten(sentence), own, turn, at, weight * decided, leans, terms)
 
 
 def _shorten(sentence: str) -> str:
@@ -273,7 +273,7 @@ def _shorten(sentence: str) -> str:
     return (sentence[:_LONGEST].rpartition(" ")[0] or sentence[:_LONGEST]).rstrip(",;:- ") + " \u2026"
 
 
-def _worth(lines: Sequence[Line]) -> dict[str, float]:
+def _worth(lines: Sequence[SummarySentence]) -> dict[str, float]:
     """The weight of each term: the number of turns that it comes back in, the caller's words above all."""
     own: defaultdict[str, set[int]] = defaultdict(set)
     answered: defaultdict[str, set[int]] = defaultdict(set)
@@ -286,13 +286,15 @@ def _worth(lines: Sequence[Line]) -> dict[str, float]:
     }
 
 
-def _choose(parts: Sequence[Sequence[Line]], worth: dict[str, float], count: int) -> list[list[Line]]:
+def _choose(
+    parts: Sequence[Sequence[SummarySentence]], worth: dict[str, float], count: int
+) -> list[list[SummarySentence]]:
     """Choose the lines of each part: the best of each part first, then the lines that add most."""
-    chosen: list[list[Line]] = [[] for _ in parts]
+    chosen: list[list[SummarySentence]] = [[] for _ in parts]
     told: set[str] = set()
     best = 0.0
 
-    def take(candidates: Iterable[tuple[int, Line]]) -> bool:
+    def take(candidates: Iterable[tuple[int, SummarySentence]]) -> bool:
         nonlocal best
         scored = [(_gain(line, worth, told, chosen[part]), part, line) for part, line in candidates]
         gain, part, line = max(scored, key=lambda one: one[0], default=(0.0, 0, None))
@@ -313,13 +315,15 @@ def _choose(parts: Sequence[Sequence[Line]], worth: dict[str, float], count: int
     return chosen
 
 
-def _is_short(lines: Sequence[Line], count: int) -> bool:
+def _is_short(lines: Sequence[SummarySentence], count: int) -> bool:
     if len(lines) < count:
         return True
     return len(lines) < 3 * count and sum(len(line.text) for line in lines) < count * _CHARACTERS
 
 
-def _gain(line: Line, worth: dict[str, float], known: set[str], chosen: Sequence[Line]) -> float:
+def _gain(
+    line: SummarySentence, worth: dict[str, float], known: set[str], chosen: Sequence[SummarySentence]
+) -> float:
     """The value of the terms that *line* adds to the *known* terms; 0 for a repetition."""
     new = line.terms - known
     if not new or len(new) <= (1 - _REPEATS) * len(line.terms):
@@ -343,7 +347,7 @@ _HAN, _KATAKANA = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]{2,}"), re.compile(r"
 _BREAKS = re.compile(r"[^\w\s'\u2019+#&/-]+|(?<=\w)[.](?=\s|$)|\n|\s[-\u2013\u2014]\s")
 
 
-def name_topic(said: Sequence[Said]) -> str:
+def name_topic(said: Sequence[TurnWords]) -> str:
     """Up to three key phrases, the weightiest first; empty where there is none."""
     language = _language_of(_texts(said))
     wording = _wording(language)

@@ -58,7 +58,7 @@ class Finished(msgspec.Struct, frozen=True, array_like=True):
     summary: str = ""
 
 
-class Threads(msgspec.Struct, frozen=True, array_like=True):
+class OpenSessions(msgspec.Struct, frozen=True, array_like=True):
     """All sessions of an owner that are not finished, in the order in which they were begun."""
 
     sessions: tuple[Thread, ...] = ()
@@ -67,7 +67,7 @@ class Threads(msgspec.Struct, frozen=True, array_like=True):
     def of(self, session: str) -> Thread | None:
         return next((thread for thread in self.sessions if thread.session == session), None)
 
-    def beside(self, thread: Thread) -> Threads:
+    def beside(self, thread: Thread) -> OpenSessions:
         """Replace the thread of *thread*'s session."""
         known = self.of(thread.session) is not None
         if not known:
@@ -76,7 +76,7 @@ class Threads(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.structs.replace(self, sessions=sessions)
 
 
-class Noted(msgspec.Struct, frozen=True):
+class TopicTurn(msgspec.Struct, frozen=True):
     """A turn as it is handed in."""
 
     session: str
@@ -87,24 +87,24 @@ class Noted(msgspec.Struct, frozen=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Threads)
+_DECODER = msgspec.msgpack.Decoder(OpenSessions)
 
 
-def encode_threads(threads: Threads) -> bytes:
+def encode_threads(threads: OpenSessions) -> bytes:
     return _ENCODER.encode(threads)
 
 
-def read(raw: bytes | None) -> Threads:
+def read(raw: bytes | None) -> OpenSessions:
     """Empty if the record is missing or has another version."""
     if raw is None:
-        return Threads()
+        return OpenSessions()
     try:
         return _DECODER.decode(raw)
     except msgspec.DecodeError:
-        return Threads()
+        return OpenSessions()
 
 
-def add_turns(threads: Threads, turns: Sequence[Noted], now: float, most: int) -> Threads:
+def add_turns(threads: OpenSessions, turns: Sequence[TopicTurn], now: float, most: int) -> OpenSessions:
     """With *turns*; each counts once, however often it comes. Beyond *most* sessions the longest silent end."""
     for one in turns:
         finished = earlier(threads, one.session).upto
@@ -123,12 +123,12 @@ def add_turns(threads: Threads, turns: Sequence[Noted], now: float, most: int) -
     return threads
 
 
-def earlier(threads: Threads, session: str) -> Finished:
+def earlier(threads: OpenSessions, session: str) -> Finished:
     """How far *session* was finished before."""
     return next((one for one in threads.done if one.session == session), Finished(session, -1))
 
 
-def end_session(threads: Threads, session: str, but: frozenset[str] = frozenset()) -> Threads:
+def end_session(threads: OpenSessions, session: str, but: frozenset[str] = frozenset()) -> OpenSessions:
     """With *session* at its end; all of them where it is empty, *but* these."""
     for thread in threads.sessions:
         if session in {"", thread.session} and thread.session not in but:
@@ -157,7 +157,7 @@ def summed_up(thread: Thread, group: Group) -> Thread:
     return msgspec.structs.replace(thread, closing=rest, closed=(*thread.closed, group))
 
 
-def drop_summed(threads: Threads, session: str, summed: int, summary: str) -> Threads:
+def drop_summed(threads: OpenSessions, session: str, summed: int, summary: str) -> OpenSessions:
     """Remove the first *summed* closed topics of *session*, which *summary* covers (empty: keep the previous
     summary), and the session itself if nothing is left."""
     thread = threads.of(session)
@@ -184,7 +184,7 @@ _PIECES = 64  # of a message
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TurnWords:
     """A turn's words; *sources* are the ids of the memories that hold them. A turn may have lost all of them."""
 
     turn: SaidTurn
@@ -194,7 +194,7 @@ class Said:
     moment: float = 0.0  # in seconds since 1970
     rows: tuple[Memory, ...] = field(default=(), repr=False)  # the same memories, in the order of its words
 
-    def beginning(self, most: int) -> Said:
+    def beginning(self, most: int) -> TurnWords:
         """As much of it as stands in *most* memories, two at least: of each side its first pieces."""
         if len(self.rows) <= most:
             return self
@@ -224,7 +224,7 @@ class Sayings:
     def __init__(self, keeps: MemoryWriter, names: NamesMessages) -> None:
         self._keeps, self._names = keeps, names
 
-    async def of(self, owner: Owner, turns: Sequence[SaidTurn]) -> list[Said]:
+    async def of(self, owner: Owner, turns: Sequence[SaidTurn]) -> list[TurnWords]:
         """The stored messages of each of *turns*, in order."""
         ids = {turn.id: [self._names(owner, turn.id.hex(), side, 0) for side in (0, 1)] for turn in turns}
         rows = await self._rows(owner, [one for pair in ids.values() for one in pair])
@@ -248,13 +248,15 @@ class Sayings:
         return [row for row in found if row.state is MemoryState.ACTIVE]
 
 
-def said_in(turn: SaidTurn, rows: Iterable[Memory]) -> Said:
+def said_in(turn: SaidTurn, rows: Iterable[Memory]) -> TurnWords:
     """*turn* by the memories of its messages, in any order."""
     rows = sorted(rows, key=lambda row: (row.seq, _piece(row)))
     sides = {
         role: " ".join(row.content for row in rows if row.role is role) for role in (Role.USER, Role.ASSISTANT)
     }
-    return Said(turn, sides[Role.USER], sides[Role.ASSISTANT], tuple(row.id for row in rows), turn.at, tuple(rows))
+    return TurnWords(
+        turn, sides[Role.USER], sides[Role.ASSISTANT], tuple(row.id for row in rows), turn.at, tuple(rows)
+    )
 
 
 def _piece(row: Memory) -> int:

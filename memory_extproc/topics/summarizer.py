@@ -18,7 +18,7 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.text.words import estimate_tokens, number_key, tokens
 from memory_extproc.topics.extractive import name_topic, summarize
-from memory_extproc.topics.state import Said
+from memory_extproc.topics.state import TurnWords
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -33,7 +33,7 @@ _SHOWN = 3_000  # characters per message in the prompt
 TOPIC_SENTENCES = 3
 
 
-class Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NamedSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=2, max_length=100)]
     summary: Annotated[str, Meta(min_length=10, max_length=2_000)]
 
@@ -85,7 +85,7 @@ class Summaries:
     def asks_models(self) -> bool:
         return self._prompts is not None
 
-    async def same(self, owner: Owner, before: Sequence[Said], turn: Said) -> bool | None:
+    async def same(self, owner: Owner, before: Sequence[TurnWords], turn: TurnWords) -> bool | None:
         """Whether *turn* continues the topic of *before*, by the model; None if the model gives no verdict."""
         if self._prompts is None:
             return None
@@ -96,7 +96,7 @@ class Summaries:
             log.warning("topics.by_measure", error=type(error).__name__)
             return None
 
-    async def of_topic(self, owner: Owner, said: Sequence[Said]) -> Summary:
+    async def of_topic(self, owner: Owner, said: Sequence[TurnWords]) -> Summary:
         """The name and the summary of *said*, which is not empty. The text is empty where nothing was said but
         questions without an answer and pleasantries."""
         if self._prompts is not None:
@@ -153,7 +153,7 @@ class Summaries:
 
 
 _SAME = msgspec.json.Decoder(Same)
-_NAMED = msgspec.json.Decoder(Named)
+_NAMED = msgspec.json.Decoder(NamedSummary)
 _SUMMED = msgspec.json.Decoder(Summed)
 
 
@@ -161,7 +161,7 @@ def _numbers(text: str) -> frozenset[str]:
     return frozenset(key for key in map(number_key, tokens(text)) if any(character.isdigit() for character in key))
 
 
-def _line(said: Said) -> dict[str, object]:
+def _line(said: TurnWords) -> dict[str, object]:
     return {"user": said.asked[:_SHOWN], "assistant": said.answered[:_SHOWN]}
 
 
@@ -197,10 +197,10 @@ class Part:
 
     text: str = field(repr=False)
     sources: tuple[str, ...]
-    said: tuple[Said, ...] = field(default=(), repr=False)
+    said: tuple[TurnWords, ...] = field(default=(), repr=False)
 
     @classmethod
-    def of_turns(cls, said: Sequence[Said], sources: Sequence[str]) -> Self:
+    def of_turns(cls, said: Sequence[TurnWords], sources: Sequence[str]) -> Self:
         return cls("\n".join(one.text for one in said), tuple(sources), tuple(said))
 
     @property
@@ -219,7 +219,7 @@ class Condensed:
     ratio: float
 
 
-def is_topic(said: Sequence[Said], least: int) -> bool:
+def is_topic(said: Sequence[TurnWords], least: int) -> bool:
     """Whether *said* is a topic to be summed up: by its messages, or because fewer of them are as long as many."""
     return sum(one.messages for one in said) >= least or sum(estimate_tokens(one.text) for one in said) >= CHUNK
 

@@ -24,14 +24,14 @@ from memory_extproc.ports import Chance, Coordination, EmbeddingModel, Now, Stea
 from memory_extproc.topics import state
 from memory_extproc.topics.boundaries import (
     Decided,
+    DecidingMeasure,
     EmbeddedTurn,
     OpenTopic,
     ShiftLimits,
-    Stage,
     decide,
     embed_turns,
 )
-from memory_extproc.topics.state import Noted, Said, SaidTurn, Sayings, Thread, Threads
+from memory_extproc.topics.state import OpenSessions, SaidTurn, Sayings, Thread, TopicTurn, TurnWords
 from memory_extproc.topics.summarizer import Summaries
 from memory_extproc.topics.writer import Checks, Closing
 
@@ -59,7 +59,7 @@ class TopicLimits:
     grace: timedelta = timedelta(seconds=10)  # time to finish running work at shutdown
 
 
-class Topics:
+class TopicTracker:
     """Entering begins the work; leaving ends every session that goes on here, within *grace*."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Topics:
         session. A repetition changes nothing."""
         now = self._now()
         handed = [
-            Noted(
+            TopicTurn(
                 turn.session,
                 turn.project,
                 self._format_origin(turn.origin),
@@ -257,7 +257,7 @@ class Topics:
         summary = await self._closing.session(owner, thread, before, checks) if thread.closed else ""
         summed = len(thread.closed)
 
-        def drop_finished(known: Threads) -> Threads:
+        def drop_finished(known: OpenSessions) -> OpenSessions:
             there = known.of(thread.session)
             known = known if there is None else known.beside(_apply(unwritten, there))
             return state.drop_summed(known, thread.session, summed, summary)
@@ -299,22 +299,22 @@ class Topics:
         return thread
 
     async def _decide(
-        self, owner: Owner, thread: Thread, topic: OpenTopic, said: Said, heard: EmbeddedTurn | None
+        self, owner: Owner, thread: Thread, topic: OpenTopic, said: TurnWords, heard: EmbeddedTurn | None
     ) -> Decided:
         limits = self._limits.shift
         if thread.size + len(said.text) > limits.characters or len(thread.open) >= limits.turns:
-            decided = Decided(shift=bool(thread.open), stage=Stage.FULL)
+            decided = Decided(shift=bool(thread.open), stage=DecidingMeasure.FULL)
         else:
             decided = decide(topic, heard, limits)
         if decided.doubtful and self._summaries.asks_models:
             before = await self._sayings.of(owner, thread.open[-_BEFORE:])
             same = await self._summaries.same(owner, [one for one in before if one.messages], said)
             if same is not None:
-                decided = Decided(shift=not same, stage=Stage.MODEL)
+                decided = Decided(shift=not same, stage=DecidingMeasure.MODEL)
         self._metrics.topic_checks.labels(decided.stage.value, "shift" if decided.shift else "same").inc()
         return decided
 
-    async def _embed_turns(self, said: Sequence[Said]) -> list[EmbeddedTurn | None]:
+    async def _embed_turns(self, said: Sequence[TurnWords]) -> list[EmbeddedTurn | None]:
         there = [one for one in said if one.asked]
         embedded = await embed_turns(self._embedder, [(one.beginnings[0], one.beginnings[-1]) for one in there])
         found = {one.turn.id: turn for one, turn in zip(there, embedded, strict=True)}
@@ -335,10 +335,10 @@ class Topics:
         if thread.open:
             self._held[owner, thread.session] = (thread.open[-1].id, topic)
 
-    async def _threads(self, owner: Owner) -> Threads:
+    async def _threads(self, owner: Owner) -> OpenSessions:
         return state.read(await self._coordination.get_record(state.KIND, owner, ""))
 
-    async def _change(self, owner: Owner, change: Callable[[Threads], Threads]) -> Threads:
+    async def _change(self, owner: Owner, change: Callable[[OpenSessions], OpenSessions]) -> OpenSessions:
         for _ in range(_SWAPS):
             raw = await self._coordination.get_record(state.KIND, owner, "")
             known = state.read(raw)
@@ -352,7 +352,7 @@ class Topics:
         raise TransientError("a record of topics that others keep changing")
 
     async def _replace(self, owner: Owner, session: str, change: Callable[[Thread], Thread]) -> Thread:
-        def change_thread(known: Threads) -> Threads:
+        def change_thread(known: OpenSessions) -> OpenSessions:
             thread = known.of(session)
             return known if thread is None else known.beside(change(thread))
 

@@ -31,7 +31,7 @@ from memory_extproc.ports import EmbeddingModel, MemoryWriter, Now
 from memory_extproc.text.words import estimate_tokens
 from memory_extproc.topics import state
 from memory_extproc.topics.boundaries import unit
-from memory_extproc.topics.state import Group, Said, SaidTurn, Sayings, Thread, said_in
+from memory_extproc.topics.state import Group, SaidTurn, Sayings, Thread, TurnWords, said_in
 from memory_extproc.topics.summarizer import (
     PARAGRAPH,
     SENTENCE,
@@ -123,7 +123,7 @@ class Closing:
                     memory_id,
                     one.text,
                     moments,
-                    kind=Kind.SESSION if final else Kind.PART,
+                    kind=SummaryKind.SESSION if final else SummaryKind.PART,
                     sources=(*named, *((earlier.id,) if final and earlier else ())),
                     level=one.level,
                     levels=len(levels),
@@ -176,7 +176,7 @@ async def embed_middle(embedder: EmbeddingModel, texts: Sequence[str]) -> Vector
     return middle if np.isclose(np.linalg.norm(middle), 1.0, atol=1e-3) else vectors[0]
 
 
-def _bound_messages(said: Sequence[Said]) -> list[Said]:
+def _bound_messages(said: Sequence[TurnWords]) -> list[TurnWords]:
     """The messages that a memory can name as sources: of a message in dozens of chunks, the first chunks."""
     room, waiting = MOST_SOURCES, len(said)
     allowed: dict[bytes, int] = {}
@@ -202,7 +202,7 @@ def _within_bounds(groups: Sequence[_Closed]) -> list[_Closed]:
 MOST_SOURCES = 100  # ids in one memory's provenance, of which the memory API accepts 8 KiB
 
 
-class Kind(StrEnum):
+class SummaryKind(StrEnum):
     """The subject of a summary; in its provenance, so never renamed."""
 
     TOPIC = "topic"
@@ -228,7 +228,9 @@ def summary_id(owner: Owner, session: str, first: Group, level: int, place: int)
     return digest("summary", owner.key, session, first[0].id.hex(), str(level), str(place))
 
 
-def topic_row(written: Written, thread: Thread, group: Group, said: Sequence[Said], summary: Summary) -> Memory:
+def topic_row(
+    written: Written, thread: Thread, group: Group, said: Sequence[TurnWords], summary: Summary
+) -> Memory:
     """*said*: the remaining messages of *group*, at least one."""
     text = f"{summary.name}: {summary.text}" if summary.name else summary.text
     return _row(
@@ -238,7 +240,7 @@ def topic_row(written: Written, thread: Thread, group: Group, said: Sequence[Sai
         [one.moment for one in said],
         topic_id(written.owner, thread.session, group),
         text,
-        kind=Kind.TOPIC,
+        kind=SummaryKind.TOPIC,
         name=summary.name,
         turns=len(said),
         sources=tuple(source for one in said for source in one.sources),
@@ -317,7 +319,7 @@ class _Left:
 
     parts: list[Part] = field(repr=False)
     sources: list[Memory]
-    said: list[Said]
+    said: list[TurnWords]
     earlier: Memory | None = None
 
 
@@ -333,7 +335,7 @@ class Rebuilding:
     async def rebuild(self, memory: Memory, known: Mapping[str, Memory]) -> Embedded | None:
         now = self._now().timestamp()
         left = _left_of(memory, known)
-        if memory.provenance.kind == Kind.TOPIC:
+        if memory.provenance.kind == SummaryKind.TOPIC:
             return await self._topic(memory, left, now)
         return await self._summary(memory, left, now)
 
@@ -352,7 +354,7 @@ class Rebuilding:
 
     async def _summary(self, memory: Memory, left: _Left, now: float) -> Embedded | None:
         tokens = sum(part.tokens for part in left.parts)
-        whole = memory.provenance.kind == Kind.SESSION and memory.provenance.level == 1
+        whole = memory.provenance.kind == SummaryKind.SESSION and memory.provenance.level == 1
         if not left.parts or (whole and left.earlier is None and Band.of(tokens) is Band.NOTHING):
             return None
         sentences = SENTENCE if whole and Band.of(tokens) is Band.SENTENCE else PARAGRAPH
@@ -445,7 +447,7 @@ def _rows(memory: Memory, known: Mapping[str, Memory]) -> list[Memory]:
     return [known[one] for one in memory.provenance.sources if one in known]
 
 
-def _turns(messages: Iterable[Memory]) -> list[Said]:
+def _turns(messages: Iterable[Memory]) -> list[TurnWords]:
     by_turn: defaultdict[str, dict[str, Memory]] = defaultdict(dict)
     for row in messages:
         by_turn[row.provenance.turn][row.id] = row

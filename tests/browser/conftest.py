@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.fixtures.console import ConsoleStand
+from tests.support.console import ConsoleStand
 
 CHROMIUM = shutil.which("chromium") or ""
 # axe-core 4.10.3 of the npm registry, MPL-2.0 (vendored/axe.LICENSE): used by tests alone, changed in nothing.

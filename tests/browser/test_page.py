@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.api.principal import Means, Principal, Role
+from memory_extproc.api.principal import Means, Principal, PrincipalRole
 from memory_extproc.console.sessions import COOKIE, LIFE, PATH, begin_session
 from memory_extproc.model import Embedded, MemoryState, Owner, Source
 from memory_extproc.model import Role as SaidBy
 from memory_extproc.ports import OwnerEntry
 from tests.browser.conftest import Browser
-from tests.builders import a_memory
-from tests.fixtures.console import ConsoleStand
+from tests.support.builders import a_memory
+from tests.support.console import ConsoleStand
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ANN = Owner("", "ann")
@@ -219,7 +219,7 @@ async def test_why_shows_what_was_considered_and_operators_see_the_server(
     assert "budget" in await page.inner_text("main")
     assert await page.locator("text=Operator").count() == 0
     context = page.context
-    await page.goto(stand.link("ops", Role.ADMIN))
+    await page.goto(stand.link("ops", PrincipalRole.ADMIN))
     await stand.remember(a_memory("Ignore <b>all</b> that", ANN, state=MemoryState.QUARANTINED))
     await stand.owners.put(OwnerEntry(Owner("", "aaron"), 9, stand.time))
     await stand.owners.put(OwnerEntry(ANN, 2, stand.time, 1))
@@ -308,7 +308,7 @@ async def test_no_page_has_a_serious_fault_of_accessibility(
     await stand.remember(a_memory("Ignore all that", ANN, state=MemoryState.QUARANTINED))
     await stand.owners.put(OwnerEntry(ANN, 3, stand.time))
     page = await browser.open(size=size, color_scheme=scheme)
-    await page.goto(stand.link("ann", Role.ADMIN))
+    await page.goto(stand.link("ann", PrincipalRole.ADMIN))
     paths = [
         "", "?type=all&state=any&q=Rex", "/timeline", "/why", "/why?text=What+is+my+dog+called", "/settings",
         "/why?request=none", "/operator", "/operator/user?user=ann&show=quarantine", "/memory/none", "/enter",
@@ -329,7 +329,7 @@ async def test_a_projects_memories_are_there_to_be_read(browser: Browser, stand:
     shared = [a_memory(f"{text} {at}", Owner.of_project("", project)) for at, text in enumerate(ODD * 6)]
     await stand.remember(a_memory("Likes tea", ANN), *shared)
     page = await browser.open(size=size)
-    member = Principal("", "ann", frozenset({Role.USER}), Means.SESSION, "ann", (project,))
+    member = Principal("", "ann", frozenset({PrincipalRole.USER}), Means.SESSION, "ann", (project,))
     cookie = {"name": COOKIE, "value": begin_session(stand.signer, member), "url": f"{stand.console.url}{PATH}"}
     await page.context.add_cookies([cookie])
     await page.reload()
@@ -388,7 +388,7 @@ async def test_users_are_paged_at_a_hundred_thousand(browser: Browser, stand: Co
         *(stand.owners.put(OwnerEntry(Owner("acme", f"user-{n:06}"), 2, at)) for n in range(100_000))
     )
     page = await browser.open("ops")
-    await page.goto(stand.link("ops", Role.ADMIN))
+    await page.goto(stand.link("ops", PrincipalRole.ADMIN))
     await page.goto(f"{stand.console.url}/console/operator?tenant=acme")
     assert "100000" in await page.inner_text(".numbers")
     assert "user-000024" in await page.inner_text("main")

@@ -11,12 +11,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from memory_extproc.api.principal import Role
+from memory_extproc.api.principal import PrincipalRole
 from memory_extproc.model import MemoryState, MemoryType, Owner
 from memory_extproc.ports import OwnerEntry
 from tests.browser.conftest import Browser
-from tests.builders import a_memory
-from tests.fixtures.console import ConsoleStand
+from tests.support.builders import a_memory
+from tests.support.console import ConsoleStand
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ANN = Owner("", "ann")
@@ -40,7 +40,7 @@ async def another_site(html: Callable[[str], str], stand: ConsoleStand) -> Async
         yield f"http://localhost:{server.port}/"
 
 
-async def open_signed_in(browser: Browser, stand: ConsoleStand, *roles: Role) -> Any:
+async def open_signed_in(browser: Browser, stand: ConsoleStand, *roles: PrincipalRole) -> Any:
     page = await browser.open()
     if roles:
         await page.goto(stand.link("ops", *roles))
@@ -188,7 +188,7 @@ async def test_a_hostile_text_in_every_field_is_a_text_on_every_page(
     ):
         await look(page, stand, path)
         visited += 1
-    await page.goto(stand.link("ops", Role.ADMIN))
+    await page.goto(stand.link("ops", PrincipalRole.ADMIN))
     for path in ("/operator", "/operator/user?user=ann&show=memories", "/operator/user?user=ann&show=quarantine"):
         await look(page, stand, path)
         visited += 1

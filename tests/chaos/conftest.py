@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tests.fixtures.envoy import envoy_binary
-from tests.fixtures.faults import faulty, milvus_lite
+from tests.support.envoy import envoy_binary
+from tests.support.faults import faulty, milvus_lite
 
 __all__ = ["envoy_binary", "faulty", "milvus_lite"]

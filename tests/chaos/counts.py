@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.promises.front import Person
-from tests.promises.known import WORD, Copy, Fate, Known
+from tests.properties.front import Person
+from tests.properties.known import WORD, Copy, Fate, Known
 
 COUNTS = ("failed", "lost", "doubled", "foreign", "returned", "unwanted", "logged")
 

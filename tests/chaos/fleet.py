@@ -17,14 +17,14 @@ from memory_extproc.api.gen import memory_pb2 as api
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
 from tests.chaos.counts import RunLog
 from tests.chaos.schedule import ALL, Fault
-from tests.fixtures.envoy import ROOT, Answer, Wiring
-from tests.fixtures.faults import FaultStand, Link
-from tests.fixtures.faults_process import Child
-from tests.fixtures.milvus_server import Process
-from tests.fixtures.ports import free_port
-from tests.fixtures.redis import RedisServer, start_redis, stop_redis
-from tests.fixtures.upstream import Got, a_stream, sse_events
-from tests.promises.front import STATES, Person
+from tests.properties.front import STATES, Person
+from tests.support.envoy import ROOT, Answer, Wiring
+from tests.support.faults import FaultStand, Link
+from tests.support.faults_process import Child
+from tests.support.milvus_server import Process
+from tests.support.ports import free_port
+from tests.support.redis import RedisServer, start_redis, stop_redis
+from tests.support.upstream import Got, a_stream, sse_events
 
 # An Envoy that waits longer than a replica is ever stopped: a turn is unknown to every replica only after a kill.
 MESSAGE_TIMEOUT = 10.0

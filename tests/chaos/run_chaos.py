@@ -16,11 +16,11 @@ from tests.chaos.counts import Counts, Model, RunLog
 from tests.chaos.fleet import Fleet
 from tests.chaos.schedule import ALONE, KINDS, Plan, draw_plan, read_plan
 from tests.chaos.users import PEOPLE, User
-from tests.fixtures.faults import FaultStand
-from tests.fixtures.milvus_server import Process
-from tests.fixtures.waiting import until
-from tests.promises.front import Person
-from tests.promises.known import WORD
+from tests.properties.front import Person
+from tests.properties.known import WORD
+from tests.support.faults import FaultStand
+from tests.support.milvus_server import Process
+from tests.support.waiting import until
 
 ASKED = os.environ.get
 GAP = 1.0  # seconds between a fault that stands alone and the next

@@ -16,12 +16,12 @@ import pytest
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.journal.failover import FailoverJournal
-from memory_extproc.journal.redis import RedisJournal, Sharing
+from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.journal.sharded import ShardedJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Owner, TurnOutcome, digest
-from tests.builders import MONDAY, a_turn
-from tests.fixtures.redis import (
+from tests.support.builders import MONDAY, a_turn
+from tests.support.redis import (
     RedisFleet,
     RedisServer,
     ask_redis,
@@ -30,13 +30,13 @@ from tests.fixtures.redis import (
     start_sentinels,
     stop_redis,
 )
-from tests.fixtures.waiting import until
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 PREFIX = "failover"
 LIMITS = LinkLimits(timeout=timedelta(seconds=1), pause=timedelta(milliseconds=50))
-SHARING = Sharing(lease=timedelta(seconds=2), grace=timedelta(seconds=1))
+SHARING = JournalSharing(lease=timedelta(seconds=2), grace=timedelta(seconds=1))
 
 
 @pytest.fixture(params=["cluster", "sentinels"])

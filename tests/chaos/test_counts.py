@@ -10,8 +10,8 @@ import pytest
 
 from tests.chaos.counts import Counts, Model, RunLog
 from tests.chaos.schedule import ALONE, KINDS, draw_plan, read_plan
-from tests.promises.front import Person
-from tests.promises.known import Copy, Fate
+from tests.properties.front import Person
+from tests.properties.known import Copy, Fate
 
 ANN, BOB = Person("acme", "ann"), Person("globex", "ann")
 

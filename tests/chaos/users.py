@@ -15,9 +15,9 @@ import grpc.aio
 from memory_extproc.api.gen import memory_pb2 as api
 from tests.chaos.counts import Model
 from tests.chaos.fleet import MESSAGE_TIMEOUT, PIECES, Fleet
-from tests.promises.front import Chat, Person, Said
-from tests.promises.known import WORD, Copy, Fate
-from tests.promises.talking import SLOTS
+from tests.properties.front import Chat, Person, Said
+from tests.properties.known import WORD, Copy, Fate
+from tests.properties.talking import SLOTS
 
 # Two people of one name in two tenants, and names that are alike.
 PEOPLE = (

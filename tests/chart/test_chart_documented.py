@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from scripts.filter_pictures import PICTURES
-from tests.fixtures.chart import CHART, ROOT, documents, helm, one, rendered
+from tests.support.chart import CHART, ROOT, documents, helm, one, rendered
 
 INSTALLS = [
     (page, shlex.split(match[1].replace("\\\n", " ")))

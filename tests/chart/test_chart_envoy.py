@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.fixtures.chart import CHART, ROOT, documents, one, rendered
+from tests.support.chart import CHART, ROOT, documents, one, rendered
 
 ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ROOT / ".tools/envoy/envoy/_bin/envoy"))
 Tree = dict[str, Any]

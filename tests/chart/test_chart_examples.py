@@ -24,9 +24,9 @@ from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.errors import MemoryExtprocError
 from tests.chart.test_chart_envoy import checked
 from tests.chart.test_chart_renders import _BUILT_IN, complaints, needs_schemas
-from tests.fixtures.chart import CHART, KUBERNETES, ROOT, TOOLS, Tree, documents, helm, one, rendered
-from tests.fixtures.ports import free_port
-from tests.fixtures.waiting import until
+from tests.support.chart import CHART, KUBERNETES, ROOT, TOOLS, Tree, documents, helm, one, rendered
+from tests.support.ports import free_port
+from tests.support.waiting import until
 
 EXAMPLES = ROOT / "deploy" / "examples"
 SERVERS = EXAMPLES / "servers"

@@ -16,8 +16,8 @@ from memory_extproc.app.offline import tending
 from memory_extproc.concurrency import utc_now
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.settings import load
-from tests.builders import a_memory
-from tests.fixtures.chart import CHART, ROOT, TOOLS, Tree, documents, one, rendered, templated
+from tests.support.builders import a_memory
+from tests.support.chart import CHART, ROOT, TOOLS, Tree, documents, one, rendered, templated
 
 SHARED = ("config.memory.milvus.address=milvus:19530", "config.coordination.url=redis://redis:6379/0")
 GATEWAY = "gateway.type=envoy-gateway"

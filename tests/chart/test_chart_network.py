@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.chart import CHART, Tree, documents, one, rendered
+from tests.support.chart import CHART, Tree, documents, one, rendered
 
 # Labels of the pods in which each gateway runs its Envoys, and the namespace that they are in.
 ENVOYS = {

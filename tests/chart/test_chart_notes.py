@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.fixtures.chart import CHART, documents, helm, rendered
+from tests.support.chart import CHART, documents, helm, rendered
 
 SERVERS = (
     "config.memory.milvus.address=milvus:19530",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fixtures.chart import templated
+from tests.support.chart import templated
 
 SERVER = "config.memory.milvus.address=milvus:19530"
 REDIS = "config.coordination.url=redis://redis:6379/0"

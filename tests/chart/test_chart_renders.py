@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.fixtures.chart import CHART, ROOT, TOOLS, VALUES, Tree, documents, helm, one, rendered
+from tests.support.chart import CHART, ROOT, TOOLS, VALUES, Tree, documents, helm, one, rendered
 
 NO_NODE = shutil.which("node") is None or not (TOOLS / "npm" / ".installed").exists()
 KEDA = TOOLS / "npm" / "node_modules" / "@kubernetes-models" / "keda"  # not in tools fetched by an earlier version

@@ -9,12 +9,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
+from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint
 from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel
 from memory_extproc.testing.models import CannedCompletions
-from tests.fixtures.endpoint import Reply, a_completion, an_error, serving
+from tests.support.endpoint import Reply, a_completion, an_error, serving
 
 Answers = list[str | Exception]
 Opening = Callable[[Answers], AbstractAsyncContextManager[CompletionModel]]
@@ -35,7 +35,7 @@ def reply(answer: str | Exception) -> Reply:
 async def endpoint(answers: Answers) -> AsyncIterator[CompletionModel]:
     async with serving([reply(answer) for answer in answers]) as stand_in:
         completions = OpenAICompletions(
-            Endpoint(
+            ModelEndpoint(
                 EndpointLimits(base_url=stand_in.base_url, model="m", attempts=1),
                 role="memory_extraction",
                 marker="",

@@ -16,8 +16,8 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Consent, ConsentChange, Owner
 from memory_extproc.ports import ConsentRecords
-from tests.fixtures.in_memory import InMemoryConsent
-from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
+from tests.support.in_memory import InMemoryConsent
+from tests.support.redis import RedisFleet, RedisServer, redis_cluster, redis_server
 
 __all__ = ["redis_cluster", "redis_server"]
 

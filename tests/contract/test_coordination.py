@@ -19,9 +19,9 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.model import Owner
 from memory_extproc.ports import Changes, Coordination
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey
-from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
-from tests.fixtures.waiting import until
+from tests.support.in_memory import InMemoryKeyTable, InMemoryMasterKey
+from tests.support.redis import RedisFleet, RedisServer, redis_cluster, redis_server
+from tests.support.waiting import until
 
 __all__ = ["redis_cluster", "redis_server"]
 

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.model_files import Precision
 from memory_extproc.inference.onnx import open_onnx_embedder
-from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
+from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint
 from memory_extproc.inference.openai_models import OpenAIEmbedder, RemoteEmbedderLimits
 from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.inference.sentence_transformers import open_sentence_transformers_embedder
@@ -25,8 +25,8 @@ from memory_extproc.inference.word_hashing import WordHashEmbedder
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel
 from memory_extproc.testing.models import CannedEmbedder
-from tests.fixtures.endpoint import Reply, serving
-from tests.fixtures.tiny_bert import write_tiny_bert
+from tests.support.endpoint import Reply, serving
+from tests.support.tiny_bert import write_tiny_bert
 
 Opening = Callable[[], AbstractAsyncContextManager[EmbeddingModel]]
 DIMENSION = 64
@@ -79,7 +79,7 @@ def answer(request: dict[str, Any]) -> Reply:
 @asynccontextmanager
 async def remote() -> AsyncIterator[EmbeddingModel]:
     async with serving(answer) as stand_in:
-        endpoint = Endpoint(
+        endpoint = ModelEndpoint(
             EndpointLimits(base_url=stand_in.base_url, model="m", timeout=timedelta(seconds=30)),
             role="embedding",
             marker="",

@@ -18,7 +18,7 @@ from memory_extproc.inference.bert_onnx import bert_graph
 from memory_extproc.inference.model_files import ModelKind, Precision
 from memory_extproc.inference.onnx import CrossEncoderModel, OnnxModel
 from memory_extproc.inference.prepare import ModelSource, fetch, parse_source, prepare
-from tests.fixtures.tiny_bert import write_tiny_bert
+from tests.support.tiny_bert import write_tiny_bert
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "org/tiny"

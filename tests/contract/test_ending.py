@@ -10,7 +10,7 @@ import structlog
 
 from memory_extproc.cli.serve import usual_shutdown, warn_of_slow_shutdown
 from memory_extproc.settings import Settings
-from tests.fixtures.waiting import until
+from tests.support.waiting import until
 
 
 async def test_a_slow_shutdown_names_the_tasks_and_threads_that_keep_it() -> None:

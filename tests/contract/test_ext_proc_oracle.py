@@ -20,7 +20,7 @@ from memory_extproc.extproc import codec
 from memory_extproc.extproc.exchange import PASS, Chunk, Reply, RequestBody, ResponseBody, ResponseHeaders
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 from memory_extproc.model.headers import Headers, RequestHeaders
-from tests.fixtures.installing import TOOLS, install_once
+from tests.support.installing import TOOLS, install_once
 
 VERSION = "1.85.0"
 ORACLE = """

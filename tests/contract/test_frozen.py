@@ -20,8 +20,8 @@ import pytest
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.model import Embedded, JournalState
 from memory_extproc.store.milvus.rows import to_memory, to_row
-from tests.fixtures import older_store
-from tests.fixtures.frozen import (
+from tests.support import older_store
+from tests.support.frozen import (
     ANN,
     CHOICE,
     FILES,
@@ -35,7 +35,7 @@ from tests.fixtures.frozen import (
     thaw_file,
     thaw_redis,
 )
-from tests.fixtures.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]
 ROOT = Path(__file__).parents[2]

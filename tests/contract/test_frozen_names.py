@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scripts.log_events import events
-from tests.fixtures import frozen_names
+from tests.support import frozen_names
 
 VERSIONS = sorted(path.parent for path in Path(__file__).parents[1].joinpath("frozen").glob("*/names.json"))
 every_version = pytest.mark.parametrize("frozen", VERSIONS, ids=lambda path: path.name)

@@ -23,9 +23,9 @@ from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.ports import Journal
 from memory_extproc.testing.adapters import InMemoryJournal
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
-from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey
-from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
+from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
+from tests.support.in_memory import InMemoryKeyTable, InMemoryMasterKey
+from tests.support.redis import RedisFleet, RedisServer, redis_cluster, redis_server
 
 __all__ = ["redis_cluster", "redis_server"]
 

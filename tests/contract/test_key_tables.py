@@ -12,8 +12,8 @@ import pytest
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.encryption.keys import KeyTable, RedisKeyTable, SqliteKeyTable
-from tests.fixtures.in_memory import InMemoryKeyTable
-from tests.fixtures.redis import RedisServer, redis_server
+from tests.support.in_memory import InMemoryKeyTable
+from tests.support.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]
 

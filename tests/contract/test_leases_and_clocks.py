@@ -11,7 +11,7 @@ import pytest
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.ports import Coordination
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.builders import Clock
+from tests.support.builders import Clock
 
 MINUTE = timedelta(minutes=1)
 

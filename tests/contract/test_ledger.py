@@ -15,7 +15,7 @@ from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.model import LedgerJob, LedgerMarks
 from memory_extproc.ports import Ledger
 from memory_extproc.testing.adapters import InMemoryLedger
-from tests.fixtures.redis import RedisFleet, RedisServer, redis_cluster, redis_server
+from tests.support.redis import RedisFleet, RedisServer, redis_cluster, redis_server
 
 __all__ = ["redis_cluster", "redis_server"]
 

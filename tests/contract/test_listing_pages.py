@@ -12,8 +12,8 @@ import pytest
 
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Embedded, MemoryState
-from tests.builders import ANN, BOB, MONDAY, a_memory
-from tests.fixtures.memory_api import ApiStand
+from tests.support.builders import ANN, BOB, MONDAY, a_memory
+from tests.support.memory_api import ApiStand
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TIMES = {

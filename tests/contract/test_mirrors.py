@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.coordination.mirror import Copied, Kind, SqliteMirror, decode_copies, encode_copies, of_items
+from memory_extproc.coordination.mirror import (
+    Copied,
+    CopyKind,
+    SqliteMirror,
+    decode_copies,
+    encode_copies,
+    of_items,
+)
 from memory_extproc.model import LedgerJob
 from memory_extproc.ports import Mirror
 from memory_extproc.store.milvus.store import MetaCollection
-from tests.fixtures.in_memory import InMemoryMirror
-from tests.fixtures.milvus_stores import milvus, milvus_lite, opened, options
+from tests.support.in_memory import InMemoryMirror
+from tests.support.milvus_stores import milvus, milvus_lite, opened, options
 
 __all__ = ["milvus", "milvus_lite"]
 
@@ -69,11 +76,11 @@ async def test_many_records_and_long_ones_are_whole(mirror: Mirror) -> None:
 async def test_copies_come_back_as_they_were(mirror: Mirror) -> None:
     job = LedgerJob("1" * 32, "a" * 64, b'{"owner": "\xc5\xbd"}', shut=True, open=True)
     copies = [
-        Copied(Kind.KEY, "", bytes(range(32)), "ledger"),
+        Copied(CopyKind.KEY, "", bytes(range(32)), "ledger"),
         Copied.of_job(job),
-        Copied(Kind.CUT, "a" * 64, b"[1.5]"),
+        Copied(CopyKind.CUT, "a" * 64, b"[1.5]"),
         *of_items("a" * 64, [n.to_bytes(16, "big") for n in range(2_500)], 12.5),
-        Copied(Kind.CONSENT, "b" * 64, b'["off",1.5,"ann"]'),
+        Copied(CopyKind.CONSENT, "b" * 64, b'["off",1.5,"ann"]'),
     ]
     await mirror.put(encode_copies(copies))
     await mirror.put(encode_copies(copies))
@@ -108,5 +115,5 @@ async def test_a_file_remembers_what_waits_to_be_copied_on(tmp_path: Path) -> No
 
 
 async def test_what_this_version_cannot_read_is_no_hindrance() -> None:
-    good = encode_copies([Copied(Kind.CUT, "a" * 64, b"1")])
+    good = encode_copies([Copied(CopyKind.CUT, "a" * 64, b"1")])
     assert len(decode_copies({**good, "cut:x": b"{", "new:y": b'{"kind": "new", "subject": ""}'})) == 1

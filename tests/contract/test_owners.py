@@ -19,8 +19,8 @@ from memory_extproc.model import Embedded, MemoryState, Owner
 from memory_extproc.ports import OwnerEntry, OwnerRegistry
 from memory_extproc.retention.usage import OwnerCounter
 from memory_extproc.testing.adapters import InMemoryStore
-from tests.builders import MONDAY, a_memory
-from tests.fixtures.redis import RedisServer, redis_server
+from tests.support.builders import MONDAY, a_memory
+from tests.support.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]
 

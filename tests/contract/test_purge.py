@@ -16,7 +16,7 @@ from memory_extproc.store.milvus.lite_compaction import Rewriting, twin
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, BOB, MONDAY, a_memory
+from tests.support.builders import ANN, BOB, MONDAY, a_memory
 
 CANARY = "the heron nests at Quillfeather Lagoon"
 EMBEDDER = CannedEmbedder(8)

@@ -15,8 +15,8 @@ from memory_extproc.inference.model_files import Precision
 from memory_extproc.inference.onnx import open_onnx_embedder
 from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.ports import EmbeddingModel, TokenEmbeddingModel
-from tests.fixtures.canned import CannedWords
-from tests.fixtures.tiny_bert import write_tiny_bert
+from tests.support.canned import CannedWords
+from tests.support.tiny_bert import write_tiny_bert
 
 
 class Reader(EmbeddingModel, TokenEmbeddingModel, Protocol):

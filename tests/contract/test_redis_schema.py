@@ -19,9 +19,9 @@ from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.redis_client import LinkLimits, NewerKeysError, RedisLink
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import load
-from tests.builders import ANN
-from tests.fixtures.models import int8_model_dir
-from tests.fixtures.redis import RedisServer, redis_server
+from tests.support.builders import ANN
+from tests.support.models import int8_model_dir
+from tests.support.redis import RedisServer, redis_server
 
 __all__ = ["int8_model_dir", "redis_server"]
 pytestmark = pytest.mark.redis

@@ -26,9 +26,9 @@ from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryLedger
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import MONDAY, a_memory, later
-from tests.fixtures.milvus_server import Process
-from tests.fixtures.milvus_stores import metrics, milvus_lite, options, somebody
+from tests.support.builders import MONDAY, a_memory, later
+from tests.support.milvus_server import Process
+from tests.support.milvus_stores import metrics, milvus_lite, options, somebody
 from tests.unit.erasure.forgetting import Files, complete
 
 __all__ = ["milvus_lite"]

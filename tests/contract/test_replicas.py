@@ -14,8 +14,8 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.errors import TransientError
 from memory_extproc.model import WaitingPlace
-from tests.fixtures.redis import RedisServer, redis_server
-from tests.fixtures.waiting import until
+from tests.support.redis import RedisServer, redis_server
+from tests.support.waiting import until
 
 __all__ = ["redis_server"]
 pytestmark = pytest.mark.redis

@@ -13,8 +13,8 @@ from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.ports import RerankModel
 from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.testing.models import CannedCompletions
-from tests.fixtures.canned import CannedReranker
-from tests.fixtures.tiny_bert import write_tiny_bert
+from tests.support.canned import CannedReranker
+from tests.support.tiny_bert import write_tiny_bert
 
 AWKWARD = ["", " ", "\n", "\x00", "\ud800", "a\udfffb", "😀" * 2000, "a" * 1_000_000, "我住在上海", "x " * 100_000]
 

@@ -21,9 +21,9 @@ from memory_extproc.encryption.keys import new_master_key
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings, load
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
-from tests.builders import ANN, MONDAY
-from tests.fixtures.ports import free_port as unused_port
-from tests.fixtures.redis import RedisServer, redis_server
+from tests.support.builders import ANN, MONDAY
+from tests.support.ports import free_port as unused_port
+from tests.support.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]
 

@@ -38,9 +38,9 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
 from memory_extproc.store.milvus.options import CONTENT_BYTES
 from memory_extproc.testing.adapters import InMemoryStore
-from tests.builders import MONDAY, a_memory
-from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey
-from tests.fixtures.milvus_stores import (
+from tests.support.builders import MONDAY, a_memory
+from tests.support.in_memory import InMemoryKeyTable, InMemoryMasterKey
+from tests.support.milvus_stores import (
     DIMENSION,
     a_row,
     milvus,
@@ -51,7 +51,7 @@ from tests.fixtures.milvus_stores import (
     pointing,
     somebody,
 )
-from tests.fixtures.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["milvus", "milvus_lite"]
 pytestmark = pytest.mark.asyncio(loop_scope="module")

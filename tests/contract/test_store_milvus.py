@@ -31,10 +31,10 @@ from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType, Milv
 from memory_extproc.store.milvus.options import Layout, MilvusOptions
 from memory_extproc.store.milvus.schema import physical_name
 from memory_extproc.store.milvus.store import MilvusStore
-from tests.builders import ANN, BOB
-from tests.fixtures.copying import copied_at_once
-from tests.fixtures.milvus_server import Process, lite_server, milvus_server
-from tests.fixtures.milvus_stores import (
+from tests.support.builders import ANN, BOB
+from tests.support.copying import copied_at_once
+from tests.support.milvus_server import Process, lite_server, milvus_server
+from tests.support.milvus_stores import (
     a_row,
     metrics,
     milvus,
@@ -44,7 +44,7 @@ from tests.fixtures.milvus_stores import (
     pointing,
     somebody,
 )
-from tests.fixtures.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["milvus"]
 
@@ -212,8 +212,8 @@ _WRITER = """
 import asyncio, sys
 from pathlib import Path
 from dataclasses import replace
-from tests.fixtures.milvus_stores import *
-from tests.builders import ANN
+from tests.support.milvus_stores import *
+from tests.support.builders import ANN
 async def main():
     async with opened(replace(options(Path(sys.argv[1])), collection="memories")) as store:
         for n in range(10_000):

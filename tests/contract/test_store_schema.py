@@ -18,10 +18,10 @@ from memory_extproc.store.milvus.lite import EmbeddedLite
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.rows import to_memory
 from memory_extproc.store.milvus.store import MilvusStore
-from tests.builders import ANN, BOB
-from tests.fixtures import older_store
-from tests.fixtures.milvus_server import Process
-from tests.fixtures.milvus_stores import a_row, metrics, milvus_lite, options
+from tests.support import older_store
+from tests.support.builders import ANN, BOB
+from tests.support.milvus_server import Process
+from tests.support.milvus_stores import a_row, metrics, milvus_lite, options
 
 __all__ = ["milvus_lite"]
 

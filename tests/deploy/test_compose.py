@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from memory_extproc.settings import load
-from tests.fixtures.chart import ROOT
+from tests.support.chart import ROOT
 
 DEPLOY = ROOT / "deploy"
 

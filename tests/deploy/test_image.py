@@ -19,9 +19,9 @@ from packaging.requirements import Requirement
 
 from memory_extproc.cli.serve import usual_shutdown
 from memory_extproc.settings import load
-from tests.fixtures.chart import ROOT, TOOLS
-from tests.fixtures.ports import free_port
-from tests.fixtures.waiting import until
+from tests.support.chart import ROOT, TOOLS
+from tests.support.ports import free_port
+from tests.support.waiting import until
 
 DEPLOY = ROOT / "deploy"
 # Every wheel of the lock is installed, while other tests run.

@@ -14,7 +14,7 @@ import yaml
 
 from scripts import set_version
 from scripts.check_licences import NAMED, check
-from tests.fixtures.chart import CHART, ROOT, TOOLS
+from tests.support.chart import CHART, ROOT, TOOLS
 
 WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

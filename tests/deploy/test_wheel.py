@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.chart import ROOT
+from tests.support.chart import ROOT
 
 pytestmark = pytest.mark.timeout(300)
 MODEL = "all-MiniLM-L6-v2-int8"

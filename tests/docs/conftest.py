@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from tests.fixtures.envoy import envoy_binary
+from tests.support.envoy import envoy_binary
 
 __all__ = ["envoy_binary"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memory_extproc.doctor.gateway import Verdict
+from memory_extproc.doctor.gateway import CheckVerdict
 from memory_extproc.model import Outcome
 from scripts import docs_site, filter_pictures
 
@@ -137,7 +137,7 @@ def test_every_check_of_the_doctor_is_explained() -> None:
     page = (ROOT / "docs" / "doctor.md").read_text()
     # what is left behind is told in the page's words
     assert {name for name in checks if f"`{name}`" not in page} == {"leaves-nothing-behind"}
-    assert Verdict.FAIL in page
+    assert CheckVerdict.FAIL in page
 
 
 def test_the_pictures_of_filters_are_those_of_the_script() -> None:

@@ -12,11 +12,11 @@ import aiohttp
 import pytest
 import yaml
 
-from tests.fixtures.chart import documents, one, rendered
-from tests.fixtures.envoy import PATH_CHAT, Envoy, Wiring, a_chat, bootstrap
-from tests.fixtures.ports import free_port
-from tests.fixtures.sidecar import Sidecar
-from tests.fixtures.upstream import Upstream
+from tests.support.chart import documents, one, rendered
+from tests.support.envoy import PATH_CHAT, Envoy, Wiring, a_chat, bootstrap
+from tests.support.ports import free_port
+from tests.support.sidecar import Sidecar
+from tests.support.upstream import Upstream
 
 USERS = [f"user-{number}" for number in range(11)]  # odd: taking turns would split each of them
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from memory_extproc.cli.root import app as commands
 from memory_extproc.model import ForgetScope, Owner
-from tests.fixtures.upstream import ANSWER, an_answer
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.upstream import ANSWER, an_answer
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.fixtures.rest import RestStand
-from tests.fixtures.upstream import ANSWER, Upstream, an_answer
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.rest import RestStand
+from tests.support.upstream import ANSWER, Upstream, an_answer
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.envoy import Envoy
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.envoy import Envoy
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 
 @pytest.fixture

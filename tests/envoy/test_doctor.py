@@ -19,11 +19,11 @@ from aiohttp import ClientSession, web
 from memory_extproc.cli.doctor import Through, examine_through, options_from
 from memory_extproc.doctor.gateway import Finding, echo_app
 from memory_extproc.errors import MemoryExtprocError
-from tests.fixtures.authority import Authority
-from tests.fixtures.envoy import Wiring
-from tests.fixtures.ports import free_port
-from tests.fixtures.rest import RestStand
-from tests.fixtures.whole import WholeStand
+from tests.support.authority import Authority
+from tests.support.envoy import Wiring
+from tests.support.ports import free_port
+from tests.support.rest import RestStand
+from tests.support.whole import WholeStand
 
 Findings = Mapping[str, Finding]
 TOKENS = ["anns", "bobs"]

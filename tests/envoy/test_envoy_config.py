@@ -24,18 +24,18 @@ from memory_extproc.envoyconfig.options import (
     ClientTls,
     EnvoyOptions,
     IdentityMode,
-    RestApi,
+    RestRoute,
+    TokenRequirements,
     Upstream,
-    Verified,
 )
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import Outcome
 from memory_extproc.request.identity import IdentityOptions, MetadataPath
-from tests.fixtures.envoy import PATH_CHAT, Envoy, Stand, Wiring, a_chat
-from tests.fixtures.ports import free_port
-from tests.fixtures.sidecar import BLOCK
-from tests.fixtures.upstream import ANSWER, RawUpstream
-from tests.fixtures.waiting import until
+from tests.support.envoy import PATH_CHAT, Envoy, Stand, Wiring, a_chat
+from tests.support.ports import free_port
+from tests.support.sidecar import BLOCK
+from tests.support.upstream import ANSWER, RawUpstream
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 
@@ -43,7 +43,7 @@ MIB = 1024 * 1024
 SIGNER = ec.generate_private_key(ec.SECP256R1())
 USER = "x-authz-user-id"
 
-REST = RestApi("127.0.0.1:50053")
+REST = RestRoute("127.0.0.1:50053")
 OVER_SOCKET = replace(REST, address="unix:/run/memory-api.sock")
 
 
@@ -67,12 +67,12 @@ def an_envoy(**changes: Any) -> EnvoyOptions:
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Verified:
+def keys(tmp_path: Path) -> TokenRequirements:
     """A key file, and what Envoy is to demand of tokens signed with it."""
     public = jwt.algorithms.ECAlgorithm.to_jwk(SIGNER.public_key(), as_dict=True)
     file = tmp_path / "keys.json"
     file.write_text(json.dumps({"keys": [{**public, "kid": "k1", "alg": "ES256"}]}))
-    return Verified(issuer="login", audience="memory", jwks_file=str(file))
+    return TokenRequirements(issuer="login", audience="memory", jwks_file=str(file))
 
 
 def a_token(user: str, **claims: Any) -> str:
@@ -112,7 +112,9 @@ def certificate(directory: Path) -> tuple[str, str]:
     return str(cert), str(key)
 
 
-async def test_envoy_accepts_every_bootstrap_we_write(envoy_binary: Path, tmp_path: Path, keys: Verified) -> None:
+async def test_envoy_accepts_every_bootstrap_we_write(
+    envoy_binary: Path, tmp_path: Path, keys: TokenRequirements
+) -> None:
     cert, key = certificate(tmp_path)
     remote = replace(keys, jwks_file="", jwks_url="https://login.example.com/keys", tenant_claim="tid")
     for options in (
@@ -147,7 +149,7 @@ def with_filters(filters: list[Any], clusters: list[Any], routes: Sequence[Any] 
 
 @pytest.mark.parametrize("rest", [None, REST])
 async def test_envoy_accepts_the_filters_the_routes_and_the_clusters_alone(
-    envoy_binary: Path, tmp_path: Path, rest: RestApi | None
+    envoy_binary: Path, tmp_path: Path, rest: RestRoute | None
 ) -> None:
     parts = yaml.safe_load(render(an_envoy(rest=rest), Shape.FILTER))
     assert [each["name"] for each in parts["http_filters"]] == ["identity_strip", "memory"]
@@ -158,7 +160,7 @@ async def test_envoy_accepts_the_filters_the_routes_and_the_clusters_alone(
 @pytest.mark.parametrize("two_filters", [False, True])
 @pytest.mark.parametrize("rest", [None, replace(REST, address="memory.ai:50053")])
 async def test_envoy_accepts_what_istio_would_merge(
-    envoy_binary: Path, tmp_path: Path, rest: RestApi | None, *, two_filters: bool
+    envoy_binary: Path, tmp_path: Path, rest: RestRoute | None, *, two_filters: bool
 ) -> None:
     options = an_envoy(sidecar="memory.ai:50051", rest=rest, two_filters=two_filters)
     (document,) = yaml.safe_load_all(render(options, Shape.ISTIO, gateway="edge", namespace="infra"))
@@ -261,7 +263,7 @@ async def test_a_client_cannot_name_itself_where_identity_is_stripped(
 
 
 async def test_envoy_names_the_caller_from_a_verified_token_alone(
-    gateway: Stand, written: WrittenEnvoy, keys: Verified
+    gateway: Stand, written: WrittenEnvoy, keys: TokenRequirements
 ) -> None:
     written.options = an_envoy(identity=IdentityMode.JWT, verified=keys)
     await gateway.start()
@@ -276,7 +278,7 @@ async def test_envoy_names_the_caller_from_a_verified_token_alone(
 
 
 async def test_the_verified_claims_reach_us_as_metadata_too(
-    gateway: Stand, written: WrittenEnvoy, keys: Verified
+    gateway: Stand, written: WrittenEnvoy, keys: TokenRequirements
 ) -> None:
     written.options = an_envoy(identity=IdentityMode.JWT, verified=keys, user_header="", tenant_header="")
     gateway.sidecar.identity = IdentityOptions(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.envoy import Answer, Wiring
-from tests.fixtures.upstream import a_stream, an_answer, sse_events
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.envoy import Answer, Wiring
+from tests.support.upstream import a_stream, an_answer, sse_events
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 FACT, QUESTION = "The budget for the Hawaii trip is $10,000", "What's my budget for Hawaii?"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.fixtures.rest import RestStand
-from tests.fixtures.waiting import until
+from tests.support.rest import RestStand
+from tests.support.waiting import until
 
 TEA, COFFEE = "User likes green tea", "User dislikes black coffee"
 

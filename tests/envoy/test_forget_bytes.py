@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.fixtures.rest import RestStand
-from tests.fixtures.waiting import until
+from tests.support.rest import RestStand
+from tests.support.waiting import until
 
 CANARY = "Quillfeather"
 SAID = f"My sister {CANARY} lives in Hawaii and she is 34 years old."

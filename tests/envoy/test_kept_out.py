@@ -12,9 +12,9 @@ import pytest
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
 from memory_extproc.model import Consent, Owner
-from tests.fixtures.upstream import an_answer
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.upstream import an_answer
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 CARD, PASSWORD = "4111 1111 1111 1111", "tr0ub4dor-and-3"
 LIKES = "I like hiking in the Alps with my dog Rex."

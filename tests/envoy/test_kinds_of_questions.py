@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from memory_extproc.concurrency import utc_now
-from tests.fixtures.upstream import ANSWER, an_answer
-from tests.fixtures.whole import WholeStand
+from tests.support.upstream import ANSWER, an_answer
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from memory_extproc.model import Memory, Owner, Scope, Source
-from tests.fixtures.upstream import ANSWER
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.upstream import ANSWER
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

@@ -18,8 +18,8 @@ from memory_extproc.api.authentication import key_hash
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
 from memory_extproc.api.principal import derive_key
-from tests.fixtures.authority import Authority
-from tests.fixtures.whole import WholeStand
+from tests.support.authority import Authority
+from tests.support.whole import WholeStand
 
 SECRET = "a secret of the API that replicas share"
 KEY = "mxk_of_the_operators"

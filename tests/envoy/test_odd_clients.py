@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.upstream import Got
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.upstream import Got
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 from aiohttp import web
 
-from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat
-from tests.fixtures.upstream import answer_json
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.envoy import PATH_CHAT, Stand, Wiring, a_chat
+from tests.support.upstream import answer_json
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from memory_extproc.model import Consent, Owner
-from tests.fixtures.upstream import ANSWER, an_answer
-from tests.fixtures.whole import WholeStand
+from tests.support.upstream import ANSWER, an_answer
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

@@ -14,9 +14,9 @@ import yaml
 from google.protobuf.json_format import MessageToDict
 
 from memory_extproc.api.gen import memory_pb2, memory_pb2_grpc
-from tests.fixtures.upstream import ANSWER, an_answer
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.upstream import ANSWER, an_answer
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

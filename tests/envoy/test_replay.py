@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.upstream import a_stream, an_answer, sse_events
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.upstream import a_stream, an_answer, sse_events
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from memory_extproc.envoyconfig.options import IdentityMode
-from tests.fixtures.rest import TENANT, USER, RestStand
-from tests.fixtures.waiting import until
+from tests.support.rest import TENANT, USER, RestStand
+from tests.support.waiting import until
 
 SAID = "My budget for the Hawaii trip is $10,000"
 

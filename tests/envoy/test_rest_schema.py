@@ -12,7 +12,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.core.failures import FailureGroup
 
-from tests.fixtures.rest import USER, RestStand
+from tests.support.rest import USER, RestStand
 
 pytestmark = [pytest.mark.envoy, pytest.mark.long]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.model import Owner
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 SAID, ASKED = "My dog is called Bruno.", "What is my dog called?"

@@ -8,8 +8,8 @@ import pytest
 import yaml
 from aiohttp import web
 
-from tests.fixtures.chart import CHART, documents, one, rendered
-from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat
+from tests.support.chart import CHART, documents, one, rendered
+from tests.support.envoy import PATH_CHAT, Stand, Wiring, a_chat
 
 
 class CachingRouter:

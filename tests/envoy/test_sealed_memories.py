@@ -14,8 +14,8 @@ from memory_extproc.cli.root import app as command_line
 from memory_extproc.encryption.keys import new_master_key
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import ForgetScope, ForgetState, Owner
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

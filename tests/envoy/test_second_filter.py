@@ -12,11 +12,11 @@ import pytest
 
 from memory_extproc.envoyconfig.options import Bodies
 from tests.envoy.test_two_filters import written
-from tests.fixtures.envoy import Envoy, Wiring
-from tests.fixtures.ports import free_port
-from tests.fixtures.upstream import ANSWER, an_answer
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.envoy import Envoy, Wiring
+from tests.support.ports import free_port
+from tests.support.upstream import ANSWER, an_answer
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.model import Memory, Owner, Source
-from tests.fixtures.rest import RestStand
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.rest import RestStand
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

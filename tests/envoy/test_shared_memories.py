@@ -11,11 +11,11 @@ import pytest
 
 from memory_extproc import app
 from memory_extproc.model import Embedded, Owner
-from tests.builders import a_memory
-from tests.fixtures.envoy import Wiring
-from tests.fixtures.rest import RestStand
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.builders import a_memory
+from tests.support.envoy import Wiring
+from tests.support.rest import RestStand
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

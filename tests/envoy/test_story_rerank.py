@@ -11,9 +11,9 @@ import pytest
 
 from memory_extproc.inference.model_files import ModelKind, Precision
 from memory_extproc.inference.prepare import parse_source, prepare
-from tests.fixtures.endpoint import Reply, StandIn, a_completion, an_error, serving
-from tests.fixtures.tiny_bert import write_tiny_bert
-from tests.fixtures.whole import WholeStand
+from tests.support.endpoint import Reply, StandIn, a_completion, an_error, serving
+from tests.support.tiny_bert import write_tiny_bert
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 
 from memory_extproc.model import Memory, Owner, Source
-from memory_extproc.topics.boundaries import Stage
-from tests.fixtures.upstream import ANSWER, Upstream, answer_json
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from memory_extproc.topics.boundaries import DecidingMeasure
+from tests.support.upstream import ANSWER, Upstream, answer_json
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 
@@ -207,11 +207,11 @@ def lines(shown: str) -> list[str]:
 
 
 def shifts(whole: WholeStand) -> float:
-    return sum(whole.sample("topic_checks_total", stage=stage.value, verdict="shift") for stage in Stage)
+    return sum(whole.sample("topic_checks_total", stage=stage.value, verdict="shift") for stage in DecidingMeasure)
 
 
 def checked(whole: WholeStand) -> float:
-    same = sum(whole.sample("topic_checks_total", stage=stage.value, verdict="same") for stage in Stage)
+    same = sum(whole.sample("topic_checks_total", stage=stage.value, verdict="same") for stage in DecidingMeasure)
     return shifts(whole) + same
 
 

@@ -15,12 +15,12 @@ import yaml
 
 from memory_extproc.envoyconfig.manifests import Shape, render
 from memory_extproc.envoyconfig.options import Bodies, EnvoyOptions, IdentityMode, Upstream
-from tests.fixtures.envoy import FULL_DUPLEX, Envoy, Stand, Wiring
-from tests.fixtures.ports import free_port
-from tests.fixtures.sidecar import BLOCK, Sidecar
-from tests.fixtures.upstream import ANSWER, a_stream, an_answer, sse_events
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.envoy import FULL_DUPLEX, Envoy, Stand, Wiring
+from tests.support.ports import free_port
+from tests.support.sidecar import BLOCK, Sidecar
+from tests.support.upstream import ANSWER, a_stream, an_answer, sse_events
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

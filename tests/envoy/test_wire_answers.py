@@ -16,10 +16,10 @@ import zstandard
 from aiohttp import ClientTimeout
 
 from memory_extproc.model import Outcome
-from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat
-from tests.fixtures.sidecar import BLOCK
-from tests.fixtures.upstream import ANSWER, RawUpstream, a_stream, an_answer, sse_events
-from tests.fixtures.waiting import until
+from tests.support.envoy import PATH_CHAT, Stand, Wiring, a_chat
+from tests.support.sidecar import BLOCK
+from tests.support.upstream import ANSWER, RawUpstream, a_stream, an_answer, sse_events
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.envoy, pytest.mark.usefixtures("bodies")]
 

@@ -14,12 +14,12 @@ import pytest
 from aiohttp import web
 
 from memory_extproc.model import Outcome
-from tests.fixtures.canned import Before
-from tests.fixtures.envoy import FULL_DUPLEX, PATH_CHAT, Answer, Stand, Wiring, a_chat
-from tests.fixtures.sidecar import BLOCK, Sidecar, wire_options
-from tests.fixtures.upstream import ANSWER, Unread, a_stream, an_answer, sse_events
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.canned import Before
+from tests.support.envoy import FULL_DUPLEX, PATH_CHAT, Answer, Stand, Wiring, a_chat
+from tests.support.sidecar import BLOCK, Sidecar, wire_options
+from tests.support.upstream import ANSWER, Unread, a_stream, an_answer, sse_events
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 

@@ -10,10 +10,10 @@ import pytest
 
 from memory_extproc.model import Outcome
 from memory_extproc.request.admission import Mode
-from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat
-from tests.fixtures.sidecar import BLOCK, wire_options
-from tests.fixtures.upstream import an_answer
-from tests.fixtures.waiting import until
+from tests.support.envoy import PATH_CHAT, Stand, Wiring, a_chat
+from tests.support.sidecar import BLOCK, wire_options
+from tests.support.upstream import an_answer
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.envoy, pytest.mark.usefixtures("bodies")]
 

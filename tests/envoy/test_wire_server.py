@@ -23,9 +23,9 @@ from memory_extproc.extproc.processor import SERVICE
 from memory_extproc.extproc.server import GrpcServer, ServerOptions, ServerTls
 from memory_extproc.model import Outcome
 from memory_extproc.request.identity import AllowedPeers
-from tests.fixtures.authority import Authority
-from tests.fixtures.sidecar import BLOCK, Sidecar
-from tests.fixtures.waiting import until
+from tests.support.authority import Authority
+from tests.support.sidecar import BLOCK, Sidecar
+from tests.support.waiting import until
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

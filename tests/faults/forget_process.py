@@ -38,8 +38,8 @@ from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, BOB
-from tests.fixtures.waiting import until
+from tests.support.builders import ANN, BOB
+from tests.support.waiting import until
 from tests.unit.learn.learning import ListingExtractor
 
 DIMENSION = 16

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from memory_extproc.api.audit import AuditLog, AuditOptions, AuditRecord
-from memory_extproc.api.principal import Means, Principal, Role
+from memory_extproc.api.principal import Means, Principal, PrincipalRole
 from memory_extproc.coordination.mirror import SqliteMirror
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.model import LedgerJob
@@ -33,7 +33,7 @@ def fill(disk: Path) -> None:
 async def forget(disk: Path) -> None:
     ledger, mirror = SqliteLedger(disk / "ledger.db"), SqliteMirror(disk / "mirror.db")
     options = AuditOptions(directory=disk / "audit", key=b"k" * 32)
-    caller = Principal("acme", "alice", frozenset({Role.USER}), Means.API_KEY, "caller")
+    caller = Principal("acme", "alice", frozenset({PrincipalRole.USER}), Means.API_KEY, "caller")
     async with ledger, mirror:
         await ledger.key()
         await mirror.put({"first": b"record"})

@@ -30,7 +30,7 @@ from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.errors import PermanentError
-from memory_extproc.journal.redis import RedisJournal, Sharing
+from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.learner import Learner
@@ -54,8 +54,8 @@ from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, JournalEntry
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, BOB
-from tests.fixtures.waiting import until
+from tests.support.builders import ANN, BOB
+from tests.support.waiting import until
 from tests.unit.learn.learning import ListingExtractor
 
 
@@ -202,7 +202,7 @@ async def opened(
     # Plenty of time: where a turn belongs is not known without an answer, and it would be told of twice.
     link = await stack.enter_async_context(RedisLink(url, LinkLimits(timeout=timedelta(seconds=30))))
     # Long enough that a busy machine does not pass the work to and fro; a dead process is waited for so long.
-    sharing = Sharing(lease=timedelta(seconds=1), grace=timedelta(seconds=1))
+    sharing = JournalSharing(lease=timedelta(seconds=1), grace=timedelta(seconds=1))
     return (
         await stack.enter_async_context(RedisJournal(link, now=utc_now, prefix=prefix, sharing=sharing)),
         await stack.enter_async_context(RedisCoordination(link, prefix=prefix)),

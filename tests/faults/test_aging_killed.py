@@ -39,11 +39,11 @@ from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import Summaries
-from memory_extproc.topics.tracker import TopicLimits, Topics
+from memory_extproc.topics.tracker import TopicLimits, TopicTracker
 from memory_extproc.topics.writer import Closing, Rebuilding
-from tests.builders import ANN, MONDAY, a_memory, memories_of
-from tests.fixtures.redis import RedisServer, redis_server
-from tests.fixtures.waiting import until
+from tests.support.builders import ANN, MONDAY, a_memory, memories_of
+from tests.support.redis import RedisServer, redis_server
+from tests.support.waiting import until
 from tests.unit.retention.keeping import three_budgets
 from tests.unit.topics.following import FLIGHTS, turns_of
 
@@ -135,12 +135,12 @@ class Life:
         self.now += timedelta(microseconds=10)
         return self.now
 
-    def topics(self) -> Topics:
+    def topics(self) -> TopicTracker:
         sayings = Sayings(self.partitions, message_id_of)
         closing = Closing(
             self.partitions, sayings, self.summaries, self.embedder, now=self.clock, least=3, content_bytes=8192
         )
-        return Topics(
+        return TopicTracker(
             sayings,
             closing,
             self.summaries,

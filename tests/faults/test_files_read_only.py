@@ -14,7 +14,7 @@ import pytest
 
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.errors import TransientError
-from tests.builders import ANN, MONDAY
+from tests.support.builders import ANN, MONDAY
 
 _NOBODY = 65534
 

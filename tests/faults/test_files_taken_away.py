@@ -25,7 +25,7 @@ from memory_extproc.errors import TransientError
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import LedgerJob, LedgerMarks, Turn, TurnOutcome, digest
 from memory_extproc.observe.metrics import Metrics
-from tests.builders import ANN, MONDAY, a_turn
+from tests.support.builders import ANN, MONDAY, a_turn
 
 LONG = timedelta(hours=1)
 # A connection that keeps its hold until its standard input ends, as a second program would.

@@ -14,21 +14,23 @@ from pymilvus import MilvusException
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import TransientError
-from memory_extproc.journal.redis import RedisJournal, Sharing
+from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.learn.learner import Learner
 from memory_extproc.model import Owner, TurnOutcome
 from memory_extproc.testing.adapters import InMemoryStore
-from tests.builders import MONDAY
-from tests.fixtures.ailing import MilvusWeather
-from tests.fixtures.redis import RedisServer, redis_server
-from tests.fixtures.waiting import until
+from tests.support.ailing import MilvusWeather
+from tests.support.builders import MONDAY
+from tests.support.redis import RedisServer, redis_server
+from tests.support.waiting import until
 from tests.unit.learn.learning import LIMITS, Surroundings
 
 __all__ = ["redis_server"]
 pytestmark = pytest.mark.redis
 
 PEOPLE = [Owner(tenant, f"person {n}") for n in range(16) for tenant in ("acme", "globex")]
-SHARING = Sharing(lease=timedelta(seconds=3), grace=timedelta(seconds=1), patience=timedelta(milliseconds=100))
+SHARING = JournalSharing(
+    lease=timedelta(seconds=3), grace=timedelta(seconds=1), patience=timedelta(milliseconds=100)
+)
 UNKNOWN = MilvusException(65535, "find no available rootcoord, check rootcoord state")
 
 

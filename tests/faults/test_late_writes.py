@@ -21,13 +21,13 @@ from memory_extproc.errors import TransientError
 from memory_extproc.model import Consent, LedgerJob, Owner
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
-from tests.builders import MONDAY
-from tests.fixtures.faults import Link
-from tests.fixtures.in_memory import InMemoryMasterKey
-from tests.fixtures.milvus_server import Process
-from tests.fixtures.milvus_stores import a_row, metrics, milvus_lite, on_monday, opened, options
-from tests.fixtures.redis import RedisServer, ask_redis, redis_server
-from tests.fixtures.waiting import until
+from tests.support.builders import MONDAY
+from tests.support.faults import Link
+from tests.support.in_memory import InMemoryMasterKey
+from tests.support.milvus_server import Process
+from tests.support.milvus_stores import a_row, metrics, milvus_lite, on_monday, opened, options
+from tests.support.redis import RedisServer, ask_redis, redis_server
+from tests.support.waiting import until
 
 __all__ = ["milvus_lite", "redis_server"]
 pytestmark = pytest.mark.redis

@@ -19,7 +19,7 @@ from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import TransientError, UnknownFaultError
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Turn, TurnOutcome, digest
-from tests.builders import ANN, BOB, MONDAY, a_turn
+from tests.support.builders import ANN, BOB, MONDAY, a_turn
 
 LONG = timedelta(hours=1)
 IMPATIENT = timedelta(milliseconds=20)

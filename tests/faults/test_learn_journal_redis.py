@@ -11,11 +11,11 @@ from uuid import uuid4
 import pytest
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.journal.redis import RedisJournal, Sharing
+from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.model import Caller, JournalState, Owner, Turn, TurnOutcome, digest
-from tests.builders import ANN, MONDAY, a_turn
-from tests.fixtures.redis import RedisServer, redis_server
-from tests.fixtures.waiting import until
+from tests.support.builders import ANN, MONDAY, a_turn
+from tests.support.redis import RedisServer, redis_server
+from tests.support.waiting import until
 from tests.unit.learn.learning import LIMITS, Surroundings
 
 __all__ = ["redis_server"]
@@ -23,8 +23,8 @@ __all__ = ["redis_server"]
 pytestmark = pytest.mark.redis
 
 PEOPLE = [Owner("acme", f"person {n}") for n in range(200)]
-LASTING = Sharing(lease=timedelta(minutes=5), grace=timedelta(minutes=5))
-BRIEF = Sharing(lease=timedelta(milliseconds=60), grace=timedelta(minutes=5))
+LASTING = JournalSharing(lease=timedelta(minutes=5), grace=timedelta(minutes=5))
+BRIEF = JournalSharing(lease=timedelta(milliseconds=60), grace=timedelta(minutes=5))
 
 
 def turn(words: str, owner: Owner = PEOPLE[0], **changes: Any) -> Turn:
@@ -38,7 +38,7 @@ class Replicas:
         self._link = link
         self._prefix = uuid4().hex
 
-    def one(self, sharing: Sharing = LASTING, **changes: Any) -> RedisJournal:
+    def one(self, sharing: JournalSharing = LASTING, **changes: Any) -> RedisJournal:
         return RedisJournal(self._link, now=lambda: MONDAY, prefix=self._prefix, sharing=sharing, **changes)
 
 

@@ -20,18 +20,18 @@ from memory_extproc.cli.root import app
 from memory_extproc.coordination import redis_client
 from memory_extproc.coordination.redis_client import LinkLimits, NewerKeysError, RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
-from memory_extproc.journal.redis import RedisJournal, Sharing
+from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.journal.sharded import ShardedJournal
 from memory_extproc.model import Owner, Turn, TurnOutcome, digest
-from tests.builders import MONDAY, a_turn
-from tests.fixtures.redis import RedisFleet, RedisServer, ask_redis, redis_cluster, redis_server
-from tests.fixtures.waiting import until
+from tests.support.builders import MONDAY, a_turn
+from tests.support.redis import RedisFleet, RedisServer, ask_redis, redis_cluster, redis_server
+from tests.support.waiting import until
 
 __all__ = ["redis_cluster", "redis_server"]
 pytestmark = pytest.mark.redis
 
 PEOPLE = [Owner("acme", f"person {n}") for n in range(60)]
-BRIEF = Sharing(lease=timedelta(milliseconds=600), grace=timedelta(milliseconds=50))
+BRIEF = JournalSharing(lease=timedelta(milliseconds=600), grace=timedelta(milliseconds=50))
 Either = RedisJournal | ShardedJournal
 
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from tests.faults.learn_process import made
-from tests.fixtures.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, redis_server
 
 __all__ = ["redis_server"]
 

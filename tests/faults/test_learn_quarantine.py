@@ -21,8 +21,8 @@ from memory_extproc.model import Embedded, Memory, MemoryState, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import load
 from memory_extproc.store.milvus.store import MilvusStore
-from tests.builders import a_memory
-from tests.fixtures.models import int8_model_dir
+from tests.support.builders import a_memory
+from tests.support.models import int8_model_dir
 
 __all__ = ["int8_model_dir"]
 

@@ -25,10 +25,10 @@ from memory_extproc.journal.failover import FailoverJournal
 from memory_extproc.journal.redis import RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import TurnOutcome
-from tests.builders import ANN, MONDAY, a_turn
-from tests.fixtures.ports import free_port
-from tests.fixtures.redis import RedisServer, start_redis, stop_redis
-from tests.fixtures.waiting import until
+from tests.support.builders import ANN, MONDAY, a_turn
+from tests.support.ports import free_port
+from tests.support.redis import RedisServer, start_redis, stop_redis
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.redis
 SHORTLY = timedelta(seconds=1)  # in which a Redis that is well answers on a busy machine, too

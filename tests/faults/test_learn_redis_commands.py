@@ -25,9 +25,9 @@ from memory_extproc.model import Turn, TurnOutcome, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal
 from memory_extproc.settings import Settings, load
-from tests.builders import MONDAY, a_turn
-from tests.fixtures.ports import free_port
-from tests.fixtures.redis import RedisServer, start_redis, stop_redis
+from tests.support.builders import MONDAY, a_turn
+from tests.support.ports import free_port
+from tests.support.redis import RedisServer, start_redis, stop_redis
 
 pytestmark = pytest.mark.redis
 

@@ -16,8 +16,8 @@ from memory_extproc.model import Embedded
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
-from tests.builders import ANN, BOB, MONDAY, a_memory
-from tests.fixtures.copying import copied_at_once
+from tests.support.builders import ANN, BOB, MONDAY, a_memory
+from tests.support.copying import copied_at_once
 
 VECTOR = np.array([1.0, 0.0], dtype=np.float32)
 COLLECTION = Path("collections") / "c_v1_2_s00"

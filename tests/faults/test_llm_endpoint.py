@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.concurrency import BreakerLimits
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.inference.openai_client import OUTCOMES, Endpoint, EndpointLimits
+from memory_extproc.inference.openai_client import OUTCOMES, EndpointLimits, ModelEndpoint
 from memory_extproc.inference.openai_models import (
     BATCH,
     CompletionLimits,
@@ -27,8 +27,8 @@ from memory_extproc.inference.openai_models import (
     longest_answer,
 )
 from memory_extproc.observe.metrics import Metrics
-from tests.fixtures.endpoint import Reply, StandIn, a_completion, an_error, serving
-from tests.fixtures.waiting import until
+from tests.support.endpoint import Reply, StandIn, a_completion, an_error, serving
+from tests.support.waiting import until
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"facts": {"type": "array"}}, "required": ["facts"]}
 ROLE = "memory_extraction"
@@ -42,7 +42,7 @@ class Bench:
         self.waited: list[float] = []
         self.time = 0.0
         self.metrics = Metrics(CollectorRegistry(), "test")
-        self.endpoint = Endpoint(
+        self.endpoint = ModelEndpoint(
             EndpointLimits(base_url=base_url, model="qwen3", **{"timeout": timedelta(seconds=5), **limits}),
             role=ROLE,
             marker="token-1",

@@ -12,12 +12,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TransientError
-from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
+from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint
 from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
 from memory_extproc.observe.metrics import Metrics
-from tests.fixtures.authority import Authority
-from tests.fixtures.endpoint_tls import serving_tls
-from tests.fixtures.waiting import until
+from tests.support.authority import Authority
+from tests.support.endpoint_tls import serving_tls
+from tests.support.waiting import until
 
 HOUR = timedelta(hours=1)
 _BAD_RECORD = b"\x17\x03\x03\x00\x20" + bytes(32)  # application data that no key of the connection made
@@ -28,7 +28,7 @@ class Bench:
     def __init__(self, base_url: str, patience: timedelta) -> None:
         self.metrics = Metrics(CollectorRegistry(), "test")
         limits = EndpointLimits(base_url=base_url, model="m", timeout=patience, backoff=timedelta(), attempts=2)
-        self.endpoint = Endpoint(
+        self.endpoint = ModelEndpoint(
             limits,
             role="memory_extraction",
             marker="",

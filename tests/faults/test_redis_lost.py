@@ -26,10 +26,10 @@ from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import Consent, ConsentChange, LedgerJob, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import Settings, load
-from tests.fixtures.in_memory import InMemoryMirror
-from tests.fixtures.ports import free_port
-from tests.fixtures.redis import RedisServer, start_redis, stop_redis
-from tests.fixtures.waiting import until
+from tests.support.in_memory import InMemoryMirror
+from tests.support.ports import free_port
+from tests.support.redis import RedisServer, start_redis, stop_redis
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.redis
 

@@ -12,15 +12,15 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from memory_extproc.errors import ModelStoppedError, PermanentError, TruncatedAnswerError
-from memory_extproc.inference.openai_client import Endpoint, EndpointLimits
+from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint
 from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
 from memory_extproc.learn.extract.extractor import Fallback, Measured
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.observe.metrics import Metrics
-from tests.builders import MONDAY, a_turn
-from tests.fixtures.endpoint import Reply, StandIn, a_completion, an_error, serving
+from tests.support.builders import MONDAY, a_turn
+from tests.support.endpoint import Reply, StandIn, a_completion, an_error, serving
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"facts": {"type": "array"}}, "required": ["facts"]}
 ROLE = "memory_extraction"
@@ -33,7 +33,7 @@ class Bench:
     def __init__(self, base_url: str, limits: CompletionLimits) -> None:
         self.time = 0.0
         self.metrics = Metrics(CollectorRegistry(), "test")
-        endpoint = Endpoint(
+        endpoint = ModelEndpoint(
             EndpointLimits(base_url=base_url, model="qwen3", timeout=timedelta(seconds=5), attempts=1),
             role=ROLE,
             marker="m",

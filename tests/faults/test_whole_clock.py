@@ -8,8 +8,8 @@ import pytest
 
 from memory_extproc.concurrency import utc_now
 from memory_extproc.model import Consent, Owner
-from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand
-from tests.fixtures.waiting import until
+from tests.support.faults import ASKED, BUDGET, USER, FaultStand
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 

@@ -9,9 +9,9 @@ import pytest
 
 from memory_extproc.encryption.keys import new_master_key
 from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, Owner
-from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link
-from tests.fixtures.faults import USER as ANN
-from tests.fixtures.waiting import until
+from tests.support.faults import ASKED, BUDGET, FaultStand, Link
+from tests.support.faults import USER as ANN
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 

@@ -23,13 +23,13 @@ from aiohttp import web
 
 from memory_extproc import app
 from memory_extproc.model import Consent, ConsentChange, Memory, Owner, Scope
-from tests.fixtures.envoy import Answer, Wiring, a_chat
-from tests.fixtures.faults import FaultStand, Link
-from tests.fixtures.faults_process import Child, a_child
-from tests.fixtures.load import fact
-from tests.fixtures.redis import RedisServer, start_redis, stop_redis
-from tests.fixtures.upstream import a_stream, sse_events
-from tests.fixtures.waiting import until
+from tests.support.envoy import Answer, Wiring, a_chat
+from tests.support.faults import FaultStand, Link
+from tests.support.faults_process import Child, a_child
+from tests.support.load import fact
+from tests.support.redis import RedisServer, start_redis, stop_redis
+from tests.support.upstream import a_stream, sse_events
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 

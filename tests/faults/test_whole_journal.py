@@ -12,8 +12,8 @@ import pytest
 
 from memory_extproc import app
 from memory_extproc.errors import ConfigurationError
-from tests.fixtures.faults import ASKED, BUDGET, FaultStand
-from tests.fixtures.waiting import until
+from tests.support.faults import ASKED, BUDGET, FaultStand
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 

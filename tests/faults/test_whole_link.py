@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.faults import ASKED, BUDGET, FaultStand
-from tests.fixtures.waiting import until
+from tests.support.faults import ASKED, BUDGET, FaultStand
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 

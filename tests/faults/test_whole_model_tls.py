@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.authority import Authority
-from tests.fixtures.endpoint_tls import TlsStandIn, serving_tls
-from tests.fixtures.faults import ASKED, BUDGET, FaultStand
-from tests.fixtures.waiting import until
+from tests.support.authority import Authority
+from tests.support.endpoint_tls import TlsStandIn, serving_tls
+from tests.support.faults import ASKED, BUDGET, FaultStand
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 

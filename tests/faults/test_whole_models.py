@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from memory_extproc.settings.memory import Embedding
-from tests.fixtures.endpoint import Reply, StandIn, a_completion, an_error, serving
-from tests.fixtures.faults import ASKED, BUDGET, FaultStand, a_model, embeddings
-from tests.fixtures.waiting import until
+from tests.support.endpoint import Reply, StandIn, a_completion, an_error, serving
+from tests.support.faults import ASKED, BUDGET, FaultStand, a_model, embeddings
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from memory_extproc import app
-from tests.fixtures.envoy import Wiring
-from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link
-from tests.fixtures.faults_process import Child, a_child
-from tests.fixtures.load import Load, streaming
-from tests.fixtures.waiting import until
+from tests.support.envoy import Wiring
+from tests.support.faults import ASKED, BUDGET, FaultStand, Link
+from tests.support.faults_process import Child, a_child
+from tests.support.load import Load, streaming
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 

@@ -19,10 +19,10 @@ from memory_extproc.coordination.mirror import SqliteMirror
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.model import ForgetScope, ForgetState, Owner, Scope
 from memory_extproc.store.milvus.store import MilvusStore
-from tests.fixtures.envoy import Envoy
-from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand, Link
-from tests.fixtures.redis import RedisServer
-from tests.fixtures.waiting import until
+from tests.support.envoy import Envoy
+from tests.support.faults import ASKED, BUDGET, USER, FaultStand, Link
+from tests.support.redis import RedisServer
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.envoy, pytest.mark.redis]
 

@@ -8,9 +8,9 @@ import pytest
 
 from memory_extproc.store.milvus.client import connect
 from memory_extproc.store.milvus.options import MilvusOptions
-from tests.fixtures.endpoint import serving
-from tests.fixtures.faults import ASKED, BUDGET, FaultStand, Link, embeddings
-from tests.fixtures.waiting import until
+from tests.support.endpoint import serving
+from tests.support.faults import ASKED, BUDGET, FaultStand, Link, embeddings
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures.envoy import PATH_CHAT, Answer, a_chat
-from tests.fixtures.faults import ASKED, BUDGET, USER, FaultStand
-from tests.fixtures.upstream import ANSWER, a_stream, an_answer, sse_events
-from tests.fixtures.waiting import until
+from tests.support.envoy import PATH_CHAT, Answer, a_chat
+from tests.support.faults import ASKED, BUDGET, USER, FaultStand
+from tests.support.upstream import ANSWER, a_stream, an_answer, sse_events
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 

@@ -12,12 +12,12 @@ import pytest
 
 from memory_extproc import app
 from memory_extproc.model import Owner, Role, Source
-from tests.fixtures.envoy import Wiring
-from tests.fixtures.faults import FaultStand, Link
-from tests.fixtures.faults_process import a_child
-from tests.fixtures.load import Load, streaming
-from tests.fixtures.redis import RedisServer, redis_server
-from tests.fixtures.waiting import until
+from tests.support.envoy import Wiring
+from tests.support.faults import FaultStand, Link
+from tests.support.faults_process import a_child
+from tests.support.load import Load, streaming
+from tests.support.redis import RedisServer, redis_server
+from tests.support.waiting import until
 
 __all__ = ["redis_server"]
 pytestmark = [pytest.mark.envoy, pytest.mark.redis]

@@ -12,10 +12,10 @@ from datetime import timedelta
 import pytest
 
 from memory_extproc.model import Outcome
-from tests.fixtures.envoy import PATH_CHAT, Stand, Wiring, a_chat
-from tests.fixtures.sidecar import Sidecar, wire_options
-from tests.fixtures.upstream import ANSWER, a_stream, an_answer, sse_events
-from tests.fixtures.waiting import until
+from tests.support.envoy import PATH_CHAT, Stand, Wiring, a_chat
+from tests.support.sidecar import Sidecar, wire_options
+from tests.support.upstream import ANSWER, a_stream, an_answer, sse_events
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.envoy
 both_ways = pytest.mark.usefixtures("bodies")

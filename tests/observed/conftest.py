@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tests.fixtures.envoy import envoy_binary, stand
-from tests.fixtures.whole import whole
+from tests.support.envoy import envoy_binary, stand
+from tests.support.whole import whole
 
 __all__ = ["envoy_binary", "stand", "whole"]

@@ -11,8 +11,8 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from memory_extproc.observe.metrics import Metrics
-from tests.fixtures.chart import CHART, ROOT
-from tests.fixtures.prometheus import binary
+from tests.support.chart import CHART, ROOT
+from tests.support.prometheus import binary
 
 RULES = CHART / "rules" / "memory-extproc.yaml"
 

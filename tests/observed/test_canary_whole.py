@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memory_extproc.model import Owner
-from tests.fixtures.whole import WholeStand
+from tests.support.whole import WholeStand
 
 
 async def test_the_canary_finds_all_it_knows_and_is_no_traffic(whole: WholeStand) -> None:

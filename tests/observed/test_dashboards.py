@@ -16,12 +16,12 @@ import promql_parser
 import pytest
 
 from memory_extproc import __version__
-from tests.fixtures.chart import CHART, ROOT
-from tests.fixtures.envoy import a_chat
-from tests.fixtures.prometheus import scraping
-from tests.fixtures.upstream import ANSWER, an_answer
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.chart import CHART, ROOT
+from tests.support.envoy import a_chat
+from tests.support.prometheus import scraping
+from tests.support.upstream import ANSWER, an_answer
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 BOARDS = sorted((CHART / "dashboards").glob("*.json"))
 _CHOSEN = {"$__rate_interval": "20s", "$job": "memory", "$envoy": "envoy", "$cluster": ".+"} | dict.fromkeys(

@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import PREFIX, Metrics
-from tests.fixtures.chart import CHART
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.chart import CHART
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 SAID = "My quaggamarsh budget for the Hawaii trip is $10,000."
 

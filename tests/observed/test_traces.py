@@ -12,10 +12,10 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from memory_extproc.observe.log import configure
-from tests.fixtures.collector import Collector, attributes
-from tests.fixtures.envoy import Wiring
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.collector import Collector, attributes
+from tests.support.envoy import Wiring
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 TOLD = "My budget for the Hawaii trip is $10,000."
 ASKED = "What is my budget for the Hawaii trip?"

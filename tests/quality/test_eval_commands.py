@@ -23,7 +23,7 @@ from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import load
 from memory_extproc.store.milvus.store import MilvusStore
-from tests.builders import a_memory
+from tests.support.builders import a_memory
 from tests.unit.evaluation.sets import a_note, a_query, a_sample, write_json, write_lines
 
 ANN = Owner("", "ann")

@@ -16,7 +16,7 @@ from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.rank import choose_ranked, weigh
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.resident import ResidentRows
-from tests.builders import MONDAY, a_memory, a_message, later
+from tests.support.builders import MONDAY, a_memory, a_message, later
 
 BUDGET = a_memory("User's budget for Hawaii is $10,000")
 SEAT = a_memory("User prefers window seats")

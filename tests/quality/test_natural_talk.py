@@ -15,7 +15,7 @@ import pytest
 from memory_extproc.evaluation.bench import bench
 from memory_extproc.evaluation.datasets import read_dataset
 from memory_extproc.evaluation.metrics import figures
-from memory_extproc.evaluation.runner import Asked, Bounds, Run, System, run
+from memory_extproc.evaluation.runner import Bounds, EvaluatedQuestion, Run, System, run
 from memory_extproc.settings import Settings
 
 SET = Path(__file__).parent / "natural.jsonl"
@@ -63,5 +63,5 @@ def test_whoever_asks_for_a_poem_or_the_boiling_point_of_water_gets_no_memory_wi
     assert len([one for one in asked if _answered(one)]) <= most
 
 
-def _answered(one: Asked) -> bool:
+def _answered(one: EvaluatedQuestion) -> bool:
     return bool(one.answer.injected)

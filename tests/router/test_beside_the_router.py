@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.inference.classifier import ClassifierLimits, FactClassifier
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings.semantic_router import import_configuration
-from tests.fixtures.envoy import PATH_CHAT, Answer, Stand
-from tests.fixtures.router import PATH_RESPONSES, RECORDED, Router
-from tests.fixtures.upstream import a_stream, an_answer, sse_events
-from tests.fixtures.waiting import until
-from tests.fixtures.whole import WholeStand
+from tests.support.envoy import PATH_CHAT, Answer, Stand
+from tests.support.router import PATH_RESPONSES, RECORDED, Router
+from tests.support.upstream import a_stream, an_answer, sse_events
+from tests.support.waiting import until
+from tests.support.whole import WholeStand
 
 pytestmark = pytest.mark.envoy
 PATHS = (PATH_CHAT, PATH_RESPONSES)

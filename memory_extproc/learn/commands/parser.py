@@ -212,14 +212,14 @@ _SHOWN = 4_000  # characters of a message
 _KNOWN = 1_000  # turns of which the answer is kept, should they come again: ids and acts in process
 
 
-class Told(StrEnum):
+class CommandKind(StrEnum):
     REMEMBER = "remember"
     FORGET = "forget"
     NO_LONGER_TRUE = "no_longer_true"
 
 
 class OfMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    act: Told
+    act: CommandKind
     what: Annotated[str, Meta(max_length=300)]
 
 
@@ -228,7 +228,11 @@ class Answered(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _DECODER = msgspec.json.Decoder(Answered)
-_ACTS_OF_ANSWER = {Told.REMEMBER: Act.REMEMBER, Told.FORGET: Act.FORGET, Told.NO_LONGER_TRUE: Act.RETRACT}
+_ACTS_OF_ANSWER = {
+    CommandKind.REMEMBER: Act.REMEMBER,
+    CommandKind.FORGET: Act.FORGET,
+    CommandKind.NO_LONGER_TRUE: Act.RETRACT,
+}
 
 
 class LlmCommands:
@@ -264,7 +268,7 @@ def _parser(asked: str) -> Callable[[bytes], Sequence[OfMessage]]:
         found = _DECODER.decode(answer).commands
         for one in found:
             named = set(terms(one.what)[0])
-            if not named <= said or not (named or one.act is Told.NO_LONGER_TRUE):
+            if not named <= said or not (named or one.act is CommandKind.NO_LONGER_TRUE):
                 raise msgspec.ValidationError("in the words of the message - at `$.commands[...].what`")
         return found
 

@@ -19,7 +19,7 @@ from memory_extproc.learn.commands.parser import Act, Command, CommandMode, Mark
 from memory_extproc.learn.conflicts import FACTS
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.statements import no_longer
-from memory_extproc.learn.messages import Judged
+from memory_extproc.learn.messages import JudgedMessage
 from memory_extproc.learn.screening import Judging
 from memory_extproc.model import (
     TEXT_KINDS,
@@ -343,7 +343,7 @@ class ForgetFilteringJudge:
         """*obeys*: asked for each turn; False takes its words like any others, here and below."""
         self._judges, self._obeys = judges, obeys
 
-    def __call__(self, turn: Turn, now: datetime) -> Sequence[Judged]:
+    def __call__(self, turn: Turn, now: datetime) -> Sequence[JudgedMessage]:
         return () if self._obeys() and forgets(turn.asked) else self._judges(turn, now)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -35,7 +35,7 @@ _SPELLED = {word: str(number) for number, word in enumerate(tokens(_NUMBER_WORDS
 log = logger(__name__)
 
 
-class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ProposedFact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A fact proposed by the model."""
 
     fact: Annotated[str, Meta(min_length=SHORTEST_FACT, max_length=300)]
@@ -52,12 +52,12 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     confidence: Annotated[float, Meta(ge=0, le=1)] = 0.8
 
 
-class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    facts: Annotated[tuple[Candidate, ...], Meta(max_length=_MOST_FACTS)]
+class ProposedFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    facts: Annotated[tuple[ProposedFact, ...], Meta(max_length=_MOST_FACTS)]
 
 
-_DECODER = msgspec.json.Decoder(Reply)
-_BARE_DECODER = msgspec.json.Decoder(tuple[Candidate, ...])
+_DECODER = msgspec.json.Decoder(ProposedFacts)
+_BARE_DECODER = msgspec.json.Decoder(tuple[ProposedFact, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class LlmExtractor:
     name = "llm"
 
     def __init__(self, completes: CompletionModel, budget: Budget) -> None:
-        self._asks = LlmPrompt(completes, PROMPT, strict_schema(Reply), budget)
+        self._asks = LlmPrompt(completes, PROMPT, strict_schema(ProposedFacts), budget)
 
     async def extract(self, turns: Sequence[Turn], *, earlier: Sequence[Turn] = ()) -> list[Fact]:
         """As Extracts.extract. PermanentError after two malformed answers; errors of the port pass."""
@@ -118,8 +118,8 @@ def _line(turn: Turn) -> dict[str, object]:
     }
 
 
-def _parser(turns: int) -> Callable[[bytes], tuple[Candidate, ...]]:
-    def parse(answer: bytes) -> tuple[Candidate, ...]:
+def _parser(turns: int) -> Callable[[bytes], tuple[ProposedFact, ...]]:
+    def parse(answer: bytes) -> tuple[ProposedFact, ...]:
         """The candidates; a bare list is tolerated, nothing else. Raises msgspec.DecodeError."""
         candidates = _BARE_DECODER.decode(answer) if answer.startswith(b"[") else _DECODER.decode(answer).facts
         if any(candidate.turn > turns for candidate in candidates):
@@ -131,7 +131,7 @@ def _parser(turns: int) -> Callable[[bytes], tuple[Candidate, ...]]:
     return parse
 
 
-def _says_something(candidate: Candidate) -> bool:
+def _says_something(candidate: ProposedFact) -> bool:
     """Whether it has words: blanks and marks alone would be found by everything and tell nothing."""
     about = (candidate.subject, candidate.attribute, candidate.value)
     return bool(tokens(candidate.fact)) and all(
@@ -139,7 +139,7 @@ def _says_something(candidate: Candidate) -> bool:
     )
 
 
-def _facts(candidates: Sequence[Candidate], turns: Sequence[Turn], earlier: Sequence[Turn]) -> list[Fact]:
+def _facts(candidates: Sequence[ProposedFact], turns: Sequence[Turn], earlier: Sequence[Turn]) -> list[Fact]:
     said = _collect_said(turns, earlier)
     facts = [
         _fact(candidate, turns[candidate.turn - 1])
@@ -181,7 +181,7 @@ def _parts(day: str) -> Iterator[str]:
     yield from (str(int(part)) for part in parts)
 
 
-def _fact(candidate: Candidate, turn: Turn) -> Fact:
+def _fact(candidate: ProposedFact, turn: Turn) -> Fact:
     return Fact(
         content=candidate.fact.strip(),
         type=MemoryType(candidate.type),

@@ -157,18 +157,18 @@ CONSOLIDATE_PROMPT: Final = "consolidate-1"
 _OWN_WORDS = 0.4  # share of its terms that may be the model's own
 
 
-class Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NoteReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     says: Annotated[str, Meta(min_length=10, max_length=1_000)]
 
 
-_TOLD_DECODER = msgspec.json.Decoder(Told)
+_TOLD_DECODER = msgspec.json.Decoder(NoteReply)
 
 
 class LlmConsolidator:
     version = CONSOLIDATE_PROMPT
 
     def __init__(self, completes: CompletionModel, budget: Budget) -> None:
-        self._asks = LlmPrompt(completes, CONSOLIDATE_PROMPT, strict_schema(Told), budget)
+        self._asks = LlmPrompt(completes, CONSOLIDATE_PROMPT, strict_schema(NoteReply), budget)
 
     async def consolidate(self, owner: Owner, memories: Sequence[Memory]) -> str:
         """One text with the content of all *memories*. Raises as Asks.answer does: a text that loses a value, adds

@@ -40,7 +40,7 @@ from memory_extproc.learn.extract.statements import (
 from memory_extproc.learn.extract.verbs import agree_in_number, conjugate, refuse, tell_of_them, third_person
 from memory_extproc.model import MemoryType, Owner, Source, Turn
 from memory_extproc.text import lazy_re as re
-from memory_extproc.text.persons import Kind, kinds
+from memory_extproc.text.persons import ValueKind, kinds
 from memory_extproc.text.words import MONTHS, content_words, fold, lexicon_of, sentences, tokens
 
 _TRAILING = re.compile(
@@ -67,7 +67,7 @@ _BEGINNINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class FactRule:
     """A pattern of first-person statements and the fact it makes."""
 
     pattern: re.Pattern[str]
@@ -173,7 +173,7 @@ class RulesExtractor:
             return self._fact(turn, matched, known, now)
         return None
 
-    def _match_ending(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
+    def _match_ending(self, clause: str, known: Sequence[Fact]) -> tuple[FactRule, Captured] | None:
         """The rule for the state that *clause* ends, else a rule for the ending itself."""
         for as_it_was in find_endings(clause):
             if (matched := self._match(as_it_was, known)) is not None and not matched[0].update:
@@ -181,7 +181,7 @@ class RulesExtractor:
         matched = self._match(f"{AS_SAID}{clause}", known)
         return matched if matched is not None and matched[0].ends else None
 
-    def _match(self, clause: str, known: Sequence[Fact]) -> tuple[Rule, Captured] | None:
+    def _match(self, clause: str, known: Sequence[Fact]) -> tuple[FactRule, Captured] | None:
         start = begins(clause)
         of_thing = start is Begins.MY and not begins_with_person(clause)
         may = (True, True) if start is Begins.FOREIGN else may_tell(clause)
@@ -198,7 +198,7 @@ class RulesExtractor:
                 return rule, caught
         return None
 
-    def _fact(self, turn: Turn, matched: tuple[Rule, Captured], known: Sequence[Fact], clause: str) -> Fact:
+    def _fact(self, turn: Turn, matched: tuple[FactRule, Captured], known: Sequence[Fact], clause: str) -> Fact:
         rule, caught = matched
         groups = dict(caught.groups)
         if rule.update:
@@ -269,7 +269,7 @@ def _end_fact(fact: Fact, caught: Captured) -> Fact:
 _AUX = r"(?P<aux>'m|'re|'s|'ve| am| are| is| have been| has been|'ve been| have| has| will be| will|'ll be|'ll)?"
 
 
-def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) -> Rule:
+def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) -> FactRule:
     # "my daughter", "my older brother", "my daughter Mia"
     relations = lists["relations"]
     one = r"(?-i:[A-Z][\w'-]*\w)"
@@ -294,7 +294,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
         *((f"{{{name}}}", f"(?:{words})") for name, words in lists["words"].items()),
     ):
         pattern = pattern.replace(name, meaning)
-    return Rule(
+    return FactRule(
         pattern=re.compile(pattern, re.IGNORECASE),
         content=entry["content"],
         attribute=entry.get("attribute", entry["content"].removeprefix("{Who} ")),
@@ -322,7 +322,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
     )
 
 
-def _capture(rule: Rule, matched: re.Match[str]) -> Captured:
+def _capture(rule: FactRule, matched: re.Match[str]) -> Captured:
     groups = {name: text or "" for name, text in matched.groupdict().items()}
     whole = groups.get("value", "")
     bare = whole if _DANGLES.search(cut := _TRAILING.sub("", whole)) else cut
@@ -434,13 +434,13 @@ def _is_like(old: str, new: str) -> bool:
     if _kind(old) is not _kind(new) or len(tokens(old)) > _LONGEST_CHANGED:
         return False
     units = " ".join(word for word in new.split() if not any(map(str.isdigit, word)))
-    return _kind(new) is not Kind.NUMBER or set(content_words(units)) <= set(content_words(old))
+    return _kind(new) is not ValueKind.NUMBER or set(content_words(units)) <= set(content_words(old))
 
 
-def _kind(value: str) -> Kind | None:
+def _kind(value: str) -> ValueKind | None:
     """A date, even where it has a number in it; a number; a name; or nothing of the kind."""
     found = kinds(value)
-    return next((kind for kind in Kind if kind in found), None)
+    return next((kind for kind in ValueKind if kind in found), None)
 
 
 # --- rule checks -------------------------------------------------------------------------------------

@@ -89,15 +89,15 @@ class Calls:
         finally:
             self._metrics.store_seconds.labels(operation, outcome).observe(self._clock() - started)
 
-    def _judge(self, fault: Fault, operation: str) -> None:
-        answered = fault not in {Fault.DOWN, Fault.TIMEOUT}
+    def _judge(self, fault: StoreFault, operation: str) -> None:
+        answered = fault not in {StoreFault.DOWN, StoreFault.TIMEOUT}
         if answered:
             self._breaker.count_success()
         else:
             self._breaker.count_failure()
         if operation in _WRITES:
             self._writes_fail = True
-        elif operation in _READS and fault is not Fault.REFUSED:
+        elif operation in _READS and fault is not StoreFault.REFUSED:
             self._reads_fail = self._reads_fail or answered or not self._breaker.closed  # a single timeout may pass
         self._report(fault.value)
 
@@ -146,7 +146,7 @@ def _cancellation_told_apart() -> Iterator[None]:
 # Faults of Milvus, sorted by the remedy.
 
 
-class Fault(StrEnum):
+class StoreFault(StrEnum):
     """Also the outcome label of store_operations_seconds."""
 
     TIMEOUT = "timeout"
@@ -163,105 +163,105 @@ class Fault(StrEnum):
 # for errors without a code, and servers use 65535 for them ("find no available rootcoord"). Codes that are not
 # listed are UNKNOWN: REFUSED is only for codes that blame the data of a call.
 _BY_CODE = {
-    2: Fault.DOWN,
-    3: Fault.NOT_READY,  # memory limit exceeded
-    4: Fault.NOT_READY,  # too many concurrent requests
-    7: Fault.NOT_READY,  # disk limit exceeded
-    8: Fault.NOT_READY,  # rate limit exceeded
-    9: Fault.NOT_READY,  # writes denied for now
-    11: Fault.NOT_READY,  # time tick long delay
-    12: Fault.NOT_READY,  # resource insufficient
-    100: Fault.MISSING,
-    101: Fault.NOT_LOADED,
-    103: Fault.NOT_READY,  # not fully loaded
-    106: Fault.NOT_READY,  # recovering
-    201: Fault.NOT_LOADED,
-    202: Fault.NOT_READY,
-    401: Fault.NOT_READY,  # replica not available
-    **dict.fromkeys(range(500, 505), Fault.NOT_READY),  # channels, while nodes change
-    **dict.fromkeys(range(600, 605), Fault.NOT_READY),  # segments, likewise
-    800: Fault.MISSING,  # database
-    **dict.fromkeys(range(901, 907), Fault.NOT_READY),  # nodes that leave or do not match
-    **dict.fromkeys(range(1000, 1003), Fault.NOT_READY),  # its object storage or metadata
-    **dict.fromkeys(range(1100, 1103), Fault.REFUSED),  # parameter invalid, missing, too large
-    **dict.fromkeys(range(1300, 1304), Fault.NOT_READY),  # its message queue
-    **dict.fromkeys((1400, 1401, 1800), Fault.DENIED),
-    1600: Fault.MISSING,  # alias
-    **dict.fromkeys((1700, 1701, 1804), Fault.REFUSED),  # field not found or named so; invalid insert data
-    10000: Fault.NOT_READY,  # canceled within the server
-    10001: Fault.TIMEOUT,
+    2: StoreFault.DOWN,
+    3: StoreFault.NOT_READY,  # memory limit exceeded
+    4: StoreFault.NOT_READY,  # too many concurrent requests
+    7: StoreFault.NOT_READY,  # disk limit exceeded
+    8: StoreFault.NOT_READY,  # rate limit exceeded
+    9: StoreFault.NOT_READY,  # writes denied for now
+    11: StoreFault.NOT_READY,  # time tick long delay
+    12: StoreFault.NOT_READY,  # resource insufficient
+    100: StoreFault.MISSING,
+    101: StoreFault.NOT_LOADED,
+    103: StoreFault.NOT_READY,  # not fully loaded
+    106: StoreFault.NOT_READY,  # recovering
+    201: StoreFault.NOT_LOADED,
+    202: StoreFault.NOT_READY,
+    401: StoreFault.NOT_READY,  # replica not available
+    **dict.fromkeys(range(500, 505), StoreFault.NOT_READY),  # channels, while nodes change
+    **dict.fromkeys(range(600, 605), StoreFault.NOT_READY),  # segments, likewise
+    800: StoreFault.MISSING,  # database
+    **dict.fromkeys(range(901, 907), StoreFault.NOT_READY),  # nodes that leave or do not match
+    **dict.fromkeys(range(1000, 1003), StoreFault.NOT_READY),  # its object storage or metadata
+    **dict.fromkeys(range(1100, 1103), StoreFault.REFUSED),  # parameter invalid, missing, too large
+    **dict.fromkeys(range(1300, 1304), StoreFault.NOT_READY),  # its message queue
+    **dict.fromkeys((1400, 1401, 1800), StoreFault.DENIED),
+    1600: StoreFault.MISSING,  # alias
+    **dict.fromkeys((1700, 1701, 1804), StoreFault.REFUSED),  # field not found or named so; invalid insert data
+    10000: StoreFault.NOT_READY,  # canceled within the server
+    10001: StoreFault.TIMEOUT,
 }
 _BY_STATUS = {
-    grpc.StatusCode.DEADLINE_EXCEEDED: Fault.TIMEOUT,
-    grpc.StatusCode.CANCELLED: Fault.DOWN,
-    grpc.StatusCode.UNAVAILABLE: Fault.DOWN,
-    grpc.StatusCode.ABORTED: Fault.NOT_READY,
-    grpc.StatusCode.RESOURCE_EXHAUSTED: Fault.NOT_READY,
-    grpc.StatusCode.UNAUTHENTICATED: Fault.DENIED,
-    grpc.StatusCode.PERMISSION_DENIED: Fault.DENIED,
-    grpc.StatusCode.INVALID_ARGUMENT: Fault.REFUSED,
+    grpc.StatusCode.DEADLINE_EXCEEDED: StoreFault.TIMEOUT,
+    grpc.StatusCode.CANCELLED: StoreFault.DOWN,
+    grpc.StatusCode.UNAVAILABLE: StoreFault.DOWN,
+    grpc.StatusCode.ABORTED: StoreFault.NOT_READY,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: StoreFault.NOT_READY,
+    grpc.StatusCode.UNAUTHENTICATED: StoreFault.DENIED,
+    grpc.StatusCode.PERMISSION_DENIED: StoreFault.DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT: StoreFault.REFUSED,
 }
 # The client's own exceptions. REFUSED: it rejects the data or the schema of a call before sending it. The others
 # are sorted by code or message, else they are UNKNOWN.
-BY_KIND: dict[type[Exception], Fault] = {
-    milvus.ParamError: Fault.REFUSED,
-    milvus.ConnectError: Fault.DOWN,
-    milvus.MilvusUnavailableException: Fault.DOWN,
-    milvus.CollectionNotExistException: Fault.MISSING,
-    milvus.SchemaNotReadyException: Fault.NOT_READY,
-    milvus.DataTypeNotMatchException: Fault.REFUSED,
-    milvus.DataTypeNotSupportException: Fault.REFUSED,
-    milvus.DataNotMatchException: Fault.REFUSED,
-    milvus.SchemaMismatchRetryableException: Fault.NOT_READY,
-    milvus.ConnectionNotExistException: Fault.DOWN,
-    milvus.PrimaryKeyException: Fault.REFUSED,
-    milvus.PartitionKeyException: Fault.REFUSED,
-    milvus.ClusteringKeyException: Fault.REFUSED,
-    milvus.FieldsTypeException: Fault.REFUSED,
-    milvus.FunctionsTypeException: Fault.REFUSED,
-    milvus.FieldTypeException: Fault.REFUSED,
-    milvus.AutoIDException: Fault.REFUSED,
-    milvus.InvalidConsistencyLevel: Fault.REFUSED,
+BY_KIND: dict[type[Exception], StoreFault] = {
+    milvus.ParamError: StoreFault.REFUSED,
+    milvus.ConnectError: StoreFault.DOWN,
+    milvus.MilvusUnavailableException: StoreFault.DOWN,
+    milvus.CollectionNotExistException: StoreFault.MISSING,
+    milvus.SchemaNotReadyException: StoreFault.NOT_READY,
+    milvus.DataTypeNotMatchException: StoreFault.REFUSED,
+    milvus.DataTypeNotSupportException: StoreFault.REFUSED,
+    milvus.DataNotMatchException: StoreFault.REFUSED,
+    milvus.SchemaMismatchRetryableException: StoreFault.NOT_READY,
+    milvus.ConnectionNotExistException: StoreFault.DOWN,
+    milvus.PrimaryKeyException: StoreFault.REFUSED,
+    milvus.PartitionKeyException: StoreFault.REFUSED,
+    milvus.ClusteringKeyException: StoreFault.REFUSED,
+    milvus.FieldsTypeException: StoreFault.REFUSED,
+    milvus.FunctionsTypeException: StoreFault.REFUSED,
+    milvus.FieldTypeException: StoreFault.REFUSED,
+    milvus.AutoIDException: StoreFault.REFUSED,
+    milvus.InvalidConsistencyLevel: StoreFault.REFUSED,
 }
 # Codes 1 and 65535 are ambiguous: these words in the message mark transient faults.
 _WORDS = (
-    ("retry timeout", Fault.TIMEOUT),
-    ("retry run out", Fault.TIMEOUT),
-    ("deadline exceeded", Fault.TIMEOUT),
-    ("not loaded", Fault.NOT_LOADED),
-    ("not ready", Fault.NOT_READY),
-    ("not healthy", Fault.NOT_READY),
-    ("not available", Fault.NOT_READY),
-    ("find no available", Fault.NOT_READY),  # a coordinator is being elected
-    ("code = unavailable", Fault.NOT_READY),  # a node cannot reach another
-    ("no available shard", Fault.NOT_READY),
-    ("shard leader", Fault.NOT_READY),
-    ("node not match", Fault.NOT_READY),
-    ("context canceled", Fault.NOT_READY),
-    ("[errno ", Fault.NOT_READY),  # from Milvus Lite: an OSError of its disk
+    ("retry timeout", StoreFault.TIMEOUT),
+    ("retry run out", StoreFault.TIMEOUT),
+    ("deadline exceeded", StoreFault.TIMEOUT),
+    ("not loaded", StoreFault.NOT_LOADED),
+    ("not ready", StoreFault.NOT_READY),
+    ("not healthy", StoreFault.NOT_READY),
+    ("not available", StoreFault.NOT_READY),
+    ("find no available", StoreFault.NOT_READY),  # a coordinator is being elected
+    ("code = unavailable", StoreFault.NOT_READY),  # a node cannot reach another
+    ("no available shard", StoreFault.NOT_READY),
+    ("shard leader", StoreFault.NOT_READY),
+    ("node not match", StoreFault.NOT_READY),
+    ("context canceled", StoreFault.NOT_READY),
+    ("[errno ", StoreFault.NOT_READY),  # from Milvus Lite: an OSError of its disk
 )
 
 
-def fault_of(error: BaseException) -> Fault:
+def fault_of(error: BaseException) -> StoreFault:
     """Sort *error*, which pymilvus or our own timeout raised."""
     if isinstance(error, TimeoutError):
-        return Fault.TIMEOUT
+        return StoreFault.TIMEOUT
     if isinstance(error, OSError):
-        return Fault.DOWN
+        return StoreFault.DOWN
     if isinstance(error, grpc.RpcError):
         status = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
-        return _BY_STATUS.get(status, Fault.UNKNOWN) if status is not None else Fault.DOWN
+        return _BY_STATUS.get(status, StoreFault.UNKNOWN) if status is not None else StoreFault.DOWN
     if isinstance(error, milvus.MilvusException):
         return _fault_of_milvus(error)
     if isinstance(error, TypeError | UnicodeError):  # from the client's encoding of our data
-        return Fault.REFUSED
-    return Fault.UNKNOWN
+        return StoreFault.REFUSED
+    return StoreFault.UNKNOWN
 
 
-def _fault_of_milvus(error: milvus.MilvusException) -> Fault:
+def _fault_of_milvus(error: milvus.MilvusException) -> StoreFault:
     code = error.code
     if isinstance(code, grpc.StatusCode):  # the client puts a status where its number should be
-        return _BY_STATUS.get(code, Fault.UNKNOWN)
+        return _BY_STATUS.get(code, StoreFault.UNKNOWN)
     by_code = _BY_CODE.get(code)
     if by_code is not None:
         return by_code
@@ -272,7 +272,7 @@ def _fault_of_milvus(error: milvus.MilvusException) -> Fault:
     cause = error.__cause__
     if cause is not None and not isinstance(cause, milvus.MilvusException):
         return fault_of(cause)
-    return BY_KIND.get(type(error), Fault.UNKNOWN)
+    return BY_KIND.get(type(error), StoreFault.UNKNOWN)
 
 
 def as_error(error: BaseException, operation: str) -> MemoryExtprocError:
@@ -282,12 +282,12 @@ def as_error(error: BaseException, operation: str) -> MemoryExtprocError:
     number = f", code {code}" if isinstance(code, int) else ""
     text = f"Milvus, {operation}: {fault.value} ({type(error).__name__}{number})"
     match fault:
-        case Fault.TIMEOUT | Fault.DOWN | Fault.DENIED:
+        case StoreFault.TIMEOUT | StoreFault.DOWN | StoreFault.DENIED:
             return TransientError(text)
-        case Fault.NOT_LOADED | Fault.NOT_READY | Fault.MISSING:
+        case StoreFault.NOT_LOADED | StoreFault.NOT_READY | StoreFault.MISSING:
             # A missing collection, too: its turns wait in the journal until an operator has restored it.
             return NotReadyError(text)
-        case Fault.UNKNOWN:
+        case StoreFault.UNKNOWN:
             return UnknownFaultError(text)
-        case Fault.REFUSED:
+        case StoreFault.REFUSED:
             return PermanentError(text)

@@ -26,7 +26,7 @@ from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType
 from memory_extproc.store.milvus.lite import EmbeddedLite
 from memory_extproc.store.milvus.options import Layout, MilvusOptions
-from memory_extproc.store.milvus.rows import VECTOR, WORDS, Place, Placement, bucket, quote
+from memory_extproc.store.milvus.rows import VECTOR, WORDS, OwnerPlace, Placement, bucket, quote
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -348,7 +348,13 @@ class Opened:
             raise
 
     async def query(
-        self, operation: str, place: Place, filter_: str, fields: Sequence[str], level: str, most: int | None = None
+        self,
+        operation: str,
+        place: OwnerPlace,
+        filter_: str,
+        fields: Sequence[str],
+        level: str,
+        most: int | None = None,
     ) -> Sequence[Mapping[str, Any]]:
         """Rows of *place*, by *filter_*, as Milvus gives them; any *most* of them."""
 
@@ -372,7 +378,7 @@ class Opened:
             found: Sequence[Mapping[str, Any]] = await self.call(operation, query)
         return found
 
-    async def search(self, operation: str, place: Place, **asked: Any) -> Sequence[Mapping[str, Any]]:
+    async def search(self, operation: str, place: OwnerPlace, **asked: Any) -> Sequence[Mapping[str, Any]]:
         """Hits of a search, best first. *asked* goes to the client."""
 
         async def search(limit: float) -> Any:
@@ -389,7 +395,7 @@ class Opened:
         return hits
 
     @asynccontextmanager
-    async def writing(self, place: Place) -> AsyncIterator[None]:
+    async def writing(self, place: OwnerPlace) -> AsyncIterator[None]:
         """Serialize writers where the server needs that."""
         if self.capabilities.one_writer:
             async with self.gates[place.collection].writing():
@@ -398,14 +404,14 @@ class Opened:
             yield
 
     @asynccontextmanager
-    async def reading(self, place: Place) -> AsyncIterator[None]:
+    async def reading(self, place: OwnerPlace) -> AsyncIterator[None]:
         if self.capabilities.one_writer:
             async with self.gates[place.collection].reading():
                 yield
         else:
             yield
 
-    def note_written(self, place: Place, count: int) -> None:
+    def note_written(self, place: OwnerPlace, count: int) -> None:
         """*count* rows of *place* were written or deleted."""
         if self.flusher is not None:
             self.flusher.note_written(place.collection, count)

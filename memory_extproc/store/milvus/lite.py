@@ -26,7 +26,7 @@ from memory_extproc.coordination.sqlite_file import FileId, Harm, file_id
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.observe.log import logger
 from memory_extproc.store.milvus.lite_workarounds import LiteReader, arrow_without_pandas, share_upkeep
-from memory_extproc.store.milvus.rows import Place
+from memory_extproc.store.milvus.rows import OwnerPlace
 
 log = logger(__name__)
 # Rows that are not flushed are turned into Python lists by every search. Read when milvus_lite is imported.
@@ -99,7 +99,7 @@ class EmbeddedLite:
         return self.address
 
     def read(
-        self, place: Place, filter_: str, fields: Sequence[str], most: int | None
+        self, place: OwnerPlace, filter_: str, fields: Sequence[str], most: int | None
     ) -> list[dict[str, Any]] | None:
         """Rows of *place* from Lite's own tables; None where the server has to be asked, which knows why."""
         try:

@@ -16,7 +16,7 @@ from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import AsyncMilvusClient
 from memory_extproc.store.milvus.connect import Gate
 from memory_extproc.store.milvus.options import MilvusOptions
-from memory_extproc.store.milvus.rows import Place, shares
+from memory_extproc.store.milvus.rows import OwnerPlace, shares
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Rewriting:
     async def _copy_rows(self, old: str, new: str) -> int:
         """How many rows there are."""
         copied = 0
-        async for _, listed in shares(Place(old, None), self._ask, ["id"]):
+        async for _, listed in shares(OwnerPlace(old, None), self._ask, ["id"]):
             ids = sorted(row["id"] for row in listed)
             for start in range(0, len(ids), _BATCH):
                 found = await self._query(old, rows.with_ids(ids[start : start + _BATCH]), _ALL)
@@ -92,7 +92,7 @@ class Rewriting:
         return int(counted[0]["count(*)"])
 
     async def _ask(
-        self, place: Place, filter_: str, fields: Sequence[str], limit: int
+        self, place: OwnerPlace, filter_: str, fields: Sequence[str], limit: int
     ) -> Sequence[Mapping[str, Any]]:
         return await self._query(place.collection, filter_, fields, limit=limit)
 

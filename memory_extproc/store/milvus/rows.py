@@ -300,18 +300,18 @@ _PARTS = 8  # that rows are taken apart into when an answer does not hold them
 _NAMES = ("tenant_id", "user_id")
 
 
-class Query(Protocol):
-    async def __call__(self, place: Place, filter_: str, fields: Sequence[str], limit: int) -> Sequence[Row]:
+class RowQuery(Protocol):
+    async def __call__(self, place: OwnerPlace, filter_: str, fields: Sequence[str], limit: int) -> Sequence[Row]:
         """At most *limit* rows with these *fields* that match, in any order."""
 
 
 async def owners_in(
-    collections: Sequence[str], query: Query, *, most: int = _MOST
+    collections: Sequence[str], query: RowQuery, *, most: int = _MOST
 ) -> AsyncIterator[Sequence[Owner]]:
     """Each once."""
     known: set[Owner] = set()
     for collection in collections:
-        async for _, rows in shares(Place(collection, None), query, _NAMES, most=most):
+        async for _, rows in shares(OwnerPlace(collection, None), query, _NAMES, most=most):
             found = {Owner(row["tenant_id"], row["user_id"]) for row in rows} - known
             known |= found
             if found:
@@ -319,7 +319,7 @@ async def owners_in(
 
 
 async def shares(
-    place: Place, query: Query, fields: Sequence[str], *, most: int = _MOST
+    place: OwnerPlace, query: RowQuery, fields: Sequence[str], *, most: int = _MOST
 ) -> AsyncIterator[tuple[str, Sequence[Row]]]:
     """Filters that share all rows of *place* out among them, and the rows of each, with their ids: *most* at a
     time. Rows are asked for by ranges of ids: a server's pages are cut by offset, which is bounded, or by an
@@ -358,7 +358,7 @@ def bucket(user: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OwnerPlace:
     collection: str  # an alias
     partitions: list[str] | None  # to read; None leaves it to the server
 
@@ -382,9 +382,9 @@ class Placement:
     def aliases(self) -> list[str]:
         return [alias for alias, _ in self.collections()]
 
-    def of(self, owner: Owner) -> Place:
+    def of(self, owner: Owner) -> OwnerPlace:
         partitions = [bucket(owner.user)] if self.pruning else None
         if self.layout is Layout.SINGLE:
-            return Place(self.alias, partitions)
+            return OwnerPlace(self.alias, partitions)
         shard = zlib.crc32(owner.key.encode()) % self.shards
-        return Place(f"{self.alias}_s{shard:02}", partitions)
+        return OwnerPlace(f"{self.alias}_s{shard:02}", partitions)

@@ -38,7 +38,7 @@ from memory_extproc.store.milvus.lite import EmbeddedLite
 from memory_extproc.store.milvus.lite_compaction import Rewriting
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.rows import (
-    Place,
+    OwnerPlace,
     check_owner,
     check_rows,
     check_vector,
@@ -179,7 +179,7 @@ class MilvusStore:
                 await self._put_batch(opened, place, together)
             opened.note_written(place, len(together))
 
-    async def _put_batch(self, opened: Opened, place: Place, batch: list[dict[str, Any]]) -> None:
+    async def _put_batch(self, opened: Opened, place: OwnerPlace, batch: list[dict[str, Any]]) -> None:
         client = opened.client
         if opened.capabilities.upsert:
             await opened.call("put", lambda limit: client.upsert(place.collection, batch, timeout=limit))
@@ -208,7 +208,7 @@ class MilvusStore:
         ours = await self._by_ids("delete", owner, ids, ["user_id", "tenant_id"], STRONG)
         return rows.with_ids(row["id"] for row in ours) if ours else ""
 
-    async def _delete(self, opened: Opened, operation: str, place: Place, filter_: str) -> None:
+    async def _delete(self, opened: Opened, operation: str, place: OwnerPlace, filter_: str) -> None:
         async with opened.writing(place):
             await opened.call(
                 operation, lambda limit: opened.client.delete(place.collection, filter=filter_, timeout=limit)
@@ -360,7 +360,7 @@ class MilvusStore:
         opened = self._ready()
 
         async def query(
-            place: Place, filter_: str, fields: Sequence[str], limit: int
+            place: OwnerPlace, filter_: str, fields: Sequence[str], limit: int
         ) -> Sequence[Mapping[str, Any]]:
             return await opened.query("owners", place, filter_, fields, STRONG, limit)
 
@@ -426,7 +426,7 @@ class MetaCollection:
     """Implements ports.Mirror. *ready* gives the open store, or raises. A long record stands in several rows."""
 
     def __init__(self, ready: Callable[[], Opened], name: str) -> None:
-        self._ready, self._place = ready, Place(name, None)
+        self._ready, self._place = ready, OwnerPlace(name, None)
         self._found_by: Opened | None = None  # the collection is there and loaded
 
     async def put(self, records: Mapping[str, bytes]) -> None:

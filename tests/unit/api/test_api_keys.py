@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.api.authentication import MAX_KEYS, ApiKeys, key_hash, parse_keys
-from memory_extproc.api.principal import Role
+from memory_extproc.api.principal import PrincipalRole
 from memory_extproc.errors import ConfigurationError
 
 KEY, OTHER = "mxk_one", "mxk_other"
@@ -43,7 +43,7 @@ async def test_a_key_that_is_added_counts_and_one_that_is_taken_out_does_not(tmp
     async with ApiKeys(path, knocks) as keys:
         holder = keys.holder(KEY)
         assert holder is not None
-        assert (holder.user, holder.tenant, holder.roles) == ("ann", "", frozenset({Role.USER}))
+        assert (holder.user, holder.tenant, holder.roles) == ("ann", "", frozenset({PrincipalRole.USER}))
         assert keys.holder(OTHER) is None
         path.write_text("keys:\n" + entry(OTHER))
         await knocks.knock()

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.api.audit import CURRENT, HEAD, AuditLog, AuditOptions, AuditRecord, FaultKind, verify
-from memory_extproc.api.principal import Means, Principal, Role
+from memory_extproc.api.principal import Means, Principal, PrincipalRole
 from memory_extproc.errors import ConfigurationError, TransientError
-from tests.builders import ANN, BOB, MONDAY
+from tests.support.builders import ANN, BOB, MONDAY
 
 KEY = b"a key of the audit log"
-ADMIN = Principal("acme", "ann", frozenset({Role.ADMIN}), Means.JWT, "jwt\0acme\0ann")
+ADMIN = Principal("acme", "ann", frozenset({PrincipalRole.ADMIN}), Means.JWT, "jwt\0acme\0ann")
 
 
 def call(method: str = "StoreMemory", **fields: object) -> AuditRecord:

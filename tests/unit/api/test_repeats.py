@@ -7,13 +7,13 @@ from datetime import timedelta
 import grpc
 import pytest
 
-from memory_extproc.api.call import Call, Noted, Reason, RefusedError, Repeats
+from memory_extproc.api.call import Call, ErrorReason, Noted, RefusedError, Repeats
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.principal import Means, Principal, Role
+from memory_extproc.api.principal import Means, Principal, PrincipalRole
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Owner
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.builders import ANN, MONDAY
+from tests.support.builders import ANN, MONDAY
 
 REQUEST = pb.StoreMemoryRequest(content="I like tea.", request_id="r-1")
 
@@ -26,13 +26,13 @@ class Unwritten(InMemoryCoordination):
 
 
 async def test_a_call_that_is_refused_says_why_though_its_failing_cannot_be_noted() -> None:
-    ann = Principal(ANN.tenant, ANN.user, frozenset({Role.USER}), Means.NONE, "ann")
+    ann = Principal(ANN.tenant, ANN.user, frozenset({PrincipalRole.USER}), Means.NONE, "ann")
     call = Call("StoreMemory", ann, ANN, own=True)
     call.request_id = REQUEST.request_id
 
     async def refuses() -> Noted:
-        raise RefusedError(grpc.StatusCode.NOT_FOUND, Reason.NO_SUCH_MEMORY, "there is none")
+        raise RefusedError(grpc.StatusCode.NOT_FOUND, ErrorReason.NO_SUCH_MEMORY, "there is none")
 
     with pytest.raises(RefusedError) as refused:
         await Repeats(Unwritten(lambda: MONDAY), b"key").once(call, REQUEST, refuses)
-    assert refused.value.reason is Reason.NO_SUCH_MEMORY
+    assert refused.value.reason is ErrorReason.NO_SUCH_MEMORY

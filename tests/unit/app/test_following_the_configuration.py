@@ -14,10 +14,10 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.app.context import Live
-from memory_extproc.app.sidecar import ConfigurationReloader, Source, changes_in
+from memory_extproc.app.sidecar import ConfigurationReloader, ConfigurationSource, changes_in
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import Settings
-from tests.fixtures.waiting import until
+from tests.support.waiting import until
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Desk:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[ConfigurationReloader]:
-        source = Source(self.path, {})
+        source = ConfigurationSource(self.path, {})
         self.live = Live(source.load())
         self.live.subscribe(self.told.append)
         async with ConfigurationReloader(self.live, source, self.metrics, changes=self.changes) as reloading:
@@ -147,7 +147,7 @@ async def test_directories_that_cannot_be_watched_leave_asking(desk: Desk) -> No
         raise OSError("no notices left")
         yield
 
-    source = Source(desk.path, {})
+    source = ConfigurationSource(desk.path, {})
     live = Live(source.load())
     with structlog.testing.capture_logs() as logs:
         async with ConfigurationReloader(live, source, desk.metrics, changes=refuses) as reloading:
@@ -167,7 +167,7 @@ async def test_a_mounted_configuration_is_followed_when_its_link_is_swapped(tmp_
     (mounted / "..data").symlink_to("..1")
     (mounted / "config.yaml").symlink_to("..data/config.yaml")
     desk = Desk(mounted / "config.yaml")
-    source = Source(desk.path, {})
+    source = ConfigurationSource(desk.path, {})
     live = Live(source.load())
     ready = asyncio.Event()
 

@@ -11,7 +11,7 @@ import pytest
 from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Consent, ConsentChange, Owner
-from tests.fixtures.in_memory import InMemoryConsent
+from tests.support.in_memory import InMemoryConsent
 
 ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
 LIMITS = ConsentLimits()

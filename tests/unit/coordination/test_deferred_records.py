@@ -13,8 +13,8 @@ import structlog
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.errors import TransientError
 from memory_extproc.model import RECORD_KINDS
-from tests.builders import ANN, MONDAY
-from tests.fixtures.waiting import until
+from tests.support.builders import ANN, MONDAY
+from tests.support.waiting import until
 
 LONG = timedelta(hours=1)
 NEVER = timedelta(days=1)  # within which nothing is written by itself

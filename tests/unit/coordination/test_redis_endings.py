@@ -10,7 +10,7 @@ from redis import exceptions as faults
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import TransientError
-from tests.fixtures.waiting import until
+from tests.support.waiting import until
 
 NOBODY = "redis://127.0.0.1:1"
 LIMITS = LinkLimits(timeout=timedelta(seconds=30))

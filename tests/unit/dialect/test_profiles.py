@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.dialect.base import ChatRequest, Form
-from memory_extproc.dialect.registry import UNKNOWN, InjectAs, Profile, choose_form, profile_for, room
+from memory_extproc.dialect.registry import UNKNOWN, InjectAs, ModelFamily, choose_form, profile_for, room
 
 
 def a_request(*, has_system: bool = False, prompt_tokens: int = 0, max_tokens: int | None = None) -> ChatRequest:
@@ -144,7 +144,7 @@ def test_a_documented_window_is_known_and_no_other_is_guessed(model: str, window
     assert profile is UNKNOWN or profile.source.startswith("https://")
 
 
-KNOWN = Profile(Form.USER_SUFFIX, window=1_000)
+KNOWN = ModelFamily(Form.USER_SUFFIX, window=1_000)
 
 
 def test_the_room_is_the_window_without_prompt_answer_and_margin() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from memory_extproc.doctor import check_envoy
-from memory_extproc.doctor.check_envoy import Chain, read_chains, read_counters, seconds
-from memory_extproc.doctor.gateway import Verdict
+from memory_extproc.doctor.check_envoy import FilterChain, read_chains, read_counters, seconds
+from memory_extproc.doctor.gateway import CheckVerdict
 
 Named = tuple[str, str, Mapping[str, Any]]
 KINDS = {
@@ -51,7 +51,7 @@ def a_dump(
     return {"configs": [{"dynamic_listeners": [{"active_state": {"listener": listener}}]}]}
 
 
-def chains(*filters: Named, **wired: Any) -> list[Chain]:
+def chains(*filters: Named, **wired: Any) -> list[FilterChain]:
     return read_chains(a_dump(*filters, **wired))
 
 
@@ -91,42 +91,60 @@ def test_routes_of_another_place_are_found_by_their_name() -> None:
 @pytest.mark.parametrize(
     ("filters", "verdict", "said"),
     [
-        pytest.param((("jwt_authn", "jwt", {}), MEMORY, ROUTER), Verdict.OK, "jwt_authn → [memory]", id="right"),
-        pytest.param((MEMORY, ("jwt_authn", "jwt", {}), ROUTER), Verdict.FAIL, "jwt_authn", id="who-asks-behind"),
-        pytest.param((ext_proc("envoy.filters.http.ext_proc/aigateway"), MEMORY, ROUTER), Verdict.FAIL,
-                     "aigateway", id="a-gateway-that-rebuilds-before"),
-        pytest.param((MEMORY, ext_proc("envoy.filters.http.ext_proc/aigateway"), ROUTER), Verdict.OK,
-                     "[memory]", id="a-gateway-that-rebuilds-behind"),
-        pytest.param((ext_proc("semantic-router"), MEMORY, ROUTER), Verdict.OK, "[memory]", id="a-router-before"),
-        pytest.param((MEMORY, ext_proc("semantic-router"), ROUTER), Verdict.WARN, "too late", id="a-router-behind"),
-        pytest.param((("gunzip", "decompressor", {}), MEMORY, ROUTER), Verdict.WARN, "hang", id="a-decompressor"),
+        pytest.param(
+            (("jwt_authn", "jwt", {}), MEMORY, ROUTER), CheckVerdict.OK, "jwt_authn → [memory]", id="right"
+        ),
+        pytest.param(
+            (MEMORY, ("jwt_authn", "jwt", {}), ROUTER), CheckVerdict.FAIL, "jwt_authn", id="who-asks-behind"
+        ),
+        pytest.param(
+            (ext_proc("envoy.filters.http.ext_proc/aigateway"), MEMORY, ROUTER),
+            CheckVerdict.FAIL,
+            "aigateway",
+            id="a-gateway-that-rebuilds-before",
+        ),
+        pytest.param(
+            (MEMORY, ext_proc("envoy.filters.http.ext_proc/aigateway"), ROUTER),
+            CheckVerdict.OK,
+            "[memory]",
+            id="a-gateway-that-rebuilds-behind",
+        ),
+        pytest.param(
+            (ext_proc("semantic-router"), MEMORY, ROUTER), CheckVerdict.OK, "[memory]", id="a-router-before"
+        ),
+        pytest.param(
+            (MEMORY, ext_proc("semantic-router"), ROUTER), CheckVerdict.WARN, "too late", id="a-router-behind"
+        ),
+        pytest.param(
+            (("gunzip", "decompressor", {}), MEMORY, ROUTER), CheckVerdict.WARN, "hang", id="a-decompressor"
+        ),
     ],
-)  # fmt: skip
-def test_the_order_of_filters_is_judged(filters: tuple[Named, ...], verdict: Verdict, said: str) -> None:
+)
+def test_the_order_of_filters_is_judged(filters: tuple[Named, ...], verdict: CheckVerdict, said: str) -> None:
     finding = check_envoy.the_order(chains(*filters))
     assert finding.verdict is verdict
     assert said in finding.seen
 
 
 def test_without_the_filter_nothing_more_is_judged() -> None:
-    assert check_envoy.the_order([]).verdict is Verdict.FAIL
+    assert check_envoy.the_order([]).verdict is CheckVerdict.FAIL
     rest = [check_envoy.the_modes([]), check_envoy.the_limits([], 1), check_envoy.the_timeouts([])]
-    assert {finding.verdict for finding in rest} == {Verdict.UNKNOWN}
+    assert {finding.verdict for finding in rest} == {CheckVerdict.UNKNOWN}
 
 
 @pytest.mark.parametrize(
     ("modes", "allow", "verdict"),
     [
-        (MODES, True, Verdict.OK),
-        (MODES, False, Verdict.WARN),
-        ({**MODES, "request_body_mode": "BUFFERED_PARTIAL"}, True, Verdict.FAIL),
-        ({**MODES, "response_body_mode": "BUFFERED"}, True, Verdict.FAIL),
-        ({}, True, Verdict.FAIL),
-        (dict.fromkeys(MODES, "FULL_DUPLEX_STREAMED"), False, Verdict.OK),
+        (MODES, True, CheckVerdict.OK),
+        (MODES, False, CheckVerdict.WARN),
+        ({**MODES, "request_body_mode": "BUFFERED_PARTIAL"}, True, CheckVerdict.FAIL),
+        ({**MODES, "response_body_mode": "BUFFERED"}, True, CheckVerdict.FAIL),
+        ({}, True, CheckVerdict.FAIL),
+        (dict.fromkeys(MODES, "FULL_DUPLEX_STREAMED"), False, CheckVerdict.OK),
     ],
 )
 def test_modes_in_which_memory_does_not_work_are_found(
-    modes: Mapping[str, str], allow: bool, verdict: Verdict
+    modes: Mapping[str, str], allow: bool, verdict: CheckVerdict
 ) -> None:
     ours = ext_proc("memory", processing_mode=modes, failure_mode_allow=allow)
     assert check_envoy.the_modes(chains(ours, ROUTER)).verdict is verdict
@@ -136,9 +154,9 @@ def test_bodies_in_pieces_are_said_to_have_no_copy_and_need_no_buffer() -> None:
     ours = ext_proc("memory", processing_mode=dict.fromkeys(MODES, "FULL_DUPLEX_STREAMED"), failure_mode_allow=True)
     found = chains(ours, ROUTER)
     assert "no copy" in check_envoy.the_modes(found).seen
-    assert check_envoy.the_limits(found, 2**40).verdict is Verdict.OK
+    assert check_envoy.the_limits(found, 2**40).verdict is CheckVerdict.OK
     assert check_envoy.the_limits(chains(ext_proc("memory", processing_mode=MODES), ROUTER), 2**40).verdict is (
-        Verdict.FAIL
+        CheckVerdict.FAIL
     )
 
 
@@ -148,33 +166,38 @@ def test_of_two_filters_the_one_that_changes_is_memory_and_the_one_that_watches_
     changing = ext_proc("memory", failure_mode_allow=True, processing_mode={**MODES, "response_body_mode": "NONE"})
     both = chains(observer, ("jwt_authn", "jwt", {}), changing, ROUTER)
     assert [chain.memory for chain in both] == [2]
-    assert check_envoy.the_order(both).verdict is Verdict.OK
-    assert check_envoy.the_modes(both).verdict is Verdict.OK
+    assert check_envoy.the_order(both).verdict is CheckVerdict.OK
+    assert check_envoy.the_modes(both).verdict is CheckVerdict.OK
     # somebody else's that only watches is no router
-    assert check_envoy.the_order(chains(MEMORY, ext_proc("audit", observability_mode=True))).verdict is Verdict.OK
+    assert (
+        check_envoy.the_order(chains(MEMORY, ext_proc("audit", observability_mode=True))).verdict is CheckVerdict.OK
+    )
 
 
 def test_a_listener_that_buffers_less_than_memory_takes_is_found() -> None:
     most = 4 * 1024 * 1024
-    assert check_envoy.the_limits(chains(MEMORY), most).verdict is Verdict.OK
+    assert check_envoy.the_limits(chains(MEMORY), most).verdict is CheckVerdict.OK
     # what Envoy does where nothing is said
     assert "1024 KiB" in check_envoy.the_limits(chains(MEMORY, buffer=None), most).seen
     # a buffer filter before memory raises the limit
-    assert check_envoy.the_limits(chains(("buffer", "buffer", {}), MEMORY, buffer=None), most).verdict is Verdict.OK
+    assert (
+        check_envoy.the_limits(chains(("buffer", "buffer", {}), MEMORY, buffer=None), most).verdict
+        is CheckVerdict.OK
+    )
 
 
 @pytest.mark.parametrize(
     ("waits", "routes", "verdict"),
     [
-        ({"message_timeout": "1s"}, ("0s", "600s"), Verdict.OK),
-        ({"message_timeout": "0.100s"}, ("0s",), Verdict.FAIL),
-        ({}, ("0s",), Verdict.OK),  # 200 ms, above the default deadline
-        ({"message_timeout": "1s"}, ("",), Verdict.WARN),  # Envoy's 15 s
-        ({"message_timeout": "1s"}, ("0s", "30s"), Verdict.WARN),
+        ({"message_timeout": "1s"}, ("0s", "600s"), CheckVerdict.OK),
+        ({"message_timeout": "0.100s"}, ("0s",), CheckVerdict.FAIL),
+        ({}, ("0s",), CheckVerdict.OK),  # 200 ms, above the default deadline
+        ({"message_timeout": "1s"}, ("",), CheckVerdict.WARN),  # Envoy's 15 s
+        ({"message_timeout": "1s"}, ("0s", "30s"), CheckVerdict.WARN),
     ],
 )
 def test_timeouts_that_cut_memory_or_answers_off_are_found(
-    waits: Mapping[str, str], routes: Sequence[str], verdict: Verdict
+    waits: Mapping[str, str], routes: Sequence[str], verdict: CheckVerdict
 ) -> None:
     found = chains(("memory", "ext_proc", waits), ROUTER, routes=routes)
     assert check_envoy.the_timeouts(found).verdict is verdict
@@ -211,15 +234,21 @@ def test_counters_are_those_of_memory_and_no_other_filter() -> None:
 @pytest.mark.parametrize(
     ("grown", "verdict", "mend"),
     [
-        ({"streams_started": 5}, Verdict.OK, ""),
-        ({}, Verdict.FAIL, "route"),
-        ({"streams_started": 5, "message_timeouts": 1, "failure_mode_allowed": 1}, Verdict.FAIL, "message_timeout"),
-        ({"streams_started": 5, "rq_overflow": 1, "failure_mode_allowed": 1}, Verdict.FAIL, "max_requests"),
-        ({"streams_started": 5, "failure_mode_allowed": 1}, Verdict.FAIL, "cannot reach"),
-        ({"streams_started": 5, "rejected_header_mutations": 1}, Verdict.WARN, "mutation_rules"),
+        ({"streams_started": 5}, CheckVerdict.OK, ""),
+        ({}, CheckVerdict.FAIL, "route"),
+        (
+            {"streams_started": 5, "message_timeouts": 1, "failure_mode_allowed": 1},
+            CheckVerdict.FAIL,
+            "message_timeout",
+        ),
+        ({"streams_started": 5, "rq_overflow": 1, "failure_mode_allowed": 1}, CheckVerdict.FAIL, "max_requests"),
+        ({"streams_started": 5, "failure_mode_allowed": 1}, CheckVerdict.FAIL, "cannot reach"),
+        ({"streams_started": 5, "rejected_header_mutations": 1}, CheckVerdict.WARN, "mutation_rules"),
     ],
 )
-def test_what_passed_memory_by_is_told_by_its_cause(grown: Mapping[str, int], verdict: Verdict, mend: str) -> None:
+def test_what_passed_memory_by_is_told_by_its_cause(
+    grown: Mapping[str, int], verdict: CheckVerdict, mend: str
+) -> None:
     before = dict.fromkeys(read_counters({}), 10)
     finding = check_envoy.passed_by(before, {name: 10 + grown.get(name, 0) for name in before})
     assert finding.verdict is verdict
@@ -239,20 +268,20 @@ AWAY = a_host({"failed_active_health_check": True}, cx_connect_fail=3)
 @pytest.mark.parametrize(
     ("hosts", "verdict", "said"),
     [
-        ([a_host(rq_success=4)], Verdict.OK, "all of them healthy"),
-        ([a_host(rq_success=4, rq_error=1)], Verdict.OK, "all of them healthy"),
-        ([a_host()], Verdict.OK, "all of them healthy"),
-        ([a_host(), AWAY], Verdict.WARN, "1 of 2 addresses"),
-        ([AWAY, AWAY], Verdict.FAIL, "6 connections failed"),
-        ([a_host(rq_error=2)], Verdict.FAIL, "1 of 1 addresses"),
-        ([a_host({"eds_health_status": "UNHEALTHY"})], Verdict.FAIL, "1 of 1 addresses"),
-        ([], Verdict.FAIL, "has no address"),
-        (None, Verdict.FAIL, "is not known to Envoy"),
-        ("damaged", Verdict.FAIL, "has no address"),
+        ([a_host(rq_success=4)], CheckVerdict.OK, "all of them healthy"),
+        ([a_host(rq_success=4, rq_error=1)], CheckVerdict.OK, "all of them healthy"),
+        ([a_host()], CheckVerdict.OK, "all of them healthy"),
+        ([a_host(), AWAY], CheckVerdict.WARN, "1 of 2 addresses"),
+        ([AWAY, AWAY], CheckVerdict.FAIL, "6 connections failed"),
+        ([a_host(rq_error=2)], CheckVerdict.FAIL, "1 of 1 addresses"),
+        ([a_host({"eds_health_status": "UNHEALTHY"})], CheckVerdict.FAIL, "1 of 1 addresses"),
+        ([], CheckVerdict.FAIL, "has no address"),
+        (None, CheckVerdict.FAIL, "is not known to Envoy"),
+        ("damaged", CheckVerdict.FAIL, "has no address"),
     ],
 )
 def test_whether_envoy_reaches_the_sidecar_is_read_from_its_clusters(
-    hosts: Any, verdict: Verdict, said: str
+    hosts: Any, verdict: CheckVerdict, said: str
 ) -> None:
     found = chains(ext_proc("memory", grpc_service={"envoy_grpc": {"cluster_name": "outbound|50051||m.svc"}}))
     statuses = [] if hosts is None else [{"name": "outbound|50051||m.svc", "host_statuses": hosts}]
@@ -262,5 +291,5 @@ def test_whether_envoy_reaches_the_sidecar_is_read_from_its_clusters(
 
 
 def test_without_a_filter_or_its_cluster_nothing_is_said_of_the_way_to_the_sidecar() -> None:
-    assert check_envoy.reaches_memory([], {}).verdict is Verdict.UNKNOWN
-    assert check_envoy.reaches_memory(chains(ext_proc("memory")), {}).verdict is Verdict.UNKNOWN
+    assert check_envoy.reaches_memory([], {}).verdict is CheckVerdict.UNKNOWN
+    assert check_envoy.reaches_memory(chains(ext_proc("memory")), {}).verdict is CheckVerdict.UNKNOWN

@@ -13,8 +13,8 @@ from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus.options import CONTENT_BYTES
 from memory_extproc.testing.adapters import InMemoryJournal, InMemoryStore
-from tests.builders import ANN, MONDAY, a_memory
-from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey
+from tests.support.builders import ANN, MONDAY, a_memory
+from tests.support.in_memory import InMemoryKeyTable, InMemoryMasterKey
 
 NORTH = np.array([1.0, 0.0], dtype=np.float32)
 

@@ -20,8 +20,8 @@ from memory_extproc.encryption.keys import (
     new_master_key,
 )
 from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
-from tests.builders import ANN, BOB, OTHER_ANN
-from tests.fixtures.in_memory import InMemoryKeyTable, InMemoryMasterKey
+from tests.support.builders import ANN, BOB, OTHER_ANN
+from tests.support.in_memory import InMemoryKeyTable, InMemoryMasterKey
 
 
 def master_file(path: Path, *lines: str) -> Path:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from memory_extproc.encryption.codecs import EncryptedCoordination
 from memory_extproc.encryption.keys import RenewedKeys
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.builders import ANN, BOB, MONDAY, a_turn
+from tests.support.builders import ANN, BOB, MONDAY, a_turn
 from tests.unit.encryption.behind_keys import Bench, a_row
 
 HOUR = timedelta(hours=1)

@@ -11,8 +11,8 @@ from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import DataKey, Embedded, JournalState, Owner, Provenance, Scope, Turn
 from memory_extproc.store.milvus.options import CONTENT_BYTES
-from tests.builders import ANN, BOB, a_turn
-from tests.fixtures.in_memory import InMemoryMasterKey
+from tests.support.builders import ANN, BOB, a_turn
+from tests.support.in_memory import InMemoryMasterKey
 from tests.unit.encryption.behind_keys import NORTH, Bench, a_row
 
 CANARY = "canary-4711"

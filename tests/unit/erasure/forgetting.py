@@ -10,7 +10,7 @@ from typing import Any
 from memory_extproc.concurrency import Backoff
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
-from memory_extproc.erasure.receipts import Signer
+from memory_extproc.erasure.receipts import ReceiptSigner
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.learn.learner import Learner
@@ -21,7 +21,7 @@ from memory_extproc.ports import Ledger, Replicas
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryJournal, InMemoryLedger
-from tests.builders import ANN
+from tests.support.builders import ANN
 from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 
 EVERYTHING = ForgetScope()
@@ -67,7 +67,7 @@ class World(Surroundings):
     replicas: Replicas = field(default_factory=SoleReplica)
     forget_limits: ForgetLimits = LIMITS
     files: Files = field(default_factory=Files)
-    signer: Signer | None = None
+    signer: ReceiptSigner | None = None
     by_rules_alone: bool = True
     dropped: list[Owner] = field(default_factory=list)
 

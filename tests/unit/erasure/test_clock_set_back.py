@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from memory_extproc.model import ForgetScope
-from tests.builders import ANN, a_memory
+from tests.support.builders import ANN, a_memory
 from tests.unit.erasure.forgetting import LIMITS, World, complete
 
 

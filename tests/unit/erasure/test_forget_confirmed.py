@@ -7,7 +7,7 @@ import pytest
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import ForgetScope
-from tests.builders import ANN, BOB, a_memory, a_message
+from tests.support.builders import ANN, BOB, a_memory, a_message
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 
 

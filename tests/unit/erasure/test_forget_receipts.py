@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.receipts import Signer, is_genuine, key_id, read_public, read_signer
+from memory_extproc.erasure.receipts import ReceiptSigner, is_genuine, key_id, read_public, read_signer
 from memory_extproc.errors import PermanentError
-from tests.builders import ANN, BOB, OTHER_ANN, a_memory
+from tests.support.builders import ANN, BOB, OTHER_ANN, a_memory
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 from tests.unit.learn.learning import until
 
@@ -58,7 +58,7 @@ async def test_when_a_server_purges_in_its_own_time_the_receipt_says_until_when(
 
 
 async def test_a_signed_receipt_can_be_checked_and_a_changed_one_is_found(world: World) -> None:
-    world.signer = Signer(Ed25519PrivateKey.generate())
+    world.signer = ReceiptSigner(Ed25519PrivateKey.generate())
     async with world.forgetter() as forgetter:
         receipt = await complete(forgetter, await forgetter.forget(ANN, EVERYTHING))
     assert receipt.key_id == world.signer.key_id

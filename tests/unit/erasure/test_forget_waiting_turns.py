@@ -10,7 +10,7 @@ import pytest
 
 from memory_extproc.app.coordination import make_news_handler
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.tombstones import Kind, items_of_turn
+from memory_extproc.erasure.tombstones import TombstoneKind, items_of_turn
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import Reconciler, row_of
@@ -26,7 +26,7 @@ from memory_extproc.model import (
     digest,
     message_id_of,
 )
-from tests.builders import ANN, BOB, a_memory, a_turn
+from tests.support.builders import ANN, BOB, a_memory, a_turn
 from tests.unit.erasure.forgetting import FakeReplicas, World, complete
 from tests.unit.learn.learning import a_fact, until
 
@@ -99,7 +99,7 @@ async def test_the_ids_are_in_the_ledger_before_the_forget_is_accepted(away: Wor
     [turn] = [entry.turn async for entry in away.journal.of_owner(ANN)]
     marks = await away.ledger.marks(subject)
     # What was known in this process is traced already, words included.
-    assert {blind.item(Kind.MEMORY, ANN, memory_id), *items_of_turn(blind, turn)} <= marks.items.keys()
+    assert {blind.item(TombstoneKind.MEMORY, ANN, memory_id), *items_of_turn(blind, turn)} <= marks.items.keys()
     assert marks.shut
 
 

@@ -14,7 +14,7 @@ from memory_extproc.erasure.steps import compute_cascade
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, ForgetScope, ForgetState, MemoryState, MemoryType, Owner
 from memory_extproc.testing.adapters import InMemoryStore
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_turn
+from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_turn
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 
 

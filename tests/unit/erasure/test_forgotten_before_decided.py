@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from memory_extproc.learn.intake_log import IntakeLog, Kind
+from memory_extproc.learn.intake_log import IntakeLog, LogKind
 from memory_extproc.model import Caller, ForgetScope, TurnOutcome
-from tests.builders import ANN, BOB
+from tests.support.builders import ANN, BOB
 from tests.unit.erasure.forgetting import World
 from tests.unit.learn.learning import until
 
@@ -31,7 +31,7 @@ async def test_what_was_asked_before_a_forget_is_not_learned_from_the_log(
             ("After.", ANN, asked + 2 * MINUTE),
         ):
             exchanged = replace(world.exchange(words, owner=owner), at=at)
-            log.append(Kind.TURN, owner, at, msgspec.json.encode(exchanged))
+            log.append(LogKind.TURN, owner, at, msgspec.json.encode(exchanged))
     world.now += MINUTE
     async with world.partitions, world.forgetter() as forgetter:
         await forgetter.forget(ANN, scope)

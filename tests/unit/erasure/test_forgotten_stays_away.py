@@ -38,7 +38,7 @@ from memory_extproc.model import (
     TurnOutcome,
 )
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryLedger
-from tests.builders import ANN, BOB, MONDAY, a_memory, a_message
+from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_message
 from tests.unit.erasure.forgetting import EVERYTHING, World, complete
 from tests.unit.learn.learning import ListingExtractor, until
 

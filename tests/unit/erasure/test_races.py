@@ -42,7 +42,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryJournal, InMemoryLedger, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, BOB, MONDAY, a_turn
+from tests.support.builders import ANN, BOB, MONDAY, a_turn
 from tests.unit.erasure.forgetting import LIMITS, FakeReplicas, Files
 from tests.unit.erasure.unsteady import Fate, Unsteady
 from tests.unit.learn.learning import LIMITS as LEARN_LIMITS

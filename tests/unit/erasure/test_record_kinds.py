@@ -10,7 +10,7 @@ from pathlib import Path
 import memory_extproc
 from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.model import RECORD_KINDS, TEXT_KINDS, ForgetScope
-from tests.builders import ANN, BOB
+from tests.support.builders import ANN, BOB
 from tests.unit.erasure.forgetting import World, complete
 
 SOURCES = Path(memory_extproc.__file__).parent

@@ -8,10 +8,10 @@ import json
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from memory_extproc.erasure.receipts import Signer, Verdict, check_signature, look_again, read_proof
+from memory_extproc.erasure.receipts import ReceiptFinding, ReceiptSigner, check_signature, look_again, read_proof
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope
-from tests.builders import ANN, BOB, a_memory
+from tests.support.builders import ANN, BOB, a_memory
 from tests.unit.erasure.forgetting import World, complete
 
 
@@ -21,7 +21,7 @@ def as_json(receipt: ForgetReceipt) -> bytes:
 
 
 async def test_a_receipt_is_checked_and_its_subject_looked_for_again() -> None:
-    world = World(signer=Signer(Ed25519PrivateKey.generate()))
+    world = World(signer=ReceiptSigner(Ed25519PrivateKey.generate()))
     assert world.signer is not None
     memory = a_memory("likes tea")
     async with world.partitions, world.forgetter() as forgetter:
@@ -30,20 +30,23 @@ async def test_a_receipt_is_checked_and_its_subject_looked_for_again() -> None:
     proof = read_proof(as_json(receipt))
     check_signature(proof, world.signer.public)
     clean = await look_again(proof, ANN, world.forgotten, store=world.store, journal=world.journal)
-    assert {look.verdict for look in clean} == {Verdict.CLEAN}
+    assert {look.verdict for look in clean} == {ReceiptFinding.CLEAN}
     (vector,) = await world.embedder.embed([memory.content])
     await world.store.put(ANN, [Embedded(memory, vector)])
     found = await look_again(proof, ANN, world.forgotten, store=world.store, journal=None)
-    assert [(look.verdict, look.found) for look in found] == [(Verdict.FOUND, 1), (Verdict.NOT_LOOKED_AT, 0)]
+    assert [(look.verdict, look.found) for look in found] == [
+        (ReceiptFinding.FOUND, 1),
+        (ReceiptFinding.NOT_LOOKED_AT, 0),
+    ]
     world.weather.down = True
     (unreachable, _) = await look_again(proof, ANN, world.forgotten, store=world.store, journal=world.journal)
-    assert unreachable.verdict is Verdict.NOT_LOOKED_AT
+    assert unreachable.verdict is ReceiptFinding.NOT_LOOKED_AT
     with pytest.raises(PermanentError):
         await look_again(proof, BOB, world.forgotten, store=world.store, journal=world.journal)
 
 
 async def test_a_receipt_of_another_key_or_without_a_signature_is_refused() -> None:
-    world = World(signer=Signer(Ed25519PrivateKey.generate()))
+    world = World(signer=ReceiptSigner(Ed25519PrivateKey.generate()))
     async with world.partitions, world.forgetter() as forgetter:
         receipt = await forgetter.forget(ANN, ForgetScope())
     proof = read_proof(as_json(receipt))

@@ -12,9 +12,9 @@ import pytest
 from memory_extproc.curation.editor import Correction, Meaning, MemoryEditor, Standing
 from memory_extproc.erasure.cascade import cascade
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.tombstones import KeyedHasher, Kind
+from memory_extproc.erasure.tombstones import KeyedHasher, TombstoneKind
 from memory_extproc.model import ForgetScope, Hit, Memory, MemoryState, MemoryType, Owner, Role, Source, digest
-from tests.builders import ANN, a_memory, a_message
+from tests.support.builders import ANN, a_memory, a_message
 from tests.unit.erasure.forgetting import World, complete
 
 
@@ -106,7 +106,7 @@ def test_what_a_corrected_message_takes_along_does_not_hang_on_the_order_of_the_
             named = {corrected.id, *(memory.id for memory in order[:listed])}
             taken = cascade(order, ForgetScope(ids=tuple(named)), world_ends())
             assert taken.memories.keys() == {memory.id for memory in rows}
-            assert blind.item(Kind.HEARD, ANN, "h1") in taken.items(blind)  # the client may send it again
+            assert blind.item(TombstoneKind.HEARD, ANN, "h1") in taken.items(blind)  # the client may send it again
 
 
 async def test_what_was_drawn_from_several_turns_goes_with_each_of_them(world: World, forgetter: Forgetter) -> None:

@@ -25,7 +25,7 @@ from memory_extproc.evaluation.datasets import DatasetError
 from memory_extproc.evaluation.runner import Bounds, play
 from memory_extproc.learn.messages import judge
 from memory_extproc.model import Outcome, Ranked, RecallResult
-from memory_extproc.recall.intent import Kind
+from memory_extproc.recall.intent import QuestionKind
 from memory_extproc.recall.prompt_block import render
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.loader import PartitionLimits
@@ -112,15 +112,15 @@ async def test_every_kind_that_recall_reads_is_asked_under_every_shift_of_its_ga
     ]
     intents = read_intent_set(written(tmp_path / "set.jsonl", *MESSAGES, *asked))
     kinds = await fit_kinds(intents, packaged_weights(), a_bench(), Bounds(threshold=0.6))
-    assert {one.kind: one.questions for one in kinds} == {Kind.OVERVIEW: 1, Kind.LIST: 1}
+    assert {one.kind: one.questions for one in kinds} == {QuestionKind.OVERVIEW: 1, QuestionKind.LIST: 1}
     assert all(set(one.answered) == set(SHIFTS) and one.chosen == 0.0 for one in kinds)
 
 
 def test_the_shift_of_a_gate_is_the_one_with_most_answers_and_silence_and_the_smallest_of_equals() -> None:
     same = dict.fromkeys(SHIFTS, 0.5)
-    assert Shifted(Kind.LIST, 9, same, same, same).chosen == 0.0
-    assert Shifted(Kind.LIST, 9, {**same, -1.5: 0.7, -1.0: 0.7}, same, same).chosen == -1.0
-    assert Shifted(Kind.LIST, 9, {**same, 1.0: 0.7}, {**same, 1.0: 0.3}, {**same, 1.0: 0.3}).chosen == 0.0
+    assert Shifted(QuestionKind.LIST, 9, same, same, same).chosen == 0.0
+    assert Shifted(QuestionKind.LIST, 9, {**same, -1.5: 0.7, -1.0: 0.7}, same, same).chosen == -1.0
+    assert Shifted(QuestionKind.LIST, 9, {**same, 1.0: 0.7}, {**same, 1.0: 0.3}, {**same, 1.0: 0.3}).chosen == 0.0
 
 
 def test_a_sample_has_so_many_of_each_kind_and_of_its_counterexamples(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.evaluation.datasets import Conversation, Names, Question, foreign, reword
+from memory_extproc.evaluation.datasets import EvaluationCase, Names, Question, foreign, reword
 
 SPEAKERS = ("Melanie", "Caroline")
 
@@ -40,9 +40,9 @@ def test_a_question_can_stay_as_it_is() -> None:
     assert reword("Did Melanie call?", SPEAKERS, Names.KEPT) == "Did Melanie call?"
 
 
-def a_conversation(name: str, questions: int, speakers: tuple[str, ...] = SPEAKERS) -> Conversation:
+def a_conversation(name: str, questions: int, speakers: tuple[str, ...] = SPEAKERS) -> EvaluationCase:
     asked = tuple(Question(str(at), f"Question {at}?", frozenset()) for at in range(questions))
-    return Conversation(name, (), asked, speakers=speakers)
+    return EvaluationCase(name, (), asked, speakers=speakers)
 
 
 def test_every_question_is_asked_of_somebody_else_once() -> None:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from memory_extproc.errors import PermanentError
-from memory_extproc.evaluation.report import Line, bars, lines, page, steps, write_report
+from memory_extproc.evaluation.report import PlotLine, bars, lines, page, steps, write_report
 
 SHARES = {"recall@5": 0.5, "recall@10": 0.75, "recall@20": 1.0, "ndcg@10": 0.6, "mrr": 0.4}
 
@@ -98,7 +98,7 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_points_stand_where_their_figures_say() -> None:
-    drawn = lines([Line("one", [(0.0, 0.0), (1.0, 0.5)], {1: "end"})], "across", "up", most=0.5)
+    drawn = lines([PlotLine("one", [(0.0, 0.0), (1.0, 0.5)], {1: "end"})], "across", "up", most=0.5)
     ET.fromstring(drawn)  # noqa: S314 - our own
     (points,) = re.findall(r'points="([^"]+)"', drawn)
     (left, bottom), (right, top) = (tuple(map(float, pair.split(","))) for pair in points.split())

@@ -12,10 +12,10 @@ from memory_extproc.model import Memory, Outcome, Owner, Ranked, RecallRequest, 
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render
 from memory_extproc.request.body import Enriched
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.builders import a_memory
-from tests.fixtures.canned import CannedRecalls
-from tests.fixtures.desk import Desk
-from tests.fixtures.sidecar import NOON
+from tests.support.builders import a_memory
+from tests.support.canned import CannedRecalls
+from tests.support.desk import Desk
+from tests.support.sidecar import NOON
 
 ANN, BOB = Owner("", "ann"), Owner("", "bob")
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"

@@ -29,7 +29,7 @@ from memory_extproc.extproc.exchange import (
 from memory_extproc.model import Outcome
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.body import Enriched
-from tests.fixtures.exchange import ANSWER, CHAT, GET, OK, TOLD, USED, Bench, heard
+from tests.support.exchange import ANSWER, CHAT, GET, OK, TOLD, USED, Bench, heard
 
 BOTH = StreamMode(duplex_request=True, duplex_answer=True)
 ASKS = StreamMode(duplex_request=True)

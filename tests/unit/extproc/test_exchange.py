@@ -32,8 +32,8 @@ from memory_extproc.request.admission import Admission, Declined
 from memory_extproc.request.body import Enriched
 from memory_extproc.request.identity import Identity, IdentityOptions
 from memory_extproc.request.replay import InView
-from tests.fixtures.exchange import ANN, ANSWER, BODY, CHAT, GET, OK, QUARTER, TOLD, USED, Bench, heard
-from tests.fixtures.sidecar import wire_options
+from tests.support.exchange import ANN, ANSWER, BODY, CHAT, GET, OK, QUARTER, TOLD, USED, Bench, heard
+from tests.support.sidecar import wire_options
 
 
 async def test_a_whole_exchange_is_enriched_marked_and_learned() -> None:

@@ -40,8 +40,8 @@ from memory_extproc.request.admission import Admission
 from memory_extproc.request.body import Enriched, PendingTurn
 from memory_extproc.request.identity import Identity, IdentityOptions
 from memory_extproc.request.replay import BlockReplay, InView
-from tests.fixtures.canned import RecordedTurns
-from tests.fixtures.sidecar import NOON, wire_options
+from tests.support.canned import RecordedTurns
+from tests.support.sidecar import NOON, wire_options
 
 ANN = Caller(Owner("acme", "ann"), project="p", session="s", speaker="x")
 SHARED = Owner.of_project("acme", "p")

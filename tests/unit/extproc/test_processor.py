@@ -12,7 +12,7 @@ from memory_extproc.extproc.codec import BodyMode
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 from memory_extproc.extproc.processor import Processor, Stream
 from memory_extproc.model import Outcome
-from tests.fixtures.exchange import ANSWER, CHAT, USED, Bench
+from tests.support.exchange import ANSWER, CHAT, USED, Bench
 
 DUPLEX, BUFFERED, STREAMED = BodyMode.FULL_DUPLEX_STREAMED, BodyMode.BUFFERED, BodyMode.STREAMED
 

@@ -22,7 +22,7 @@ from memory_extproc.text import dates
 from memory_extproc.text.intents import content_stems
 from memory_extproc.text.persons import kinds, may_correct
 from memory_extproc.text.words import fold, normal, word_set
-from tests.fixtures.growth import COMMON, patterns, pumps, superlinear
+from tests.support.growth import COMMON, patterns, pumps, superlinear
 
 FOUND = dict(patterns())
 # Superlinear where a text of any length is searched: each of them reads a sentence or line of bounded length, or is

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from memory_extproc.index.facets import Facets, names_in, select_among, tells_of
 from memory_extproc.model import Memory, Role, Selection, Source
 from memory_extproc.text.attributes import ATTRIBUTES
-from tests.builders import MONDAY, a_memory, a_message
+from tests.support.builders import MONDAY, a_memory, a_message
 
 MEMORIES = (
     a_message("My sister Dana works as a nurse in Bergen."),

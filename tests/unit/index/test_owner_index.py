@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from memory_extproc.index.features import DENSE, FADES, FEATURES, STANDS_IN, Table, select_candidates
 from memory_extproc.index.owner_index import OwnerIndex, Seen
 from memory_extproc.model import Memory, MemoryState, Role, Source
-from tests.builders import MONDAY, a_memory, a_message, later
+from tests.support.builders import MONDAY, a_memory, a_message, later
 
 TODAY = date(2026, 3, 10)
 

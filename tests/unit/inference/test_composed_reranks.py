@@ -16,7 +16,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import RerankModel
 from memory_extproc.recall.rerank import LlmReranker
 from memory_extproc.settings.loading import load
-from tests.fixtures.tiny_bert import write_tiny_bert
+from tests.support.tiny_bert import write_tiny_bert
 
 AT = '{"address": "127.0.0.1", "port": 1}'
 MODEL = f'[{{"model_role": "memory_extraction", "llm_model_name": "m", "llm_endpoint": {AT}}}]'

@@ -26,7 +26,7 @@ from memory_extproc.inference.onnx import (
     open_cross_encoder,
 )
 from memory_extproc.inference.prepare import Prepared, parse_source, prepare
-from tests.fixtures.tiny_bert import MAX_SEQ_LENGTH, write_tiny_bert
+from tests.support.tiny_bert import MAX_SEQ_LENGTH, write_tiny_bert
 
 QUERY = "1 2 3"
 TEXTS = ["4 5", "6 7 8 9 10 11", "", "1 2 3", "900 800 700"]

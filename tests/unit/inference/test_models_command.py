@@ -12,7 +12,7 @@ from memory_extproc.cli import admin
 from memory_extproc.cli.admin import models_app
 from memory_extproc.inference.model_files import FUSED
 from memory_extproc.settings import Settings
-from tests.fixtures.tiny_bert import write_tiny_bert
+from tests.support.tiny_bert import write_tiny_bert
 
 
 @pytest.fixture

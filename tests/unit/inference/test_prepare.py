@@ -26,7 +26,7 @@ from memory_extproc.inference.model_files import (
 )
 from memory_extproc.inference.onnx import OnnxModel
 from memory_extproc.inference.prepare import Prepared, parse_source, prepare
-from tests.fixtures.tiny_bert import HIDDEN, MAX_SEQ_LENGTH, write_tiny_bert
+from tests.support.tiny_bert import HIDDEN, MAX_SEQ_LENGTH, write_tiny_bert
 
 TEXTS = ["1 2 3", "4 5 6 7 8 9 10", "", "unknown words", " ".join(str(n) for n in range(500))]
 

@@ -12,11 +12,11 @@ from memory_extproc.inference.batching import WordVectors, meaningful, words_of
 from memory_extproc.inference.model_files import Precision
 from memory_extproc.inference.onnx import OnnxModel
 from memory_extproc.inference.prepare import parse_source, prepare
-from memory_extproc.model import Words
-from tests.fixtures.tiny_bert import HIDDEN, write_tiny_bert
+from memory_extproc.model import WordPieces
+from tests.support.tiny_bert import HIDDEN, write_tiny_bert
 
 
-def some_words(pieces: int = 4, dimension: int = 8) -> Words:
+def some_words(pieces: int = 4, dimension: int = 8) -> WordPieces:
     return pack(np.ones((pieces, dimension), dtype=np.float32))
 
 

@@ -11,10 +11,10 @@ import pytest
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.journal.failover import FailoverJournal, either_writable
-from memory_extproc.journal.sqlite import Entry
+from memory_extproc.journal.sqlite import JournalRow
 from memory_extproc.model import Caller, Owner, Turn, TurnOutcome, digest
 from memory_extproc.testing.adapters import InMemoryJournal
-from tests.builders import ANN, BOB, MONDAY, a_turn
+from tests.support.builders import ANN, BOB, MONDAY, a_turn
 from tests.unit.learn.learning import LIMITS, Surroundings, until
 
 AWAY = TransientError("away")
@@ -64,7 +64,7 @@ async def test_what_moved_arrives_though_the_shared_journal_goes_away_again_as_i
             self.left -= 1
             return await super().append(turn)
 
-        async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Entry]:
+        async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[JournalRow]:
             if not self.left:
                 raise AWAY
             return await super().get(owner, ids)

@@ -27,7 +27,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, MONDAY
+from tests.support.builders import ANN, MONDAY
 
 QUICK = Backoff(first=timedelta(milliseconds=1), longest=timedelta(milliseconds=5))
 LIMITS = LearnLimits(

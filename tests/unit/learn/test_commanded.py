@@ -22,7 +22,7 @@ from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Embedded, Memory, MemoryState, Message, Owner, Role, Source, Turn
-from tests.builders import ANN, BOB, MONDAY, a_memory, a_turn
+from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_turn
 from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 
 

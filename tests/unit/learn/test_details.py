@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory_extproc.model import Embedded, Memory, MemoryState, Role, Source, Turn, message_id_of
 from memory_extproc.testing.adapters import InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, a_turn, later, memories_of
+from tests.support.builders import ANN, a_turn, later, memories_of
 from tests.unit.learn.test_reconcile import DIMENSION, Rig, a_rig, a_store
 
 

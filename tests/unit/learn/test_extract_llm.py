@@ -15,13 +15,13 @@ from memory_extproc.errors import PermanentError, TransientError, TruncatedAnswe
 from memory_extproc.learn.conflicts import Verdicts
 from memory_extproc.learn.extract.extractor import Fallback, Measured
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError, strict_schema
-from memory_extproc.learn.extract.llm_extractor import PROMPT, LlmExtractor, Reply
+from memory_extproc.learn.extract.llm_extractor import PROMPT, LlmExtractor, ProposedFacts
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.extract.statements import resolve_event_time
 from memory_extproc.model import MemoryType, Source
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.testing.models import CannedCompletions
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
+from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
 
 UNBOUNDED = Budget(BudgetLimits(), now=lambda: MONDAY)
 
@@ -268,14 +268,16 @@ async def test_an_answer_that_does_not_fit_is_asked_for_in_halves() -> None:
 
 
 def test_what_is_asked_of_strict_endpoints_is_a_schema_they_take() -> None:
-    for answers in (Reply, Verdicts):
+    for answers in (ProposedFacts, Verdicts):
         schema = strict_schema(answers)
         assert schema["type"] == "object"
         for part in (schema, *schema["$defs"].values()):
             if part.get("type") == "object":
                 assert part["required"] == list(part["properties"])
                 assert part["additionalProperties"] is False
-    assert not {"minLength", "maxLength", "maxItems", "default"} & set(json.dumps(strict_schema(Reply)).split('"'))
+    assert not {"minLength", "maxLength", "maxItems", "default"} & set(
+        json.dumps(strict_schema(ProposedFacts)).split('"')
+    )
 
 
 # --- the budget --------------------------------------------------------------------------------------

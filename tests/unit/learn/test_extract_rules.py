@@ -16,7 +16,7 @@ from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.model import MemoryType, Source
 from memory_extproc.text.words import stem, tokens
-from tests.builders import a_turn
+from tests.support.builders import a_turn
 
 EXTRACTOR = RulesExtractor()
 SENTENCES = [json.loads(line) for line in (Path(__file__).parent / "sentences.jsonl").read_text().splitlines()]

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.learn.queue import SessionBatcher
 from memory_extproc.model import Owner
 from memory_extproc.observe.metrics import Metrics
-from tests.builders import ANN, BOB
+from tests.support.builders import ANN, BOB
 
 HOUR = timedelta(hours=1)
 Due = list[tuple[Owner, tuple[str, ...]]]

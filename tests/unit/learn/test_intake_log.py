@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from memory_extproc.encryption.keys import MasterKeyFile, new_master_key
-from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits, Kind, adopt, count_waiting
-from tests.builders import ANN, BOB, MONDAY
+from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits, LogKind, adopt, count_waiting
+from tests.support.builders import ANN, BOB, MONDAY
 
 WORDS = b"I like pizza."
 
@@ -40,12 +40,12 @@ def files(directory: Path) -> list[Path]:
 async def left(directory: Path, **more: Any) -> list[bytes]:
     """What the next process finds."""
     async with IntakeLog(directory, **more) as log:
-        return [log.read(record) for record in log.take_left(Kind.TURN)]
+        return [log.read(record) for record in log.take_left(LogKind.TURN)]
 
 
 async def test_what_was_appended_outlives_the_process_and_what_was_discarded_does_not(tmp_path: Path) -> None:
     async with IntakeLog(tmp_path / "a") as log:
-        records = [log.append(Kind.TURN, ANN, MONDAY, b"turn %d" % number) for number in range(4)]
+        records = [log.append(LogKind.TURN, ANN, MONDAY, b"turn %d" % number) for number in range(4)]
         assert records[1] is not None
         log.discard(records[1])
         log.discard(records[1])
@@ -57,7 +57,7 @@ async def test_what_was_appended_outlives_the_process_and_what_was_discarded_doe
 
 async def test_a_log_in_which_nothing_waits_leaves_no_file(tmp_path: Path) -> None:
     async with IntakeLog(tmp_path) as log:
-        record = log.append(Kind.TURN, ANN, MONDAY, WORDS)
+        record = log.append(LogKind.TURN, ANN, MONDAY, WORDS)
         assert record is not None
         log.discard(record)
     assert files(tmp_path) == []
@@ -65,7 +65,7 @@ async def test_a_log_in_which_nothing_waits_leaves_no_file(tmp_path: Path) -> No
 
 async def test_no_words_and_no_names_stand_in_the_files_and_nobody_else_may_read_them(tmp_path: Path) -> None:
     async with IntakeLog(tmp_path) as log:
-        log.append(Kind.TURN, ANN, MONDAY, WORDS)
+        log.append(LogKind.TURN, ANN, MONDAY, WORDS)
         assert len(files(tmp_path)) == 2
         for path in files(tmp_path):
             assert path.stat().st_mode & 0o777 == 0o600
@@ -76,7 +76,7 @@ async def test_no_words_and_no_names_stand_in_the_files_and_nobody_else_may_read
 async def test_what_was_discarded_cannot_be_read_soon_after_and_what_waits_beside_it_stays(tmp_path: Path) -> None:
     clock = Clock()
     async with IntakeLog(tmp_path / "a", clock=clock) as log:
-        gone, stays = (log.append(Kind.TURN, ANN, MONDAY, words) for words in (WORDS, b"stays"))
+        gone, stays = (log.append(LogKind.TURN, ANN, MONDAY, words) for words in (WORDS, b"stays"))
         assert gone is not None
         assert stays is not None
         before = {path.name for path in (tmp_path / "a").iterdir()}
@@ -93,14 +93,14 @@ async def test_what_was_discarded_cannot_be_read_soon_after_and_what_waits_besid
 async def test_what_waited_longest_comes_first_though_it_was_copied_behind_others(tmp_path: Path) -> None:
     clock = Clock()
     async with IntakeLog(tmp_path, clock=clock) as log:
-        gone = log.append(Kind.TURN, ANN, MONDAY, WORDS)
-        log.append(Kind.TURN, ANN, MONDAY, b"first")
+        gone = log.append(LogKind.TURN, ANN, MONDAY, WORDS)
+        log.append(LogKind.TURN, ANN, MONDAY, b"first")
         assert gone is not None
         log.discard(gone)
         clock.now += 31
         real, log._copy_forward = log._copy_forward, _not_yet  # type: ignore[assignment, method-assign]
         await log.tend()
-        log.append(Kind.TURN, ANN, MONDAY + timedelta(minutes=1), b"second")
+        log.append(LogKind.TURN, ANN, MONDAY + timedelta(minutes=1), b"second")
         log._copy_forward = real  # type: ignore[method-assign]
         await log.tend()
     assert await left(tmp_path) == [b"first", b"second"]
@@ -115,20 +115,20 @@ async def test_with_a_master_key_nothing_is_read_without_it(tmp_path: Path) -> N
         (tmp_path / name).write_text(new_master_key())
     ours, other = (MasterKeyFile(tmp_path / name) for name in ("ours", "other"))
     async with IntakeLog(tmp_path / "a", wraps=ours) as log:
-        log.append(Kind.TURN, ANN, MONDAY, WORDS)
+        log.append(LogKind.TURN, ANN, MONDAY, WORDS)
     assert await left(tmp_path / "a", wraps=other) == []
     assert await left(tmp_path / "a", wraps=ours) == [WORDS], "it waited for its master key"
 
 
 async def test_a_full_log_takes_no_more_until_there_is_room(tmp_path: Path) -> None:
     async with IntakeLog(tmp_path, IntakeLogLimits(records=2)) as log:
-        first = log.append(Kind.TURN, ANN, MONDAY, WORDS)
-        log.append(Kind.TURN, ANN, MONDAY, WORDS)
-        assert log.append(Kind.TURN, ANN, MONDAY, WORDS) is None
+        first = log.append(LogKind.TURN, ANN, MONDAY, WORDS)
+        log.append(LogKind.TURN, ANN, MONDAY, WORDS)
+        assert log.append(LogKind.TURN, ANN, MONDAY, WORDS) is None
         assert log.is_full
         assert first is not None
         log.discard(first)
-        assert log.append(Kind.TURN, ANN, MONDAY, WORDS) is not None
+        assert log.append(LogKind.TURN, ANN, MONDAY, WORDS) is not None
     async with IntakeLog(tmp_path, IntakeLogLimits(bytes=100)) as log:
         assert log.is_full, "what an earlier process left counts"
 
@@ -136,9 +136,9 @@ async def test_a_full_log_takes_no_more_until_there_is_room(tmp_path: Path) -> N
 async def test_who_waits_since_when(tmp_path: Path) -> None:
     later = MONDAY + timedelta(minutes=1)
     async with IntakeLog(tmp_path) as log:
-        first = log.append(Kind.TURN, ANN, MONDAY, WORDS)
-        log.append(Kind.TURN, BOB, later, WORDS)
-        log.append(Kind.MARK, BOB, MONDAY, b"{}")
+        first = log.append(LogKind.TURN, ANN, MONDAY, WORDS)
+        log.append(LogKind.TURN, BOB, later, WORDS)
+        log.append(LogKind.MARK, BOB, MONDAY, b"{}")
         assert (log.oldest(), log.oldest(ANN), log.oldest(BOB)) == (MONDAY, MONDAY, later)
         assert first is not None
         log.discard(first)
@@ -151,7 +151,7 @@ async def test_who_waits_since_when(tmp_path: Path) -> None:
 async def a_segment(directory: Path) -> Path:
     async with IntakeLog(directory) as log:
         for number in range(5):
-            log.append(Kind.TURN, ANN, MONDAY, b"turn %d" % number)
+            log.append(LogKind.TURN, ANN, MONDAY, b"turn %d" % number)
     return next(path for path in files(directory) if path.suffix == ".log")
 
 
@@ -212,12 +212,12 @@ async def test_junk_in_the_place_of_a_log_keeps_nobody_from_starting(tmp_path: P
     (tmp_path / "zzz.log").write_bytes(os.urandom(100))
     assert await left(tmp_path) == []
     async with IntakeLog(tmp_path) as log:
-        assert log.append(Kind.TURN, ANN, MONDAY, WORDS) is not None
+        assert log.append(LogKind.TURN, ANN, MONDAY, WORDS) is not None
 
 
 async def test_a_log_that_was_taken_away_under_a_running_process_is_written_anew(tmp_path: Path) -> None:
     async with IntakeLog(tmp_path / "a") as log:
-        record = log.append(Kind.TURN, ANN, MONDAY, WORDS)
+        record = log.append(LogKind.TURN, ANN, MONDAY, WORDS)
         shutil.rmtree(tmp_path / "a")
         await log.tend()
         assert record is not None
@@ -230,13 +230,13 @@ async def test_a_disk_that_takes_no_more_loses_nothing_that_was_taken(
 ) -> None:
     write = os.pwrite
     async with IntakeLog(tmp_path / "a") as log:
-        log.append(Kind.TURN, ANN, MONDAY, b"before")
+        log.append(LogKind.TURN, ANN, MONDAY, b"before")
         monkeypatch.setattr(os, "pwrite", lambda handle, data, at: write(handle, data[:10], at))
-        assert log.append(Kind.TURN, ANN, MONDAY, b"cut") is None
+        assert log.append(LogKind.TURN, ANN, MONDAY, b"cut") is None
         monkeypatch.setattr(os, "pwrite", _full)
-        assert log.append(Kind.TURN, ANN, MONDAY, b"full") is None
+        assert log.append(LogKind.TURN, ANN, MONDAY, b"full") is None
         monkeypatch.setattr(os, "pwrite", write)
-        log.append(Kind.TURN, ANN, MONDAY, b"after")
+        log.append(LogKind.TURN, ANN, MONDAY, b"after")
         assert await left(killed(tmp_path / "a", tmp_path / "b")) == [b"before", b"after"]
 
 
@@ -247,19 +247,19 @@ def _full(*_: object) -> int:
 async def test_a_directory_that_cannot_be_made_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("in the way")
     async with IntakeLog(tmp_path / "a" / "intake") as log:
-        assert log.append(Kind.TURN, ANN, MONDAY, WORDS) is None
+        assert log.append(LogKind.TURN, ANN, MONDAY, WORDS) is None
         (tmp_path / "a").unlink()
         await log.tend()
-        assert log.append(Kind.TURN, ANN, MONDAY, WORDS) is not None
+        assert log.append(LogKind.TURN, ANN, MONDAY, WORDS) is not None
 
 
 async def test_what_a_dead_process_left_is_taken_up_by_a_running_one(tmp_path: Path) -> None:
     await a_segment(tmp_path / "dead")
     async with IntakeLog(tmp_path / "alive") as log:
-        assert log.take_left(Kind.TURN) == []
+        assert log.take_left(LogKind.TURN) == []
         assert adopt(tmp_path / "dead", tmp_path / "alive") == 5
         await log.tend()
-        assert [log.read(record) for record in log.take_left(Kind.TURN)] == [b"turn %d" % n for n in range(5)]
+        assert [log.read(record) for record in log.take_left(LogKind.TURN)] == [b"turn %d" % n for n in range(5)]
     assert list((tmp_path / "dead").iterdir()) == []
 
 
@@ -269,11 +269,11 @@ async def test_the_cost_of_a_turn_does_not_grow_with_how_many_wait(tmp_path: Pat
     async def bytes_written(waiting: int) -> int:
         async with IntakeLog(tmp_path / str(waiting)) as log:
             for _ in range(waiting):
-                log.append(Kind.TURN, ANN, MONDAY, WORDS)
+                log.append(LogKind.TURN, ANN, MONDAY, WORDS)
             (segment,) = (tmp_path / str(waiting)).glob("*.log")
             before = segment.stat().st_size
             for _ in range(100):
-                record = log.append(Kind.TURN, ANN, MONDAY, WORDS)
+                record = log.append(LogKind.TURN, ANN, MONDAY, WORDS)
                 assert record is not None
                 log.discard(record)
             await log.tend()

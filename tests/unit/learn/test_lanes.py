@@ -14,7 +14,7 @@ from memory_extproc.concurrency import Backoff
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.queue import OwnerQueues
 from memory_extproc.model import Owner
-from tests.builders import ANN, BOB, OTHER_ANN
+from tests.support.builders import ANN, BOB, OTHER_ANN
 from tests.unit.learn.learning import QUICK, until
 
 NEVER = Backoff(first=timedelta(hours=1), longest=timedelta(hours=1))

@@ -17,9 +17,9 @@ from memory_extproc.cli.root import app
 from memory_extproc.encryption.codecs import EncryptedJournal
 from memory_extproc.encryption.keys import MasterKeyFile, SqliteKeyTable, WrappedKeys, new_master_key
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.learn.intake_log import INTAKE, IntakeLog, Kind
+from memory_extproc.learn.intake_log import INTAKE, IntakeLog, LogKind
 from memory_extproc.model import Turn, TurnOutcome, digest
-from tests.builders import ANN, MONDAY, a_turn
+from tests.support.builders import ANN, MONDAY, a_turn
 
 
 def turn(words: str) -> Turn:
@@ -132,7 +132,7 @@ def test_what_another_sidecar_left_behind_is_adopted_once(learn: Command, tmp_pa
 async def undecided(directory: Path, *words: str) -> None:
     async with IntakeLog(directory / INTAKE) as log:
         for one in words:
-            log.append(Kind.TURN, ANN, MONDAY, one.encode())
+            log.append(LogKind.TURN, ANN, MONDAY, one.encode())
 
 
 def test_what_another_sidecar_could_not_decide_is_counted_and_adopted(learn: Command, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from memory_extproc.ports import JournalEntry, Now
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryJournal
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, BOB, OTHER_ANN, a_turn
+from tests.support.builders import ANN, BOB, OTHER_ANN, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 
 BUDGET = "My budget for the Hawaii trip is $10,000."

@@ -18,7 +18,7 @@ from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.queue import LearnLimits, Trigger
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Caller, Memory, MemoryState, Owner, Source, Turn
-from tests.builders import ANN, BOB, a_turn
+from tests.support.builders import ANN, BOB, a_turn
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 
 BUDGET = "My budget for the Hawaii trip is $10,000."

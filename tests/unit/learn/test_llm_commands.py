@@ -12,7 +12,7 @@ from memory_extproc.learn.commands.parser import Act, Command, LlmCommands
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.testing.models import CannedCompletions
-from tests.builders import MONDAY, a_turn
+from tests.support.builders import MONDAY, a_turn
 
 SAID = a_turn("I'd rather you did not remember the story of my ex Sarah any more.")
 

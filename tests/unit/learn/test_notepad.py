@@ -12,7 +12,7 @@ from memory_extproc.learn.extract.llm_notes import Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import MemoryType
 from memory_extproc.testing.models import CannedCompletions
-from tests.builders import MONDAY, a_turn, later
+from tests.support.builders import MONDAY, a_turn, later
 
 NOTE = "Likes short answers with an example."
 

@@ -11,7 +11,7 @@ from memory_extproc.errors import TransientError
 from memory_extproc.learn.learner import Learner
 from memory_extproc.model import TurnOutcome
 from memory_extproc.testing.adapters import InMemoryJournal
-from tests.builders import ANN, BOB
+from tests.support.builders import ANN, BOB
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 
 MINUTES = 60

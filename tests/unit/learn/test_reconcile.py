@@ -27,7 +27,7 @@ from memory_extproc.learn.conflicts import (
 )
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.reconcile import Decision, Reconciler, row_of
+from memory_extproc.learn.reconcile import ReconcileDecision, Reconciler, row_of
 from memory_extproc.model import (
     Embedded,
     Hit,
@@ -46,7 +46,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
+from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
 
 DIMENSION = 64
 
@@ -482,4 +482,11 @@ async def test_a_store_that_is_down_is_tried_again_without_doubling() -> None:
 
 
 def test_decisions_are_the_labels_of_the_metric() -> None:
-    assert [one.value for one in Decision] == ["added", "confirmed", "replaced", "outdated", "quarantined", "known"]
+    assert [one.value for one in ReconcileDecision] == [
+        "added",
+        "confirmed",
+        "replaced",
+        "outdated",
+        "quarantined",
+        "known",
+    ]

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.learn.chunking import ChunkLimits
-from memory_extproc.learn.messages import Decision, cut, format_origin, judge
+from memory_extproc.learn.messages import MessageDecision, cut, format_origin, judge
 from memory_extproc.model import MemoryType, Origin, Provenance, Role, Source, message_ids
 from memory_extproc.store.milvus.rows import check_name
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, later, memories_of
+from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, later, memories_of
 
 
 def test_both_messages_of_a_turn_are_remembered_as_they_were_said_with_their_place() -> None:
@@ -43,17 +43,17 @@ def test_both_messages_of_a_turn_are_remembered_as_they_were_said_with_their_pla
 @pytest.mark.parametrize(
     ("asked", "answered", "expected"),
     [
-        ("Hi!", "Hello! How can I help you today?", (Decision.POLITE, Decision.POLITE)),
-        ("What's my budget?", "I don't know your budget.", (Decision.QUESTION, Decision.REFUSAL)),
-        ("My dog is Rex.", "Got it!", (Decision.KEPT, Decision.POLITE)),
-        ("My dog is Rex.", "Great, your dog is Rex.", (Decision.KEPT, Decision.ECHO)),
-        ("I want to travel.", "What is your budget?", (Decision.KEPT, Decision.QUESTION)),
-        ("  ", "", (Decision.EMPTY, Decision.EMPTY)),
-        ("Is Paris big?", "Paris has two million people.", (Decision.QUESTION, Decision.KEPT)),
+        ("Hi!", "Hello! How can I help you today?", (MessageDecision.POLITE, MessageDecision.POLITE)),
+        ("What's my budget?", "I don't know your budget.", (MessageDecision.QUESTION, MessageDecision.REFUSAL)),
+        ("My dog is Rex.", "Got it!", (MessageDecision.KEPT, MessageDecision.POLITE)),
+        ("My dog is Rex.", "Great, your dog is Rex.", (MessageDecision.KEPT, MessageDecision.ECHO)),
+        ("I want to travel.", "What is your budget?", (MessageDecision.KEPT, MessageDecision.QUESTION)),
+        ("  ", "", (MessageDecision.EMPTY, MessageDecision.EMPTY)),
+        ("Is Paris big?", "Paris has two million people.", (MessageDecision.QUESTION, MessageDecision.KEPT)),
     ],
 )
 def test_each_message_is_judged_by_what_it_holds(
-    asked: str, answered: str, expected: tuple[Decision, Decision]
+    asked: str, answered: str, expected: tuple[MessageDecision, MessageDecision]
 ) -> None:
     assert tuple(one.decision for one in judge(a_turn(asked, answered), MONDAY)) == expected
 
@@ -70,12 +70,12 @@ def test_what_repeats_an_injected_memory_is_not_remembered_again() -> None:
         "Your budget is $10,000.",
         injected=("User's budget for the Hawaii trip is $10,000",),
     )
-    assert [one.decision for one in judge(turn, MONDAY)] == [Decision.ECHO, Decision.ECHO]
+    assert [one.decision for one in judge(turn, MONDAY)] == [MessageDecision.ECHO, MessageDecision.ECHO]
 
 
 def test_a_statement_put_together_from_words_of_two_memories_is_new() -> None:
     turn = a_turn("My budget is $10,000.", injected=("User's budget is $5,000", "User's car cost $10,000"))
-    assert judge(turn, MONDAY)[0].decision is Decision.KEPT
+    assert judge(turn, MONDAY)[0].decision is MessageDecision.KEPT
 
 
 def test_remembering_again_gives_the_same_ids_and_no_two_owners_share_one() -> None:
@@ -127,7 +127,7 @@ def test_two_long_messages_share_the_pieces_of_their_turn() -> None:
     judged = judge(a_turn(long, long), MONDAY)
     kept = Counter(one.role for one in judged if one.memory is not None)
     assert kept == {Role.USER: 20, Role.ASSISTANT: 12}
-    assert Counter(one.decision for one in judged)[Decision.SURPLUS] == 2
+    assert Counter(one.decision for one in judged)[MessageDecision.SURPLUS] == 2
     short = judge(a_turn("I keep bees.", long), MONDAY)
     assert Counter(one.role for one in short if one.memory is not None) == {Role.USER: 1, Role.ASSISTANT: 31}
 
@@ -135,7 +135,7 @@ def test_two_long_messages_share_the_pieces_of_their_turn() -> None:
 def test_what_no_piece_holds_any_more_is_counted() -> None:
     judged = judge(a_turn("I keep bees. " * 10_000, "Bees make honey."), MONDAY)
     decisions = [one.decision for one in judged if one.role is Role.USER]
-    assert decisions == [Decision.KEPT] * 31 + [Decision.SURPLUS]
+    assert decisions == [MessageDecision.KEPT] * 31 + [MessageDecision.SURPLUS]
 
 
 def test_every_id_a_turn_may_leave_behind_is_known_whatever_was_answered() -> None:
@@ -177,6 +177,6 @@ def test_names_of_usual_length_are_kept_whole_however_long_another_is() -> None:
 def test_a_message_too_long_to_be_judged_is_kept() -> None:
     judged = judge(a_turn("why? " * 1000, "sorry, no. " * 1000), MONDAY)
     assert {(one.role, one.decision) for one in judged} == {
-        (Role.USER, Decision.KEPT),
-        (Role.ASSISTANT, Decision.KEPT),
+        (Role.USER, MessageDecision.KEPT),
+        (Role.ASSISTANT, MessageDecision.KEPT),
     }

@@ -15,11 +15,11 @@ from memory_extproc.errors import TransientError
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
 from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Turn, TurnOutcome
 from memory_extproc.ports import Now
-from memory_extproc.request.admission import Sharing
+from memory_extproc.request.admission import ProjectSharing
 from memory_extproc.safety.policy import Found, Policy
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
-from tests.builders import ANN, BOB, MONDAY
-from tests.fixtures.in_memory import InMemoryConsent
+from tests.support.builders import ANN, BOB, MONDAY
+from tests.support.in_memory import InMemoryConsent
 from tests.unit.learn.learning import Surroundings
 
 PASSWORD = "hunter2"
@@ -215,7 +215,7 @@ async def test_what_continues_an_incognito_response_is_incognito_and_so_on() -> 
 
 async def test_what_goes_on_in_a_projects_name_stays_incognito() -> None:
     """Else a conversation that was to leave no trace became what all members share."""
-    door, sharing = Door(), Sharing(projects=True, learns=True)
+    door, sharing = Door(), ProjectSharing(projects=True, learns=True)
     ann = Caller(ANN, session="s-1", projects=("atlas",))
     in_atlas = sharing.learned_as(replace(ann, project="atlas"))
     unnamed = replace(ann, session="")

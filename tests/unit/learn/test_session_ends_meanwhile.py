@@ -9,7 +9,7 @@ import pytest
 
 from memory_extproc.learn.extract.extractor import FactExtractor
 from memory_extproc.model import Caller, Owner, Turn
-from tests.builders import ANN
+from tests.support.builders import ANN
 from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 
 

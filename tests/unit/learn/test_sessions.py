@@ -18,7 +18,7 @@ from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Message, Origin, Owner, Role, Turn
 from memory_extproc.ports import Chain
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.builders import ANN, MONDAY, OTHER_ANN
+from tests.support.builders import ANN, MONDAY, OTHER_ANN
 
 Said = Sequence[str]  # what user and assistant said in turn, the user first
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.learn.extract.rules import RulesExtractor
-from tests.builders import a_turn
+from tests.support.builders import a_turn
 
 EXTRACTOR = RulesExtractor()
 

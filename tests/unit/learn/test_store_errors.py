@@ -16,8 +16,8 @@ from memory_extproc.errors import PermanentError, UnknownFaultError
 from memory_extproc.model import Embedded, Matrix, Owner
 from memory_extproc.testing.adapters import InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN
-from tests.fixtures.ailing import MilvusWeather
+from tests.support.ailing import MilvusWeather
+from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN
 from tests.unit.learn.learning import LIMITS, Surroundings, until
 
 QUICK = replace(LIMITS, gather=timedelta(), idle=timedelta(milliseconds=5), attempts=3)

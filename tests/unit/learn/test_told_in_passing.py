@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.rules import Checks, RulesExtractor, compile_rule
-from tests.builders import a_turn
+from tests.support.builders import a_turn
 from tests.unit.learn.test_extract_rules import SENTENCES
 
 EXTRACTOR = RulesExtractor()

@@ -18,7 +18,7 @@ import pytest
 
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Origin, Outcome, Owner, Turn, TurnOutcome
-from memory_extproc.request.replay import Record
+from memory_extproc.request.replay import ReplayedTurn
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 TURN: Mapping[str, Any] = {
@@ -78,7 +78,7 @@ async def test_a_turn_in_the_journal_is_read_whichever_version_wrote_it(
 
 @pytest.mark.parametrize("more", [b"", b',"sunny",{"of":1}'], ids=["as written", "by a newer version"])
 def test_what_a_conversation_was_given_is_read_whichever_version_wrote_it(more: bytes) -> None:
-    record = msgspec.json.decode(RECORD[:-1] + more + b"]", type=Record)
+    record = msgspec.json.decode(RECORD[:-1] + more + b"]", type=ReplayedTurn)
     assert record.epoch == 3
     assert record.decision.outcome is Outcome.USED
     assert record.decision.ids == ("m1",)

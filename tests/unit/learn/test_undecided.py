@@ -25,8 +25,8 @@ from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, Qu
 from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Message, Owner, Role, Turn, TurnOutcome
 from memory_extproc.safety.policy import Policy
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
-from tests.builders import ANN, BOB, MONDAY
-from tests.fixtures.in_memory import InMemoryConsent
+from tests.support.builders import ANN, BOB, MONDAY
+from tests.support.in_memory import InMemoryConsent
 from tests.unit.learn.learning import Surroundings, until
 
 PIZZA = "I like pizza."

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.learn.conflicts import Add, Confirm, LlmJudge, Replace, Verdict, agree, apply_verdicts, says
+from memory_extproc.learn.conflicts import (
+    Add,
+    Confirm,
+    ConflictVerdict,
+    LlmJudge,
+    Replace,
+    agree,
+    apply_verdicts,
+    says,
+)
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError
 from memory_extproc.learn.extract.rules import RulesExtractor
@@ -34,7 +43,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
-from tests.builders import ANN, MONDAY, a_memory, a_turn, later, memories_of
+from tests.support.builders import ANN, MONDAY, a_memory, a_turn, later, memories_of
 
 EMBEDDER = CannedEmbedder(64)
 UNBOUNDED = Budget(BudgetLimits(), now=lambda: MONDAY)
@@ -195,17 +204,17 @@ class Saying:
 
     version = "as told"
 
-    def __init__(self, *verdicts: Verdict | MemoryExtprocError) -> None:
+    def __init__(self, *verdicts: ConflictVerdict | MemoryExtprocError) -> None:
         self._verdicts = verdicts
         self.shown: list[list[str]] = []
 
-    async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[Verdict]:
+    async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[ConflictVerdict]:
         assert owner == ANN
         self.shown.append([memory.content for memory in memories])
         found = [self._verdicts[at % len(self._verdicts)] for at in range(len(memories))]
-        said = [one for one in found if isinstance(one, Verdict)]
+        said = [one for one in found if isinstance(one, ConflictVerdict)]
         if len(said) < len(found):
-            raise next(one for one in found if not isinstance(one, Verdict))
+            raise next(one for one in found if not isinstance(one, ConflictVerdict))
         return said
 
 
@@ -217,7 +226,7 @@ SAME_TEA = a_fact(NEXT, "User drinks green tea every day", "hot drink")
 WIFE = a_fact(NEXT, "User's wife drinks a lot of green tea every day", "hot drink", subject="user's wife")
 
 
-async def judged_known(second: Fact, *verdicts: Verdict | MemoryExtprocError) -> tuple[list[str], Saying]:
+async def judged_known(second: Fact, *verdicts: ConflictVerdict | MemoryExtprocError) -> tuple[list[str], Saying]:
     judges = Saying(*verdicts)
     async with a_desk(judges) as desk:
         await desk.learn([TEA], TURN)
@@ -227,20 +236,20 @@ async def judged_known(second: Fact, *verdicts: Verdict | MemoryExtprocError) ->
 
 async def test_a_model_says_what_a_fact_near_to_another_makes_of_it() -> None:
     both = sorted([TEA.content, NO_TEA.content])
-    known, judges = await judged_known(NO_TEA, Verdict.ADD)
+    known, judges = await judged_known(NO_TEA, ConflictVerdict.ADD)
     assert known == both
     assert judges.shown == [[TEA.content]]
-    assert (await judged_known(NO_TEA, Verdict.UPDATE))[0] == [NO_TEA.content]
-    assert (await judged_known(NO_TEA, Verdict.DELETE))[0] == [NO_TEA.content]
-    assert (await judged_known(SAME_TEA, Verdict.NONE))[0] == [TEA.content]
+    assert (await judged_known(NO_TEA, ConflictVerdict.UPDATE))[0] == [NO_TEA.content]
+    assert (await judged_known(NO_TEA, ConflictVerdict.DELETE))[0] == [NO_TEA.content]
+    assert (await judged_known(SAME_TEA, ConflictVerdict.NONE))[0] == [TEA.content]
 
 
 async def test_a_model_that_calls_a_new_fact_known_does_not_lose_it() -> None:
-    assert (await judged_known(NO_TEA, Verdict.NONE))[0] == sorted([TEA.content, NO_TEA.content])
+    assert (await judged_known(NO_TEA, ConflictVerdict.NONE))[0] == sorted([TEA.content, NO_TEA.content])
 
 
 async def test_no_verdict_ends_a_memory_about_another_person() -> None:
-    assert (await judged_known(WIFE, Verdict.DELETE))[0] == sorted([TEA.content, WIFE.content])
+    assert (await judged_known(WIFE, ConflictVerdict.DELETE))[0] == sorted([TEA.content, WIFE.content])
 
 
 @pytest.mark.parametrize("error", [TransientError("down"), PermanentError("malformed"), OverBudgetError("spent")])
@@ -249,14 +258,14 @@ async def test_without_the_models_word_both_stay(error: MemoryExtprocError) -> N
 
 
 async def test_a_model_is_not_asked_about_what_is_far_or_what_a_rule_can_say() -> None:
-    judges = Saying(Verdict.DELETE)
+    judges = Saying(ConflictVerdict.DELETE)
     async with a_desk(judges) as desk:
         await desk.tell("I live in Paris.", "My cat is called Miso.", "I moved to Tokyo.", "I live in Tokyo.")
         assert judges.shown == []
 
 
 async def test_the_verdict_is_kept_so_that_trying_again_asks_nobody() -> None:
-    judges = Saying(Verdict.UPDATE)
+    judges = Saying(ConflictVerdict.UPDATE)
     async with a_desk(judges) as desk:
         await desk.learn([TEA], TURN)
         await desk.learn([NO_TEA], NEXT)
@@ -273,10 +282,10 @@ WORDS = st.sampled_from(["green tea", "black tea", "much green tea", "no green t
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(WORDS, st.sampled_from(["user", "user's wife"])), min_size=1, max_size=5),
-    st.lists(st.sampled_from(list(Verdict)), min_size=1, max_size=7),
+    st.lists(st.sampled_from(list(ConflictVerdict)), min_size=1, max_size=7),
 )
 async def test_whatever_a_model_says_no_new_fact_is_lost(
-    said: list[tuple[str, str]], verdicts: list[Verdict]
+    said: list[tuple[str, str]], verdicts: list[ConflictVerdict]
 ) -> None:
     async with a_desk(Saying(*verdicts)) as desk:
         for at, (words, subject) in enumerate(said):
@@ -288,15 +297,17 @@ async def test_whatever_a_model_says_no_new_fact_is_lost(
             assert any(row.content == fact.content or says(row, fact) for row in there)
 
 
-@given(st.lists(st.sampled_from(list(Verdict)), min_size=3, max_size=3))
-def test_verdicts_on_memories_are_about_those_memories_alone(verdicts: list[Verdict]) -> None:
+@given(st.lists(st.sampled_from(list(ConflictVerdict)), min_size=3, max_size=3))
+def test_verdicts_on_memories_are_about_those_memories_alone(verdicts: list[ConflictVerdict]) -> None:
     shown = [a_memory(f"User drinks {kind} tea", metadata={"subject": "user"}) for kind in ("green", "red", "mint")]
     fact = a_fact(TURN, "User drinks green tea")
     change = apply_verdicts(fact, shown, verdicts)
     gone = {
-        one.id for one, verdict in zip(shown, verdicts, strict=True) if verdict in {Verdict.UPDATE, Verdict.DELETE}
+        one.id
+        for one, verdict in zip(shown, verdicts, strict=True)
+        if verdict in {ConflictVerdict.UPDATE, ConflictVerdict.DELETE}
     }
-    if verdicts[0] is Verdict.NONE:
+    if verdicts[0] is ConflictVerdict.NONE:
         assert change == Confirm(shown[0].id)
     elif gone:
         assert isinstance(change, Replace)
@@ -315,7 +326,10 @@ def verdicts_on(*numbers: int, verdict: str = "ADD") -> str:
 
 async def test_a_model_sees_numbers_and_words_and_never_an_id() -> None:
     model = CannedCompletions([verdicts_on(2, 1, verdict="UPDATE")])
-    assert await LlmJudge(model, UNBOUNDED).judge(ANN, TEA, NOTES) == [Verdict.UPDATE, Verdict.UPDATE]
+    assert await LlmJudge(model, UNBOUNDED).judge(ANN, TEA, NOTES) == [
+        ConflictVerdict.UPDATE,
+        ConflictVerdict.UPDATE,
+    ]
     ((_, shown, _),) = model.asked
     assert [json.loads(line).get("note") for line in shown.splitlines()] == [None, 1, 2]
     assert not any(note.id in shown or note.owner.user in shown for note in NOTES)
@@ -336,7 +350,7 @@ async def test_a_model_sees_numbers_and_words_and_never_an_id() -> None:
 )
 async def test_an_answer_that_does_not_judge_each_note_once_is_none(bad: str) -> None:
     model = CannedCompletions([bad, verdicts_on(1, 2)])
-    assert await LlmJudge(model, UNBOUNDED).judge(ANN, TEA, NOTES) == [Verdict.ADD, Verdict.ADD]
+    assert await LlmJudge(model, UNBOUNDED).judge(ANN, TEA, NOTES) == [ConflictVerdict.ADD, ConflictVerdict.ADD]
     with pytest.raises(PermanentError):
         await LlmJudge(CannedCompletions([bad, bad]), UNBOUNDED).judge(ANN, TEA, NOTES)
 

@@ -13,7 +13,7 @@ from memory_extproc.recall.intent import INTENTS, least_trust
 from memory_extproc.recall.prompt_block import render
 from memory_extproc.retention.merge import Merging, speaking
 from memory_extproc.store.partition import confirm_memory
-from tests.builders import ANN, MONDAY, a_memory, a_turn
+from tests.support.builders import ANN, MONDAY, a_memory, a_turn
 
 
 def of_tool(content: str = "The fee is 900 euros.", **changes: Any) -> Memory:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.observe.http import watch_certificate
 from memory_extproc.observe.metrics import Metrics
-from tests.fixtures.authority import Authority
+from tests.support.authority import Authority
 
 
 def ends(pem: bytes) -> float:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from hypothesis import strategies as st
 
 from memory_extproc.model import MemoryState, MemoryType, Role, Source
-from memory_extproc.portability.records import Record
+from memory_extproc.portability.records import MemoryRecord
 
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 _names = st.from_regex(r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]{0,63}", fullmatch=True)
@@ -25,10 +25,10 @@ _values = st.recursive(
 )
 
 
-def records() -> st.SearchStrategy[Record]:
+def records() -> st.SearchStrategy[MemoryRecord]:
     """Anything the store may hold."""
     return st.builds(
-        Record,
+        MemoryRecord,
         id=_names,
         type=st.sampled_from(MemoryType),
         state=st.sampled_from(MemoryState),

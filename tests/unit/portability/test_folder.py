@@ -11,14 +11,14 @@ import pytest
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import MemoryType, Source
 from memory_extproc.portability.folder_sync import Folder, Mirrored, Repository, page_of, read_folder
-from memory_extproc.portability.records import Record, Refused
+from memory_extproc.portability.records import MemoryRecord, Refused
 
 
-def a_record(id_: str, content: str = "likes tea", kind: MemoryType = MemoryType.SEMANTIC) -> Record:
-    return Record(id=id_, type=kind, content=content)
+def a_record(id_: str, content: str = "likes tea", kind: MemoryType = MemoryType.SEMANTIC) -> MemoryRecord:
+    return MemoryRecord(id=id_, type=kind, content=content)
 
 
-def mirror(root: Path, *records: Record) -> Mirrored:
+def mirror(root: Path, *records: MemoryRecord) -> Mirrored:
     with Folder(root) as folder:
         for record in records:
             folder.put(record)
@@ -42,7 +42,7 @@ def test_each_memory_has_its_page_and_what_is_gone_has_none(tmp_path: Path) -> N
 
 def test_the_page_of_a_summary_that_stood_among_the_turns_moves(tmp_path: Path) -> None:
     mirror(tmp_path, a_record("a", kind=MemoryType.EPISODIC))
-    summed_up = Record(id="a", type=MemoryType.EPISODIC, source=Source.SUMMARY, content="Hawaii: in May.")
+    summed_up = MemoryRecord(id="a", type=MemoryType.EPISODIC, source=Source.SUMMARY, content="Hawaii: in May.")
     mirror(tmp_path, summed_up)
     assert pages(tmp_path) == ["summaries/a.md"]
     assert [record for _, record in read_folder(tmp_path)] == [summed_up]
@@ -95,7 +95,7 @@ def test_what_stands_in_the_folder_is_read_and_what_is_wrong_is_named(tmp_path: 
     found = {str(place): one for place, one in read_folder(tmp_path)}
     assert found["facts/a.md"] == a_record("a")
     assert isinstance(found["facts/copy.md"], Refused)
-    assert isinstance(new := found["facts/new.md"], Record)
+    assert isinstance(new := found["facts/new.md"], MemoryRecord)
     assert new.content == "has a cat"
     assert isinstance(found["turns/bad.md"], Refused)
 
@@ -106,7 +106,7 @@ def git(root: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def exported(root: Path, *records: Record) -> bool:
+def exported(root: Path, *records: MemoryRecord) -> bool:
     repository = Repository(root)
     repository.open()
     return repository.commit(mirror(root, *records))

@@ -11,7 +11,7 @@ import pytest
 
 from memory_extproc.model import MemoryType, Source
 from memory_extproc.portability.foreign import Foreign, read_foreign
-from memory_extproc.portability.records import Read, Record, Refused, RefusedError
+from memory_extproc.portability.records import MemoryRecord, Read, Refused, RefusedError
 
 MEM0 = {
     "id": "0a14d8f0-e364-4f5c-b305-10da1f0d0878",
@@ -46,7 +46,7 @@ def read(document: Any, kind: Foreign, user: str = "") -> list[Read]:
 
 def test_a_memory_of_mem0() -> None:
     (found,) = read({"results": [MEM0]}, Foreign.MEM0)
-    assert found == Record(
+    assert found == MemoryRecord(
         id=f"mem0:{MEM0['id']}",
         type=MemoryType.SEMANTIC,
         source=Source.LLM,
@@ -61,13 +61,13 @@ def test_a_memory_of_mem0() -> None:
 def test_a_point_of_mem0s_collection() -> None:
     payload = {"data": "Likes tea", "user_id": "alex", "created_at": "2024-07-20T01:30:36Z"}
     (found,) = read({"points": [{"id": 7, "payload": payload, "vector": [0.1]}]}, Foreign.MEM0)
-    assert isinstance(found, Record)
+    assert isinstance(found, MemoryRecord)
     assert (found.id, found.content) == ("mem0:7", "Likes tea")
 
 
 def test_a_memory_of_the_semantic_router() -> None:
     (found,) = read({"memories": [VLLM], "total": 1, "limit": 20}, Foreign.VLLM)
-    assert isinstance(found, Record)
+    assert isinstance(found, MemoryRecord)
     assert (found.type, found.importance, found.access_count) == (MemoryType.PROCEDURAL, 0.7, 3)
     assert (found.origin, found.updated_at) == ("source=conversation", None)
 
@@ -76,7 +76,7 @@ def test_a_row_of_the_semantic_routers_collection() -> None:
     row = {**VLLM, "memory_type": "semantic", "metadata": '{"a": 1}', "created_at": 1767607200}
     del row["type"]
     (found,) = read(json.dumps(row).encode() + b"\n", Foreign.VLLM)
-    assert isinstance(found, Record)
+    assert isinstance(found, MemoryRecord)
     assert (found.type, found.metadata) == (MemoryType.SEMANTIC, {"a": 1})
     assert found.created_at == datetime(2026, 1, 5, 10, tzinfo=UTC)
 
@@ -89,7 +89,7 @@ def test_a_list_by_itself_or_in_an_object(wrapped: Any) -> None:
 
 def test_lines_and_a_single_memory_with_a_list_in_it() -> None:
     inner = {**MEM0, "metadata": {"results": [1, 2]}}
-    assert [isinstance(one, Record) for one in read(json.dumps(inner).encode(), Foreign.MEM0)] == [True]
+    assert [isinstance(one, MemoryRecord) for one in read(json.dumps(inner).encode(), Foreign.MEM0)] == [True]
     lines = b"\n".join(json.dumps(MEM0).encode() for _ in range(3))
     assert len(read(lines, Foreign.MEM0)) == 3
 
@@ -97,17 +97,17 @@ def test_lines_and_a_single_memory_with_a_list_in_it() -> None:
 def test_a_list_is_read_piece_by_piece() -> None:
     many = [{**MEM0, "id": n, "memory": "é" * 3000} for n in range(100)]
     found = read(many, Foreign.MEM0)
-    assert [one.content for one in found if isinstance(one, Record)] == ["é" * 3000] * 100
+    assert [one.content for one in found if isinstance(one, MemoryRecord)] == ["é" * 3000] * 100
 
 
 def test_other_peoples_memories_are_not_made_ones_own() -> None:
     both = [MEM0, {**MEM0, "user_id": "bob", "memory": "secret"}]
     first, second = read(both, Foreign.MEM0)
-    assert isinstance(first, Record)
+    assert isinstance(first, MemoryRecord)
     assert isinstance(second, Refused)
     first, second = read(both, Foreign.MEM0, user="bob")
     assert isinstance(first, Refused)
-    assert isinstance(second, Record)
+    assert isinstance(second, MemoryRecord)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_other_peoples_memories_are_not_made_ones_own() -> None:
 )
 def test_what_is_no_memory_is_named_and_the_others_are_read(wrong: Any) -> None:
     found = read([VLLM, wrong, VLLM], Foreign.VLLM)
-    assert [isinstance(one, Record) for one in found] == [True, False, True]
+    assert [isinstance(one, MemoryRecord) for one in found] == [True, False, True]
     assert isinstance(found[1], Refused)
     assert found[1].place == "memory 2"
 

@@ -14,17 +14,19 @@ from hypothesis import example, given
 from memory_extproc.model import MemoryState, MemoryType, Provenance, Source
 from memory_extproc.portability import folder_sync
 from memory_extproc.portability import records as json_lines
-from memory_extproc.portability.records import Record, RefusedError, memory_of, read_record, record_of
-from tests.builders import ANN, BOB, MONDAY, a_memory, a_message
+from memory_extproc.portability.records import MemoryRecord, RefusedError, memory_of, read_record, record_of
+from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_message
 from tests.unit.portability.records import records
 
 
 @given(records())
-@example(Record(id="a", type=MemoryType.SEMANTIC, content="---\nid: b\n---\n"))
-@example(Record(id="a", type=MemoryType.SEMANTIC, content="\r\n\ufeff \n"))
-@example(Record(id="a", type=MemoryType.SEMANTIC, content="\r"))
-@example(Record(id="a", type=MemoryType.SEMANTIC, content="x", metadata={"<<": 1e16, "": "yes", "n": "\x85\u2028"}))
-def test_a_page_says_what_was_written_on_it(record: Record) -> None:
+@example(MemoryRecord(id="a", type=MemoryType.SEMANTIC, content="---\nid: b\n---\n"))
+@example(MemoryRecord(id="a", type=MemoryType.SEMANTIC, content="\r\n\ufeff \n"))
+@example(MemoryRecord(id="a", type=MemoryType.SEMANTIC, content="\r"))
+@example(
+    MemoryRecord(id="a", type=MemoryType.SEMANTIC, content="x", metadata={"<<": 1e16, "": "yes", "n": "\x85\u2028"})
+)
+def test_a_page_says_what_was_written_on_it(record: MemoryRecord) -> None:
     page = folder_sync.page_of(record)
     back = folder_sync.read_page(page)
     assert back == record
@@ -38,7 +40,7 @@ def test_how_often_a_memory_was_used_changes_no_page() -> None:
 
 
 @given(records())
-def test_a_line_says_what_was_written_on_it(record: Record) -> None:
+def test_a_line_says_what_was_written_on_it(record: MemoryRecord) -> None:
     line = json_lines.line_of(record)
     assert line.count(b"\n") == 1
     (back,) = json_lines.read_lines([line])
@@ -46,7 +48,7 @@ def test_a_line_says_what_was_written_on_it(record: Record) -> None:
 
 
 @given(records())
-def test_a_page_stands_where_its_id_is_found_again(record: Record) -> None:
+def test_a_page_stands_where_its_id_is_found_again(record: MemoryRecord) -> None:
     assert folder_sync.id_at(folder_sync.place_of(record)) == record.id
 
 
@@ -58,9 +60,11 @@ def test_other_files_of_the_folder_are_none_of_ours(place: str) -> None:
 
 
 def test_facts_turns_and_summaries_stand_apart() -> None:
-    folders = {kind: folder_sync.place_of(Record(id="a", type=kind, content="x")).parts[0] for kind in MemoryType}
+    folders = {
+        kind: folder_sync.place_of(MemoryRecord(id="a", type=kind, content="x")).parts[0] for kind in MemoryType
+    }
     assert folders == {"semantic": "facts", "procedural": "facts", "episodic": "turns", "reflective": "summaries"}
-    summed_up = Record(id="a", type=MemoryType.EPISODIC, source=Source.SUMMARY, content="x")
+    summed_up = MemoryRecord(id="a", type=MemoryType.EPISODIC, source=Source.SUMMARY, content="x")
     assert folder_sync.place_of(summed_up).parts[0] == "summaries"
 
 
@@ -143,6 +147,6 @@ def test_a_value_that_json_has_no_word_for_is_refused() -> None:
 
 
 def test_what_is_at_its_default_is_not_written() -> None:
-    assert msgspec.json.decode(json_lines.line_of(Record(id="a", type=MemoryType.SEMANTIC, content="x"))) == {
+    assert msgspec.json.decode(json_lines.line_of(MemoryRecord(id="a", type=MemoryType.SEMANTIC, content="x"))) == {
         "id": "a", "type": "semantic", "content": "x",
     }  # fmt: skip

@@ -37,7 +37,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
+from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
 
 EMBEDDER = CannedEmbedder(64)
 

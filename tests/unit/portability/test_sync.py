@@ -11,7 +11,7 @@ import pytest
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import ImportProblem, ImportReport, MemoryType
 from memory_extproc.portability.folder_sync import LIST, FolderSync, page_of
-from memory_extproc.portability.records import Record
+from memory_extproc.portability.records import MemoryRecord
 
 
 class Far:
@@ -21,13 +21,13 @@ class Far:
         self.held = {f"m{n}": a_record(f"m{n}", content) for n, content in enumerate(contents, 1)}
         self.failing = False
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[MemoryRecord]:
         for record in list(self.held.values()):
             if self.failing:
                 raise PermanentError("the store is away")
             yield record
 
-    def bring(self, records: Sequence[Record]) -> ImportReport:
+    def bring(self, records: Sequence[MemoryRecord]) -> ImportReport:
         problems = []
         for index, record in enumerate(records):
             if "REFUSE" in record.content:
@@ -42,8 +42,8 @@ class Far:
             del self.held[id_]
 
 
-def a_record(id_: str, content: str) -> Record:
-    return Record(id=id_, type=MemoryType.SEMANTIC, content=content)
+def a_record(id_: str, content: str) -> MemoryRecord:
+    return MemoryRecord(id=id_, type=MemoryType.SEMANTIC, content=content)
 
 
 def edit(root: Path, id_: str, content: str) -> Path:

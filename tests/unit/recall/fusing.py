@@ -7,7 +7,7 @@ import numpy as np
 from memory_extproc.index.features import FEATURES, LEXICAL
 from memory_extproc.model import Candidates, Memory
 from memory_extproc.recall.weights import Feature, Ranker, Relevance, Weights, Worth
-from tests.builders import a_memory, later
+from tests.support.builders import a_memory, later
 
 MODEL = "some-model/int8/1"
 A, B, C = a_memory("a"), a_memory("b", updated_at=later(days=1)), a_memory("c")

@@ -11,7 +11,7 @@ from memory_extproc.model import Ranked, Role
 from memory_extproc.recall.prompt_block import CLOSING, OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.safety.prompt_injection import neutralize
 from memory_extproc.text.words import estimate_tokens
-from tests.builders import a_memory, a_message, later
+from tests.support.builders import a_memory, a_message, later
 
 BUDGET = Ranked(a_memory("User's budget for Hawaii is $10,000"), 0.9)
 SEAT = Ranked(a_memory("User prefers window seats", created_at=later(days=1)), 0.8)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.model import Memory
 from memory_extproc.recall.fusion import FIRST, LOOKED_AT, LOSES, diversify_sessions
-from tests.builders import a_memory, a_message
+from tests.support.builders import a_memory, a_message
 
 OTHERS = [a_message(f"other {at}", session=f"other {at}", seq=0) for at in range(FIRST - 1)]
 FOUND = a_message("the best", session="talk", seq=10)

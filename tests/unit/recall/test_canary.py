@@ -20,8 +20,8 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
-from tests.fixtures.sidecar import NOON
-from tests.fixtures.waiting import until
+from tests.support.sidecar import NOON
+from tests.support.waiting import until
 
 ANSWERS = {asked: said for said, asked in KNOWN}
 

@@ -27,8 +27,8 @@ from memory_extproc.recall.late_interaction import (
     telling,
 )
 from memory_extproc.store.resident import ResidentRows
-from tests.builders import MONDAY, a_memory, a_message
-from tests.fixtures.canned import CannedWords
+from tests.support.builders import MONDAY, a_memory, a_message
+from tests.support.canned import CannedWords
 
 ASKED = "Where does the parrot sleep?"
 TEXTS = ("The parrot has a cage by the window", "My brother plays chess", "The cat sleeps on the sofa")

@@ -12,16 +12,16 @@ from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.onnx import OnnxModel, open_onnx_embedder
 from memory_extproc.recall import examples
 from memory_extproc.recall.examples import ASKED, EXAMPLES, TOLD, VECTORS, IntentExamples, Likeness
-from memory_extproc.recall.intent import INTENTS, Kind
+from memory_extproc.recall.intent import INTENTS, QuestionKind
 from memory_extproc.text.attributes import ATTRIBUTES
 
 FITTED = Path(examples.__file__).parent / "fitted"
 TODAY = date(2026, 3, 2)
 OTHER_WORDS = {
-    "Put together a character sketch of me.": Kind.OVERVIEW,
-    "What would you tell a new colleague about the person I am?": Kind.OVERVIEW,
-    "What do you reckon I could make for supper?": Kind.CONSTRAINT,
-    "Remember our conversation on compost? What was your verdict?": Kind.PAST,
+    "Put together a character sketch of me.": QuestionKind.OVERVIEW,
+    "What would you tell a new colleague about the person I am?": QuestionKind.OVERVIEW,
+    "What do you reckon I could make for supper?": QuestionKind.CONSTRAINT,
+    "Remember our conversation on compost? What was your verdict?": QuestionKind.PAST,
 }
 NO_QUESTIONS = ("Who painted the Mona Lisa?", "Write me a limerick.", "What's my sister's name?", "Cheers!")
 
@@ -30,7 +30,7 @@ async def test_other_words_for_a_kind_are_read_and_other_questions_are_not(int8_
     async with open_onnx_embedder(int8_model_dir, EmbedderLimits()) as embedder:
         known = IntentExamples()
 
-        async def kind(text: str) -> Kind | None:
+        async def kind(text: str) -> QuestionKind | None:
             like = known.read(text, await embedder.embed_query(text))
             return None if like is None else like.kind
 
@@ -68,11 +68,11 @@ def test_the_packaged_vectors_are_those_of_the_examples(int8_model_dir: Path) ->
 @pytest.mark.parametrize(
     ("asked", "kind", "subject"),
     [
-        ("Catch me up on the kitchen renovation", Kind.SUBJECT, "kitchen renovation"),
-        ("what was your verdict on compost?", Kind.PAST, "verdict compost"),
+        ("Catch me up on the kitchen renovation", QuestionKind.SUBJECT, "kitchen renovation"),
+        ("what was your verdict on compost?", QuestionKind.PAST, "verdict compost"),
     ],
 )
-def test_the_words_that_no_example_has_are_the_subject(asked: str, kind: Kind, subject: str) -> None:
+def test_the_words_that_no_example_has_are_the_subject(asked: str, kind: QuestionKind, subject: str) -> None:
     [intent] = INTENTS.read_as(asked, kind, "", TODAY).intents
     assert (intent.kind, intent.subject) == (kind, subject)
 
@@ -80,13 +80,13 @@ def test_the_words_that_no_example_has_are_the_subject(asked: str, kind: Kind, s
 @pytest.mark.parametrize(
     ("asked", "kind"),
     [
-        ("what do you know about yourself?", Kind.OVERVIEW),
-        ("describe my sister", Kind.OVERVIEW),
-        ("write a story about dinner", Kind.CONSTRAINT),
-        ("what did Churchill say?", Kind.PAST),
+        ("what do you know about yourself?", QuestionKind.OVERVIEW),
+        ("describe my sister", QuestionKind.OVERVIEW),
+        ("write a story about dinner", QuestionKind.CONSTRAINT),
+        ("what did Churchill say?", QuestionKind.PAST),
     ],
 )
-def test_a_question_whose_words_show_another_kind_is_not_read(asked: str, kind: Kind) -> None:
+def test_a_question_whose_words_show_another_kind_is_not_read(asked: str, kind: QuestionKind) -> None:
     assert not INTENTS.read_as(asked, kind, "food", TODAY).intents
 
 
@@ -112,7 +112,7 @@ async def test_statements_and_questions_have_the_attribute_of_examples_in_other_
         assert told == [ATTRIBUTES.mask([name]) for name in STATEMENTS.values()] + [0]
         for text, name in QUESTIONS.items():
             assert known.read(text, await embedder.embed_query(text)) == Likeness(
-                Kind.INDIRECT, attributes=ATTRIBUTES.mask([name])
+                QuestionKind.INDIRECT, attributes=ATTRIBUTES.mask([name])
             )
 
 
@@ -124,12 +124,14 @@ def test_vectors_of_another_model_have_no_attribute() -> None:
 @pytest.mark.parametrize(
     ("asked", "kind"),
     [
-        ("am I seeing anybody?", Kind.INDIRECT),
-        ("list my health issues", Kind.LIST),
-        ("what did we use to drive?", Kind.AS_OF),
+        ("am I seeing anybody?", QuestionKind.INDIRECT),
+        ("list my health issues", QuestionKind.LIST),
+        ("what did we use to drive?", QuestionKind.AS_OF),
     ],
 )
-def test_a_question_read_for_its_attribute_wants_one_all_or_the_former_value(asked: str, kind: Kind) -> None:
-    [intent] = INTENTS.read_as(asked, Kind.INDIRECT, "", TODAY, ATTRIBUTES.every).intents
+def test_a_question_read_for_its_attribute_wants_one_all_or_the_former_value(
+    asked: str, kind: QuestionKind
+) -> None:
+    [intent] = INTENTS.read_as(asked, QuestionKind.INDIRECT, "", TODAY, ATTRIBUTES.every).intents
     assert (intent.kind, intent.alike) == (kind, True)
-    assert not INTENTS.read_as("who wrote Dracula?", Kind.INDIRECT, "", TODAY, ATTRIBUTES.every).intents
+    assert not INTENTS.read_as("who wrote Dracula?", QuestionKind.INDIRECT, "", TODAY, ATTRIBUTES.every).intents

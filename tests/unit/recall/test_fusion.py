@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from memory_extproc.index.features import CLOSELY, DENSE, FEATURES
 from memory_extproc.model import Candidates, Memory, Source
-from memory_extproc.recall.fusion import FARTHEST, FEW, FEWEST, IMAGINED, Fusion, Named, scores_of, standardise
-from memory_extproc.recall.intent import Kind
+from memory_extproc.recall.fusion import FARTHEST, FEW, FEWEST, IMAGINED, Fusion, NamedRow, scores_of, standardise
+from memory_extproc.recall.intent import QuestionKind
 from memory_extproc.recall.weights import Feature, Ranker, Relevance, Weights, Worth
-from tests.builders import a_memory
+from tests.support.builders import a_memory
 from tests.unit.recall.fusing import MODEL, A, B, C, a_ranker, some_candidates, some_weights
 
 
@@ -52,10 +52,10 @@ def test_the_gate_of_a_kind_of_question_moves_by_its_log_odds_among_many_memorie
     weights = msgspec.structs.replace(some_weights(a_ranker(dense=1.0)), kinds={"past_conversation": -2.0})
     worth = {
         (kind, searched): Fusion(weights, MODEL).fuse(some_candidates(searched=searched), np.zeros(3), kind).worth
-        for kind in (None, Kind.PAST, Kind.LIST)
+        for kind in (None, QuestionKind.PAST, QuestionKind.LIST)
         for searched in (FEW - 1, FEW)
     }
-    assert worth.pop((Kind.PAST, FEW)) == pytest.approx(1 / (1 + math.exp(2.0)))
+    assert worth.pop((QuestionKind.PAST, FEW)) == pytest.approx(1 / (1 + math.exp(2.0)))
     assert set(worth.values()) == {0.5}
 
 
@@ -161,7 +161,7 @@ def test_relevance_is_between_0_and_1_and_falls_with_the_score(
 
 
 def test_a_row_by_names_is_a_mapping() -> None:
-    row = Named({"a": 0, "b": 1}, np.array([[2.0, 3.0], [1.0, math.nan]]), 1)
+    row = NamedRow({"a": 0, "b": 1}, np.array([[2.0, 3.0], [1.0, math.nan]]), 1)
     assert dict(row) == {"a": 1.0}
     with pytest.raises(KeyError):
         row["b"]

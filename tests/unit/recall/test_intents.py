@@ -8,13 +8,13 @@ from datetime import date
 
 import pytest
 
-from memory_extproc.recall.intent import INTENTS, Kind, read_intents
+from memory_extproc.recall.intent import INTENTS, QuestionKind, read_intents
 from memory_extproc.text.attributes import ATTRIBUTES, LexiconError
 
 SUNDAY = date(2026, 11, 22)
 
 
-def kind_of(question: str, earlier: Sequence[str] = ()) -> Kind | None:
+def kind_of(question: str, earlier: Sequence[str] = ()) -> QuestionKind | None:
     found = INTENTS.read(question, earlier, SUNDAY).intents
     return found[0].kind if found else None
 
@@ -22,56 +22,56 @@ def kind_of(question: str, earlier: Sequence[str] = ()) -> Kind | None:
 @pytest.mark.parametrize(
     ("kind", "question"),
     [
-        (Kind.OVERVIEW, "What do you know about me?"),
-        (Kind.OVERVIEW, "waht do u know abt me"),
-        (Kind.OVERVIEW, "Hey! Could you summarise what you remember about me so far?"),
-        (Kind.OVERVIEW, "who am i"),
-        (Kind.OVERVIEW, "show me my profile"),
-        (Kind.OVERVIEW, "Was weißt du über mich?"),
-        (Kind.OVERVIEW, "que sais-tu de moi"),
-        (Kind.OVERVIEW, "¿Qué sabes de mí?"),
-        (Kind.OVERVIEW, "你知道关于我的什么？"),
-        (Kind.SUBJECT, "Tell me everything about my Hawaii trip"),
-        (Kind.SUBJECT, "what do you know about my sister"),
-        (Kind.SUBJECT, "who is Luna?"),
-        (Kind.PAST, "What did we talk about last time?"),
-        (Kind.PAST, "summarise our chat about the kitchen"),
-        (Kind.PAST, "which topics did we cover so far"),
-        (Kind.PAST, "what did you suggest for my back"),
-        (Kind.PAST, "you once gave me advice on the visa, which was it?"),
-        (Kind.PAST, "Du hattest Vorschläge für den Balkon, welche waren das?"),
-        (Kind.PAST, "Tu m'avais donné des conseils pour le jardin, c'était quoi ?"),
-        (Kind.PAST, "Me diste consejos para la entrevista, ¿cuáles eran?"),
-        (Kind.PAST, "Worüber haben wir letztes Mal gesprochen?"),
-        (Kind.PAST, "De quoi avons-nous parlé la dernière fois ?"),
-        (Kind.PAST, "de que hablamos la ultima vez"),
-        (Kind.DATED, "What did I tell you yesterday?"),
-        (Kind.DATED, "what did i do three days ago"),
-        (Kind.DATED, "What do I have on 27 November?"),
-        (Kind.DATED, "what was I planning before Christmas?"),
-        (Kind.DATED, "Was habe ich gestern gesagt?"),
-        (Kind.LIST, "my allergies"),
-        (Kind.LIST, "all my flights please"),
-        (Kind.LIST, "welche Hobbys habe ich"),
-        (Kind.MENTIONED, "Whom did I mention?"),
-        (Kind.MENTIONED, "which people have I told you about"),
-        (Kind.INDIRECT, "what's my job?"),
-        (Kind.INDIRECT, "how old am i"),
-        (Kind.INDIRECT, "Wo wohne ich?"),
-        (Kind.HOPS, "where is the bakery of my sister's husband"),
-        (Kind.HOPS, "Which building is my manager in?"),
-        (Kind.CONSTRAINT, "recommend a restaurant"),
-        (Kind.CONSTRAINT, "what should I cook tonight"),
-        (Kind.CONSTRAINT, "plan my trip to Rome"),
-        (Kind.CONSTRAINT, "Empfiehl mir ein Restaurant"),
-        (Kind.AS_OF, "where did I live before?"),
-        (Kind.AS_OF, "what was my budget in March"),
-        (Kind.AS_OF, "where did i use to work"),
-        (Kind.PROCEDURE, "how do I deploy the billing service"),
-        (Kind.PROCEDURE, "what are the steps to release Atlas"),
+        (QuestionKind.OVERVIEW, "What do you know about me?"),
+        (QuestionKind.OVERVIEW, "waht do u know abt me"),
+        (QuestionKind.OVERVIEW, "Hey! Could you summarise what you remember about me so far?"),
+        (QuestionKind.OVERVIEW, "who am i"),
+        (QuestionKind.OVERVIEW, "show me my profile"),
+        (QuestionKind.OVERVIEW, "Was weißt du über mich?"),
+        (QuestionKind.OVERVIEW, "que sais-tu de moi"),
+        (QuestionKind.OVERVIEW, "¿Qué sabes de mí?"),
+        (QuestionKind.OVERVIEW, "你知道关于我的什么？"),
+        (QuestionKind.SUBJECT, "Tell me everything about my Hawaii trip"),
+        (QuestionKind.SUBJECT, "what do you know about my sister"),
+        (QuestionKind.SUBJECT, "who is Luna?"),
+        (QuestionKind.PAST, "What did we talk about last time?"),
+        (QuestionKind.PAST, "summarise our chat about the kitchen"),
+        (QuestionKind.PAST, "which topics did we cover so far"),
+        (QuestionKind.PAST, "what did you suggest for my back"),
+        (QuestionKind.PAST, "you once gave me advice on the visa, which was it?"),
+        (QuestionKind.PAST, "Du hattest Vorschläge für den Balkon, welche waren das?"),
+        (QuestionKind.PAST, "Tu m'avais donné des conseils pour le jardin, c'était quoi ?"),
+        (QuestionKind.PAST, "Me diste consejos para la entrevista, ¿cuáles eran?"),
+        (QuestionKind.PAST, "Worüber haben wir letztes Mal gesprochen?"),
+        (QuestionKind.PAST, "De quoi avons-nous parlé la dernière fois ?"),
+        (QuestionKind.PAST, "de que hablamos la ultima vez"),
+        (QuestionKind.DATED, "What did I tell you yesterday?"),
+        (QuestionKind.DATED, "what did i do three days ago"),
+        (QuestionKind.DATED, "What do I have on 27 November?"),
+        (QuestionKind.DATED, "what was I planning before Christmas?"),
+        (QuestionKind.DATED, "Was habe ich gestern gesagt?"),
+        (QuestionKind.LIST, "my allergies"),
+        (QuestionKind.LIST, "all my flights please"),
+        (QuestionKind.LIST, "welche Hobbys habe ich"),
+        (QuestionKind.MENTIONED, "Whom did I mention?"),
+        (QuestionKind.MENTIONED, "which people have I told you about"),
+        (QuestionKind.INDIRECT, "what's my job?"),
+        (QuestionKind.INDIRECT, "how old am i"),
+        (QuestionKind.INDIRECT, "Wo wohne ich?"),
+        (QuestionKind.HOPS, "where is the bakery of my sister's husband"),
+        (QuestionKind.HOPS, "Which building is my manager in?"),
+        (QuestionKind.CONSTRAINT, "recommend a restaurant"),
+        (QuestionKind.CONSTRAINT, "what should I cook tonight"),
+        (QuestionKind.CONSTRAINT, "plan my trip to Rome"),
+        (QuestionKind.CONSTRAINT, "Empfiehl mir ein Restaurant"),
+        (QuestionKind.AS_OF, "where did I live before?"),
+        (QuestionKind.AS_OF, "what was my budget in March"),
+        (QuestionKind.AS_OF, "where did i use to work"),
+        (QuestionKind.PROCEDURE, "how do I deploy the billing service"),
+        (QuestionKind.PROCEDURE, "what are the steps to release Atlas"),
     ],
 )
-def test_a_question_is_read_as_its_kind(kind: Kind, question: str) -> None:
+def test_a_question_is_read_as_its_kind(kind: QuestionKind, question: str) -> None:
     assert kind_of(question) is kind
 
 
@@ -101,7 +101,10 @@ def test_a_question_is_read_as_its_kind(kind: Kind, question: str) -> None:
     ],
 )
 def test_statements_tasks_and_questions_about_the_world_are_of_no_kind(words: str) -> None:
-    assert kind_of(words) in {None, Kind.INDIRECT}  # an attribute is looked up only where the search finds none
+    assert kind_of(words) in {
+        None,
+        QuestionKind.INDIRECT,
+    }  # an attribute is looked up only where the search finds none
     assert kind_of(words) is None or "am I" in words
 
 
@@ -146,8 +149,8 @@ def test_a_question_about_the_world_is_told_from_one_about_what_the_caller_said(
 
 
 def test_a_follow_up_is_read_with_the_message_before_it() -> None:
-    assert kind_of("and last week?", ["what did I tell you yesterday?"]) is Kind.DATED
-    assert kind_of("and my flights?", ["list my allergies"]) is Kind.LIST
+    assert kind_of("and last week?", ["what did I tell you yesterday?"]) is QuestionKind.DATED
+    assert kind_of("and my flights?", ["list my allergies"]) is QuestionKind.LIST
     assert kind_of("and last week?", ["what is the capital of France"]) is None
 
 
@@ -213,7 +216,7 @@ def test_reading_a_question_takes_time_linear_in_its_length(unit: str) -> None:
     ],
 )
 def test_a_question_for_advice_that_names_a_day_does_not_ask_what_is_known_of_that_day(question: str) -> None:
-    assert Kind.DATED not in {one.kind for one in INTENTS.read(question, (), SUNDAY).intents}
+    assert QuestionKind.DATED not in {one.kind for one in INTENTS.read(question, (), SUNDAY).intents}
 
 
 @pytest.mark.parametrize(
@@ -228,23 +231,23 @@ def test_a_question_for_advice_that_names_a_day_does_not_ask_what_is_known_of_th
 )
 def test_a_question_about_what_happened_and_a_long_task_are_no_requests(question: str) -> None:
     kinds = {one.kind for one in INTENTS.read(question, (), SUNDAY).intents}
-    assert kinds.isdisjoint({Kind.CONSTRAINT, Kind.PROCEDURE})
+    assert kinds.isdisjoint({QuestionKind.CONSTRAINT, QuestionKind.PROCEDURE})
 
 
 @pytest.mark.parametrize(
     ("kind", "question"),
     [
-        (Kind.DATED, "When did I go camping in June?"),
-        (Kind.DATED, "since when have I worked there, October?"),
-        (Kind.AS_OF, "What did I promise the neighbours before the party in March?"),
-        (Kind.INDIRECT, "Which job at the harbour did the captain with the parrot offer me?"),
-        (Kind.INDIRECT, "What was the name of the dog that I met on 4 May?"),
-        (Kind.HOPS, "What did my friend recommend to me?"),
-        (Kind.HOPS, "What is my favourite trilogy?"),
-        (Kind.HOPS, "How many of my sketches hang in the library?"),
+        (QuestionKind.DATED, "When did I go camping in June?"),
+        (QuestionKind.DATED, "since when have I worked there, October?"),
+        (QuestionKind.AS_OF, "What did I promise the neighbours before the party in March?"),
+        (QuestionKind.INDIRECT, "Which job at the harbour did the captain with the parrot offer me?"),
+        (QuestionKind.INDIRECT, "What was the name of the dog that I met on 4 May?"),
+        (QuestionKind.HOPS, "What did my friend recommend to me?"),
+        (QuestionKind.HOPS, "What is my favourite trilogy?"),
+        (QuestionKind.HOPS, "How many of my sketches hang in the library?"),
     ],
 )
-def test_a_question_for_one_thing_is_left_to_the_ranking(kind: Kind, question: str) -> None:
+def test_a_question_for_one_thing_is_left_to_the_ranking(kind: QuestionKind, question: str) -> None:
     assert kind not in {one.kind for one in INTENTS.read(question, (), SUNDAY).intents}
 
 
@@ -258,7 +261,7 @@ def test_a_question_for_one_thing_is_left_to_the_ranking(kind: Kind, question: s
     ],
 )
 def test_a_question_for_all_of_something_asks_for_a_list(question: str) -> None:
-    assert kind_of(question) is Kind.LIST
+    assert kind_of(question) is QuestionKind.LIST
 
 
 def test_a_question_about_a_day_keeps_the_words_that_narrow_it() -> None:
@@ -271,17 +274,17 @@ def test_a_question_about_a_day_keeps_the_words_that_narrow_it() -> None:
 @pytest.mark.parametrize(
     ("question", "kind"),
     [
-        ("Was soll ich heute kochen?", Kind.CONSTRAINT),
-        ("\u00bfQu\u00e9 cocino hoy?", Kind.CONSTRAINT),
-        ("what did you say I could cook?", Kind.PAST),
-        ("Where did you suggest we spend our holiday?", Kind.PAST),
+        ("Was soll ich heute kochen?", QuestionKind.CONSTRAINT),
+        ("\u00bfQu\u00e9 cocino hoy?", QuestionKind.CONSTRAINT),
+        ("what did you say I could cook?", QuestionKind.PAST),
+        ("Where did you suggest we spend our holiday?", QuestionKind.PAST),
     ],
 )
-def test_requests_and_advice_are_read_in_their_own_words(question: str, kind: Kind) -> None:
+def test_requests_and_advice_are_read_in_their_own_words(question: str, kind: QuestionKind) -> None:
     assert INTENTS.read(question, (), date(2026, 7, 9)).intents[0].kind is kind
 
 
 @pytest.mark.parametrize("question", ["Comment s'appellent mes enfants ?", "\u00bfC\u00f3mo se llaman mis perros?"])
 def test_a_question_for_names_asks_for_no_steps(question: str) -> None:
     kinds = [one.kind for one in INTENTS.read(question, (), date(2026, 7, 9)).intents]
-    assert Kind.PROCEDURE not in kinds
+    assert QuestionKind.PROCEDURE not in kinds

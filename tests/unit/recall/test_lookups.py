@@ -28,7 +28,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.candidate import Explanation
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
-from memory_extproc.recall.topic_context import ThreadLimits, Threads
+from memory_extproc.recall.topic_context import ThreadFetcher, ThreadLimits
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
@@ -36,7 +36,7 @@ from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.text.attributes import ATTRIBUTES
 from memory_extproc.text.persons import about_caller
-from tests.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
+from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
 
 NURSE = a_memory("User is a pediatric nurse at the Riverside Hospital", importance=0.8)
 TWINS = a_message("I have twins, Ada and Bo.", session="s1", seq=0)
@@ -89,7 +89,7 @@ class Desk:
             now=lambda: later(days=4),
             metrics=self.metrics,
             about_caller=about_caller,
-            threads=Threads(self.partitions, ThreadLimits()),
+            threads=ThreadFetcher(self.partitions, ThreadLimits()),
             selects=self.partitions,
             clock=clock,
         )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.rank import alike_in_words, diversify_mmr, mmr
-from tests.builders import a_memory
+from tests.support.builders import a_memory
 
 TEXTS = ["My budget for Hawaii is $10,000", "The budget for Hawaii is 10k", "I fly on May 3"]
 

@@ -10,7 +10,7 @@ import pytest
 from memory_extproc.model import Memory, Provenance, Role, Source
 from memory_extproc.recall.candidate import Candidate, Verdict
 from memory_extproc.recall.rank import choose_ranked, weigh
-from tests.builders import ANN, BOB, a_memory, a_message, later
+from tests.support.builders import ANN, BOB, a_memory, a_message, later
 
 NOW = later(days=3)
 

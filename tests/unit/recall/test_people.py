@@ -6,7 +6,7 @@ import pytest
 
 from memory_extproc.model import Role
 from memory_extproc.recall.asked import people_in
-from tests.builders import a_message
+from tests.support.builders import a_message
 from tests.unit.recall.test_lookups import Desk, desk
 
 __all__ = ["desk"]  # a fixture

@@ -20,7 +20,7 @@ from memory_extproc.recall.prompt_block import (
 )
 from memory_extproc.testing.adapters import InMemoryStore
 from memory_extproc.text.words import estimate_tokens
-from tests.builders import ANN, MONDAY, a_memory
+from tests.support.builders import ANN, MONDAY, a_memory
 
 
 def fact(attribute: str, value: str, importance: float = 0.8, subject: str = "user", **changes: Any) -> Memory:

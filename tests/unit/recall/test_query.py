@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.errors import TransientError
-from memory_extproc.recall.query import LONGEST, MOST_REWRITES, Query, Rewrite, Rewriter, parse_queries, plain_query
+from memory_extproc.recall.query import (
+    LONGEST,
+    MOST_REWRITES,
+    QueryTexts,
+    Rewrite,
+    Rewriter,
+    parse_queries,
+    plain_query,
+)
 from memory_extproc.testing.models import CannedCompletions
 
 SOON = timedelta(seconds=5)
@@ -21,7 +29,7 @@ def a_rewriter(answer: str | Exception, *, when: Rewrite = Rewrite.ALWAYS, **mor
 
 
 def test_without_a_model_the_words_themselves_are_searched_for() -> None:
-    assert plain_query("  What is\n my budget for the trip? ", ()) == Query("What is my budget for the trip?")
+    assert plain_query("  What is\n my budget for the trip? ", ()) == QueryTexts("What is my budget for the trip?")
 
 
 def test_a_question_for_two_things_is_searched_for_in_its_parts_too_where_that_is_wanted() -> None:
@@ -31,7 +39,7 @@ def test_a_question_for_two_things_is_searched_for_in_its_parts_too_where_that_i
 
 async def test_up_to_two_rewrites_are_searched_for_beside_the_words_as_they_were_said() -> None:
     query = await a_rewriter("budget for Hawaii\nflight to Hawaii\na third one").query("And that one?", (), SOON)
-    assert query == Query("budget for Hawaii", others=("flight to Hawaii", "And that one?"))
+    assert query == QueryTexts("budget for Hawaii", others=("flight to Hawaii", "And that one?"))
 
 
 async def test_a_rewrite_that_changes_nothing_is_not_searched_for_twice() -> None:
@@ -46,20 +54,20 @@ async def test_a_model_that_fails_leaves_the_parts_of_the_question() -> None:
 
 async def test_a_supposed_answer_stands_beside_the_queries_on_one_line() -> None:
     query = await a_rewriter("User's budget\nis $5,000", when=Rewrite.OFF, hyde=True).query("My budget?", (), SOON)
-    assert query == Query("My budget?", supposed="User's budget is $5,000")
+    assert query == QueryTexts("My budget?", supposed="User's budget is $5,000")
 
 
 async def test_no_answer_is_supposed_to_what_asks_nothing() -> None:
     model = CannedCompletions([])
     query = await Rewriter(model, Rewrite.OFF, hyde=True).query("I spent too much in Hawaii.", (), SOON)
-    assert query == Query("I spent too much in Hawaii.")
+    assert query == QueryTexts("I spent too much in Hawaii.")
     assert model.asked == []
 
 
 async def test_what_stands_for_itself_is_not_rewritten_when_only_vague_words_are() -> None:
     model = CannedCompletions([])
     query = await Rewriter(model, Rewrite.VAGUE, hyde=False).query("What is my budget for Hawaii?", (), SOON)
-    assert query == Query("What is my budget for Hawaii?")
+    assert query == QueryTexts("What is my budget for Hawaii?")
     assert model.asked == []
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from memory_extproc.model import Memory, MemoryState, Ranked, Source
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.rank import choose_ranked, raise_supported, weigh
-from tests.builders import BOB, MONDAY, a_memory, a_message, later
+from tests.support.builders import BOB, MONDAY, a_memory, a_message, later
 
 NOW = later(days=3)
 BUDGET = a_memory("User's budget for Hawaii is $10,000")

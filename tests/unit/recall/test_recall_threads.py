@@ -9,8 +9,8 @@ import pytest
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Memory, MemoryState, Ranked, Source
 from memory_extproc.recall.candidate import Considered, Verdict
-from memory_extproc.recall.topic_context import ThreadLimits, Threads, with_threads
-from tests.builders import ANN, BOB, MONDAY, a_memory, a_message
+from memory_extproc.recall.topic_context import ThreadFetcher, ThreadLimits, with_threads
+from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_message
 from tests.unit.recall.reading import Reads
 
 SECOND = timedelta(seconds=1)
@@ -30,7 +30,7 @@ async def extended(
     topic: Memory = TOPIC,
 ) -> list[str]:
     ranked = (Ranked(topic, relevance),)
-    threads = Threads(reads, limits or ThreadLimits(max=2))
+    threads = ThreadFetcher(reads, limits or ThreadLimits(max=2))
     asked = "What is my budget for Hawaii?"
     return [one.memory.content for one in await threads.add_messages(ranked, asked, in_view, MONDAY, SECOND)]
 

@@ -8,7 +8,7 @@ from memory_extproc.model import Memory, Ranked, Role, Source
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.dedup import with_answers, with_corrections, without_former
 from memory_extproc.recall.prompt_block import render
-from tests.builders import BOB, a_memory, a_message, later
+from tests.support.builders import BOB, a_memory, a_message, later
 
 BUDGET = a_message("My budget for Hawaii is $10,000.", session="s", seq=0)
 MEANT = a_message("no, I meant 12,000", session="s", seq=2, created_at=later(seconds=60))

@@ -37,7 +37,7 @@ from memory_extproc.recall.prompt_block import smallest
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.rerank import Reranker, RerankLimits
-from memory_extproc.recall.topic_context import Ongoing, ThreadLimits, Threads
+from memory_extproc.recall.topic_context import Ongoing, ThreadFetcher, ThreadLimits
 from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
@@ -45,8 +45,8 @@ from memory_extproc.store.resident import ResidentRows
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from memory_extproc.text.persons import about_caller
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_wish, later
-from tests.fixtures.canned import CannedReranker
+from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_wish, later
+from tests.support.canned import CannedReranker
 
 BUDGET = "User's budget for the Hawaii trip is $10,000"
 
@@ -359,7 +359,10 @@ async def test_an_explanation_shows_the_rerankers_opinion_beside_what_the_fusion
     assert [one.features["rerank"] for one in explained.considered] == sorted(
         (one.features["rerank"] for one in explained.considered), reverse=True
     )
-    assert [one.verdict for one in explained.considered][:2] == [Verdict.INJECTED, Verdict.INJECTED]
+    assert [one.verdict for one in explained.considered][:2] == [
+        Verdict.INJECTED,
+        Verdict.INJECTED,
+    ]
 
 
 async def test_variety_leaves_out_what_says_the_same_in_other_words(bench: Bench) -> None:
@@ -456,12 +459,15 @@ async def test_a_summary_is_told_with_its_words_but_not_while_the_model_sees_wha
     others = (a_memory(f"Sourdough loaf {n} rose well") for n in range(12))
     await bench.remember(HAWAII, PLAN, *others)
     limits = ThreadLimits(min_relevance=0.0)
-    recaller = bench.recaller(threads=Threads(bench.partitions, limits), ongoing=Ongoing(bench.partitions))
+    recaller = bench.recaller(threads=ThreadFetcher(bench.partitions, limits), ongoing=Ongoing(bench.partitions))
     anew = await recaller.recall(a_wish(ABOUT, threshold=0.6))
     assert [one.memory.content for one in anew.memories] == [HAWAII.content, PLAN.content]
     explained = await recaller.explain(a_wish(ABOUT, threshold=0.6))
     verdicts = {one.memory.content: one.verdict for one in explained.considered}
-    assert (verdicts[HAWAII.content], verdicts[PLAN.content]) == (Verdict.INJECTED, Verdict.THREAD)
+    assert (verdicts[HAWAII.content], verdicts[PLAN.content]) == (
+        Verdict.INJECTED,
+        Verdict.THREAD,
+    )
     assert explained.block == anew.block
     wish = a_wish(ABOUT, threshold=0.6, in_view=frozenset({ABOUT, PLAN.content}))
     seen = await recaller.recall(wish)

@@ -16,8 +16,8 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import RerankModel
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.rerank import ExpectedCost, Reranker, RerankLimits, RerankOutcome, blend_order
-from tests.builders import a_memory
-from tests.fixtures.canned import CannedReranker
+from tests.support.builders import a_memory
+from tests.support.canned import CannedReranker
 
 PLENTY = timedelta(seconds=30)
 TEXTS = ["the weather was fine", "my budget for Hawaii is $10,000", "we went to the beach"]

@@ -38,7 +38,7 @@ from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.text.persons import about_caller
-from tests.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
+from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
 
 ATLAS, EVERYONE = Owner.of_project("acme", "atlas"), Owner.of_everyone("acme")
 SHARED = (ATLAS, EVERYONE)

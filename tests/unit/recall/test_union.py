@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.query import merge_rankings
-from tests.builders import a_memory
+from tests.support.builders import a_memory
 
 TEA, DOG, CAT = a_memory("User likes tea"), a_memory("User has a dog"), a_memory("User has a cat")
 

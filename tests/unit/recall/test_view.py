@@ -7,7 +7,7 @@ import time
 import pytest
 
 from memory_extproc.recall.topic_context import View
-from tests.builders import a_memory, a_message
+from tests.support.builders import a_memory, a_message
 
 BEES = "I keep forty hives of bees in Texas."
 REPORT = f"# Hives\n\n{BEES}\n\n# Honey\n\nEach gives thirty pounds of honey a year."

@@ -19,7 +19,7 @@ from memory_extproc.request.admission import (
     truth,
 )
 from memory_extproc.request.identity import Identity, IdentityOptions
-from tests.fixtures.sidecar import wire_options
+from tests.support.sidecar import wire_options
 
 CHAT = {":method": "POST", ":path": "/v1/chat/completions?x=1", "content-type": "application/json; charset=utf-8"}
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memory_extproc.errors import BadBodyError
 from memory_extproc.request import body as bodies
 from memory_extproc.request.body import MOST_MEMBERS, OversizeError, Unpacker, is_encoded, unpack
-from tests.fixtures.growth import superlinear
+from tests.support.growth import superlinear
 
 Pack = Callable[[bytes], bytes]
 

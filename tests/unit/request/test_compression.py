@@ -21,8 +21,8 @@ from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
 from memory_extproc.request.policy import Rule, Then, When
 from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.testing.models import CannedCompletions
-from tests.fixtures.desk import Desk
-from tests.fixtures.sidecar import NOON, used
+from tests.support.desk import Desk
+from tests.support.sidecar import NOON, used
 
 ANN = Owner("", "ann")
 NOTHING = RecallResult(outcome=Outcome.NOTHING_RELEVANT)

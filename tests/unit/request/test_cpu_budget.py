@@ -10,7 +10,7 @@ from dataclasses import replace
 from memory_extproc.concurrency import LARGE, off_loop
 from memory_extproc.model import Outcome
 from memory_extproc.request.body import CpuBudget
-from tests.fixtures.desk import Desk
+from tests.support.desk import Desk
 
 LONG = json.dumps({"messages": [{"role": "user", "content": "my budget? " * 10_000}]}).encode()
 SHORT = json.dumps({"messages": [{"role": "user", "content": "my budget?"}]}).encode()

@@ -21,10 +21,10 @@ from memory_extproc.request.admission import Mode
 from memory_extproc.request.body import Enriched
 from memory_extproc.request.identity import IdentityOptions
 from memory_extproc.request.policy import Rule, Then, When, in_control_group
-from memory_extproc.request.replay import Decision
+from memory_extproc.request.replay import RecallDecision
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.fixtures.desk import Desk, a_chat, in_a_tool_loop
-from tests.fixtures.sidecar import BLOCK, used
+from tests.support.desk import Desk, a_chat, in_a_tool_loop
+from tests.support.sidecar import BLOCK, used
 
 ANN = Owner("", "ann")
 NEVER = Rule(When(), Then(retrieve=Switch.SKIP))
@@ -438,7 +438,7 @@ async def test_a_block_without_a_lawful_place_stays_out() -> None:
 
 
 def test_a_decision_prints_its_outcome_and_no_memories() -> None:
-    assert repr(Decision(Outcome.USED, block="secret words")) == "<decision: used>"
+    assert repr(RecallDecision(Outcome.USED, block="secret words")) == "<decision: used>"
 
 
 def test_what_is_heard_is_never_printed() -> None:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from memory_extproc.errors import TransientError
 from memory_extproc.request.jwt import MAX_KEYS_BYTES, TokenOptions, Tokens, parse_keys
-from tests.fixtures.waiting import until
+from tests.support.waiting import until
 
 ISSUER, AUDIENCE = "https://login.example.com", "memory"
 EC_KEY = ec.generate_private_key(ec.SECP256R1())

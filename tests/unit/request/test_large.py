@@ -13,7 +13,7 @@ from memory_extproc.concurrency import LARGE, off_loop
 from memory_extproc.dialect.base import ChatRequest, Edit, Placing
 from memory_extproc.dialect.openai_chat import ChatCompletions
 from memory_extproc.model import Outcome
-from tests.fixtures.desk import Desk
+from tests.support.desk import Desk
 
 
 async def test_small_work_is_done_at_once_and_large_work_beside_the_event_loop() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from memory_extproc.errors import TransientError
-from memory_extproc.model import Caller, Outcome, Profile, RecallResult
+from memory_extproc.model import Caller, Outcome, RecallResult, UserProfile
 from memory_extproc.recall.prompt_block import CLOSING, OPENING_PROFILE
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.fixtures.desk import Desk
-from tests.fixtures.sidecar import NOON, used
+from tests.support.desk import Desk
+from tests.support.sidecar import NOON, used
 
 NOTHING = RecallResult(outcome=Outcome.NOTHING_RELEVANT)
 
@@ -24,14 +24,14 @@ class Known:
         self.facts = facts
         self.failing: Exception | None = None
 
-    async def profile(self, caller: Caller) -> Profile:
+    async def profile(self, caller: Caller) -> UserProfile:
         if self.failing:
             raise self.failing
         if not self.facts:
-            return Profile()
+            return UserProfile()
         text = "\n".join([OPENING_PROFILE, *(f"- {fact}" for fact in self.facts), CLOSING])
         ids = tuple(f"id of {fact}" for fact in self.facts)
-        return Profile(text=text, ids=ids, contents=self.facts, eligible=frozenset(ids), tokens=60)
+        return UserProfile(text=text, ids=ids, contents=self.facts, eligible=frozenset(ids), tokens=60)
 
 
 class Talk:

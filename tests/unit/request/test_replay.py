@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from memory_extproc.model import Outcome
 from memory_extproc.recall.prompt_block import CLOSING, OPENING, OPENING_AGAIN
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.fixtures.sidecar import NOON
+from tests.support.sidecar import NOON
 from tests.unit.extproc.talking import (
     BUDGET,
     CHAT,

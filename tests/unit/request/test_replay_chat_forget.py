@@ -11,8 +11,8 @@ from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import RecallRequest, RecallResult
 from memory_extproc.recall.prompt_block import CLOSING
-from tests.builders import a_turn
-from tests.fixtures.desk import Desk
+from tests.support.builders import a_turn
+from tests.support.desk import Desk
 from tests.unit.extproc.talking import ANN, BUDGET, SEAT, Talk, a_desk, now_known
 from tests.unit.learn.learning import Surroundings
 

@@ -8,7 +8,7 @@ import pytest
 
 from memory_extproc.recall.prompt_block import CLOSING
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.fixtures.sidecar import NOON, wire_options
+from tests.support.sidecar import NOON, wire_options
 from tests.unit.extproc.talking import ANN, BUDGET, HOTEL, SEAT, WORDS, Faulty, Remembers, Talk, a_desk, now_known
 
 

@@ -10,7 +10,7 @@ import pytest
 from memory_extproc.dialect.base import Form
 from memory_extproc.model import Outcome
 from memory_extproc.recall.prompt_block import CLOSING
-from memory_extproc.request.replay import Decision, InjectedBlock, InView, Record, fitting, tokens_of
+from memory_extproc.request.replay import InjectedBlock, InView, RecallDecision, ReplayedTurn, fitting, tokens_of
 from tests.unit.extproc.talking import ANN, BUDGET, Remembers, Talk, a_desk
 
 
@@ -87,5 +87,5 @@ def test_records_print_no_memories() -> None:
     given = blocks_of(2)[0]
     assert "word" not in repr(given)
     assert "secret" not in repr(InView(ANN, 0, ("secret",)))
-    decision = Decision(Outcome.USED, block="secret", contents=("secret",))
-    assert "secret" not in repr(Record(0, 0.0, 0, decision, Form.USER_SUFFIX, ()))
+    decision = RecallDecision(Outcome.USED, block="secret", contents=("secret",))
+    assert "secret" not in repr(ReplayedTurn(0, 0.0, 0, decision, Form.USER_SUFFIX, ()))

@@ -9,7 +9,7 @@ from memory_extproc.recall.prompt_block import CLOSING
 from memory_extproc.request.admission import Mode
 from memory_extproc.request.policy import Rule, Then, When
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.fixtures.sidecar import NOON
+from tests.support.sidecar import NOON
 from tests.unit.extproc.talking import BUDGET, Talk, a_desk
 
 

@@ -10,18 +10,18 @@ import pytest
 
 from memory_extproc.model import Caller, Outcome, Owner
 from memory_extproc.model.headers import Headers
-from memory_extproc.request.admission import Everyone, Sharing, circle_of
+from memory_extproc.request.admission import Everyone, ProjectSharing, circle_of
 from memory_extproc.request.identity import ClaimNames, Identity, IdentityOptions, MetadataPath
 from memory_extproc.request.policy import Rule, Then, When
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.builders import MONDAY
-from tests.fixtures.desk import Desk, a_chat
+from tests.support.builders import MONDAY
+from tests.support.desk import Desk, a_chat
 
 ANN = Caller(Owner("acme", "ann"), projects=("atlas", "borealis"))
 ATLAS, BOREALIS = Owner.of_project("acme", "atlas"), Owner.of_project("acme", "borealis")
 PLACE = "authz:member.projects"
 HEADERS = Headers([("x-authz-user-id", "ann"), ("x-memory-project", "atlas")])
-OPEN = Sharing(projects=True, everyone=Everyone.TENANT)
+OPEN = ProjectSharing(projects=True, everyone=Everyone.TENANT)
 
 
 def members_by_metadata(value: Any, headers: Headers = HEADERS) -> Caller | None:
@@ -93,27 +93,27 @@ def test_no_header_makes_anybody_a_member(options: IdentityOptions) -> None:
 
 
 def test_a_request_that_names_no_project_reaches_all_of_the_callers_to_a_bound() -> None:
-    assert Sharing(projects=True).owners(ANN) == (ATLAS, BOREALIS)
-    assert Sharing(projects=True, most_projects=1).owners(ANN) == (ATLAS,)
+    assert ProjectSharing(projects=True).owners(ANN) == (ATLAS, BOREALIS)
+    assert ProjectSharing(projects=True, most_projects=1).owners(ANN) == (ATLAS,)
 
 
 def test_a_request_that_names_a_project_reaches_that_one_alone_and_only_as_its_member() -> None:
-    assert Sharing(projects=True).owners(replace(ANN, project="borealis")) == (BOREALIS,)
-    assert Sharing(projects=True).owners(replace(ANN, project="zephyr")) == ()
+    assert ProjectSharing(projects=True).owners(replace(ANN, project="borealis")) == (BOREALIS,)
+    assert ProjectSharing(projects=True).owners(replace(ANN, project="zephyr")) == ()
 
 
 def test_nothing_is_shared_unless_it_is_switched_on() -> None:
-    assert Sharing().owners(ANN) == ()
-    assert Sharing().learned_as(replace(ANN, project="atlas")) == replace(ANN, project="atlas")
+    assert ProjectSharing().owners(ANN) == ()
+    assert ProjectSharing().learned_as(replace(ANN, project="atlas")) == replace(ANN, project="atlas")
 
 
 def test_an_operators_memories_are_a_tenants_or_everybodys() -> None:
-    assert Sharing(everyone=Everyone.TENANT).owners(ANN) == (Owner.of_everyone("acme"),)
-    assert Sharing(everyone=Everyone.ALL).owners(ANN) == (Owner.of_everyone(),)
+    assert ProjectSharing(everyone=Everyone.TENANT).owners(ANN) == (Owner.of_everyone("acme"),)
+    assert ProjectSharing(everyone=Everyone.ALL).owners(ANN) == (Owner.of_everyone(),)
 
 
 def test_a_members_words_become_the_projects_only_where_it_is_named() -> None:
-    sharing = Sharing(projects=True, learns=True)
+    sharing = ProjectSharing(projects=True, learns=True)
     named = sharing.learned_as(replace(ANN, project="atlas", session="s1"))
     assert named.owner == ATLAS
     assert sharing.learned_as(ANN) is ANN
@@ -122,7 +122,7 @@ def test_a_members_words_become_the_projects_only_where_it_is_named() -> None:
 
 
 def test_members_of_a_project_are_never_taken_for_one_another() -> None:
-    sharing = Sharing(projects=True, learns=True)
+    sharing = ProjectSharing(projects=True, learns=True)
     ann, bob = (replace(ANN, owner=Owner("acme", name), project="atlas", session="s1") for name in ("ann", "bob"))
     mine, theirs = sharing.learned_as(ann), sharing.learned_as(bob)
     assert mine.owner == theirs.owner
@@ -203,7 +203,7 @@ async def test_a_block_is_not_put_back_on_its_way_to_an_upstream_that_is_told_le
 async def test_what_is_said_in_a_projects_name_is_learned_as_the_projects() -> None:
     desk = Desk(
         identity=IdentityOptions(metadata_projects=MetadataPath.parse(PLACE)),
-        sharing=Sharing(projects=True, learns=True),
+        sharing=ProjectSharing(projects=True, learns=True),
     )
     enriched = await desk.enrich(a_chat("we ship in May"), metadata=member("atlas"), x_memory_project="atlas")
     assert enriched.outcome is Outcome.USED

@@ -10,7 +10,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import Clock, later
+from tests.support.builders import Clock, later
 from tests.unit.retention.keeping import Desk
 
 

@@ -18,7 +18,7 @@ from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, Clock, a_memory, later
+from tests.support.builders import ANN, Clock, a_memory, later
 
 WORDING = Wording(says=saying, about=about, agree=agree)
 DAY = timedelta(days=1)

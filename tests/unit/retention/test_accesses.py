@@ -8,8 +8,8 @@ from typing import Any
 
 from memory_extproc.model import Embedded, Outcome, Ranked, RecallRequest, RecallResult
 from memory_extproc.retention.usage import Accesses, AccessLimits, CountedRecalls
-from tests.builders import ANN, MONDAY, a_memory, a_wish
-from tests.fixtures.waiting import until
+from tests.support.builders import ANN, MONDAY, a_memory, a_wish
+from tests.support.waiting import until
 from tests.unit.retention.keeping import Desk
 
 

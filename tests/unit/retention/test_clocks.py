@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from memory_extproc.retention.scheduler import Clocks
-from tests.builders import MONDAY
+from tests.support.builders import MONDAY
 
 YEAR = timedelta(days=365)
 HOUR = timedelta(hours=1)

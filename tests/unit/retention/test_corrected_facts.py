@@ -18,7 +18,7 @@ from memory_extproc.model import Caller, Embedded, Matrix, Memory, MemoryState, 
 from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
 from memory_extproc.testing.adapters import InMemoryJournal
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, a_turn, later
+from tests.support.builders import ANN, a_turn, later
 from tests.unit.retention.keeping import Desk, three_budgets
 
 

@@ -14,12 +14,12 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.erasure.cascade import cascade
 from memory_extproc.model import Embedded, ForgetScope, MemoryState, MemoryType, Owner, Scope, Source
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.rules import Reason
+from memory_extproc.retention.rules import RetentionReason
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, Clock, a_memory, later
+from tests.support.builders import ANN, Clock, a_memory, later
 from tests.unit.retention.keeping import DAY, Desk, a_budget, a_fact, three_budgets
 
 
@@ -179,14 +179,14 @@ async def test_a_dry_run_counts_what_a_run_then_does_and_changes_nothing(desk: D
     foreseen = await keeper.keep(ANN, dry_run=True)
     assert await desk.rows() == before
     assert await keeper.keep(ANN) == foreseen
-    assert foreseen.retired == {Reason.CAP: 2}
+    assert foreseen.retired == {RetentionReason.CAP: 2}
     assert (foreseen.merged, foreseen.derived) == (1, 1)
 
 
 async def test_what_goes_is_recalled_by_nobody_at_once_and_gone_for_good_after_its_grace(desk: Desk) -> None:
     worst = a_memory("worst", importance=0.0)
     await desk.put(worst, *(a_memory(f"fact {n}") for n in range(3)))
-    assert (await desk.keeper(max_memories=3, prune_share=0).keep(ANN)).retired == {Reason.CAP: 1}
+    assert (await desk.keeper(max_memories=3, prune_share=0).keep(ANN)).retired == {RetentionReason.CAP: 1}
     vector = (await desk.embedder.embed(["worst"]))[0]
     found = (await desk.partitions.nearest(ANN, vector, 10, Scope())).found
     assert worst.id not in {one.memory.id for one in found}

@@ -18,7 +18,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import ANN, BOB, MONDAY, a_memory, later
+from tests.support.builders import ANN, BOB, MONDAY, a_memory, later
 
 ELSEWHERE = np.eye(384, dtype=np.float32)[0]
 

@@ -22,7 +22,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
-from tests.builders import ANN, a_memory, later
+from tests.support.builders import ANN, a_memory, later
 
 FACTS = [
     "Deploys payment-service on Mondays",

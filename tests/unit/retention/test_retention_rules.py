@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from memory_extproc.erasure.tombstones import moment_of
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner
-from memory_extproc.retention.rules import Reason, RetentionRules, leaving, merge_memory, retire_memory, score
-from tests.builders import ANN, MONDAY, a_memory, later
+from memory_extproc.retention.rules import (
+    RetentionReason,
+    RetentionRules,
+    leaving,
+    merge_memory,
+    retire_memory,
+    score,
+)
+from tests.support.builders import ANN, MONDAY, a_memory, later
 
 RULES = RetentionRules(max_memories=10, prune_share=0.2)
 NOW = later(days=100)
@@ -60,7 +67,7 @@ def test_a_memory_that_was_given_to_a_model_is_as_young_as_then_unless_that_is_s
 def test_beyond_the_cap_the_lowest_scores_go_and_a_share_of_room_is_made() -> None:
     rows = [a_memory(f"fact {number}", importance=number / 20) for number in range(12)]
     gone = leaving(rows, RULES, NOW).retire
-    assert gone == {row.id: Reason.CAP for row in rows[:4]}  # 12 are there, 10 may be, 8 are left
+    assert gone == {row.id: RetentionReason.CAP for row in rows[:4]}  # 12 are there, 10 may be, 8 are left
 
 
 def test_up_to_the_cap_nothing_goes() -> None:
@@ -71,13 +78,13 @@ def test_what_is_pinned_or_young_stays_whatever_the_cap() -> None:
     pinned = [a_memory(f"pin {n}", importance=0.0, metadata={"pinned": True}) for n in range(8)]
     young = [a_memory(f"new {n}", importance=0.0, created_at=NOW, updated_at=NOW) for n in range(8)]
     old = [a_memory(f"old {n}", importance=1.0) for n in range(3)]
-    assert leaving([*pinned, *young, *old], RULES, NOW).retire == {one.id: Reason.CAP for one in old}
+    assert leaving([*pinned, *young, *old], RULES, NOW).retire == {one.id: RetentionReason.CAP for one in old}
 
 
 def test_the_cap_of_one_is_no_cap_of_none() -> None:
     rules = RetentionRules(max_memories=1, prune_share=0.99)
     rows = [a_memory("a", importance=0.1), a_memory("b", importance=0.9)]
-    assert leaving(rows, rules, NOW).retire == {rows[0].id: Reason.CAP}
+    assert leaving(rows, rules, NOW).retire == {rows[0].id: RetentionReason.CAP}
 
 
 def test_what_operators_wrote_for_everyone_has_no_cap() -> None:
@@ -89,7 +96,7 @@ def test_each_type_is_kept_for_its_own_time() -> None:
     rules = RetentionRules(ttl={MemoryType.EPISODIC: timedelta(days=90)})
     said, known = a_memory("said", type=MemoryType.EPISODIC), a_memory("known")
     kept = a_memory("kept", type=MemoryType.EPISODIC, metadata={"pinned": True})
-    assert leaving([said, known, kept], rules, NOW).retire == {said.id: Reason.TTL}
+    assert leaving([said, known, kept], rules, NOW).retire == {said.id: RetentionReason.TTL}
     assert not leaving([said], rules, later(days=90)).retire
 
 
@@ -97,16 +104,16 @@ def test_what_its_owner_brought_back_is_left_alone_for_a_while() -> None:
     rules = RetentionRules(ttl={MemoryType.SEMANTIC: timedelta(days=7)})
     back = a_memory("back", metadata={"unretired": later(days=50).timestamp()})
     assert not leaving([back], rules, later(days=50, hours=23)).retire
-    assert leaving([back], rules, later(days=51, hours=1)).retire == {back.id: Reason.TTL}
+    assert leaving([back], rules, later(days=51, hours=1)).retire == {back.id: RetentionReason.TTL}
 
 
 def test_what_has_expired_goes_even_when_it_is_pinned() -> None:
     over = a_memory("over", expires_at=later(days=1), metadata={"pinned": True})
-    assert leaving([over], RULES, NOW).retire == {over.id: Reason.EXPIRED}
+    assert leaving([over], RULES, NOW).retire == {over.id: RetentionReason.EXPIRED}
 
 
 def test_what_was_deleted_softly_is_erased_when_its_grace_is_over_and_not_before() -> None:
-    gone = retire_memory(a_memory("gone"), Reason.CAP, MONDAY)
+    gone = retire_memory(a_memory("gone"), RetentionReason.CAP, MONDAY)
     assert gone.state is MemoryState.DELETED
     assert gone.provenance.retired == "cap"
     assert not leaving([gone], RULES, later(days=29)).erase
@@ -131,7 +138,7 @@ def test_sources_of_a_memory_that_holds_are_not_erased() -> None:
     old = superseded("budget 10,000")
     made = a_memory("budget 12,000 (first 10,000)", metadata={"sources": [old.id]})
     assert not leaving([old, made], RULES, later(days=400)).erase
-    assert leaving([old, retire_memory(made, Reason.CAP, MONDAY)], RULES, later(days=400)).erase == {
+    assert leaving([old, retire_memory(made, RetentionReason.CAP, MONDAY)], RULES, later(days=400)).erase == {
         old.id,
         made.id,
     }
@@ -141,13 +148,13 @@ def test_what_was_made_of_a_forgotten_memory_goes_and_the_rest_of_its_sources_sp
     made = a_memory("budget 12,000 (first 10,000)", metadata={"sources": ["forgotten", "current"]})
     current = merge_memory(a_memory("budget 12,000", id="current"), made.id, MONDAY)
     due = leaving([made, current], RULES, NOW)
-    assert due.retire == {made.id: Reason.SOURCES}
+    assert due.retire == {made.id: RetentionReason.SOURCES}
     assert due.revive == {"current"}
     assert not due.erase
 
 
 def test_after_a_crash_between_the_two_the_source_still_speaks_again() -> None:
-    made = retire_memory(a_memory("made", metadata={"sources": ["forgotten"]}), Reason.SOURCES, MONDAY)
+    made = retire_memory(a_memory("made", metadata={"sources": ["forgotten"]}), RetentionReason.SOURCES, MONDAY)
     current = merge_memory(a_memory("current"), made.id, MONDAY)
     assert leaving([made, current], RULES, NOW).revive == {current.id}
     assert leaving([current], RULES, NOW).revive == {current.id}
@@ -156,7 +163,7 @@ def test_after_a_crash_between_the_two_the_source_still_speaks_again() -> None:
 def test_what_was_merged_into_a_memory_that_was_pruned_goes_with_it_and_never_comes_back() -> None:
     made = a_memory("made", importance=0.1)
     under = merge_memory(a_memory("under"), made.id, MONDAY)
-    pruned = retire_memory(made, Reason.CAP, MONDAY)
+    pruned = retire_memory(made, RetentionReason.CAP, MONDAY)
     assert not leaving([pruned, under], RULES, later(days=10)).revive
     due = leaving([pruned, under], RULES, later(days=31))
     assert due.erase == {pruned.id, under.id}
@@ -168,7 +175,7 @@ def test_a_conclusion_goes_when_what_it_was_drawn_from_was_corrected() -> None:
     drawn = a_memory("has trouble with ports", created_at=later(hours=1), metadata={"sources": [source.id]})
     assert not leaving([source, drawn], RULES, NOW).retire
     corrected = a_memory("uses port 80", valid_from=later(hours=2))
-    assert leaving([corrected, drawn], RULES, NOW).retire == {drawn.id: Reason.SOURCES}
+    assert leaving([corrected, drawn], RULES, NOW).retire == {drawn.id: RetentionReason.SOURCES}
 
 
 @given(data=st.data())

@@ -14,8 +14,8 @@ from memory_extproc.errors import TransientError
 from memory_extproc.model import MemoryState, Owner
 from memory_extproc.retention.passes import PassReport
 from memory_extproc.retention.scheduler import Clocks, JobLimits
-from tests.builders import ANN, BOB, MONDAY, a_memory, later
-from tests.fixtures.waiting import until
+from tests.support.builders import ANN, BOB, MONDAY, a_memory, later
+from tests.support.waiting import until
 from tests.unit.retention.keeping import DAY, Desk, three_budgets
 
 

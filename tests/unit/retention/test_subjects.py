@@ -20,7 +20,7 @@ from memory_extproc.retention.passes import RetentionPass, RetentionPassRules
 from memory_extproc.retention.reflection import SubjectRules, Subjects
 from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.testing.models import CannedCompletions
-from tests.builders import ANN, later
+from tests.support.builders import ANN, later
 from tests.unit.retention.keeping import WORDING, Desk, a_fact
 
 PORT = a_fact("payment-service listens on port 8080", "port", "8080", "payment-service")

@@ -15,7 +15,7 @@ from memory_extproc.safety.operator_rules import (
     says_more_than_masks,
 )
 from memory_extproc.safety.policy import Policy, without_secrets
-from tests.builders import ANN, MONDAY
+from tests.support.builders import ANN, MONDAY
 
 PIN = "My PIN is 4711. I live in Bonn."
 

@@ -8,8 +8,8 @@ import pytest
 
 from memory_extproc.model import Caller, Exchanged, Message, Role
 from memory_extproc.safety.policy import MOST_SEARCHED, without_secrets
-from tests.builders import ANN, MONDAY
-from tests.fixtures.growth import superlinear
+from tests.support.builders import ANN, MONDAY
+from tests.support.growth import superlinear
 
 SECRET = "hunter2"
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.safety.policy import Category, asks_to_keep, of_assistant, of_caller, sensitivity
+from memory_extproc.safety.policy import SensitiveCategory, asks_to_keep, of_assistant, of_caller, sensitivity
 
-DIET = frozenset({Category.DIET})
+DIET = frozenset({SensitiveCategory.DIET})
 
 TOLD = {
-    "I have diabetes.": Category.HEALTH,
-    "My mother was diagnosed with cancer.": Category.HEALTH,
-    "I'm on antidepressants since May.": Category.HEALTH,
-    "I am allergic to penicillin.": Category.HEALTH,
-    "Ich bin schwanger.": Category.HEALTH,
-    "Je suis enceinte et mon mari est ravi.": Category.HEALTH,
-    "\u6211\u6709\u7cd6\u5c3f\u75c5\u3002": Category.HEALTH,
-    "I'm a devout Catholic.": Category.RELIGION,
-    "We go to the mosque on Fridays.": Category.RELIGION,
-    "I voted for the Greens.": Category.POLITICS,
-    "I'm gay.": Category.SEXUALITY,
-    "We are of Kurdish descent.": Category.ETHNICITY,
-    "I am a union member at the plant.": Category.UNION,
-    "Ich bin in der Gewerkschaft und mein Chef wei\u00df es.": Category.UNION,
-    "I was arrested in 2019.": Category.CRIME,
-    "My DNA test says I carry BRCA1.": Category.BIOMETRY,
+    "I have diabetes.": SensitiveCategory.HEALTH,
+    "My mother was diagnosed with cancer.": SensitiveCategory.HEALTH,
+    "I'm on antidepressants since May.": SensitiveCategory.HEALTH,
+    "I am allergic to penicillin.": SensitiveCategory.HEALTH,
+    "Ich bin schwanger.": SensitiveCategory.HEALTH,
+    "Je suis enceinte et mon mari est ravi.": SensitiveCategory.HEALTH,
+    "\u6211\u6709\u7cd6\u5c3f\u75c5\u3002": SensitiveCategory.HEALTH,
+    "I'm a devout Catholic.": SensitiveCategory.RELIGION,
+    "We go to the mosque on Fridays.": SensitiveCategory.RELIGION,
+    "I voted for the Greens.": SensitiveCategory.POLITICS,
+    "I'm gay.": SensitiveCategory.SEXUALITY,
+    "We are of Kurdish descent.": SensitiveCategory.ETHNICITY,
+    "I am a union member at the plant.": SensitiveCategory.UNION,
+    "Ich bin in der Gewerkschaft und mein Chef wei\u00df es.": SensitiveCategory.UNION,
+    "I was arrested in 2019.": SensitiveCategory.CRIME,
+    "My DNA test says I carry BRCA1.": SensitiveCategory.BIOMETRY,
 }
 
 
@@ -37,7 +37,7 @@ def test_what_nobody_asked_to_keep_is_dropped_and_the_rest_stays(text: str) -> N
 
 @pytest.mark.parametrize("text", TOLD)
 def test_an_operator_may_keep_a_category(text: str) -> None:
-    assert of_caller(text, frozenset(Category)).text == text
+    assert of_caller(text, frozenset(SensitiveCategory)).text == text
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_in_a_long_text_it_stands_out_wherever_it_is(before: int) -> None:
     """Which is looked through in parts: a search holds up all that goes on beside it."""
     around = "On we went. " * 800
     text = f"{around[:before]} I have diabetes. {around}"
-    assert of_caller(text, DIET).dropped == (Category.HEALTH,)
+    assert of_caller(text, DIET).dropped == (SensitiveCategory.HEALTH,)
     assert asks_to_keep(f"{around[:before]} Remember that. {around}")
 
 
@@ -101,11 +101,11 @@ def test_a_sentence_that_goes_on_about_the_person_goes_with_them() -> None:
 def test_an_answer_loses_what_it_says_of_whom_it_answers_and_repeats_nothing_that_was_dropped() -> None:
     answer = "Since you have asthma, hike slowly. Asthma is common. The lake is lovely."
     assert of_assistant(answer, DIET, frozenset()).text == "Asthma is common. The lake is lovely."
-    assert of_assistant(answer, DIET, frozenset({Category.HEALTH})).text == "The lake is lovely."
+    assert of_assistant(answer, DIET, frozenset({SensitiveCategory.HEALTH})).text == "The lake is lovely."
     assert of_assistant("Take a map.", DIET, frozenset()).text == "Take a map."
 
 
 def test_a_memory_says_which_category_it_is_of() -> None:
-    assert sensitivity("User is allergic to nuts") is Category.DIET
-    assert sensitivity("User has diabetes") is Category.HEALTH
+    assert sensitivity("User is allergic to nuts") is SensitiveCategory.DIET
+    assert sensitivity("User has diabetes") is SensitiveCategory.HEALTH
     assert sensitivity("User has a dog") is None

@@ -16,7 +16,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
-from tests.builders import ANN, Clock, a_memory
+from tests.support.builders import ANN, Clock, a_memory
 
 DIMENSION = 4
 EVERYTHING = Scope()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.store.archive import Head, read_head, read_rows, writing
 from memory_extproc.store.milvus.rows import SCALARS, VECTOR
-from tests.fixtures.older_store import ROW
+from tests.support.older_store import ROW
 
 HEAD = Head(model="m", dimension=3)
 VECTORS = np.array([[1, 0, 0], [0.1, -0.2, 1e-30], [0, 0, 1]], dtype=np.float32)

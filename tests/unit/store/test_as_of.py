@@ -10,7 +10,7 @@ import pytest
 from memory_extproc.model import Embedded, Memory, MemoryState, Period, Scope, SearchQuery
 from memory_extproc.store.resident import ResidentRows
 from memory_extproc.testing.models import CannedEmbedder
-from tests.builders import a_memory, later
+from tests.support.builders import a_memory, later
 
 DAYS = 100
 EMBEDDER = CannedEmbedder(64)

@@ -28,7 +28,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.store.partition import Partitions
 from memory_extproc.store.resident import ResidentRows, candidates_among
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN, a_message, later
+from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_message, later
 from tests.unit.store.partitions import a_row, a_setting, pointing, until, up_to_date
 
 EVERYTHING = Scope()

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from milvus_lite.search.filter import parse_expr
 
 from memory_extproc.model import Owner
-from memory_extproc.store.milvus.rows import Place, Row, owners_in, shares
+from memory_extproc.store.milvus.rows import OwnerPlace, Row, owners_in, shares
 
-HERE = Place("memories_s00", None)
+HERE = OwnerPlace("memories_s00", None)
 IDS = st.text("-.09:AZ_az", min_size=1, max_size=3)
 Chosen = Callable[[list[Row]], list[Row]]  # the order in which a store comes upon rows
 
@@ -33,7 +33,7 @@ class Rows:
         self._chosen = chosen
         self.answers: list[int] = []  # how many rows each had
 
-    async def __call__(self, place: Place, filter_: str, fields: Sequence[str], limit: int) -> Sequence[Row]:
+    async def __call__(self, place: OwnerPlace, filter_: str, fields: Sequence[str], limit: int) -> Sequence[Row]:
         low, high = parse_expr(filter_).operands
         least, below = low.right.value, high.right.value
         found = sorted((row for row in self._rows if least <= row["id"] < below), key=lambda row: str(row["id"]))

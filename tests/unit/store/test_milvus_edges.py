@@ -23,14 +23,14 @@ from memory_extproc.errors import NotReadyError, PermanentError, TransientError,
 from memory_extproc.model import Embedded, MemoryType, Owner, Scope, Source
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus import rows
-from memory_extproc.store.milvus.calls import BY_KIND, Calls, Fault, as_error, fault_of
+from memory_extproc.store.milvus.calls import BY_KIND, Calls, StoreFault, as_error, fault_of
 from memory_extproc.store.milvus.client import channel_options
 from memory_extproc.store.milvus.connect import Capabilities, Gate
 from memory_extproc.store.milvus.options import Layout, MilvusOptions
 from memory_extproc.store.milvus.rows import Placement, fit
 from memory_extproc.store.milvus.schema import check, schema
 from memory_extproc.store.resident import ResidentRows
-from tests.builders import ANN, MONDAY, OTHER_ANN, a_memory
+from tests.support.builders import ANN, MONDAY, OTHER_ANN, a_memory
 
 
 # --- versions -----------------------------------------------------------------------------------------
@@ -69,53 +69,53 @@ def test_a_kind_of_error_that_is_not_sorted_is_transient() -> None:
         if issubclass(kind, MilvusException) and kind.__module__ == exceptions.__name__
     }
     assert set(BY_KIND) < kinds
-    assert {fault_of(kind(1, "said")) for kind in kinds if kind not in BY_KIND} == {Fault.UNKNOWN}
+    assert {fault_of(kind(1, "said")) for kind in kinds if kind not in BY_KIND} == {StoreFault.UNKNOWN}
 
 
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
-        (TimeoutError(), Fault.TIMEOUT),
-        (ConnectionRefusedError(), Fault.DOWN),
-        (MilvusException(1, "[search] Retry timeout: 0.5s"), Fault.TIMEOUT),
-        (MilvusException(2, "Fail connecting to server"), Fault.DOWN),
-        (MilvusException(grpc.StatusCode.UNAVAILABLE, "Retry run out"), Fault.DOWN),
-        (MilvusException(100, "collection not found"), Fault.MISSING),
-        (MilvusException(101, "collection not loaded"), Fault.NOT_LOADED),
-        (MilvusException(503, "channel not available"), Fault.NOT_READY),
-        (MilvusException(8, "rate limit exceeded"), Fault.NOT_READY),
-        (MilvusException(65535, "no available shard delegator found"), Fault.NOT_READY),
-        (MilvusException(1, "[Errno 28] No space left on device"), Fault.NOT_READY),
-        (MilvusException(1, "[Errno 30] Read-only file system"), Fault.NOT_READY),
-        (MilvusException(1, "[Errno 1] Operation not permitted"), Fault.NOT_READY),
-        (MilvusException(1, "[Errno 17] File exists: 'memories'"), Fault.NOT_READY),
-        (MilvusException(65535, "cannot parse expression"), Fault.UNKNOWN),
-        (MilvusException(65535, "find no available rootcoord, check rootcoord state"), Fault.NOT_READY),
-        (MilvusException(65535, "rpc error: code = Unavailable desc = error reading"), Fault.NOT_READY),
-        *((MilvusException(code, "said"), Fault.UNKNOWN) for code in (5, 6, 10, 27, 2000, 4711)),
-        *((MilvusException(code, "said"), Fault.NOT_READY) for code in (500, 502, 600, 1000, 1302)),
-        *((MilvusException(code, "said"), Fault.DENIED) for code in (1400, 1401, 1800)),
-        (MilvusException(1100, "invalid parameter"), Fault.REFUSED),
-        (exceptions.DataNotMatchException(1, "wrong type"), Fault.REFUSED),
-        (exceptions.ConnectError(0, "gone"), Fault.DOWN),
-        (grpc.RpcError(), Fault.DOWN),
-        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"), Fault.REFUSED),
-        (ValueError("Cannot invoke RPC on closed channel!"), Fault.UNKNOWN),
-        (RuntimeError("of a kind that nobody knows"), Fault.UNKNOWN),
+        (TimeoutError(), StoreFault.TIMEOUT),
+        (ConnectionRefusedError(), StoreFault.DOWN),
+        (MilvusException(1, "[search] Retry timeout: 0.5s"), StoreFault.TIMEOUT),
+        (MilvusException(2, "Fail connecting to server"), StoreFault.DOWN),
+        (MilvusException(grpc.StatusCode.UNAVAILABLE, "Retry run out"), StoreFault.DOWN),
+        (MilvusException(100, "collection not found"), StoreFault.MISSING),
+        (MilvusException(101, "collection not loaded"), StoreFault.NOT_LOADED),
+        (MilvusException(503, "channel not available"), StoreFault.NOT_READY),
+        (MilvusException(8, "rate limit exceeded"), StoreFault.NOT_READY),
+        (MilvusException(65535, "no available shard delegator found"), StoreFault.NOT_READY),
+        (MilvusException(1, "[Errno 28] No space left on device"), StoreFault.NOT_READY),
+        (MilvusException(1, "[Errno 30] Read-only file system"), StoreFault.NOT_READY),
+        (MilvusException(1, "[Errno 1] Operation not permitted"), StoreFault.NOT_READY),
+        (MilvusException(1, "[Errno 17] File exists: 'memories'"), StoreFault.NOT_READY),
+        (MilvusException(65535, "cannot parse expression"), StoreFault.UNKNOWN),
+        (MilvusException(65535, "find no available rootcoord, check rootcoord state"), StoreFault.NOT_READY),
+        (MilvusException(65535, "rpc error: code = Unavailable desc = error reading"), StoreFault.NOT_READY),
+        *((MilvusException(code, "said"), StoreFault.UNKNOWN) for code in (5, 6, 10, 27, 2000, 4711)),
+        *((MilvusException(code, "said"), StoreFault.NOT_READY) for code in (500, 502, 600, 1000, 1302)),
+        *((MilvusException(code, "said"), StoreFault.DENIED) for code in (1400, 1401, 1800)),
+        (MilvusException(1100, "invalid parameter"), StoreFault.REFUSED),
+        (exceptions.DataNotMatchException(1, "wrong type"), StoreFault.REFUSED),
+        (exceptions.ConnectError(0, "gone"), StoreFault.DOWN),
+        (grpc.RpcError(), StoreFault.DOWN),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"), StoreFault.REFUSED),
+        (ValueError("Cannot invoke RPC on closed channel!"), StoreFault.UNKNOWN),
+        (RuntimeError("of a kind that nobody knows"), StoreFault.UNKNOWN),
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_an_error_is_sorted_by_what_can_be_done_about_it(error: Exception, fault: Fault) -> None:
+def test_an_error_is_sorted_by_what_can_be_done_about_it(error: Exception, fault: StoreFault) -> None:
     assert fault_of(error) is fault
     kind = {
-        Fault.TIMEOUT: TransientError,
-        Fault.DOWN: TransientError,
-        Fault.NOT_LOADED: NotReadyError,
-        Fault.NOT_READY: NotReadyError,
-        Fault.MISSING: NotReadyError,
-        Fault.DENIED: TransientError,
-        Fault.UNKNOWN: UnknownFaultError,
-        Fault.REFUSED: PermanentError,
+        StoreFault.TIMEOUT: TransientError,
+        StoreFault.DOWN: TransientError,
+        StoreFault.NOT_LOADED: NotReadyError,
+        StoreFault.NOT_READY: NotReadyError,
+        StoreFault.MISSING: NotReadyError,
+        StoreFault.DENIED: TransientError,
+        StoreFault.UNKNOWN: UnknownFaultError,
+        StoreFault.REFUSED: PermanentError,
     }[fault]
     assert type(as_error(error, "nearest")) is kind
 
@@ -124,14 +124,16 @@ def test_a_bare_grpc_error_is_sorted_by_its_status() -> None:
     def failed(status: grpc.StatusCode) -> grpc.aio.AioRpcError:
         return grpc.aio.AioRpcError(status, grpc.aio.Metadata(), grpc.aio.Metadata(), "said", "by the server")
 
-    assert fault_of(failed(grpc.StatusCode.DEADLINE_EXCEEDED)) is Fault.TIMEOUT
-    assert fault_of(failed(grpc.StatusCode.UNAVAILABLE)) is Fault.DOWN
-    assert fault_of(failed(grpc.StatusCode.UNAUTHENTICATED)) is Fault.DENIED
-    assert fault_of(failed(grpc.StatusCode.UNIMPLEMENTED)) is Fault.UNKNOWN, "a gateway's answer to a lost route"
-    assert fault_of(failed(grpc.StatusCode.INTERNAL)) is Fault.UNKNOWN
+    assert fault_of(failed(grpc.StatusCode.DEADLINE_EXCEEDED)) is StoreFault.TIMEOUT
+    assert fault_of(failed(grpc.StatusCode.UNAVAILABLE)) is StoreFault.DOWN
+    assert fault_of(failed(grpc.StatusCode.UNAUTHENTICATED)) is StoreFault.DENIED
+    assert fault_of(failed(grpc.StatusCode.UNIMPLEMENTED)) is StoreFault.UNKNOWN, (
+        "a gateway's answer to a lost route"
+    )
+    assert fault_of(failed(grpc.StatusCode.INTERNAL)) is StoreFault.UNKNOWN
     wrapped = MilvusException(message="Unexpected error")
     wrapped.__cause__ = failed(grpc.StatusCode.UNAVAILABLE)
-    assert fault_of(wrapped) is Fault.DOWN
+    assert fault_of(wrapped) is StoreFault.DOWN
 
 
 def test_an_error_of_ours_does_not_repeat_what_milvus_said() -> None:

@@ -11,7 +11,7 @@ from memory_extproc.concurrency import Backoff
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.store.milvus.connect import Opener, OpenerLimits
 from memory_extproc.testing.adapters import InMemoryStore
-from tests.builders import MONDAY
+from tests.support.builders import MONDAY
 
 AT_ONCE = OpenerLimits(patience=timedelta(0), backoff=Backoff(timedelta(0), timedelta(0)), refused=timedelta(0))
 

@@ -10,7 +10,7 @@ import pytest
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import Embedded, MemoryState, MemoryType, Scope, SearchResult, Source
-from tests.builders import ANN, BOB, MONDAY, OTHER_ANN
+from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN
 from tests.unit.store.partitions import AT_ONCE, a_row, a_setting, said, search, until
 
 

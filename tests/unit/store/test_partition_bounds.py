@@ -6,7 +6,7 @@ import pytest
 
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Owner
-from tests.builders import ANN
+from tests.support.builders import ANN
 from tests.unit.store.partitions import AT_ONCE, a_row, a_setting, said, search, until
 
 

@@ -11,7 +11,7 @@ from memory_extproc.errors import TransientError
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
-from tests.builders import ANN, Clock
+from tests.support.builders import ANN, Clock
 from tests.unit.store.partitions import Setting, a_row, a_setting, search
 
 SET = [timedelta(hours=-2), timedelta(hours=2)]

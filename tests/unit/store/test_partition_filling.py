@@ -10,7 +10,7 @@ import pytest
 
 from memory_extproc.model import Embedded, Owner, Scope, SearchResult, Vector
 from memory_extproc.testing.adapters import InMemoryStore
-from tests.builders import ANN, BOB
+from tests.support.builders import ANN, BOB
 from tests.unit.store.partitions import AT_ONCE, DIMENSION, a_row, a_setting, said, search, until
 
 

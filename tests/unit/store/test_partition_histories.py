@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.model import Memory, Owner, SearchResult
 from memory_extproc.store.partition import Partitions
-from tests.builders import ANN, MONDAY, OTHER_ANN, a_memory
+from tests.support.builders import ANN, MONDAY, OTHER_ANN, a_memory
 from tests.unit.store.partitions import Setting, a_row, a_setting, search, up_to_date
 
 PEOPLE = (ANN, OTHER_ANN)

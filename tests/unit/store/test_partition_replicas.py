@@ -11,7 +11,7 @@ import pytest
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Owner
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.builders import ANN, BOB
+from tests.support.builders import ANN, BOB
 from tests.unit.store.partitions import AT_ONCE, a_row, a_setting, said, search, until, up_to_date
 
 

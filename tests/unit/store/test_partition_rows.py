@@ -11,7 +11,7 @@ import pytest
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, MemoryState, Owner
 from memory_extproc.store.partition import Partitions
-from tests.builders import ANN, BOB, MONDAY
+from tests.support.builders import ANN, BOB, MONDAY
 from tests.unit.store.partitions import AT_ONCE, a_row, a_setting
 
 

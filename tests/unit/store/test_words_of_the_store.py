@@ -10,7 +10,7 @@ import pytest
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import Candidates, MemoryState, Owner, Scope, SearchQuery
 from memory_extproc.store.partition import Partitions
-from tests.builders import ANN, BOB
+from tests.support.builders import ANN, BOB
 from tests.unit.store.partitions import Setting, a_row, a_setting, pointing
 
 EVERYTHING = Scope()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.text.persons import Kind, corrects, kinds, may_correct
+from memory_extproc.text.persons import ValueKind, corrects, kinds, may_correct
 
 BUDGET = "My budget for Hawaii is $10,000"
 
@@ -68,9 +68,9 @@ def test_news_about_somebody_take_back_nothing_that_was_said_of_others() -> None
 
 
 def test_days_sums_and_names_are_told_apart() -> None:
-    assert kinds("We meet on Friday") == {Kind.DAY}
-    assert kinds("it costs 300") == {Kind.NUMBER}
-    assert kinds("my dentist is called Rosa") == {Kind.NAME}
+    assert kinds("We meet on Friday") == {ValueKind.DAY}
+    assert kinds("it costs 300") == {ValueKind.NUMBER}
+    assert kinds("my dentist is called Rosa") == {ValueKind.NAME}
     assert kinds("nothing of the kind") == frozenset()
 
 

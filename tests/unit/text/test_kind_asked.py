@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.text.persons import Kind, expected_answer_type
+from memory_extproc.text.persons import ValueKind, expected_answer_type
 from memory_extproc.text.words import clauses
 
 
 @pytest.mark.parametrize(
     ("question", "kind"),
     [
-        ("Where do I work?", Kind.NAME),
-        ("And where does my sister live?", Kind.NAME),
-        ("Wo arbeite ich?", Kind.NAME),
-        ("When is my birthday?", Kind.DAY),
-        ("what day was I born on", Kind.DAY),
-        ("How many people are on my team?", Kind.NUMBER),
-        ("\u00bfCu\u00e1ntos hermanos tengo?", Kind.NUMBER),
+        ("Where do I work?", ValueKind.NAME),
+        ("And where does my sister live?", ValueKind.NAME),
+        ("Wo arbeite ich?", ValueKind.NAME),
+        ("When is my birthday?", ValueKind.DAY),
+        ("what day was I born on", ValueKind.DAY),
+        ("How many people are on my team?", ValueKind.NUMBER),
+        ("\u00bfCu\u00e1ntos hermanos tengo?", ValueKind.NUMBER),
         ("Who does my sister live with?", None),  # a place is a name, too, and answers nothing
         ("What's my name?", None),
         ("I know where I work.", None),
         ("", None),
     ],
 )
-def test_its_first_words_show_what_kind_of_value_a_question_asks_for(question: str, kind: Kind | None) -> None:
+def test_its_first_words_show_what_kind_of_value_a_question_asks_for(question: str, kind: ValueKind | None) -> None:
     assert expected_answer_type(question) is kind
 
 

@@ -17,9 +17,9 @@ from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore,
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import Prompts, Summaries
-from memory_extproc.topics.tracker import TopicLimits, Topics
+from memory_extproc.topics.tracker import TopicLimits, TopicTracker
 from memory_extproc.topics.writer import Closing
-from tests.builders import ANN, MONDAY, Clock, a_turn, memories_of
+from tests.support.builders import ANN, MONDAY, Clock, a_turn, memories_of
 
 LIMITS = TopicLimits(
     idle=timedelta(minutes=10), backoff=Backoff(timedelta(milliseconds=1)), look=timedelta(hours=1)
@@ -57,13 +57,13 @@ class Surroundings:
         self.prompts: Prompts | None = None
         self.shifted: list[tuple[Owner, str]] = []
 
-    def build(self, holder: str = "one") -> Topics:
+    def build(self, holder: str = "one") -> TopicTracker:
         summaries = Summaries(self.metrics, prompts=self.prompts, trusted=lambda text: "ignore all" not in text)
         sayings = Sayings(self.partitions, message_id_of)
         closing = Closing(
             self.partitions, sayings, summaries, self.embedder, now=lambda: self.now, least=3, content_bytes=8192
         )
-        topics = Topics(
+        topics = TopicTracker(
             sayings,
             closing,
             summaries,
@@ -89,7 +89,7 @@ class Surroundings:
             if rows:
                 await self.partitions.put(turn.owner, rows)
 
-    async def say(self, topics: Topics, turns: list[Turn], owner: Owner = ANN) -> None:
+    async def say(self, topics: TopicTracker, turns: list[Turn], owner: Owner = ANN) -> None:
         """*turns* one after the other, and what comes of them."""
         for turn in turns:
             await self.remember([turn])

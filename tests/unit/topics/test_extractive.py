@@ -11,7 +11,7 @@ import pytest
 
 from memory_extproc.text.words import LEXICONS
 from memory_extproc.topics.extractive import ANSWER, ASKED, name_topic, summarize
-from memory_extproc.topics.state import Said, SaidTurn
+from memory_extproc.topics.state import SaidTurn, TurnWords
 from tests.unit.topics.following import Surroundings, turns_of
 
 TRIP = (
@@ -29,8 +29,8 @@ PROTEIN = (
 )
 
 
-def said(*pairs: tuple[str, str]) -> list[Said]:
-    return [Said(SaidTurn(bytes(32), 2 * at, 0.0), *pair, (str(at),)) for at, pair in enumerate(pairs)]
+def said(*pairs: tuple[str, str]) -> list[TurnWords]:
+    return [TurnWords(SaidTurn(bytes(32), 2 * at, 0.0), *pair, (str(at),)) for at, pair in enumerate(pairs)]
 
 
 def test_a_session_on_two_subjects_names_both_and_keeps_names_numbers_and_dates() -> None:

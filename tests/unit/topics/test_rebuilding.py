@@ -16,13 +16,13 @@ from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Provenance, Source, Turn, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
-from memory_extproc.retention.rules import Reason, RetentionRules, retire_memory
+from memory_extproc.retention.rules import RetentionReason, RetentionRules, retire_memory
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier
 from memory_extproc.topics.summarizer import Summaries
 from memory_extproc.topics.writer import Rebuilding
-from tests.builders import ANN, BOB, a_memory
-from tests.fixtures.waiting import until
+from tests.support.builders import ANN, BOB, a_memory
+from tests.support.waiting import until
 from tests.unit.topics.following import FLIGHTS, Surroundings, turns_of
 
 LONG = tuple((asked * 4, answered * 4) for asked, answered in FLIGHTS)
@@ -79,8 +79,8 @@ async def test_messages_that_only_had_to_make_room_leave_what_sums_them_up() -> 
     await around.told(turns_of(*LONG, last=True))
     around.now += timedelta(days=30)
     kept = await around.keeper(max_memories=3).keep(ANN)
-    assert kept.retired[Reason.CAP] > 0
-    assert Reason.SOURCES not in (await around.keeper(max_memories=3).keep(ANN)).retired
+    assert kept.retired[RetentionReason.CAP] > 0
+    assert RetentionReason.SOURCES not in (await around.keeper(max_memories=3).keep(ANN)).retired
 
 
 @pytest.mark.parametrize("how", ["corrected", "replaced", "told to be forgotten", "gone"])
@@ -214,7 +214,7 @@ async def test_only_what_changes_words_or_takes_a_memory_away_is_told() -> None:
     assert told == []
     await noticing.change(ANN, first, lambda row: [Embedded(replace(row.memory, content="else"), row.vector)])
     await noticing.change(
-        ANN, second, lambda row: [Embedded(retire_memory(row.memory, Reason.CAP, around.now), row.vector)]
+        ANN, second, lambda row: [Embedded(retire_memory(row.memory, RetentionReason.CAP, around.now), row.vector)]
     )
     await noticing.change(
         ANN, second, lambda row: [Embedded(replace(row.memory, content="not seen by anybody"), row.vector)]

@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import Owner, Role
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.topics.state import Said, SaidTurn
+from memory_extproc.topics.state import SaidTurn, TurnWords
 from memory_extproc.topics.summarizer import EXTRACTIVE, Band, Part, Prompts, Summaries, chunks, condense_parts
 from memory_extproc.topics.writer import MOST_SOURCES
-from tests.builders import ANN
+from tests.support.builders import ANN
 from tests.unit.topics.following import BREAD, FLIGHTS, Surroundings, turns_of
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def without_model() -> Summaries:
     return Summaries(metrics, prompts=None, trusted=lambda _: True)
 
 
-SAID = [Said(SaidTurn(bytes(32), at, 0.0), *pair, (str(at),)) for at, pair in enumerate(FLIGHTS)]
+SAID = [TurnWords(SaidTurn(bytes(32), at, 0.0), *pair, (str(at),)) for at, pair in enumerate(FLIGHTS)]
 
 
 def named(summary: str, name: str = "Hawaii trip") -> str:
@@ -101,7 +101,7 @@ async def test_a_model_says_whether_a_turn_goes_on_with_its_topic() -> None:
 
 
 async def test_without_a_model_sentences_of_the_conversation_serve_and_pleasantries_do_not() -> None:
-    polite = Said(SaidTurn(bytes(32), 9, 0.0), "Thank you so much!", "You're welcome!", ("9",))
+    polite = TurnWords(SaidTurn(bytes(32), 9, 0.0), "Thank you so much!", "You're welcome!", ("9",))
     summary = await without_model().of_topic(ANN, [*SAID, polite])
     assert "Thank" not in summary.text
     assert "Hawaii" in summary.text
@@ -114,7 +114,7 @@ async def test_a_topic_is_told_by_what_was_said_and_not_by_what_was_asked() -> N
         ("Why is my sourdough bread flat?", "Flat sourdough bread was left to rise for too long."),
         ("How hot is an oven for bread?", "Sourdough bread is baked at 230 degrees."),
     ]
-    said = [Said(SaidTurn(bytes(32), at, 0.0), *pair, (str(at),)) for at, pair in enumerate(pairs)]
+    said = [TurnWords(SaidTurn(bytes(32), at, 0.0), *pair, (str(at),)) for at, pair in enumerate(pairs)]
     summary = await without_model().of_topic(ANN, said)
     assert "?" not in summary.text
     assert summary.name.startswith("sourdough bread")

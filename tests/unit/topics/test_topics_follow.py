@@ -16,8 +16,8 @@ from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Matrix, MemoryState, MemoryType, Source, message_ids
 from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.topics.boundaries import ShiftLimits
-from tests.builders import ANN, BOB, Clock
-from tests.fixtures.waiting import until
+from tests.support.builders import ANN, BOB, Clock
+from tests.support.waiting import until
 from tests.unit.topics.following import BREAD, FLIGHTS, LIMITS, Surroundings, turns_of
 
 

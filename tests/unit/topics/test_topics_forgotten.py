@@ -13,7 +13,7 @@ from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Embedded, ForgetScope, Memory, MemoryState, Owner
 from memory_extproc.ports import Change
 from memory_extproc.topics.summarizer import Prompts
-from tests.builders import ANN
+from tests.support.builders import ANN
 from tests.unit.topics.following import FLIGHTS, Surroundings, turns_of
 
 T = TypeVar("T")

@@ -1,0 +1,102 @@
+"""An enricher with everything around it in plain sight, over the real dialects and rules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from memory_extproc.concurrency import Background
+from memory_extproc.model import RecallResult
+from memory_extproc.model.headers import Headers, RequestHeaders
+from memory_extproc.observe.metrics import Metrics
+from memory_extproc.ports import ChainReader, Coordination, ProfileReader
+from memory_extproc.request.admission import Admission, Admitted
+from memory_extproc.request.body import Enriched
+from memory_extproc.request.enricher import Enricher
+from memory_extproc.request.identity import Identity, IdentityOptions
+from memory_extproc.request.policy import Rule, Rules
+from memory_extproc.request.replay import BlockReplay
+from tests.support.canned import CannedRecalls
+from tests.support.sidecar import NOON, used, wire_options
+
+
+class Desk:
+    """An enricher with everything around it in plain sight."""
+
+    def __init__(
+        self,
+        recalled: RecallResult | None = None,
+        *,
+        rules: Sequence[Rule] = (),
+        identity: IdentityOptions | None = None,
+        chains: ChainReader | None = None,
+        shared: Coordination | None = None,
+        recalls: CannedRecalls | None = None,
+        profiles: ProfileReader | None = None,
+        **options: Any,
+    ) -> None:
+        self.metrics = Metrics(CollectorRegistry(), "test")
+        self.time = NOON
+        self.recalls = recalls or CannedRecalls(used() if recalled is None else recalled)
+        self.background = Background(self.metrics, grace=timedelta(seconds=1))
+        wire = wire_options(**options)
+        who = Identity(identity or IdentityOptions())
+        self.admission = Admission(wire, who)
+        self.replays = BlockReplay(
+            wire, shared, background=self.background, metrics=self.metrics, now=lambda: self.time
+        )
+        self.enricher = Enricher(
+            wire,
+            identity=who,
+            rules=Rules(rules),
+            recalls=self.recalls,
+            replays=self.replays,
+            metrics=self.metrics,
+            chains=chains,
+            profiles=profiles,
+        )
+
+    def admit(
+        self,
+        path: str = "/v1/chat/completions",
+        user: str = "ann",
+        metadata: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, Any] | None = None,
+        **headers: str,
+    ) -> Admitted:
+        """*metadata* and *attributes* are Envoy's own word; the rest are headers."""
+        pairs = {":method": "POST", ":path": path, "content-type": "application/json", "x-authz-user-id": user}
+        pairs |= {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = Headers((name, value) for name, value in pairs.items() if value)
+        admitted = self.admission.admit(RequestHeaders(sent, False, metadata or {}, attributes or {}))
+        assert isinstance(admitted, Admitted)
+        return admitted
+
+    async def enrich(self, body: Any, *, watching: bool = False, **request: Any) -> Enriched:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        enriched = await self.enricher.enrich(self.admit(**request), raw, watching=watching)
+        await self.background.__aexit__()
+        return enriched
+
+
+def a_chat(*said: str, **changes: Any) -> dict[str, Any]:
+    """User and assistant in turn, the user last."""
+    messages = [
+        {"role": "user" if (len(said) - number) % 2 else "assistant", "content": text}
+        for number, text in enumerate(said)
+    ]
+    return {"model": "demo", "messages": messages, **changes}
+
+
+def in_a_tool_loop(*said: str) -> dict[str, Any]:
+    chat = a_chat(*said, tools=[{"type": "function", "function": {"name": "look_up"}}])
+    call = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    chat["messages"] += [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "42"},
+    ]
+    return chat
