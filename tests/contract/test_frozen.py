@@ -183,7 +183,7 @@ def test_what_a_later_version_adds_to_a_record_is_left_out(name: str, form: str,
 
 def test_every_record_with_places_for_fields_is_frozen() -> None:
     """Or is part of one that is: a new one is to be added to the version in which it came."""
-    parts = {"_Spot", "_Counted", "Decision", "InjectedBlock", "SaidTurn", "Thread", "Finished"}
+    parts = {"_Spot", "_Counted", "RecallDecision", "InjectedBlock", "SaidTurn", "Thread", "Finished"}
     in_redis_json = {f"memory_extproc.coordination.{name}" for name in ("redis:_Kept", "consent:_Written")}
     known = {param.values[0] for param in _records()} | in_redis_json
     found = set()

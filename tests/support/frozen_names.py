@@ -155,11 +155,12 @@ STORED = frozenset(
         "Turn", "Origin", "Owner", "Caller", "ConsentChange", "Step", "Job", "ScopeTombstone", "_Kept", "_Kept'",
         "_Written",
         "_Spot", "_Head", "_Slot", "_Opening", "_Counted", "_Tail", "_Response",
-        "SaidTurn", "Thread", "Finished", "Threads",
+        "SaidTurn", "Thread", "Finished", "OpenSessions",
         # what replicas, filters and versions hand each other
-        "HandoverMetadata", "Record", "Record'", "Record''", "_Behind", "Decision", "InjectedBlock", "Notes",
+        "HandoverMetadata", "MemoryRecord", "CondensedState", "ReplayedTurn", "_Behind", "RecallDecision",
+        "InjectedBlock", "Notes",
         # files
-        "Head", "_Foot", "FileRecord", "Manifest", "Entry", "_File",
+        "Head", "_Foot", "FileRecord", "Manifest", "KeyEntry", "_File",
         "Feature", "Worth", "Relevance", "Ranker", "Weights",
         "MarkedTurn", "MarkedSession", "_Memory", "_Query",
     }
