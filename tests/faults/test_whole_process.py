@@ -98,6 +98,11 @@ async def test_a_disk_that_takes_no_more_makes_the_sidecar_unready_and_fails_no_
         await faulty.start_around(child.ext_proc)
         await child.serving()
         await faulty.say("My sister lives in Hawaii since March.")
+
+        async def recalled() -> bool:
+            return (await faulty.say("Where does my sister live?")).memory.startswith("used")
+
+        await until(recalled, "it is learned")
         child.limit_files(1024)
         assert (await faulty.say(BUDGET)).status == 200
         assert faulty.shown.startswith(BUDGET)
@@ -105,7 +110,7 @@ async def test_a_disk_that_takes_no_more_makes_the_sidecar_unready_and_fails_no_
         await until(lambda: _at_least(child, failed, 1), "the turn is counted")
         await until(lambda: _unready(child), "not ready")
         assert "journal.refuses" in {entry["event"] for entry in child.logged}
-        assert (await faulty.say("Where does my sister live?")).memory.startswith("used")
+        assert await recalled()
         child.limit_files(1 << 40)
         await until(child.ready, "ready again")
         await faulty.say(BUDGET)
