@@ -38,7 +38,7 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="table and plots go here; a whole run: docs/benchmarks")] = None,
     seed: Annotated[int, typer.Option(help="of the order in which the ways take turns")] = 1,
 ) -> None:
-    """What memory costs: added latency, throughput, streamed answers, start, growth, learning."""
+    """Measure the cost of memory: added latency, throughput, streamed answers, start, growth, learning."""
     console = Console(stderr=True)
     log.configure("warning", "console")
     parts = [part.strip() for part in only.split(",")] if only else list(PARTS)

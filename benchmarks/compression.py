@@ -126,7 +126,7 @@ async def play(above: int | None) -> Played:
     return Played(bodies, tokens, int(made))
 
 
-async def measured() -> str:
+async def measure() -> str:
     plain = await play(None)
     ways = {"as the client sends it": plain}
     ways |= {f"above {above:,} tokens": await play(above) for above in ABOVE}
@@ -139,7 +139,7 @@ async def measured() -> str:
 
 
 def main() -> None:
-    page = asyncio.run(measured())
+    page = asyncio.run(measure())
     DOCS.write_text(page, encoding="utf-8")
     Console().print(Markdown(page))
 

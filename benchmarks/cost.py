@@ -113,9 +113,9 @@ async def costs(scratch: Path, *, quick: bool) -> list[Cost]:
             for way in (LEARN, STREAMED):
                 await bench.round(way, f"caller-of-{size}", 1)
         await bench.embedding()
-        before = bench.running.worked()
+        before = bench.running.cpu_seconds()
         await asyncio.sleep(IDLE)
-        bench.idle = (bench.running.worked() - before) / IDLE
+        bench.idle = (bench.running.cpu_seconds() - before) / IDLE
         seen: dict[tuple[str, int], list[Counted]] = {(way, size): [] for size in sizes for way in ways}
         embedded = []
         for _ in range(rounds):

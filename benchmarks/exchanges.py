@@ -191,9 +191,9 @@ async def hostility(at: Stand, effort: Effort) -> Hostility:
     probes: list[float] = []
     worked = 0.0
     for _ in range(effort.stream_rounds):
-        before = at.sidecar.worked()
+        before = at.sidecar.cpu_seconds()
         alone += await _recalls(at, seconds)
-        usual = at.sidecar.worked() - before
+        usual = at.sidecar.cpu_seconds() - before
         plan = Attack(at.ports[RECALL], ATTACKER, 0, seconds)
         probing = asyncio.create_task(_probe(at.sidecar.place.http, probes))
         sending = asyncio.create_task(at.attacker.ask(plan, Attacked, within=ROUND_WITHIN))
@@ -202,7 +202,7 @@ async def hostility(at: Stand, effort: Effort) -> Hostility:
         await at.sidecar.quiet()
         probing.cancel()
         await asyncio.wait({probing})
-        worked += at.sidecar.worked() - before - 2 * usual
+        worked += at.sidecar.cpu_seconds() - before - 2 * usual
     sent = sum(one.sent for one in attacked)
     return Hostility(
         alone=Spread.of(alone),

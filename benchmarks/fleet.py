@@ -26,7 +26,7 @@ from benchmarks.figures import MS, percentile
 from benchmarks.gateway import gateway
 from benchmarks.lines import Child, child
 from benchmarks.load import Round, Sent
-from benchmarks.sidecar import Place, Running, prepare, serving, worked
+from benchmarks.sidecar import Place, Running, cpu_seconds, prepare, serving
 from tests.support.milvus_server import milvus_server
 from tests.support.redis import RedisServer, start_redis
 
@@ -39,7 +39,7 @@ _WITHIN = 300.0  # seconds
 
 
 class Check(msgspec.Struct, frozen=True):
-    """What the model said and what was measured, in milliseconds."""
+    """The p99 of the model and the measured one, in milliseconds."""
 
     replicas: int
     rate: float  # requests/s
@@ -73,7 +73,7 @@ def busiest(inputs: Inputs, times: float = 3.0) -> float:
 
 @dataclass(frozen=True)
 class Use:
-    """What people do: parameters of a plan, which a reader puts their own numbers for."""
+    """Parameters of a plan: the load that people make. A reader puts in their own numbers."""
 
     users: int
     active: float = 0.2  # share of the users on one day
@@ -122,7 +122,7 @@ REDIS_GIB = 64.0  # of one primary: a larger one takes minutes to copy and to lo
 PLANS = (10**4, 10**6, 10**8)
 
 
-def planned(inputs: Inputs, use: Use, prices: Prices) -> Plan:
+def make_plan(inputs: Inputs, use: Use, prices: Prices) -> Plan:
     peak = use.mean_rate * use.peak
 
     def cores(process: str, rate: float = peak) -> float:
@@ -156,9 +156,9 @@ class Stand:
     redis: RedisServer
     asked: int = 1_000
 
-    def worked(self) -> dict[str, float]:
+    def cpu_seconds(self) -> dict[str, float]:
         """Seconds of a core so far, by process."""
-        return {name: sum(worked(pid) for pid in pids) for name, pids in self.processes.items()}
+        return {name: sum(cpu_seconds(pid) for pid in pids) for name, pids in self.processes.items()}
 
     async def send(self, port: int, callers: Sequence[str] = CALLERS[:2], **plan: float) -> Sent:
         learn = bool(plan.pop("learn", False))
@@ -177,13 +177,13 @@ class Stand:
     async def cost(self, requests: int, *, learn: bool) -> dict[str, float]:
         """Milliseconds of a core that each process used for one request, what it does by itself taken off."""
         await self.rest()
-        idle, began = self.worked(), asyncio.get_running_loop().time()
+        idle, began = self.cpu_seconds(), asyncio.get_running_loop().time()
         await asyncio.sleep(5)
-        before, at = self.worked(), asyncio.get_running_loop().time()
+        before, at = self.cpu_seconds(), asyncio.get_running_loop().time()
         rates = {name: (before[name] - idle[name]) / (at - began) for name in before}
         sent = await self.send(self.ports[0], requests=requests // 2, warmup=0, learn=learn)
         await self.rest()
-        spent, took = self.worked(), asyncio.get_running_loop().time() - at
+        spent, took = self.cpu_seconds(), asyncio.get_running_loop().time() - at
         if sum(sent.outcomes.values()) - sent.outcomes.get("used", 0) > requests / 5:
             raise NotMeasuredError(f"too few requests got memories: {sent.outcomes}")
         return {name: max(0.0, MS * (spent[name] - before[name] - rates[name] * took) / requests) for name in spent}
@@ -244,7 +244,7 @@ async def stand(scratch: Path) -> AsyncIterator[Stand]:
         yield made
 
 
-async def checked(at: Stand, replicas: int, load: float, whole: float, alone: float) -> Check:
+async def check_model(at: Stand, replicas: int, load: float, whole: float, alone: float) -> Check:
     """At *load* of the two cores, which the model takes for one server that is twice as quick. *whole* is the time
     of a core that all processes together use for a request, *alone* the p99 of a request that meets no other."""
     rate = load * 2 * MS / whole
@@ -252,7 +252,7 @@ async def checked(at: Stand, replicas: int, load: float, whole: float, alone: fl
     return Check(replicas, rate, load, alone + waiting_p99(load, whole / 2), MS * percentile(sent.times, 99))
 
 
-async def measured(requests: int) -> Inputs:
+async def measure_inputs(requests: int) -> Inputs:
     with tempfile.TemporaryDirectory(prefix="fleet") as directory:
         async with stand(Path(directory)) as at:
             read = await at.cost(requests, learn=False)
@@ -261,7 +261,7 @@ async def measured(requests: int) -> Inputs:
             redis_turn = (_kept(at.redis) - before) / requests
             alone = (await at.send(at.ports[0], CALLERS[:1], requests=requests)).times
             whole, p99 = sum(read.values()), MS * percentile(alone, 99)
-            checks = [await checked(at, replicas, load, whole, p99) for replicas in (1, 2) for load in LOADS]
+            checks = [await check_model(at, replicas, load, whole, p99) for replicas in (1, 2) for load in LOADS]
     return Inputs(
         request={name: read[name] for name in PROCESSES},
         turn={name: max(0.0, learned[name] - read[name]) for name in PROCESSES},
@@ -285,7 +285,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def measure(requests: int = 400) -> None:
     """Measures the inputs of the model and checks it; writes docs/benchmarks/fleet.json."""
-    inputs = asyncio.run(measured(requests))
+    inputs = asyncio.run(measure_inputs(requests))
     INPUTS.write_bytes(msgspec.json.format(msgspec.json.encode(inputs), indent=2) + b"\n")
     print("\n".join([*_processes(inputs), "", *_checks(inputs)]))
 
@@ -303,7 +303,7 @@ def plan(
     """Pods, Milvus, Redis and cost for a number of users, from docs/benchmarks/fleet.json."""
     inputs = msgspec.json.decode(INPUTS.read_bytes(), type=Inputs)
     uses = (Use(each, active, requests, peak, Use.memories, days) for each in users)
-    print("\n".join(_plans([planned(inputs, use, Prices(core, gib)) for use in uses])))
+    print("\n".join(_plans([make_plan(inputs, use, Prices(core, gib)) for use in uses])))
 
 
 def _processes(inputs: Inputs) -> list[str]:

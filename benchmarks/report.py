@@ -43,7 +43,7 @@ def write(results: Results, out: Path) -> None:
 # --- the table -------------------------------------------------------------------------------------
 def markdown(results: Results) -> Iterator[str]:
     facts = results.machine
-    yield "# What memory costs"
+    yield "# Cost of memory"
     yield ""
     yield (
         "Measured by `make bench`: everything on one machine over loopback, load generator, Envoy, upstream and "
@@ -276,9 +276,9 @@ def _cost(results: Results) -> Iterator[str]:
     yield "\n## Processor time of an exchange"
     yield ""
     yield (
-        "Of the whole sidecar behind Envoy, until the exchange is learned, in embeddings of a query by the graph "
-        "for any processor, measured in the same run. Beside it the largest stages: packages on the event loop, "
-        "and other threads."
+        "CPU of the whole sidecar behind Envoy, until the exchange is learned, in embeddings of a query by the "
+        "graph for any processor, measured in the same run. Beside it the largest stages: packages on the event "
+        "loop, and other threads."
     )
     yield from _table("way", "memories", "one embedding, ms", "CPU, ms", "embeddings", "where it goes, ms")
     for found in results.cost:

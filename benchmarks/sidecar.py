@@ -74,7 +74,7 @@ class Place:
         return cls(config, ext_proc, http)
 
 
-def worked(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     """Seconds of a core that the process has used so far."""
     # proc(5): utime and stime are the 14th and 15th; the name before them may hold spaces, not this bracket.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -103,19 +103,19 @@ class Running:
     def resident(self, field: str = "VmRSS") -> float:
         return resident(self.pid, field)
 
-    def worked(self) -> float:
+    def cpu_seconds(self) -> float:
         """Seconds of a core used so far, by the process that analyses long texts too."""
-        return sum(map(worked, family(self.pid)))
+        return sum(map(cpu_seconds, family(self.pid)))
 
     async def quiet(self) -> None:
         """Waits until the sidecar rests for longer than a session takes to be silent, so that what it learns of
         one round does not fall into the next."""
         try:
             async with asyncio.timeout(QUIET_WITHIN):
-                before, worked = self.worked(), WATCHED
+                before, worked = self.cpu_seconds(), WATCHED
                 while worked >= RESTS * WATCHED:
                     await asyncio.sleep(WATCHED)
-                    now = self.worked()
+                    now = self.cpu_seconds()
                     before, worked = now, now - before
         except TimeoutError:
             raise ChildFailedError(f"the sidecar did not rest within {QUIET_WITHIN:.0f} s") from None

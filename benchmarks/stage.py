@@ -54,7 +54,7 @@ def said(count: int) -> Iterator[Memory]:
         )  # fmt: skip
 
 
-async def measured(count: int, questions: int) -> Stage:
+async def measure(count: int, questions: int) -> Stage:
     settings = load(None, {"MEMORY_EXTPROC__RECALL__DEADLINE": "5s"})
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
@@ -136,7 +136,7 @@ WARM_UP = 10  # questions: what is not held yet is read meanwhile
 def main(count: int, questions: Annotated[int, typer.Option(min=1)] = 200) -> None:
     """One round with *count* memories, as JSON."""
     log.configure("error", "console")
-    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(measured(count, questions))))
+    sys.stdout.buffer.write(msgspec.json.encode(asyncio.run(measure(count, questions))))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ class Asking:
     async def everybody(self, callers: Sequence[str]) -> tuple[float, float]:
         """One question of each of *callers*: milliseconds of a core that the sidecar took for one, what it did
         behind the answer included, and the share of them that were searched for in time."""
-        before, outcomes = self.sidecar.worked(), Counter[str]()
+        before, outcomes = self.sidecar.cpu_seconds(), Counter[str]()
         for at in range(0, len(callers), AT_ONCE):
             some = callers[at : at + AT_ONCE]
             plan = Round(port=self.port, callers=some, first=self.next, requests=1, warmup=0)
@@ -62,7 +62,7 @@ class Asking:
             self.next = sent.next
             outcomes.update(sent.outcomes)
         await self.sidecar.quiet()
-        worked = 1000 * (self.sidecar.worked() - before) / outcomes.total()
+        worked = 1000 * (self.sidecar.cpu_seconds() - before) / outcomes.total()
         return worked, (outcomes["used"] + outcomes["nothing_relevant"]) / outcomes.total()
 
 
@@ -77,14 +77,14 @@ async def asking(place: Place, scratch: Path) -> AsyncIterator[Asking]:
         yield Asking(client, ports[RECALL], sidecar)
 
 
-async def measured(name: str, address: str, scratch: Path, callers: Sequence[str]) -> Taken:
+async def measure(name: str, address: str, scratch: Path, callers: Sequence[str]) -> Taken:
     place = Place.make(scratch, name, address)
     await prepare(place, callers, OF_ONE_CALLER)
     ready, start, resident = [], [], []
     for _ in range(STARTS):
         async with serving(place) as sidecar:
             ready.append(sidecar.took)
-            start.append(sidecar.worked())
+            start.append(sidecar.cpu_seconds())
             resident.append(sidecar.resident())
     async with asking(place, scratch) as at:
         strangers = [f"stranger-{number}" for number in range(AT_ONCE)]
@@ -115,7 +115,7 @@ async def main(callers: int) -> None:
         )
         for name, opened in stores:
             address = stack.enter_context(opened(scratch)).address if opened else ""
-            taken = await measured(name, address, scratch, names)
+            taken = await measure(name, address, scratch, names)
             print(
                 f"| {taken.store} | {taken.ready:.1f} s | {taken.start:.1f} s | {taken.resident:.0f} MiB |"
                 f" {taken.held:.0f} KiB | {taken.first:.1f} ms | {taken.warm:.1f} ms |",

@@ -18,7 +18,7 @@ def main() -> None:
     answered = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if answered:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    gc.disable()  # modules are garbage only by mistake: looking for it takes an eighth of their import
+    gc.disable()  # imports leave no garbage, and looking for it takes an eighth of their time
     from memory_extproc.cli.root import app  # noqa: PLC0415 - see above
 
     gc.enable()

@@ -435,7 +435,7 @@ class CallAdmission:
     def call(self, method: str, principal: Principal, user: str, shared: Sequence[str] = ()) -> Call:
         """Admit a call for *user* (empty: the caller) or for *shared* memories (values of SHARED_HEADER).
 
-        RefusedError without permission. Nothing is looked up, so the answer does not reveal which users exist."""
+        RefusedError without permission. It looks up no user, so the answer does not reveal which users exist."""
         if METHODS[method] is Access.OPERATE:
             return _operating(method, principal)
         if shared:

@@ -175,8 +175,8 @@ class RestApi:
 
     def _read_leniently(self, binding: Binding, query: Query, presented: Credentials) -> Query:
         """*query* of a GET as clients of the vLLM semantic router know it: unknown parameters are dropped, a limit
-        above the maximum is capped, and the name of a caller of role `user` wins over `user_id`. Nothing is
-        destroyed by a mistake here; other verbs refuse the same."""
+        above the maximum is capped, and the name of a caller of role `user` wins over `user_id`. A GET
+        destroys no memory by such a mistake; other verbs refuse the same."""
         known = {*binding.method.input_type.fields_by_name, *binding.in_path}
         query = [(name, _cap(value) if name == "limit" else value) for name, value in query if name in known]
         if any(name == "user_id" for name, _ in query):

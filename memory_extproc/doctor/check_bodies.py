@@ -79,7 +79,7 @@ async def packed_answers(visit: GatewayVisit) -> Finding:
     if not answer.good:
         return unknown(check, str(answer))
     return ok(
-        check, "packed answers pass" if answer.packed else "answers pass; neither model nor gateway packs them"
+        check, "packed answers pass" if answer.is_packed else "answers pass; neither model nor gateway packs them"
     )
 
 

@@ -64,14 +64,14 @@ class GatewayResponse:
         return self.at[-1] if self.at else 0.0
 
     @property
-    def packed(self) -> bool:
+    def is_packed(self) -> bool:
         return self.headers.get("content-encoding", "").lower() == "gzip"
 
     @property
     def text(self) -> str:
         """The decompressed body; empty if that fails."""
         try:
-            body = gzip.decompress(self.body) if self.packed else self.body
+            body = gzip.decompress(self.body) if self.is_packed else self.body
         except (OSError, EOFError, zlib.error):
             return ""
         return body.decode(errors="replace")

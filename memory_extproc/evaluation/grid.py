@@ -70,7 +70,7 @@ class _Scores:
     silent: Sequence[float]
 
     @property
-    def balanced(self) -> float:
+    def balanced_score(self) -> float:
         """The mean of both shares, however many questions of each kind there are."""
         return sum(mean(one) or 0.0 for one in (self.evidence, self.silent)) / 2
 
@@ -169,5 +169,5 @@ def _trial(name: str, value: object, in_force: _Scores, scores: _Scores) -> Tria
         for old, new in ((in_force.evidence, scores.evidence), (in_force.silent, scores.silent))
         for before, after in zip(old, new, strict=True)
     ]
-    gain = scores.balanced - in_force.balanced
+    gain = scores.balanced_score - in_force.balanced_score
     return Trial(name, value, mean(scores.evidence), mean(scores.silent), gain, sign_test(apart))

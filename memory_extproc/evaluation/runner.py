@@ -348,7 +348,7 @@ class Bm25System:
             self._index.add(one)
 
     async def ask(self, question: Question, *, timed: bool) -> EvaluatedAnswer:  # noqa: ARG002 - as the protocol has it
-        seen = self._index.seen(question.text, None, self._clock().date())
+        seen = self._index.rate(question.text, None, self._clock().date())
         scores = seen.by_name["bm25"]
         best = np.argsort(-scores, kind="stable")[:DEEPEST]
         ranked = tuple(

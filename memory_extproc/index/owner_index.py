@@ -186,7 +186,7 @@ class OwnerIndex:
             if entry is not None and rows[place]["counts"]:
                 self._postings.add(place, entry.counts)
 
-    def seen(self, text: str, dense: npt.NDArray[np.floating] | None, today: date) -> Seen:
+    def rate(self, text: str, dense: npt.NDArray[np.floating] | None, today: date) -> Seen:
         """Every memory's features for the question *text*, asked on the day *today*; *dense* are the cosines by
         place, None when there are none."""
         worded = self.scan_words(text, today)
@@ -195,7 +195,7 @@ class OwnerIndex:
         return Seen(places, worded.by_name | worded.beside(dense))
 
     def scan_words(self, text: str, today: date) -> Worded:
-        """As `seen`, as far as words go."""
+        """As `rate`, as far as words go."""
         known = self._all_known()
         asked = self.read_question(text, today)
         subjects = [self._is_said_by(known, one) for one in asked.subjects]

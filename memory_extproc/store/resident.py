@@ -309,7 +309,7 @@ def candidates_among(found: Sequence[Hit], sought: SearchQuery, limit: int, now:
     for one in found:
         index.add(one.memory)
     dense = None if sought.vector is None else np.asarray([one.cosine for one in found])
-    seen = index.seen(sought.text, dense, now.date())
+    seen = index.rate(sought.text, dense, now.date())
     table = Table.of(seen.by_name, np.arange(len(seen.places)))
     likely = select_candidates(table, seen.places, limit, lambda at: _newest_first(found[at].memory))
     return candidates_of(likely, tuple(found[at].memory for at in likely.places.tolist()), None, "store")

@@ -140,7 +140,7 @@ def test_a_part_that_was_left_out_leaves_nothing_behind(part: str) -> None:
     table = "\n".join(report.markdown(whole_results(**{part: None})))
     heading = {"requests": "A request", "chunks": "streamed", "start": "Start", "growth": "Growth"}[part]
     assert f"## {heading}" not in table
-    assert table.startswith("# What memory costs")
+    assert table.startswith("# Cost of memory")
 
 
 def test_a_report_is_written_whole_and_alike_from_the_same_figures(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.fleet import Inputs, Prices, Use, busiest, planned, waiting_p99
+from benchmarks.fleet import Inputs, Prices, Use, busiest, make_plan, waiting_p99
 
 INPUTS = Inputs(
     request={"serving": 6.0, "learning": 0.0, "envoy": 1.0, "milvus": 0.5, "redis": 0.2},
@@ -31,12 +31,12 @@ def test_a_core_is_used_as_far_as_the_latency_wanted_allows() -> None:
 
 
 def test_a_small_fleet_has_two_serving_replicas_and_one_that_learns() -> None:
-    plan = planned(INPUTS, Use(1_000), Prices())
+    plan = make_plan(INPUTS, Use(1_000), Prices())
     assert (plan.serving, plan.learning, plan.first) == (2, 1, "nothing")
 
 
 def test_ten_times_the_users_need_ten_times_as_much() -> None:
-    some, more = (planned(INPUTS, Use(users), Prices()) for users in (10**7, 10**8))
+    some, more = (make_plan(INPUTS, Use(users), Prices()) for users in (10**7, 10**8))
     assert more.serving == pytest.approx(10 * some.serving, rel=0.1)
     assert more.milvus_gib == pytest.approx(10 * some.milvus_gib)
     assert more.redis_gib == pytest.approx(10 * some.redis_gib)
@@ -45,12 +45,12 @@ def test_ten_times_the_users_need_ten_times_as_much() -> None:
 
 def test_redis_holds_a_turns_records_as_long_as_they_last() -> None:
     use = Use(10**6)  # 23.1 turns a second, each 8,000 bytes for a day
-    assert planned(INPUTS, use, Prices()).redis_gib == pytest.approx(23.148 * 8_000 * 86_400 / 2**30, rel=0.001)
+    assert make_plan(INPUTS, use, Prices()).redis_gib == pytest.approx(23.148 * 8_000 * 86_400 / 2**30, rel=0.001)
 
 
 def test_the_plan_says_what_one_cluster_cannot_hold() -> None:
-    assert planned(INPUTS, Use(10**8), Prices()).first == "Milvus, rows of one cluster: 146 needed"
-    quickly_forgotten = planned(replace(INPUTS, redis_turn=0.0), Use(10**8, days=0.1), Prices())
+    assert make_plan(INPUTS, Use(10**8), Prices()).first == "Milvus, rows of one cluster: 146 needed"
+    quickly_forgotten = make_plan(replace(INPUTS, redis_turn=0.0), Use(10**8, days=0.1), Prices())
     assert quickly_forgotten.first == "Redis, commands of one primary: 6 needed"
-    long_remembered = planned(replace(INPUTS, redis_turn=8_000 * 30 * 86_400.0), Use(10**8), Prices())
+    long_remembered = make_plan(replace(INPUTS, redis_turn=8_000 * 30 * 86_400.0), Use(10**8), Prices())
     assert long_remembered.first == "Redis, memory of one primary: 699 needed"

@@ -39,7 +39,7 @@ def by_place(seen: Seen, name: str) -> dict[int, float]:
 
 
 def best(index: OwnerIndex, question: str, name: str) -> int:
-    found = by_place(index.seen(question, None, TODAY), name)
+    found = by_place(index.rate(question, None, TODAY), name)
     return max(found, key=lambda place: found[place])
 
 
@@ -53,20 +53,20 @@ def test_a_short_answer_is_found_by_the_question_it_answers() -> None:
     talk = a_talk("I went to the market.", "Do you have any pets?", "Yes, Bella and Tom!", "How nice.")
     index = an_index(*talk, *a_talk("The weather is fine.", "It is.", "Indeed it is!", session="t"))
     assert best(index, "what pets do I have?", "bm25_question") == 2
-    around = by_place(index.seen("what pets do I have?", None, TODAY), "covered_around")
+    around = by_place(index.rate("what pets do I have?", None, TODAY), "covered_around")
     assert around[2] > 0 == around[4]
 
 
 def test_what_is_said_leans_on_what_was_said_before_it_the_less_the_longer_ago() -> None:
     talk = a_talk("My trip to Lisbon begins on Sunday.", "How nice.", "It will be warm there.", "Enjoy it.")
     index = an_index(*talk, *a_talk("It will be warm here.", "Indeed.", session="t"))
-    found = by_place(index.seen("the Lisbon trip", None, TODAY), "covered_before")
+    found = by_place(index.rate("the Lisbon trip", None, TODAY), "covered_before")
     assert [found[place] for place in range(6)] == [1, 1 - FADES, 1 - 2 * FADES, 1 - 3 * FADES, 0, 0]
 
 
 def test_words_close_in_meaning_count_a_little() -> None:
     index = an_index(a_memory("User has two dogs"), a_memory("User has two cars"))
-    near = by_place(index.seen("which pets?", None, TODAY), "near")
+    near = by_place(index.rate("which pets?", None, TODAY), "near")
     assert 0 < near[0] < 1
     assert near[0] > near[1]
 
@@ -79,7 +79,7 @@ def test_whom_a_question_names_counts_for_what_they_said_and_against_the_other()
         a_message("Mel: I use chalk.", role=Role.ASSISTANT, session="s", seq=3),
     ]
     index = an_index(*said)
-    assert list(by_place(index.seen("What does Caroline paint with?", None, TODAY), "subject").values()) == [
+    assert list(by_place(index.rate("What does Caroline paint with?", None, TODAY), "subject").values()) == [
         1,
         -1,
         1,
@@ -97,8 +97,8 @@ def test_a_question_in_the_first_person_is_about_the_caller_and_facts_about_the_
         a_memory("User paints"),
         a_memory("Note of the operator", source=Source.API),
     )
-    assert by_place(index.seen("What do I paint?", None, TODAY), "subject") == {0: 1, 1: -1, 2: 1, 3: 0}
-    assert set(by_place(index.seen("What did you tell me?", None, TODAY), "only_subject").values()) == {0}
+    assert by_place(index.rate("What do I paint?", None, TODAY), "subject") == {0: 1, 1: -1, 2: 1, 3: 0}
+    assert set(by_place(index.rate("What did you tell me?", None, TODAY), "only_subject").values()) == {0}
 
 
 def test_a_day_in_the_question_agrees_with_when_a_memory_was_said_or_with_what_it_tells_of() -> None:
@@ -108,8 +108,8 @@ def test_a_day_in_the_question_agrees_with_when_a_memory_was_said_or_with_what_i
         a_message("Nothing."),
     )
     said = (MONDAY - timedelta(days=300)).date()
-    assert by_place(index.seen(f"what was on {said.isoformat()}?", None, TODAY), "days_agree") == {0: 1, 1: 0, 2: 0}
-    assert by_place(index.seen("what was on 3 March 2024?", None, TODAY), "days_agree") == {0: 0, 1: 1, 2: 0}
+    assert by_place(index.rate(f"what was on {said.isoformat()}?", None, TODAY), "days_agree") == {0: 1, 1: 0, 2: 0}
+    assert by_place(index.rate("what was on 3 March 2024?", None, TODAY), "days_agree") == {0: 0, 1: 1, 2: 0}
 
 
 def test_who_names_a_day_gets_what_was_said_on_it_and_who_names_a_year_nothing_of_the_kind() -> None:
@@ -117,20 +117,20 @@ def test_who_names_a_day_gets_what_was_said_on_it_and_who_names_a_year_nothing_o
     index = an_index(
         a_message("We met."), a_message("We met again.", created_at=later(days=30), valid_from=later(days=30))
     )
-    assert by_place(index.seen(f"what was on {said.isoformat()}?", None, TODAY), "days_same") == {0: 1, 1: 0}
-    assert set(by_place(index.seen(f"what was in {said.year}?", None, TODAY), "days_same").values()) == {0}
+    assert by_place(index.rate(f"what was on {said.isoformat()}?", None, TODAY), "days_same") == {0: 1, 1: 0}
+    assert set(by_place(index.rate(f"what was in {said.year}?", None, TODAY), "days_same").values()) == {0}
 
 
 def test_a_fact_has_the_surroundings_of_the_message_it_was_taken_from() -> None:
     talk = a_talk("Tell me about your trip to Lisbon.", "I will.", "My budget is tight.", session="s")
     fact = a_memory("User's budget is tight", session="s", seq=2)
     index = an_index(*talk, fact)
-    around = by_place(index.seen("the Lisbon trip", None, TODAY), "covered_around")
+    around = by_place(index.rate("the Lisbon trip", None, TODAY), "covered_around")
     assert around[3] == around[2] > 0
 
 
 def test_what_stands_alone_has_no_surroundings_and_says_so() -> None:
-    seen = an_index(a_memory("User likes tea")).seen("tea", np.array([0.5]), TODAY)
+    seen = an_index(a_memory("User likes tea")).rate("tea", np.array([0.5]), TODAY)
     assert all(np.isnan(seen.by_name[name]).all() for name in STANDS_IN if name in FEATURES)
     assert seen.by_name["bm25"][0] > 0
 
@@ -139,24 +139,24 @@ def test_what_was_replaced_or_held_back_is_nobodys_context() -> None:
     talk = a_talk("secret word marmalade", "I see.")
     index = an_index(a_message("x", session="s", seq=0, state=MemoryState.QUARANTINED), *talk[1:])
     index.add(a_message("secret marmalade", session="s", seq=2, state=MemoryState.SUPERSEDED))
-    assert set(by_place(index.seen("marmalade", None, TODAY), "covered").values()) == {0}
+    assert set(by_place(index.rate("marmalade", None, TODAY), "covered").values()) == {0}
 
 
 def test_without_vectors_every_feature_of_words_is_there_and_none_of_vectors() -> None:
     index = an_index(a_memory("User likes tea"))
-    assert set(index.seen("tea", None, TODAY).by_name) == set(FEATURES) - set(DENSE)
-    assert set(index.seen("tea", np.array([0.1]), TODAY).by_name) == set(FEATURES)
+    assert set(index.rate("tea", None, TODAY).by_name) == set(FEATURES) - set(DENSE)
+    assert set(index.rate("tea", np.array([0.1]), TODAY).by_name) == set(FEATURES)
 
 
 @pytest.mark.parametrize("question", ["", "?!", "the of and", "\U0001f600", "东京", "а" * 5000, "\x00\ud800"])
 def test_any_question_is_answered_with_finite_numbers(question: str) -> None:
     index = an_index(*a_talk("I like tea.", "Noted."))
-    seen = index.seen(question, np.array([0.2, 0.1]), TODAY)
+    seen = index.rate(question, np.array([0.2, 0.1]), TODAY)
     assert all(np.isfinite(values).all() for values in seen.by_name.values())
 
 
 def test_an_empty_index_has_nothing_and_says_so() -> None:
-    seen = OwnerIndex().seen("tea", np.zeros(0), TODAY)
+    seen = OwnerIndex().rate("tea", np.zeros(0), TODAY)
     assert len(seen.places) == 0
     table = Table.of(seen.by_name, seen.places)
     assert select_candidates(table, seen.places, 5, lambda _: (0.0, "")).searched == 0
@@ -198,7 +198,7 @@ def test_after_any_changes_it_answers_as_one_filled_afresh_in_another_order(
             del rows[row.id]
         if what == "put":
             places[row.id], rows[row.id] = grown.add(row), row
-        grown.seen("tea for the dog", None, TODAY)
+        grown.rate("tea for the dog", None, TODAY)
     shuffled = list(rows.values())
     chance.shuffle(shuffled)
     fresh = an_index(*shuffled)
@@ -212,7 +212,7 @@ def test_after_any_changes_it_answers_as_one_filled_afresh_in_another_order(
 
 
 def by_id(index: OwnerIndex, ids: dict[int, str]) -> dict[str, dict[str, float]]:
-    seen = index.seen("my trip to Lisbon with the dog", np.full(len(ids) + 40, 0.25), TODAY)
+    seen = index.rate("my trip to Lisbon with the dog", np.full(len(ids) + 40, 0.25), TODAY)
     return {
         ids[place]: {
             name: round(float(np.nan_to_num(values[at], nan=-9.0)), 6) for name, values in seen.by_name.items()
@@ -225,7 +225,7 @@ def test_the_likeliest_are_the_same_whatever_their_places_and_only_those_allowed
     rows = [a_memory(f"User likes tea number {number}") for number in range(40)]
     found = []
     for order in (rows, rows[::-1]):
-        seen = an_index(*order).seen("tea", None, TODAY)
+        seen = an_index(*order).rate("tea", None, TODAY)
         allowed = np.array(["number 7" not in row.content for row in order])
         within = np.flatnonzero(allowed[seen.places])
         table, places = Table.of(seen.by_name, within), seen.places[within]
@@ -257,17 +257,17 @@ def pieces(*words: str, session: str = "s", seq: int = 0, role: Role = Role.ASSI
 def test_a_long_message_is_one_message_found_by_its_best_piece() -> None:
     long = pieces("Here is the plan for your garden.", "Dig a pond near the oak.", "Plant ferns around it.")
     index = an_index(*long, *a_talk("My budget is small.", session="t"))
-    seen = index.seen("a pond near the oak?", None, TODAY)
+    seen = index.rate("a pond near the oak?", None, TODAY)
     assert sorted(seen.places.tolist()) == [1, 3]
     assert by_place(seen, "bm25")[1] > 0.0
     vectors = np.array([0.1, 0.2, 0.9, 0.0])
-    assert sorted(index.seen("what grows there?", vectors, TODAY).places.tolist()) == [2, 3]
+    assert sorted(index.rate("what grows there?", vectors, TODAY).places.tolist()) == [2, 3]
 
 
 def test_pieces_of_a_long_answer_do_not_stand_between_the_messages_around_it() -> None:
     talk = a_talk("I keep bees.", "", "They swarm in May.")
     long = pieces(*(f"Advice number {number}." for number in range(20)), seq=1)
-    seen = an_index(talk[0], *long, talk[2]).seen("do bees swarm?", None, TODAY)
+    seen = an_index(talk[0], *long, talk[2]).rate("do bees swarm?", None, TODAY)
     around = by_place(seen, "covered_around")
     assert around[0] == around[21] == pytest.approx(1.0)
 
@@ -275,7 +275,7 @@ def test_pieces_of_a_long_answer_do_not_stand_between_the_messages_around_it() -
 def test_what_an_assistant_said_is_told_from_what_a_person_with_a_name_said() -> None:
     talk = a_talk("I need a plan.", "Try swimming.")
     named = a_message("Boris: Try swimming.", role=Role.ASSISTANT, session="n", seq=1)
-    seen = an_index(*talk, named).seen("What did you suggest?", None, TODAY)
+    seen = an_index(*talk, named).rate("What did you suggest?", None, TODAY)
     assert by_place(seen, "assistant") == {0: 0.0, 1: 1.0, 2: 0.0}
     assert by_place(seen, "assistant_asked")[1] == 1.0
-    assert not any(an_index(*talk).seen("What do I need?", None, TODAY).by_name["assistant_asked"])
+    assert not any(an_index(*talk).rate("What do I need?", None, TODAY).by_name["assistant_asked"])
