@@ -26,10 +26,8 @@ from memory_extproc.api.call import Call, ErrorReason, RefusedError, bad_request
 from memory_extproc.api.principal import (
     METHODS,
     Access,
-    CertificateHolder,
     Means,
     Principal,
-    PrincipalRole,
     Whose,
     may,
     roles_of,
@@ -38,19 +36,19 @@ from memory_extproc.concurrency import TokenBuckets
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import Owner
 from memory_extproc.model.headers import Headers
+from memory_extproc.model.owner import accept_name, accept_optional_name
 from memory_extproc.observe.log import logger
 from memory_extproc.request.identity import (
     LOST,
     NAMES,
     AllowedPeers,
     TokenVerifier,
-    accept_name,
     bearer,
     look_up,
     names_in,
-    optional,
     single,
 )
+from memory_extproc.settings.api import CertificateSection, PrincipalRole
 
 KEY_HEADER = "x-api-key"
 KEY_PREFIX = "mxk_"  # begins every API key: tells it from a token, and secret scanners find it
@@ -141,7 +139,7 @@ class TrustedProxy:
             return None
         user = accept_name(single(headers, options.user_header))
         named = single(headers, options.tenant_header)
-        tenant = None if named is None else optional(named)
+        tenant = None if named is None else accept_optional_name(named)
         if not user or tenant is None:
             raise unauthenticated_error()
         roles = ",".join(headers.all(options.roles_header)) if options.roles_header else ""
@@ -174,7 +172,7 @@ class JwtCredentials:
         if claims is None:
             raise unauthenticated_error()
         user = accept_name(look_up(claims, self._claims.user))
-        tenant = optional(look_up(claims, self._claims.tenant)) if self._claims.tenant else ""
+        tenant = accept_optional_name(look_up(claims, self._claims.tenant)) if self._claims.tenant else ""
         if not user or tenant is None:
             raise unauthenticated_error()
         roles = look_up(claims, self._claims.roles) if self._claims.roles else ""
@@ -215,7 +213,7 @@ class ApiKey:
 class Mtls:
     """A client certificate signed by the server's authorities. The first matching holder decides."""
 
-    def __init__(self, holders: Sequence[CertificateHolder]) -> None:
+    def __init__(self, holders: Sequence[CertificateSection]) -> None:
         self._holders = tuple(holders)
 
     def principal(self, presented: Credentials) -> Principal | None:
@@ -226,7 +224,7 @@ class Mtls:
                     user = holder.user or accept_name(name)
                     if not user:
                         raise unauthenticated_error()
-                    return _principal(Means.MTLS, holder.tenant, user, holder.roles)
+                    return _principal(Means.MTLS, holder.tenant, user, frozenset(holder.roles))
         return None
 
 
@@ -240,7 +238,7 @@ class NoProof:
         named = [
             single(presented.headers, name) for name in (self._options.user_header, self._options.tenant_header)
         ]
-        user, tenant = (None if value is None else optional(value) for value in named)
+        user, tenant = (None if value is None else accept_optional_name(value) for value in named)
         if user is None or tenant is None:
             raise unauthenticated_error()
         return _principal(Means.NONE, tenant, user, frozenset({PrincipalRole.ADMIN}))
@@ -396,7 +394,7 @@ def _faults(entry: KeyEntry) -> list[str]:
     faults += [
         f"{name}: expected a printable name of at most 256 bytes"
         for name in ("tenant", "user")
-        if optional(getattr(entry, name)) is None
+        if accept_optional_name(getattr(entry, name)) is None
     ]
     if not entry.user and entry.roles == (PrincipalRole.USER,):
         faults.append("user: is missing; only admins and auditors act for others")

@@ -26,8 +26,8 @@ from memory_extproc.api.principal import Principal
 from memory_extproc.curation.editor import RESERVED, AmbiguousIdError, MemoryCatalog, etag_of
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Memory, Owner, OwnerKind, digest, trust_of
+from memory_extproc.model.owner import MAX_NAME_BYTES, accept_name
 from memory_extproc.ports import Coordination
-from memory_extproc.request.identity import MAX_BYTES, accept_name
 
 
 @dataclass(slots=True)
@@ -195,7 +195,7 @@ class Fields:
         """A project, session or user: printable, at most 256 bytes."""
         if (value or needed) and not accept_name(value):
             least = "1 to " if needed else "at most "
-            self.fault(field, f"{least}{MAX_BYTES} bytes of printable characters")
+            self.fault(field, f"{least}{MAX_NAME_BYTES} bytes of printable characters")
             return ""
         return value
 

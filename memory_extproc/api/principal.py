@@ -11,12 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from memory_extproc.errors import ConfigurationError
-
-
-class PrincipalRole(StrEnum):
-    USER = "user"  # the caller's own memories
-    ADMIN = "admin"  # memories of any user of the tenant
-    AUDITOR = "auditor"  # reads memories of any user of the tenant, changes nothing
+from memory_extproc.settings.api import SECRET_BYTES, PrincipalRole
 
 
 class Means(StrEnum):
@@ -51,16 +46,6 @@ class Principal:
     means: Means
     name: str = field(repr=False)  # identifies the caller for rate limits and the audit log
     projects: tuple[str, ...] = field(default=(), repr=False)  # of which the caller is a verified member
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateHolder:
-    """The principal of certificates with a *name* (a glob). An empty *user*: the name is the user."""
-
-    name: str
-    tenant: str = ""
-    user: str = ""
-    roles: frozenset[PrincipalRole] = frozenset({PrincipalRole.USER})
 
 
 GRANTS: Mapping[tuple[PrincipalRole, Access], frozenset[Whose]] = {
@@ -123,7 +108,6 @@ def roles_of(words: Iterable[str]) -> frozenset[PrincipalRole]:
 
 # One secret of the memory API, and the keys that are made of it: each purpose has its own.
 
-SECRET_BYTES = 16  # at least
 _FILE = "api.key"
 
 

@@ -25,12 +25,13 @@ from google.protobuf.message_factory import GetMessageClass
 from memory_extproc.api.authentication import Credentials
 from memory_extproc.api.call import PAGE, ErrorReason, RefusedError, bad_request
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.principal import METHODS, PrincipalRole
+from memory_extproc.api.principal import METHODS
 from memory_extproc.api.service import MemoryService
 from memory_extproc.curation.editor import RESERVED
 from memory_extproc.model import Source
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Now
+from memory_extproc.settings.api import PrincipalRole
 
 log = logger(__name__)
 

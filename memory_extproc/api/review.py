@@ -20,12 +20,12 @@ from memory_extproc.api.call import (
     whole_id,
 )
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.principal import PrincipalRole
 from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import JournalState, Memory, Owner
 from memory_extproc.ports import Journal, JournalEntry, MemoryLister, Now
 from memory_extproc.request.decisions import DecisionLog
+from memory_extproc.settings.api import PrincipalRole
 
 _DEFAULT_LIMIT = 20
 _MOST_IDS = 1000

@@ -336,7 +336,7 @@ class Proofs:
         if self.session is not None:
             ways.append(SessionVerifier(self.session, shares=shares))
         if "mtls" in wanted:
-            ways.append(Mtls([section.holder() for section in api.certificates]))
+            ways.append(Mtls(api.certificates))
         if "none" in wanted:
             ways.append(NoProof(proxy))
         return ways

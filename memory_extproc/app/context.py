@@ -235,7 +235,7 @@ def wire_options(settings: Settings) -> RequestOptions:
         late_after=settings.deadline / 3,
         pass_after=settings.message_timeout / 2,
         give_up_after=(settings.deadline + settings.message_timeout) / 2,
-        sharing=settings.scopes.sharing(),
+        scopes=settings.scopes,
         last_reply_waits=2 * settings.learn.journal.wait,
     )
 

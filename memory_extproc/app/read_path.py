@@ -104,7 +104,7 @@ class ReadPathParts:
             enriches=Enricher(
                 options,
                 identity=identity,
-                rules=Rules([section.rule() for section in settings.rules]),
+                rules=Rules(settings.rules),
                 recalls=CountedRecalls(self.recalls, self.accesses),
                 replays=self.replays,
                 metrics=self.metrics,
@@ -461,7 +461,7 @@ class IdentityFactory:
     tokens: Tokens | None
 
     def identity(self, settings: Settings) -> Identity:
-        return Identity(settings.identity.options(settings.privacy.key), self.tokens)
+        return Identity(settings.identity, self.tokens, settings.privacy.key)
 
 
 async def open_identities(live: Live, stack: AsyncExitStack) -> IdentityFactory:

@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from memory_extproc.api.principal import PrincipalRole
 from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, file_of, load_settings, needs_extra
 from memory_extproc.cli.envoy_config import reachable
 from memory_extproc.cli.explain import owner_of
@@ -35,6 +34,7 @@ from memory_extproc.inference.model_files import (
 from memory_extproc.model import Owner
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
+from memory_extproc.settings.api import PrincipalRole
 
 if TYPE_CHECKING:
     from memory_extproc.retention.scheduler import Round

@@ -45,6 +45,8 @@ def explain(
 
     It reads the configured store. A Milvus Lite file allows a single process: stop the sidecar first. Beside a
     sidecar with a Milvus server it can run at any time. It prints stored messages."""
+    from memory_extproc.request.admission import shared_owners  # noqa: PLC0415 - quick `--help`
+
     with faults_to_exit():
         settings = load_settings(config)
         memory = settings.memory
@@ -55,7 +57,7 @@ def explain(
             limit=memory.default_retrieval_limit if limit is None else limit,
             threshold=memory.default_similarity_threshold if threshold is None else threshold,
             scope=Scope(project=project),
-            shared=settings.scopes.sharing().owners(caller),
+            shared=shared_owners(settings.scopes, caller),
         )
         explanation = asyncio.run(_explain_recall(settings, wish))
     if as_json:
@@ -66,16 +68,17 @@ def explain(
 
 def owner_of(settings: Settings, tenant: str, user: str) -> Owner:
     """As the sidecar would name the caller. ConfigurationError for a name that it would not take."""
-    from memory_extproc.request.identity import accept_name, hashed_user, optional  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.model.owner import accept_name, accept_optional_name  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.request.identity import hashed_user  # noqa: PLC0415
 
     faults = []
     if not accept_name(user):
         faults.append("--user: expected a printable name of 1 to 256 bytes")
-    if optional(tenant) is None:
+    if accept_optional_name(tenant) is None:
         faults.append("--tenant: expected a printable name of at most 256 bytes")
     if faults:
         raise ConfigurationError(faults)
-    key = settings.identity.options(settings.privacy.key).hash_key
+    key = settings.privacy.key
     return Owner(tenant, user if key is None else hashed_user(key, tenant, user))
 
 

@@ -26,7 +26,7 @@ from google.protobuf.struct_pb2 import ListValue
 from memory_extproc.api.authentication import SHARED_HEADER, Credentials
 from memory_extproc.api.call import ErrorReason, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.principal import Principal, PrincipalRole
+from memory_extproc.api.principal import Principal
 from memory_extproc.api.rest import NO_STORE, STATUSES, json_line, shorten_id, to_json
 from memory_extproc.api.service import MemoryService
 from memory_extproc.console.server import present_credentials
@@ -43,6 +43,7 @@ from memory_extproc.model import Consent, MemoryState, MemoryType, Outcome, Owne
 from memory_extproc.model.headers import Headers
 from memory_extproc.model.turn import message_id_of
 from memory_extproc.ports import Coordination
+from memory_extproc.settings.api import PrincipalRole
 
 if TYPE_CHECKING:
     from jinja2 import Environment

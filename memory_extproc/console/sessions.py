@@ -16,9 +16,10 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 from memory_extproc.api.authentication import Credentials, unauthenticated_error
-from memory_extproc.api.principal import Means, Principal, PrincipalRole, derive_key
+from memory_extproc.api.principal import Means, Principal, derive_key
 from memory_extproc.model import Owner
 from memory_extproc.ports import Coordination, Now
+from memory_extproc.settings.api import PrincipalRole
 
 COOKIE = "memory_extproc_session"
 PATH = "/console"

@@ -25,7 +25,6 @@ from redis.commands.core import AsyncScript
 from redis.credentials import CredentialProvider
 
 from memory_extproc.concurrency import cancellation_kept, contain_faults
-from memory_extproc.coordination.redis_url import RedisAddress, Topology, parse_redis_url
 from memory_extproc.errors import (
     MemoryExtprocError,
     NotReadyError,
@@ -34,6 +33,7 @@ from memory_extproc.errors import (
     UnknownFaultError,
 )
 from memory_extproc.observe.log import logger
+from memory_extproc.settings.paths import RedisAddress, Topology, parse_redis_url
 
 log = logger(__name__)
 

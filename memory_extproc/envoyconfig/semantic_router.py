@@ -5,17 +5,15 @@ itself, and a decision's `header_mutation` plugin does."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memory_extproc.envoyconfig.options import EnvoyOptions
 from memory_extproc.errors import ConfigurationError
+from memory_extproc.settings.semantic_router import DECISION_HEADER, as_list, as_mapping, decisions_of, router_file
 
 Tree = dict[str, Any]
 ROUTER = "semantic_router"  # the cluster and the filter
-DECISION_HEADER = "x-memory-decision"  # tells rules here which decision was taken
 FACT_HEADER = "x-memory-signal-fact"
 _FACTS = {"needs_fact_check": "true", "no_fact_check_needed": "false"}
 _EXT_PROC = "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"
@@ -110,61 +108,6 @@ def _cluster(host: str, port: int) -> Tree:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class RouterDecision:
-    """A decision of the router's file, with its path and the recipe that it belongs to."""
-
-    at: str
-    recipe: str  # its name; empty: the file's own routing
-    name: str
-    header: str  # value of DECISION_HEADER: the name, after the recipe's where two recipes share it
-    body: Mapping[str, Any]
-
-
-def router_file(tree: Any) -> Mapping[str, Any]:
-    """The router's own file in *tree*, which may be the values of its chart. ConfigurationError for other forms."""
-    tree = as_mapping(tree, "the file")
-    if "kind" in tree and "apiVersion" in tree:
-        inside = "in a ConfigMap the text under `data`, otherwise `spec.config`"
-        kind = tree["kind"] if str(tree["kind"]).isalnum() else "kind"
-        raise ConfigurationError([f"{kind}: a Kubernetes object; give the router's own file ({inside})"])
-    if "plugin" in tree:
-        raise ConfigurationError(["plugin: a part of a decision; give the router's whole file"])
-    # The chart's `global` is Helm's, with an image registry.
-    inner = tree.get("configOverride") or tree.get("config")
-    return inner if isinstance(inner, Mapping) and not tree.keys() & {"routing", "recipes", "version"} else tree
-
-
-def decisions_of(tree: Mapping[str, Any]) -> list[RouterDecision]:
-    """The decisions of the router's file: of its own routing (older versions: at the top) and of each recipe."""
-    routing = as_mapping(tree.get("routing"), "routing")
-    where = "routing.decisions" if "decisions" in routing else "decisions"
-    found = [("", where, as_list(routing.get("decisions", tree.get("decisions")), where))]
-    for number, each in enumerate(as_list(tree.get("recipes"), "recipes")):
-        at = f"recipes[{number}]"
-        recipe = as_mapping(each, at)
-        listed = as_mapping(recipe.get("routing"), f"{at}.routing").get("decisions")
-        found.append((_name(recipe, at), f"{at}.routing.decisions", as_list(listed, f"{at}.routing.decisions")))
-    named = [
-        (f"{where}[{number}]", recipe, as_mapping(each, f"{where}[{number}]"))
-        for recipe, where, listed in found
-        for number, each in enumerate(listed)
-    ]
-    count = Counter(_name(body, at) for at, _, body in named)
-    return [
-        RouterDecision(at, recipe, name, (f"{recipe}/{name}" if recipe and count[name] > 1 else name).strip(), body)
-        for at, recipe, body in named
-        for name in (_name(body, at),)
-    ]
-
-
-def _name(of: Mapping[str, Any], at: str) -> str:
-    name = of.get("name")
-    if not isinstance(name, str) or not name.isprintable() or not name:
-        raise ConfigurationError([f"{at}.name: expected a printable name"])
-    return name
-
-
 def signal_plugins(tree: Any) -> Tree:
     """Make a `header_mutation` plugin for each decision of the router's file *tree*, to be merged into that file.
 
@@ -195,21 +138,3 @@ def _fact_of_rules(rules: Mapping[str, Any], at: str) -> str:
     if operator == "AND":
         said = [each for each in said if each]
     return said[0] if operator in {"AND", "OR"} and len(set(said)) == 1 else ""
-
-
-def as_mapping(value: Any, at: str) -> Mapping[str, Any]:
-    """*value*, empty for null. ConfigurationError with the path *at* if it is no mapping."""
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise ConfigurationError([f"{at}: expected a mapping"])
-    return value
-
-
-def as_list(value: Any, at: str) -> Sequence[Any]:
-    """As `as_mapping`, for a list."""
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise ConfigurationError([f"{at}: expected a list"])
-    return value

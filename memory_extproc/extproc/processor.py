@@ -28,8 +28,8 @@ from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 from memory_extproc.extproc.observer import ObservedExchange, RequestObserver
 from memory_extproc.extproc.response_capture import Capture
 from memory_extproc.observe.log import Field, Span, TraceParent, Trail, following, logger
-from memory_extproc.request.admission import most_received
 from memory_extproc.request.identity import AllowedPeers
+from memory_extproc.settings.traffic import most_received
 
 log = logger(__name__)
 

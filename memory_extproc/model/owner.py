@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 
 class Consent(StrEnum):
@@ -126,3 +127,23 @@ class DataKey:
 
     id: bytes  # 8 bytes
     secret: bytes = field(repr=False)  # 32 bytes
+
+
+# Names that requests and operators give: of users, tenants, projects, sessions.
+
+MAX_NAME_BYTES = 256  # in UTF-8; the size of the store's key fields
+
+
+def accept_name(value: Any) -> str:
+    """*value* if it is a valid name: printable, 1 to 256 bytes in UTF-8; else ""."""
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        return ""
+    # isprintable rejects control and format characters, lone surrogates, and separators other than the space.
+    return value if len(value.encode()) <= MAX_NAME_BYTES else ""
+
+
+def accept_optional_name(value: Any) -> str | None:
+    """As `accept_name`, but an absent or empty value gives "", and an invalid value gives None."""
+    if value is None or value == "":
+        return ""
+    return accept_name(value) or None

@@ -15,6 +15,7 @@ from memory_extproc.dialect.registry import dialect_for
 from memory_extproc.model import Caller, Outcome, Owner, Signals, Switch, digest
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.identity import Identity
+from memory_extproc.settings.identity import Scopes
 
 OURS = "x-memory-"  # every header that begins so is for us and never reaches the upstream
 DISABLE = "x-disable-router-memory"
@@ -242,46 +243,28 @@ def signals_of(headers: Headers, metadata: Mapping[str, Any], sources: SignalSou
 # Sharing: the shared owners that a request may read, and the owner of learned memories. Pure functions.
 
 
-class Everyone(StrEnum):
-    """The scope of operator-written memories."""
+def shared_owners(scopes: Scopes, caller: Caller) -> tuple[Owner, ...]:
+    """The shared owners to search besides *caller*'s own memories. Only `Caller.projects` defines membership.
 
-    NOBODY = "nobody"
-    TENANT = "tenant"  # a separate set for each tenant
-    ALL = "all"  # a common set for the callers of all tenants
+    A request that names a project reaches only that project, and only if the caller is a member."""
+    tenant = caller.owner.tenant
+    named = (caller.project,) if caller.project else caller.projects
+    mine = [project for project in named if project in caller.projects] if scopes.project.recall else []
+    shared = [Owner.of_project(tenant, project) for project in mine[: scopes.project.most]]
+    if scopes.global_.recall:
+        shared.append(Owner.of_everyone(None if scopes.global_.reach == "all" else tenant))
+    return tuple(shared)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectSharing:
-    """The operator's sharing settings. Only `Caller.projects` defines membership."""
-
-    projects: bool = False
-    learns: bool = False  # turns in a project's name become the project's memories
-    most_projects: int = 4  # searched per request, in order of verification
-    everyone: Everyone = Everyone.NOBODY
-
-    def owners(self, caller: Caller) -> tuple[Owner, ...]:
-        """The shared owners to search besides *caller*'s own memories.
-
-        A request that names a project reaches only that project, and only if the caller is a member."""
-        tenant = caller.owner.tenant
-        named = (caller.project,) if caller.project else caller.projects
-        mine = [project for project in named if project in caller.projects] if self.projects else []
-        shared = [Owner.of_project(tenant, project) for project in mine[: self.most_projects]]
-        if self.everyone is Everyone.TENANT:
-            shared.append(Owner.of_everyone(tenant))
-        elif self.everyone is Everyone.ALL:
-            shared.append(Owner.of_everyone())
-        return tuple(shared)
-
-    def learned_as(self, caller: Caller) -> Caller:
-        """The caller to learn under: *caller*, or the named project if the caller is a member."""
-        if not (self.learns and caller.project and caller.project in caller.projects):
-            return caller
-        # Separates members who begin with the same words or use the same session name.
-        session = caller.session and digest("member", caller.owner.key, caller.session)
-        owner = Owner.of_project(caller.owner.tenant, caller.project)
-        speaker = digest("speaker", caller.owner.key)
-        return replace(caller, owner=owner, session=session, speaker=speaker, spoken_by=caller)
+def learning_caller(scopes: Scopes, caller: Caller) -> Caller:
+    """The caller to learn under: *caller*, or the named project if the caller is a member."""
+    if not (scopes.project.learn and caller.project and caller.project in caller.projects):
+        return caller
+    # Separates members who begin with the same words or use the same session name.
+    session = caller.session and digest("member", caller.owner.key, caller.session)
+    owner = Owner.of_project(caller.owner.tenant, caller.project)
+    speaker = digest("speaker", caller.owner.key)
+    return replace(caller, owner=owner, session=session, speaker=speaker, spoken_by=caller)
 
 
 def circle_of(shared: tuple[Owner, ...], origins: tuple[str, ...], epochs: tuple[int, ...]) -> str:
@@ -296,13 +279,6 @@ def circle_of(shared: tuple[Owner, ...], origins: tuple[str, ...], epochs: tuple
 
 
 # Options: frozen values that the composition root fills from the settings.
-
-
-def most_received(request_bytes: int) -> int:
-    """The gRPC receive limit in bytes for request bodies up to *request_bytes*.
-
-    Far above the body limit: gRPC ends the stream with an error on a larger message, before we can pass it on."""
-    return max(64 * 1024 * 1024, 4 * request_bytes)
 
 
 class Mode(StrEnum):
@@ -364,4 +340,4 @@ class RequestOptions:
     # for reading a conversation's records, within recall's deadline
     replay_wait: timedelta = timedelta(milliseconds=50)
     replay_bytes: int = 16 << 20  # of records not written yet
-    sharing: ProjectSharing = field(default_factory=ProjectSharing)
+    scopes: Scopes = field(default_factory=Scopes)

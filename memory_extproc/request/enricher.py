@@ -32,19 +32,19 @@ from memory_extproc.model import (
     UserProfile,
     digest,
 )
+from memory_extproc.model.owner import accept_name
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chain, ChainReader, ConsentRegistry, IncognitoMarker, MemoryRecaller, ProfileReader
-from memory_extproc.request.admission import Admitted, Mode, RequestOptions
+from memory_extproc.request.admission import Admitted, Mode, RequestOptions, learning_caller, shared_owners
 from memory_extproc.request.body import CpuBudget, Enriched, PendingTurn, is_encoded, read_body, read_plain
 from memory_extproc.request.compression import Compression, is_state
 from memory_extproc.request.decisions import DecisionLog
-from memory_extproc.request.identity import Identity, accept_name
+from memory_extproc.request.identity import Identity
 from memory_extproc.request.policy import (
     Circumstances,
     RuleFacts,
     Rules,
-    Then,
     auxiliary,
     in_control_group,
     limits_of,
@@ -64,6 +64,7 @@ from memory_extproc.request.replay import (
     placings,
     tokens_of,
 )
+from memory_extproc.settings.traffic import RuleThen
 from memory_extproc.text.words import estimate_tokens
 
 
@@ -143,7 +144,7 @@ class Enricher:
         heard = await self._pending_turn(admitted, request, caller, leave)
         if plan.thread is not None and not shadowed:
             heard = self._placer.with_view(heard, enriched, plan, plan.thread, admitted)
-            heard = replace(heard, reach=(caller.owner, *self._options.sharing.owners(caller)))
+            heard = replace(heard, reach=(caller.owner, *shared_owners(self._options.scopes, caller)))
         self._traces.show(asked=request.asked, block=plan.decision.block)
         keeps = leave.consent is Consent.ON and not admitted.controls.unkept
         if keeps and self._decisions is not None and self._decisions.is_on:
@@ -189,7 +190,7 @@ class Enricher:
     async def _pending_turn(
         self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave
     ) -> PendingTurn:
-        learned_as = _in_session(self._options.sharing.learned_as(caller), request)
+        learned_as = _in_session(learning_caller(self._options.scopes, caller), request)
         incognito = admitted.controls.incognito and self._incognito is not None
         if admitted.controls.incognito and self._incognito is not None:
             await self._incognito.mark(learned_as, request.history, request.asked, request.continues)
@@ -242,7 +243,7 @@ class Enricher:
             caller = replace(caller, project=project)
         return caller
 
-    def _match_rules(self, admitted: Admitted, request: ChatRequest, caller: Caller | None) -> Then:
+    def _match_rules(self, admitted: Admitted, request: ChatRequest, caller: Caller | None) -> RuleThen:
         facts = RuleFacts(
             path=admitted.path,
             model=request.model,
@@ -327,7 +328,7 @@ class InjectionPlanner:
         if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
             return InjectionPlan(RecallDecision(Outcome.CONTROL))
         started = time.perf_counter()
-        shared = self._options.sharing.owners(caller) if then.shared else ()
+        shared = shared_owners(self._options.scopes, caller) if then.shared else ()
         thread = await self._replays.find(caller, request, shared, then.origins)
         known = choose_form("auto", profile_for(request.model), request)
         inject = then.inject or self._options.inject_as
@@ -415,7 +416,7 @@ class InjectionPlanner:
         request = circumstances.request
         users = (message.text for message in request.history if message.role is Role.USER)
         said = [text for text in users if not is_state(text)]
-        learned_as = self._options.sharing.learned_as(caller)
+        learned_as = learning_caller(self._options.scopes, caller)
         chain = await self._chain(learned_as, request.continues)
         limits = limits_of(circumstances)
         return RecallRequest(

@@ -5,62 +5,18 @@ The first match wins."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
-from types import MappingProxyType
 
 from memory_extproc.dialect.base import ChatRequest
 from memory_extproc.model import Caller, MemoryType, Outcome, Owner, Signals, Switch, digest
 from memory_extproc.model.headers import Headers
 from memory_extproc.request.admission import Admitted, RequestOptions
+from memory_extproc.settings.traffic import RuleSection, RuleThen, RuleWhen
 
-NO_SIGNALS = Signals()
-NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class When:
-    """The conditions of a rule; all must hold, and an empty condition always holds.
-
-    Globs know `*`, `?` and `[...]`; `*` also spans slashes. *path* is compared without its query. Models are
-    compared without regard to case, everything else with it. A missing header matches no glob."""
-
-    path: str = ""
-    model: str = ""
-    route: str = ""
-    tenant: str = ""
-    project: str = ""
-    upstream: str = ""  # the name of Envoy's cluster
-    header: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)  # name: glob over any of its values
-    keyword: tuple[str, ...] = ()  # any of these whole words or phrases in the caller's last words
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Then:
-    """The settings of a rule; None keeps the configured value."""
-
-    retrieve: Switch = Switch.DEFAULT  # SKIP: outcome `disabled`, which neither client nor header can override
-    store: Switch = Switch.DEFAULT
-    compress: Switch = Switch.DEFAULT  # SKIP: disabled by the operator, likewise final
-    threshold: float | None = None  # relevance, 0 to 1
-    limit: int | None = None
-    token_budget: int | None = None  # estimated tokens of the block, an overview's too
-    project: str = ""  # instead of the one that the request names; empty: that one
-    types: frozenset[MemoryType] | None = None
-    signals: Signals = NO_SIGNALS
-    inject: str | None = None  # auto, system_message or user_suffix
-    origins: tuple[str, ...] = ()  # only memories of these, as in Scope; empty: any
-    shared: bool = True  # False: the caller's own memories alone
-
-
-NO_RULE = Then()
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    when: When
-    then: Then
+# Without effect; the configuration accepts no such rule.
+NO_RULE = RuleThen.model_construct()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +36,21 @@ class RuleFacts:
 class Rules:
     """Compiled once; *first* costs a few pattern matches per rule."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[RuleSection]) -> None:
         self._rules = tuple((_Matcher(rule.when), rule.then) for rule in rules)
 
-    def first(self, facts: RuleFacts) -> Then:
+    def first(self, facts: RuleFacts) -> RuleThen:
         """The settings of the first matching rule; `NO_RULE` if none matches."""
         return next((then for matcher, then in self._rules if matcher.holds(facts)), NO_RULE)
 
 
 class _Matcher:
-    def __init__(self, when: When) -> None:
+    """The conditions of a rule; all must hold, and an empty condition always holds.
+
+    Globs know `*`, `?` and `[...]`; `*` also spans slashes. A path is compared without its query. Models are
+    compared without regard to case, everything else with it. A missing header matches no glob."""
+
+    def __init__(self, when: RuleWhen) -> None:
         self._path = glob(when.path)
         self._model = glob(when.model.casefold())
         self._route = glob(when.route)
@@ -158,7 +119,7 @@ class Circumstances:
     options: RequestOptions
     admitted: Admitted
     request: ChatRequest
-    then: Then
+    then: RuleThen
     caller: Caller | None
     auxiliary: bool  # a call that a chat client makes for itself
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from enum import StrEnum
 from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from memory_extproc.api.principal import SECRET_BYTES, CertificateHolder, PrincipalRole
-from memory_extproc.request.identity import optional
+from memory_extproc.model.owner import accept_optional_name
 from memory_extproc.settings.identity import IdentitySection, Signed
 from memory_extproc.settings.traffic import Listen, Tls
 from memory_extproc.settings.types import (
@@ -23,7 +23,14 @@ from memory_extproc.settings.types import (
 )
 
 MIB = 1 << 20
+SECRET_BYTES = 16  # at least
 Way = Literal["mtls", "jwt", "api_key", "trusted_proxy", "none"]
+
+
+class PrincipalRole(StrEnum):
+    USER = "user"  # the caller's own memories
+    ADMIN = "admin"  # memories of any user of the tenant
+    AUDITOR = "auditor"  # reads memories of any user of the tenant, changes nothing
 
 
 class ApiTls(Section):
@@ -85,10 +92,6 @@ class CertificateSection(Section):
     roles: tuple[PrincipalRole, ...] = Field(
         (PrincipalRole.USER,), min_length=1, description="roles of the certificate's owner"
     )
-
-    def holder(self) -> CertificateHolder:
-        """The holder of the certificate, for api/authentication.py."""
-        return CertificateHolder(name=self.name, tenant=self.tenant, user=self.user, roles=frozenset(self.roles))
 
 
 class AuditSection(Section):
@@ -242,9 +245,9 @@ def api_names_are_sound(api: Api) -> Iterator[str]:
     if secret and len(secret.encode()) < SECRET_BYTES:
         yield f"api.secret: needs {SECRET_BYTES} bytes or more"
     for at, entry in enumerate(api.certificates):
-        if optional(entry.user) is None:
+        if accept_optional_name(entry.user) is None:
             yield f"api.certificates[{at}].user: expected a printable name of at most 256 bytes"
-        if optional(entry.tenant) is None:
+        if accept_optional_name(entry.tenant) is None:
             yield f"api.certificates[{at}].tenant: expected a printable name of at most 256 bytes"
 
 

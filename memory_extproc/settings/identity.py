@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.request.admission import Everyone, ProjectSharing
-from memory_extproc.request.identity import ClaimNames, IdentityOptions, MetadataPath
 from memory_extproc.safety.operator_rules import BlockPatterns, SecretClass, SecretPolicy, StorageRules
 from memory_extproc.safety.policy import Identifiers, SensitiveCategory
 from memory_extproc.settings.types import Duration, Header, OptionalHeader, OptionalUrl, Positive, Section
+
+HASH_KEY_BYTES = 16  # fewer and the keyed hash can be undone by trying keys
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 
@@ -58,8 +58,9 @@ class Jwt(Signed):
 
 
 def _metadata_path(value: str) -> str:
-    if value:
-        MetadataPath.parse(value)
+    namespace, _, keys = value.partition(":")
+    if value and not (namespace and keys):
+        raise ValueError("expected namespace:key.key, such as envoy.filters.http.jwt_authn:jwt.sub")
     return value
 
 
@@ -110,25 +111,6 @@ class IdentitySection(Section):
         "", description="glob of user ids that have memory, such as *@example.com; empty: all user ids"
     )
 
-    def options(self, hash_key: bytes | None) -> IdentityOptions:
-        """The options of request/identity.py; *hash_key* replaces user ids by keyed hashes."""
-        jwt = self.jwt
-        return IdentityOptions(
-            user_header=self.user_header,
-            tenant_header=self.tenant_header,
-            project_header=self.project_header,
-            session_header=self.session_header,
-            metadata=MetadataPath.parse(self.metadata) if self.metadata else None,
-            metadata_tenant=MetadataPath.parse(self.metadata_tenant) if self.metadata_tenant else None,
-            metadata_projects=MetadataPath.parse(self.metadata_projects) if self.metadata_projects else None,
-            claims=(
-                ClaimNames(jwt.header, jwt.user_claim, jwt.tenant_claim, jwt.projects_claim) if jwt.given else None
-            ),
-            trust_body=self.trust_body,
-            people_only=self.people_only,
-            hash_key=hash_key,
-        )
-
 
 class ProjectScope(Section):
     recall: bool = Field(
@@ -168,15 +150,6 @@ class Scopes(Section):
         alias="global",
         description="memories that an operator provides for everyone; nothing is learned into them",
     )
-
-    def sharing(self) -> ProjectSharing:
-        """The sharing of memories, for request/admission.py."""
-        return ProjectSharing(
-            projects=self.project.recall,
-            learns=self.project.learn,
-            most_projects=self.project.most,
-            everyone=Everyone(self.global_.reach) if self.global_.recall else Everyone.NOBODY,
-        )
 
 
 # Settings of privacy: storable text, consent, and encryption at rest.
@@ -282,5 +255,5 @@ class Privacy(Section):
 
     @property
     def key(self) -> bytes | None:
-        """The key for `IdentitySection.options`; None unless user ids are hashed."""
+        """The key that hashes user ids; None unless they are hashed."""
         return self.hash_key.get_secret_value().encode() if self.hash_user_ids else None

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.request.admission import most_received
 from memory_extproc.settings.root import Settings, find_broken_rules
+from memory_extproc.settings.traffic import most_received
 from memory_extproc.settings.types import Section
 
 # By their names in the file; a trailing `.*` stands for all keys below, `[]` for any entry of a list. All other

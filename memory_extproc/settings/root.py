@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from memory_extproc.request.identity import HASH_KEY_BYTES
 from memory_extproc.settings.api import (
     Api,
     ApiJwt,
@@ -19,7 +18,7 @@ from memory_extproc.settings.api import (
     api_notices,
     api_ways_are_whole,
 )
-from memory_extproc.settings.identity import IdentitySection, Jwt, Privacy, Scopes
+from memory_extproc.settings.identity import HASH_KEY_BYTES, IdentitySection, Jwt, Privacy, Scopes
 from memory_extproc.settings.memory import ExternalModel, Forgetting, Memory, ModelRole, Provider, Retention, Topics
 from memory_extproc.settings.paths import CoordinationSection, Learn, Recall
 from memory_extproc.settings.traffic import (

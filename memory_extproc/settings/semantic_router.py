@@ -9,22 +9,16 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from memory_extproc.envoyconfig.semantic_router import (
-    DECISION_HEADER,
-    RouterDecision,
-    as_list,
-    as_mapping,
-    decisions_of,
-    router_file,
-)
 from memory_extproc.errors import ConfigurationError
 
 _VERSION = "v0.3"
+DECISION_HEADER = "x-memory-decision"  # tells rules here which decision was taken
 
 
 class Fate(StrEnum):
@@ -463,3 +457,79 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> None:
     for section in sections:
         tree = tree.setdefault(section, {})
     tree[last] = value
+
+
+# The decisions of the router's file.
+
+
+@dataclass(frozen=True, slots=True)
+class RouterDecision:
+    """A decision of the router's file, with its path and the recipe that it belongs to."""
+
+    at: str
+    recipe: str  # its name; empty: the file's own routing
+    name: str
+    header: str  # value of DECISION_HEADER: the name, after the recipe's where two recipes share it
+    body: Mapping[str, Any]
+
+
+def router_file(tree: Any) -> Mapping[str, Any]:
+    """The router's own file in *tree*, which may be the values of its chart. ConfigurationError for other forms."""
+    tree = as_mapping(tree, "the file")
+    if "kind" in tree and "apiVersion" in tree:
+        inside = "in a ConfigMap the text under `data`, otherwise `spec.config`"
+        kind = tree["kind"] if str(tree["kind"]).isalnum() else "kind"
+        raise ConfigurationError([f"{kind}: a Kubernetes object; give the router's own file ({inside})"])
+    if "plugin" in tree:
+        raise ConfigurationError(["plugin: a part of a decision; give the router's whole file"])
+    # The chart's `global` is Helm's, with an image registry.
+    inner = tree.get("configOverride") or tree.get("config")
+    return inner if isinstance(inner, Mapping) and not tree.keys() & {"routing", "recipes", "version"} else tree
+
+
+def decisions_of(tree: Mapping[str, Any]) -> list[RouterDecision]:
+    """The decisions of the router's file: of its own routing (older versions: at the top) and of each recipe."""
+    routing = as_mapping(tree.get("routing"), "routing")
+    where = "routing.decisions" if "decisions" in routing else "decisions"
+    found = [("", where, as_list(routing.get("decisions", tree.get("decisions")), where))]
+    for number, each in enumerate(as_list(tree.get("recipes"), "recipes")):
+        at = f"recipes[{number}]"
+        recipe = as_mapping(each, at)
+        listed = as_mapping(recipe.get("routing"), f"{at}.routing").get("decisions")
+        found.append((_name(recipe, at), f"{at}.routing.decisions", as_list(listed, f"{at}.routing.decisions")))
+    named = [
+        (f"{where}[{number}]", recipe, as_mapping(each, f"{where}[{number}]"))
+        for recipe, where, listed in found
+        for number, each in enumerate(listed)
+    ]
+    count = Counter(_name(body, at) for at, _, body in named)
+    return [
+        RouterDecision(at, recipe, name, (f"{recipe}/{name}" if recipe and count[name] > 1 else name).strip(), body)
+        for at, recipe, body in named
+        for name in (_name(body, at),)
+    ]
+
+
+def _name(of: Mapping[str, Any], at: str) -> str:
+    name = of.get("name")
+    if not isinstance(name, str) or not name.isprintable() or not name:
+        raise ConfigurationError([f"{at}.name: expected a printable name"])
+    return name
+
+
+def as_mapping(value: Any, at: str) -> Mapping[str, Any]:
+    """*value*, empty for null. ConfigurationError with the path *at* if it is no mapping."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigurationError([f"{at}: expected a mapping"])
+    return value
+
+
+def as_list(value: Any, at: str) -> Sequence[Any]:
+    """As `as_mapping`, for a list."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise ConfigurationError([f"{at}: expected a list"])
+    return value

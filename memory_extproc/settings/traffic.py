@@ -8,9 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from memory_extproc.model import MemoryType, Signals, Switch
-from memory_extproc.request.identity import optional
-from memory_extproc.request.policy import Rule, Then, When
+from memory_extproc.model import MemoryType, Switch
+from memory_extproc.model.owner import accept_optional_name
 from memory_extproc.settings.types import (
     Auto,
     Duration,
@@ -103,6 +102,13 @@ class Limits(Section):
         le=1_000_000,
         description="maximum number of open exchanges, also written into Envoy's circuit breaker",
     )
+
+
+def most_received(request_bytes: int) -> int:
+    """The gRPC receive limit in bytes for request bodies up to *request_bytes*.
+
+    Far above the body limit: gRPC ends the stream with an error on a larger message, before we can pass it on."""
+    return max(64 * 1024 * 1024, 4 * request_bytes)
 
 
 class EnvoySection(Section):
@@ -272,7 +278,7 @@ def _origin(value: str) -> str:
 
 
 def _name(value: str) -> str:
-    if optional(value) is None:
+    if accept_optional_name(value) is None:
         raise ValueError("expected a printable name of at most 256 bytes")
     return value
 
@@ -352,12 +358,6 @@ class RuleThen(Section):
 class RuleSection(Section):
     when: RuleWhen = Field(description="conditions; all that are given must hold")
     then: RuleThen = Field(description="effects; only those of the first matching rule apply")
-
-    def rule(self) -> Rule:
-        """The rule, for request/policy.py."""
-        # Field by field under the same names: a field of a single side is an error at the first rule.
-        signals = Signals(**dict(self.then.signals))
-        return Rule(When(**dict(self.when)), Then(**{**dict(self.then), "signals": signals}))
 
 
 # Settings of observability: logs, metrics by tenant, the canary, traces.

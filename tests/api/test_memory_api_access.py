@@ -34,12 +34,13 @@ from memory_extproc.api.authentication import (
 from memory_extproc.api.call import Call, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
-from memory_extproc.api.principal import METHODS, Access, CertificateHolder, PrincipalRole
+from memory_extproc.api.principal import METHODS, Access
 from memory_extproc.concurrency import RateLimits
 from memory_extproc.extproc.server import ServerTls
 from memory_extproc.model import Owner
 from memory_extproc.model.headers import Headers
 from memory_extproc.request.jwt import TokenOptions, Tokens
+from memory_extproc.settings.api import CertificateSection, PrincipalRole
 from tests.support.authority import Authority
 from tests.support.memory_api import ApiStand, reason_of
 
@@ -307,8 +308,8 @@ async def encrypted(tmp_path: Path) -> AsyncIterator[tuple[ApiStand, Reached, Au
     stand.ways = (
         Mtls(
             [
-                CertificateHolder(name="ops.*", tenant="acme", user="ops", roles=frozenset({PrincipalRole.ADMIN})),
-                CertificateHolder(name="*.people", tenant="acme"),
+                CertificateSection(name="ops.*", tenant="acme", user="ops", roles=(PrincipalRole.ADMIN,)),
+                CertificateSection(name="*.people", tenant="acme"),
             ]
         ),
     )

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.api.principal import Means, Principal, PrincipalRole
+from memory_extproc.api.principal import Means, Principal
 from memory_extproc.console.sessions import COOKIE, LIFE, PATH, begin_session
 from memory_extproc.model import Embedded, MemoryState, Owner, Source
 from memory_extproc.model import Role as SaidBy
 from memory_extproc.ports import OwnerEntry
+from memory_extproc.settings.api import PrincipalRole
 from tests.browser.conftest import Browser
 from tests.support.builders import a_memory
 from tests.support.console import ConsoleStand

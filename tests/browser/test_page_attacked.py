@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from memory_extproc.api.principal import PrincipalRole
 from memory_extproc.model import MemoryState, MemoryType, Owner
 from memory_extproc.ports import OwnerEntry
+from memory_extproc.settings.api import PrincipalRole
 from tests.browser.conftest import Browser
 from tests.support.builders import a_memory
 from tests.support.console import ConsoleStand

@@ -12,8 +12,9 @@ from typer.testing import CliRunner, Result
 
 from memory_extproc.api.audit import CURRENT, AuditLog, AuditOptions, AuditRecord
 from memory_extproc.api.authentication import key_hash, parse_keys
-from memory_extproc.api.principal import Means, Principal, PrincipalRole, derive_key, secret_in
+from memory_extproc.api.principal import Means, Principal, derive_key, secret_in
 from memory_extproc.cli.root import app
+from memory_extproc.settings.api import PrincipalRole
 from tests.support.builders import ANN, MONDAY
 
 Runs = Callable[..., Result]

@@ -30,7 +30,7 @@ from memory_extproc.envoyconfig.options import (
 )
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import Outcome
-from memory_extproc.request.identity import IdentityOptions, MetadataPath
+from memory_extproc.settings.identity import IdentitySection
 from tests.support.envoy import PATH_CHAT, Envoy, Stand, Wiring, a_chat
 from tests.support.ports import free_port
 from tests.support.sidecar import BLOCK
@@ -281,8 +281,8 @@ async def test_the_verified_claims_reach_us_as_metadata_too(
     gateway: Stand, written: WrittenEnvoy, keys: TokenRequirements
 ) -> None:
     written.options = an_envoy(identity=IdentityMode.JWT, verified=keys, user_header="", tenant_header="")
-    gateway.sidecar.identity = IdentityOptions(
-        metadata=MetadataPath(JWT_AUTHN, "jwt.sub"), metadata_tenant=MetadataPath(JWT_AUTHN, "jwt.tid")
+    gateway.sidecar.identity = IdentitySection(
+        metadata=f"{JWT_AUTHN}:jwt.sub", metadata_tenant=f"{JWT_AUTHN}:jwt.tid"
     )
     await gateway.start()
     answer = await gateway.chat(user="bob", authorization=f"Bearer {a_token('ann', tid='acme')}")

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from memory_extproc.api.audit import AuditLog, AuditOptions, AuditRecord
-from memory_extproc.api.principal import Means, Principal, PrincipalRole
+from memory_extproc.api.principal import Means, Principal
 from memory_extproc.coordination.mirror import SqliteMirror
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.model import LedgerJob
+from memory_extproc.settings.api import PrincipalRole
 
 FORGETS = 20
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.coordination.redis_url import Topology, parse_redis_url
 from memory_extproc.errors import TransientError
 from memory_extproc.journal.redis import RedisJournal
+from memory_extproc.settings.paths import Topology, parse_redis_url
 from tests.support.builders import MONDAY, a_turn
 from tests.support.redis import RedisFleet, RedisServer, ask_redis, redis_cluster, redis_server
 

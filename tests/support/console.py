@@ -16,7 +16,6 @@ from memory_extproc.api.call import Repeats
 from memory_extproc.api.decisions import DecisionCalls
 from memory_extproc.api.forget import ForgetCalls
 from memory_extproc.api.operator import FINDINGS, OperatorCalls, RecentOutcomes, RetentionCalls, ServerFacts
-from memory_extproc.api.principal import PrincipalRole
 from memory_extproc.api.rest import ErrorBody, RestApi
 from memory_extproc.api.review import ReviewCalls
 from memory_extproc.api.settings import Configuration, ConsentMethods
@@ -44,6 +43,7 @@ from memory_extproc.request.decisions import DecisionLimits, DecisionLog
 from memory_extproc.retention.passes import PassReport
 from memory_extproc.retention.rules import RetentionReason
 from memory_extproc.retention.scheduler import Round
+from memory_extproc.settings.api import PrincipalRole
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryLedger

@@ -17,11 +17,19 @@ from memory_extproc.ports import ChainReader, Coordination, ProfileReader
 from memory_extproc.request.admission import Admission, Admitted
 from memory_extproc.request.body import Enriched
 from memory_extproc.request.enricher import Enricher
-from memory_extproc.request.identity import Identity, IdentityOptions
-from memory_extproc.request.policy import Rule, Rules
+from memory_extproc.request.identity import Identity
+from memory_extproc.request.policy import Rules
 from memory_extproc.request.replay import BlockReplay
+from memory_extproc.settings.identity import IdentitySection
+from memory_extproc.settings.traffic import RuleSection, RuleThen, RuleWhen
 from tests.support.canned import CannedRecalls
 from tests.support.sidecar import NOON, used, wire_options
+
+ALL = RuleWhen(path="*")
+
+
+def a_rule(when: RuleWhen = ALL, **then: Any) -> RuleSection:
+    return RuleSection(when=when, then=RuleThen(**then))
 
 
 class Desk:
@@ -31,8 +39,8 @@ class Desk:
         self,
         recalled: RecallResult | None = None,
         *,
-        rules: Sequence[Rule] = (),
-        identity: IdentityOptions | None = None,
+        rules: Sequence[RuleSection] = (),
+        identity: IdentitySection | None = None,
         chains: ChainReader | None = None,
         shared: Coordination | None = None,
         recalls: CannedRecalls | None = None,
@@ -44,7 +52,7 @@ class Desk:
         self.recalls = recalls or CannedRecalls(used() if recalled is None else recalled)
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
         wire = wire_options(**options)
-        who = Identity(identity or IdentityOptions())
+        who = Identity(identity or IdentitySection())
         self.admission = Admission(wire, who)
         self.replays = BlockReplay(
             wire, shared, background=self.background, metrics=self.metrics, now=lambda: self.time

@@ -26,8 +26,9 @@ from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.request.admission import Admission, Admitted
 from memory_extproc.request.body import Enriched, PendingTurn
-from memory_extproc.request.identity import Identity, IdentityOptions
+from memory_extproc.request.identity import Identity
 from memory_extproc.request.replay import InView
+from memory_extproc.settings.identity import IdentitySection
 from tests.support.canned import Before, RecordedTurns
 from tests.support.sidecar import NOON, wire_options
 
@@ -120,7 +121,7 @@ class Bench:
         request_waits = options.pop("request_waits", timedelta(seconds=5))
         wire = wire_options(**options)
         deps = ExchangeDeps(
-            admits=Admission(wire, Identity(IdentityOptions())),
+            admits=Admission(wire, Identity(IdentitySection())),
             enriches=self.enriches,
             follows=self.follows,
             learns=self.learns,

@@ -19,9 +19,11 @@ from memory_extproc.model import Memory, MemoryType, Outcome, Owner, Ranked, Rec
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.request.admission import Admission, Mode, RequestOptions
 from memory_extproc.request.enricher import Enricher
-from memory_extproc.request.identity import AllowedPeers, Identity, IdentityOptions
-from memory_extproc.request.policy import Rule, Rules
+from memory_extproc.request.identity import AllowedPeers, Identity
+from memory_extproc.request.policy import Rules
 from memory_extproc.request.replay import BlockReplay
+from memory_extproc.settings.identity import IdentitySection
+from memory_extproc.settings.traffic import RuleSection
 from memory_extproc.testing.adapters import InMemoryStore
 from tests.support.canned import CannedRecalls, RecordedTurns
 
@@ -75,8 +77,8 @@ class Sidecar:
         self.recalls = CannedRecalls(used())
         self.learns = RecordedTurns()
         self.options = wire_options()
-        self.identity = IdentityOptions()
-        self.rules: tuple[Rule, ...] = ()
+        self.identity = IdentitySection()
+        self.rules: tuple[RuleSection, ...] = ()
         self.process_bytes = 64 * MIB
         self.background_grace = timedelta(seconds=5)
         self.request_waits = timedelta(seconds=2)

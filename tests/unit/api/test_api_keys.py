@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.api.authentication import MAX_KEYS, ApiKeys, key_hash, parse_keys
-from memory_extproc.api.principal import PrincipalRole
 from memory_extproc.errors import ConfigurationError
+from memory_extproc.settings.api import PrincipalRole
 
 KEY, OTHER = "mxk_one", "mxk_other"
 

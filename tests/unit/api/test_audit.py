@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.api.audit import CURRENT, HEAD, AuditLog, AuditOptions, AuditRecord, FaultKind, verify
-from memory_extproc.api.principal import Means, Principal, PrincipalRole
+from memory_extproc.api.principal import Means, Principal
 from memory_extproc.errors import ConfigurationError, TransientError
+from memory_extproc.settings.api import PrincipalRole
 from tests.support.builders import ANN, BOB, MONDAY
 
 KEY = b"a key of the audit log"

@@ -9,9 +9,10 @@ import pytest
 
 from memory_extproc.api.call import Call, ErrorReason, Noted, RefusedError, Repeats
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.principal import Means, Principal, PrincipalRole
+from memory_extproc.api.principal import Means, Principal
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Owner
+from memory_extproc.settings.api import PrincipalRole
 from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.support.builders import ANN, MONDAY
 

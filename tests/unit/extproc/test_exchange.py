@@ -30,8 +30,9 @@ from memory_extproc.model import Arm, Caller, Origin, Outcome, Owner
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.admission import Admission, Declined
 from memory_extproc.request.body import Enriched
-from memory_extproc.request.identity import Identity, IdentityOptions
+from memory_extproc.request.identity import Identity
 from memory_extproc.request.replay import InView
+from memory_extproc.settings.identity import IdentitySection
 from tests.support.exchange import ANN, ANSWER, BODY, CHAT, GET, OK, QUARTER, TOLD, USED, Bench, heard
 from tests.support.sidecar import wire_options
 
@@ -421,7 +422,7 @@ def test_only_a_response_can_begin_early() -> None:
 
 
 def test_declined_is_the_word_of_admission() -> None:
-    admission = Admission(wire_options(), Identity(IdentityOptions()))
+    admission = Admission(wire_options(), Identity(IdentitySection()))
     assert admission.admit(GET) == Declined(Outcome.NOT_CHAT)
 
 

@@ -38,8 +38,9 @@ from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.request.admission import Admission
 from memory_extproc.request.body import Enriched, PendingTurn
-from memory_extproc.request.identity import Identity, IdentityOptions
+from memory_extproc.request.identity import Identity
 from memory_extproc.request.replay import BlockReplay, InView
+from memory_extproc.settings.identity import IdentitySection
 from tests.support.canned import RecordedTurns
 from tests.support.sidecar import NOON, wire_options
 
@@ -111,7 +112,7 @@ class Bench:
         wire = wire_options(**options)
         self.replays = BlockReplay(wire, background=self.background, metrics=self.metrics, now=lambda: NOON)
         self.deps = ExchangeDeps(
-            admits=Admission(wire, Identity(IdentityOptions())),
+            admits=Admission(wire, Identity(IdentitySection())),
             enriches=NeverAsked(),
             follows=self.replays,
             learns=self.learns,

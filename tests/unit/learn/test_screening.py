@@ -15,8 +15,9 @@ from memory_extproc.errors import TransientError
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
 from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Turn, TurnOutcome
 from memory_extproc.ports import Now
-from memory_extproc.request.admission import ProjectSharing
+from memory_extproc.request.admission import learning_caller
 from memory_extproc.safety.policy import Found, Policy
+from memory_extproc.settings.identity import ProjectScope, Scopes
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
 from tests.support.builders import ANN, BOB, MONDAY
 from tests.support.in_memory import InMemoryConsent
@@ -215,9 +216,9 @@ async def test_what_continues_an_incognito_response_is_incognito_and_so_on() -> 
 
 async def test_what_goes_on_in_a_projects_name_stays_incognito() -> None:
     """Else a conversation that was to leave no trace became what all members share."""
-    door, sharing = Door(), ProjectSharing(projects=True, learns=True)
+    door, sharing = Door(), Scopes(project=ProjectScope(recall=True, learn=True))
     ann = Caller(ANN, session="s-1", projects=("atlas",))
-    in_atlas = sharing.learned_as(replace(ann, project="atlas"))
+    in_atlas = learning_caller(sharing, replace(ann, project="atlas"))
     unnamed = replace(ann, session="")
     history = ("Hello", "Hi!", "I see a doctor.", "I see.")
     await door.incognito.mark(ann, (), "I see a doctor.", "resp_1")
@@ -226,7 +227,7 @@ async def test_what_goes_on_in_a_projects_name_stays_incognito() -> None:
         assert await door.screening.screen(said("And more.", *history, caller=caller)) is TurnOutcome.INCOGNITO
     assert await door.screening.screen(said("And more.", caller=in_atlas)) is TurnOutcome.INCOGNITO
     assert await door.screening.screen(said("On.", caller=in_atlas, continues="resp_1")) is TurnOutcome.INCOGNITO
-    bob = sharing.learned_as(Caller(BOB, project="atlas", session="s-1", projects=("atlas",)))
+    bob = learning_caller(sharing, Caller(BOB, project="atlas", session="s-1", projects=("atlas",)))
     assert await door.lets_in(said("And more.", *history, caller=bob)), "another member's conversation is theirs"
 
 

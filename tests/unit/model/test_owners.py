@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.model import Owner, OwnerKind
-from memory_extproc.request.identity import accept_name, optional
+from memory_extproc.model.owner import accept_name, accept_optional_name
 
 ATLAS = Owner.of_project("acme", "atlas")
 
@@ -23,8 +23,8 @@ def test_each_kind_of_owner_is_told_from_the_others() -> None:
 @given(st.text())
 def test_no_name_that_a_door_lets_in_is_a_shared_owners(name: str) -> None:
     assert Owner("acme", accept_name(name)).kind is OwnerKind.OWN
-    assert optional(ATLAS.user) is None
-    assert optional(Owner.of_everyone().tenant) is None
+    assert accept_optional_name(ATLAS.user) is None
+    assert accept_optional_name(Owner.of_everyone().tenant) is None
 
 
 @given(st.text(min_size=1), st.text(min_size=1))

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Memory, Outcome, Owner, OwnerKind, Ranked, RecallRequest, RecallResult
+from memory_extproc.model.owner import accept_name
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.canary import KNOWN, OWNER, STALE, Canary, CanaryLimits
-from memory_extproc.request.identity import accept_name
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore

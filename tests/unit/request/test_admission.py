@@ -18,14 +18,15 @@ from memory_extproc.request.admission import (
     signals_of,
     truth,
 )
-from memory_extproc.request.identity import Identity, IdentityOptions
+from memory_extproc.request.identity import Identity
+from memory_extproc.settings.identity import IdentitySection
 from tests.support.sidecar import wire_options
 
 CHAT = {":method": "POST", ":path": "/v1/chat/completions?x=1", "content-type": "application/json; charset=utf-8"}
 
 
 def admission(**options: Any) -> Admission:
-    return Admission(wire_options(**options), Identity(IdentityOptions()))
+    return Admission(wire_options(**options), Identity(IdentitySection()))
 
 
 def a_request(last: bool = False, attributes: dict[str, Any] | None = None, **changes: str) -> RequestHeaders:
@@ -171,7 +172,7 @@ class Arrivals:
         self.now, self.ahead = 1_800_000_000.0, ahead
         options = wire_options(late_after=self.LATE, pass_after=self.HOPELESS)
         queue = ArrivalQueue(self.LATE, lambda: self.now)
-        self._admission = Admission(options, Identity(IdentityOptions()), queue)
+        self._admission = Admission(options, Identity(IdentitySection()), queue)
 
     def after(self, waited: float, *, gap: float = 0.01) -> str:
         """What becomes of the next request, *gap* seconds after the last one, if it has waited so many."""

@@ -18,10 +18,9 @@ from memory_extproc.ports import Now
 from memory_extproc.request.admission import Mode
 from memory_extproc.request.compression import KIND, OPENING, Compression, CompressionLimits, render_state
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
-from memory_extproc.request.policy import Rule, Then, When
 from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.testing.models import CannedCompletions
-from tests.support.desk import Desk
+from tests.support.desk import Desk, a_rule
 from tests.support.sidecar import NOON, used
 
 ANN = Owner("", "ann")
@@ -177,7 +176,7 @@ async def test_a_client_may_ask_for_it_where_it_is_off_and_the_conversation_shor
 
 @pytest.mark.parametrize("compress", [Switch.SKIP, Switch.FORCE])
 async def test_a_rule_decides_before_the_client(compress: Switch) -> None:
-    rule = Rule(When(), Then(compress=compress))
+    rule = a_rule(compress=compress)
     limits = replace(LIMITS, enabled=compress is Switch.SKIP)
     desk = Desk(NOTHING, rules=[rule])
     ann = LongTalk(desk, limits)

@@ -19,15 +19,16 @@ from memory_extproc.model import Arm, Caller, MemoryType, Outcome, Owner, Recall
 from memory_extproc.ports import Chain
 from memory_extproc.request.admission import Mode
 from memory_extproc.request.body import Enriched
-from memory_extproc.request.identity import IdentityOptions
-from memory_extproc.request.policy import Rule, Then, When, in_control_group
+from memory_extproc.request.policy import in_control_group
 from memory_extproc.request.replay import RecallDecision
+from memory_extproc.settings.identity import IdentitySection
+from memory_extproc.settings.traffic import RuleSection, RuleSignals, RuleThen, RuleWhen
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.support.desk import Desk, a_chat, in_a_tool_loop
+from tests.support.desk import Desk, a_chat, a_rule, in_a_tool_loop
 from tests.support.sidecar import BLOCK, used
 
 ANN = Owner("", "ann")
-NEVER = Rule(When(), Then(retrieve=Switch.SKIP))
+NEVER = a_rule(retrieve=Switch.SKIP)
 PICTURE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
 TOOL_RESULT = {"role": "tool", "tool_call_id": "c", "content": "42"}
 
@@ -92,8 +93,8 @@ async def test_a_client_may_ask_for_less_and_never_for_more(body: Any, limit: in
 
 
 async def test_the_operators_rule_may_widen_and_the_client_narrow_that() -> None:
-    then = Then(limit=20, threshold=0.3, types=frozenset({MemoryType.SEMANTIC, MemoryType.EPISODIC}))
-    desk = Desk(rules=[Rule(When(model="demo"), then)])
+    then = RuleThen(limit=20, threshold=0.3, types=frozenset({MemoryType.SEMANTIC, MemoryType.EPISODIC}))
+    desk = Desk(rules=[RuleSection(when=RuleWhen(model="demo"), then=then)])
     await desk.enrich(a_chat("my budget?", memory_config={"retrieval_limit": 9, "memory_types": ["semantic"]}))
     (wish,) = desk.recalls.wishes
     assert (wish.limit, wish.threshold) == (9, 0.3)
@@ -102,8 +103,8 @@ async def test_the_operators_rule_may_widen_and_the_client_narrow_that() -> None
 
 async def test_each_rule_has_a_token_budget_of_its_own_and_a_client_cannot_change_it() -> None:
     rules = [
-        Rule(When(model="small-*"), Then(token_budget=64)),
-        Rule(When(model="large-*"), Then(token_budget=900)),
+        a_rule(RuleWhen(model="small-*"), token_budget=64),
+        a_rule(RuleWhen(model="large-*"), token_budget=900),
     ]
     desk = Desk(rules=rules)
     for model in ("small-1", "large-1", "demo"):
@@ -113,7 +114,7 @@ async def test_each_rule_has_a_token_budget_of_its_own_and_a_client_cannot_chang
 
 
 async def test_a_rules_project_is_recalled_from_and_stored_for_whatever_the_request_names() -> None:
-    desk = Desk(rules=[Rule(When(model="support"), Then(project="helpdesk"))])
+    desk = Desk(rules=[a_rule(RuleWhen(model="support"), project="helpdesk")])
     body = a_chat("my budget?", memory_context={"project_id": "from-body"})
     enriched = await desk.enrich({**body, "model": "support"}, x_memory_project="from-header")
     await desk.enrich(a_chat("my budget?"), x_memory_project="from-header")
@@ -123,7 +124,7 @@ async def test_a_rules_project_is_recalled_from_and_stored_for_whatever_the_requ
 
 
 async def test_a_rules_signals_come_before_the_routers() -> None:
-    desk = Desk(rules=[Rule(When(), Then(signals=Signals(fact=False)))])
+    desk = Desk(rules=[a_rule(signals=RuleSignals(fact=False))])
     await desk.enrich(a_chat("my budget?"), x_memory_signal_fact="true", x_memory_signal_tool="true")
     assert desk.recalls.wishes[0].signals == Signals(fact=False, tool=True)
 
@@ -133,7 +134,7 @@ async def test_a_rules_signals_come_before_the_routers() -> None:
     [
         ({"enabled": False}, {"x_memory_retrieve": "force"}, {}, Outcome.DISABLED),
         (
-            {"rules": [Rule(When(), Then(retrieve=Switch.SKIP))]},
+            {"rules": [a_rule(retrieve=Switch.SKIP)]},
             {"x_memory_retrieve": "force"},
             {},
             Outcome.DISABLED,
@@ -175,7 +176,12 @@ async def test_every_no_has_its_word_and_nothing_is_searched(
         ({}, {"x_memory_extproc_internal": "1"}, {}, False),
         ({}, {"x_envoy_original_url": "http://x/v1/chat/completions"}, {}, False),
         ({"enabled": False}, {"x_memory_store": "force"}, {}, False),
-        ({"rules": [Rule(When(), Then(store=Switch.SKIP))]}, {"x_memory_store": "force"}, {}, False),
+        (
+            {"rules": [a_rule(store=Switch.SKIP)]},
+            {"x_memory_store": "force"},
+            {},
+            False,
+        ),
         ({"auto_store": False}, {}, {}, False),
         ({"auto_store": False}, {"x_memory_store": "force"}, {}, True),
         ({"auto_store": False}, {}, {"auto_store": True}, False),
@@ -183,7 +189,15 @@ async def test_every_no_has_its_word_and_nothing_is_searched(
         ({"auto_store": False, "client_may_enable": True}, {}, {"auto_store": True}, True),
         ({"client_may_enable": True}, {}, {"auto_store": False}, False),
         ({"enabled": False, "client_may_enable": True}, {}, {"auto_store": True}, False),
-        ({"auto_store": False, "rules": [Rule(When(), Then(store=Switch.FORCE))]}, {}, {}, True),
+        (
+            {
+                "auto_store": False,
+                "rules": [a_rule(store=Switch.FORCE)],
+            },
+            {},
+            {},
+            True,
+        ),
         ({"mode": Mode.SHADOW}, {}, {}, True),
         ({"mode": Mode.GRADUAL, "percent": 0.0}, {}, {}, True),
     ],
@@ -220,7 +234,7 @@ async def test_a_clients_own_call_is_known_by_its_system_message_too() -> None:
 async def test_the_body_names_the_caller_only_where_that_is_configured() -> None:
     body = a_chat("my budget?", memory_context={"user_id": "bob", "project_id": "p"})
     assert (await Desk().enrich(body, user="")).outcome is Outcome.NO_CALLER
-    trusting = Desk(identity=IdentityOptions(trust_body=True))
+    trusting = Desk(identity=IdentitySection(trust_body=True))
     await trusting.enrich(body, user="")
     await trusting.enrich(body, user="ann")
     assert [wish.caller.owner.user for wish in trusting.recalls.wishes] == ["bob", "ann"]
@@ -407,7 +421,7 @@ async def test_only_so_many_tool_loops_are_remembered() -> None:
 
 
 async def test_a_rule_says_where_the_block_goes() -> None:
-    desk = Desk(rules=[Rule(When(), Then(inject="system_message"))])
+    desk = Desk(rules=[a_rule(inject="system_message")])
     enriched = await desk.enrich(a_chat("my budget?"))
     assert enriched.body is not None
     assert [message["role"] for message in json.loads(enriched.body)["messages"]] == ["user", "system"]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from memory_extproc.model import Caller, Owner
 from memory_extproc.model.headers import Headers
-from memory_extproc.request.identity import ClaimNames, Identity, IdentityOptions, MetadataPath, hashed_user
+from memory_extproc.request.identity import Identity, hashed_user
+from memory_extproc.settings.identity import IdentitySection, Jwt
 
 USER, TENANT, PROJECT, SESSION = "x-authz-user-id", "x-authz-tenant-id", "x-memory-project", "x-session-id"
 NO_METADATA: Mapping[str, Any] = {}
@@ -25,14 +26,17 @@ class Accepting:
         return self._claims if token == self._token else None
 
 
-def caller(*headers: tuple[str, str], options: IdentityOptions | None = None) -> Caller | None:
-    return Identity(options or IdentityOptions()).caller(Headers(headers), NO_METADATA)
+def caller(
+    *headers: tuple[str, str], section: IdentitySection | None = None, hash_key: bytes | None = None
+) -> Caller | None:
+    return Identity(section or IdentitySection(), hash_key=hash_key).caller(Headers(headers), NO_METADATA)
 
 
 def by_token(
-    *headers: tuple[str, str], claims: Mapping[str, Any], names: ClaimNames | None = None
+    *headers: tuple[str, str], claims: Mapping[str, Any], names: Mapping[str, str] | None = None
 ) -> Caller | None:
-    identity = Identity(IdentityOptions(claims=names or ClaimNames()), Accepting("a.b.c", claims))
+    section = IdentitySection(jwt=Jwt(jwks_file="keys.json", **(names or {})))
+    identity = Identity(section, Accepting("a.b.c", claims))
     return identity.caller(Headers(headers), NO_METADATA)
 
 
@@ -101,21 +105,21 @@ def test_a_bad_session_is_no_session() -> None:
 
 
 def test_a_header_that_is_not_configured_is_not_read() -> None:
-    options = IdentityOptions(tenant_header="", project_header="", session_header="")
-    found = caller((USER, "ann"), (TENANT, "acme"), ("", "x"), (PROJECT, "p"), options=options)
+    section = IdentitySection(tenant_header="", project_header="", session_header="")
+    found = caller((USER, "ann"), (TENANT, "acme"), ("", "x"), (PROJECT, "p"), section=section)
     assert found == Caller(Owner("", "ann"))
-    assert Identity(options).headers == (USER,)
+    assert Identity(section).headers == (USER,)
 
 
 JWT_AUTHN = "envoy.filters.http.jwt_authn"
 
 
 def by_metadata(metadata: Mapping[str, Any], *headers: tuple[str, str]) -> Caller | None:
-    options = IdentityOptions(
-        metadata=MetadataPath.parse(f"{JWT_AUTHN}:jwt.sub"),
-        metadata_tenant=MetadataPath.parse(f"{JWT_AUTHN}:jwt.https://example.com/tenant"),
+    section = IdentitySection(
+        metadata=f"{JWT_AUTHN}:jwt.sub",
+        metadata_tenant=f"{JWT_AUTHN}:jwt.https://example.com/tenant",
     )
-    return Identity(options).caller(Headers(headers), metadata)
+    return Identity(section).caller(Headers(headers), metadata)
 
 
 def test_envoys_metadata_names_the_caller_and_no_header_can() -> None:
@@ -136,15 +140,15 @@ def test_a_claim_may_hold_a_comma_for_it_was_not_joined_from_headers() -> None:
     assert by_metadata({JWT_AUTHN: {"jwt": {"sub": "cn=ann,ou=x"}}}) == Caller(Owner("", "cn=ann,ou=x"))
 
 
-@pytest.mark.parametrize("text", ["", "namespace", "namespace:", ":key"])
+@pytest.mark.parametrize("text", ["namespace", "namespace:", ":key"])
 def test_a_metadata_place_without_both_sides_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="namespace:key"):
-        MetadataPath.parse(text)
+        IdentitySection(metadata=text)
 
 
 def test_a_verified_token_names_the_caller_and_no_header_can() -> None:
     claims = {"sub": "ann", "org": {"id": "acme"}}
-    names = ClaimNames(tenant="org.id")
+    names = {"tenant_claim": "org.id"}
     bearer = ("authorization", "Bearer a.b.c")
     assert by_token(bearer, (USER, "bob"), (TENANT, "x"), claims=claims, names=names) == Caller(
         Owner("acme", "ann")
@@ -168,29 +172,28 @@ def test_anything_but_one_good_token_is_no_identity(headers: list[tuple[str, str
 
 
 def test_a_header_of_its_own_may_hold_the_token_alone() -> None:
-    names = ClaimNames(header="x-jwt")
+    names = {"header": "x-jwt"}
     assert by_token(("x-jwt", "a.b.c"), claims={"sub": "ann"}, names=names) == Caller(Owner("", "ann"))
     assert by_token(("x-jwt", "bearer a.b.c"), claims={"sub": "ann"}, names=names) == Caller(Owner("", "ann"))
 
 
 @pytest.mark.parametrize("claims", [{}, {"sub": 5}, {"sub": ""}, {"sub": "ann", "tid": ["a"]}])
 def test_a_token_without_a_usable_claim_is_no_identity(claims: Mapping[str, Any]) -> None:
-    assert by_token(("authorization", "Bearer a.b.c"), claims=claims, names=ClaimNames(tenant="tid")) is None
+    assert by_token(("authorization", "Bearer a.b.c"), claims=claims, names={"tenant_claim": "tid"}) is None
 
 
 def test_only_people_have_memory_where_it_is_so_configured() -> None:
-    options = IdentityOptions(people_only="*@example.com")
-    assert caller((USER, "ann@example.com"), options=options) == Caller(Owner("", "ann@example.com"))
-    assert caller((USER, "system:serviceaccount:ci"), options=options) is None
-    assert caller((USER, "ann@EXAMPLE.com"), options=options) is None
+    section = IdentitySection(people_only="*@example.com")
+    assert caller((USER, "ann@example.com"), section=section) == Caller(Owner("", "ann@example.com"))
+    assert caller((USER, "system:serviceaccount:ci"), section=section) is None
+    assert caller((USER, "ann@EXAMPLE.com"), section=section) is None
 
 
 KEY = b"0123456789abcdef"
 
 
 def test_hashed_user_ids_differ_by_tenant_and_key_and_hide_the_id() -> None:
-    options = IdentityOptions(hash_key=KEY)
-    found = caller((USER, "ann"), (TENANT, "acme"), options=options)
+    found = caller((USER, "ann"), (TENANT, "acme"), hash_key=KEY)
     assert found == Caller(Owner("acme", hashed_user(KEY, "acme", "ann")))
     assert found is not None
     assert len(found.owner.user) == 64
@@ -201,38 +204,38 @@ def test_hashed_user_ids_differ_by_tenant_and_key_and_hide_the_id() -> None:
 
 
 def test_people_are_told_by_their_id_before_it_is_hashed() -> None:
-    options = IdentityOptions(hash_key=KEY, people_only="*@example.com")
-    assert caller((USER, "ann@example.com"), options=options) is not None
+    section = IdentitySection(people_only="*@example.com")
+    assert caller((USER, "ann@example.com"), section=section, hash_key=KEY) is not None
 
 
 def test_a_short_hash_key_is_refused() -> None:
     with pytest.raises(ValueError, match="16 bytes"):
-        Identity(IdentityOptions(hash_key=b"short"))
+        Identity(IdentitySection(), hash_key=b"short")
 
 
 def test_claims_without_a_verifier_are_refused() -> None:
     with pytest.raises(ValueError, match="verifies tokens"):
-        Identity(IdentityOptions(claims=ClaimNames()))
+        Identity(IdentitySection(jwt=Jwt(jwks_file="keys.json")))
 
 
-def of_body(user: str, *headers: tuple[str, str], options: IdentityOptions) -> Caller | None:
-    return Identity(options).caller_of_body(Headers(headers), NO_METADATA, user)
+def of_body(user: str, *headers: tuple[str, str], section: IdentitySection) -> Caller | None:
+    return Identity(section).caller_of_body(Headers(headers), NO_METADATA, user)
 
 
 def test_a_body_names_the_caller_only_where_it_is_trusted_and_no_header_came() -> None:
-    trusting = IdentityOptions(trust_body=True)
-    assert of_body("ann", options=IdentityOptions()) is None
-    assert of_body("ann", (TENANT, "acme"), options=trusting) == Caller(Owner("acme", "ann"))
-    assert of_body("ann", (USER, "bob"), options=trusting) == Caller(Owner("", "bob"))
-    assert of_body("ann", (USER, "bob,eve"), options=trusting) is None
-    assert of_body("a\nb", options=trusting) is None
-    assert of_body("ann \ufffd", options=trusting) is None  # what half a surrogate pair is read as
-    assert of_body("ann", (TENANT, "a,b"), options=trusting) is None
+    trusting = IdentitySection(trust_body=True)
+    assert of_body("ann", section=IdentitySection()) is None
+    assert of_body("ann", (TENANT, "acme"), section=trusting) == Caller(Owner("acme", "ann"))
+    assert of_body("ann", (USER, "bob"), section=trusting) == Caller(Owner("", "bob"))
+    assert of_body("ann", (USER, "bob,eve"), section=trusting) is None
+    assert of_body("a\nb", section=trusting) is None
+    assert of_body("ann \ufffd", section=trusting) is None  # what half a surrogate pair is read as
+    assert of_body("ann", (TENANT, "a,b"), section=trusting) is None
 
 
 def test_a_body_never_stands_in_for_a_verified_identity() -> None:
-    options = IdentityOptions(trust_body=True, metadata=MetadataPath("ns", "sub"))
-    assert of_body("ann", options=options) is None
+    section = IdentitySection(trust_body=True, metadata="ns:sub")
+    assert of_body("ann", section=section) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from([USER, TENANT, PROJECT, SESSION]), st.text(max_size=300)), max_size=6))

@@ -7,8 +7,9 @@ import pytest
 from memory_extproc.model import Outcome, Switch
 from memory_extproc.recall.prompt_block import CLOSING
 from memory_extproc.request.admission import Mode
-from memory_extproc.request.policy import Rule, Then, When
+from memory_extproc.settings.traffic import RuleWhen
 from memory_extproc.testing.adapters import InMemoryCoordination
+from tests.support.desk import a_rule
 from tests.support.sidecar import NOON
 from tests.unit.extproc.talking import BUDGET, Talk, a_desk
 
@@ -58,7 +59,7 @@ async def test_in_shadow_nothing_goes_back_either(watching: bool) -> None:
 
 
 async def test_a_rule_that_takes_memory_away_takes_the_old_blocks_too() -> None:
-    desk = a_desk(rules=[Rule(When(keyword=("salary",)), Then(retrieve=Switch.SKIP))])
+    desk = a_desk(rules=[a_rule(RuleWhen(keyword=("salary",)), retrieve=Switch.SKIP)])
     talk = Talk(desk)
     await talk.ask("my budget?")
     assert BUDGET not in await talk.ask("my salary?")

@@ -10,22 +10,25 @@ import pytest
 
 from memory_extproc.model import Caller, Outcome, Owner
 from memory_extproc.model.headers import Headers
-from memory_extproc.request.admission import Everyone, ProjectSharing, circle_of
-from memory_extproc.request.identity import ClaimNames, Identity, IdentityOptions, MetadataPath
-from memory_extproc.request.policy import Rule, Then, When
+from memory_extproc.request.admission import circle_of, learning_caller, shared_owners
+from memory_extproc.request.identity import Identity
+from memory_extproc.settings.identity import IdentitySection, Jwt, ProjectScope, Scopes
+from memory_extproc.settings.traffic import RuleWhen
 from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.support.builders import MONDAY
-from tests.support.desk import Desk, a_chat
+from tests.support.desk import Desk, a_chat, a_rule
 
 ANN = Caller(Owner("acme", "ann"), projects=("atlas", "borealis"))
 ATLAS, BOREALIS = Owner.of_project("acme", "atlas"), Owner.of_project("acme", "borealis")
 PLACE = "authz:member.projects"
 HEADERS = Headers([("x-authz-user-id", "ann"), ("x-memory-project", "atlas")])
-OPEN = ProjectSharing(projects=True, everyone=Everyone.TENANT)
+PROJECTS = Scopes(project=ProjectScope(recall=True))
+LEARNING = Scopes(project=ProjectScope(recall=True, learn=True))
+OPEN = Scopes.model_validate({"project": {"recall": True}, "global": {"recall": True}})
 
 
 def members_by_metadata(value: Any, headers: Headers = HEADERS) -> Caller | None:
-    identity = Identity(IdentityOptions(metadata_projects=MetadataPath.parse(PLACE)))
+    identity = Identity(IdentitySection(metadata_projects=PLACE))
     return identity.caller(headers, {"authz": {"member": {"projects": value}}})
 
 
@@ -69,7 +72,7 @@ def test_a_list_of_projects_without_end_is_read_to_a_bound() -> None:
 
 
 def test_a_claim_of_a_verified_token_says_it_too() -> None:
-    options = IdentityOptions(claims=ClaimNames(projects="teams"))
+    options = IdentitySection(jwt=Jwt(jwks_file="keys.json", projects_claim="teams"))
     headers = Headers([("authorization", "Bearer a.b.c"), ("x-memory-project", "atlas")])
     found = Identity(options, Believing({"sub": "ann", "teams": ["atlas"]})).caller(headers, {})
     assert found is not None
@@ -81,50 +84,50 @@ def test_a_claim_of_a_verified_token_says_it_too() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [IdentityOptions(), IdentityOptions(metadata_projects=MetadataPath.parse(PLACE))],
+    [IdentitySection(), IdentitySection(metadata_projects=PLACE)],
     ids=["no source", "not there"],
 )
-def test_no_header_makes_anybody_a_member(options: IdentityOptions) -> None:
+def test_no_header_makes_anybody_a_member(options: IdentitySection) -> None:
     forged = Headers([*HEADERS, ("x-memory-projects", "atlas"), ("x-authz-projects", "atlas"), (PLACE, "atlas")])
     found = Identity(options).caller(forged, {"other": {"member": {"projects": ["atlas"]}}})
     assert found is not None
     assert found.projects == ()
-    assert OPEN.owners(found) == (Owner.of_everyone(""),)
+    assert shared_owners(OPEN, found) == (Owner.of_everyone(""),)
 
 
 def test_a_request_that_names_no_project_reaches_all_of_the_callers_to_a_bound() -> None:
-    assert ProjectSharing(projects=True).owners(ANN) == (ATLAS, BOREALIS)
-    assert ProjectSharing(projects=True, most_projects=1).owners(ANN) == (ATLAS,)
+    assert shared_owners(PROJECTS, ANN) == (ATLAS, BOREALIS)
+    assert shared_owners(Scopes(project=ProjectScope(recall=True, most=1)), ANN) == (ATLAS,)
 
 
 def test_a_request_that_names_a_project_reaches_that_one_alone_and_only_as_its_member() -> None:
-    assert ProjectSharing(projects=True).owners(replace(ANN, project="borealis")) == (BOREALIS,)
-    assert ProjectSharing(projects=True).owners(replace(ANN, project="zephyr")) == ()
+    assert shared_owners(PROJECTS, replace(ANN, project="borealis")) == (BOREALIS,)
+    assert shared_owners(PROJECTS, replace(ANN, project="zephyr")) == ()
 
 
 def test_nothing_is_shared_unless_it_is_switched_on() -> None:
-    assert ProjectSharing().owners(ANN) == ()
-    assert ProjectSharing().learned_as(replace(ANN, project="atlas")) == replace(ANN, project="atlas")
+    assert shared_owners(Scopes(), ANN) == ()
+    assert learning_caller(Scopes(), replace(ANN, project="atlas")) == replace(ANN, project="atlas")
 
 
 def test_an_operators_memories_are_a_tenants_or_everybodys() -> None:
-    assert ProjectSharing(everyone=Everyone.TENANT).owners(ANN) == (Owner.of_everyone("acme"),)
-    assert ProjectSharing(everyone=Everyone.ALL).owners(ANN) == (Owner.of_everyone(),)
+    assert shared_owners(Scopes.model_validate({"global": {"recall": True}}), ANN) == (Owner.of_everyone("acme"),)
+    assert shared_owners(Scopes.model_validate({"global": {"recall": True, "reach": "all"}}), ANN) == (
+        Owner.of_everyone(),
+    )
 
 
 def test_a_members_words_become_the_projects_only_where_it_is_named() -> None:
-    sharing = ProjectSharing(projects=True, learns=True)
-    named = sharing.learned_as(replace(ANN, project="atlas", session="s1"))
+    named = learning_caller(LEARNING, replace(ANN, project="atlas", session="s1"))
     assert named.owner == ATLAS
-    assert sharing.learned_as(ANN) is ANN
+    assert learning_caller(LEARNING, ANN) is ANN
     stranger = replace(ANN, project="zephyr")
-    assert sharing.learned_as(stranger) is stranger
+    assert learning_caller(LEARNING, stranger) is stranger
 
 
 def test_members_of_a_project_are_never_taken_for_one_another() -> None:
-    sharing = ProjectSharing(projects=True, learns=True)
     ann, bob = (replace(ANN, owner=Owner("acme", name), project="atlas", session="s1") for name in ("ann", "bob"))
-    mine, theirs = sharing.learned_as(ann), sharing.learned_as(bob)
+    mine, theirs = learning_caller(LEARNING, ann), learning_caller(LEARNING, bob)
     assert mine.owner == theirs.owner
     assert mine.session != theirs.session
     assert mine.speaker != theirs.speaker
@@ -145,8 +148,8 @@ def test_a_circle_changes_with_whose_memories_it_holds_and_with_what_was_forgott
 
 # --- through the enricher ----------------------------------------------------------------------------
 def a_desk(**changes: Any) -> Desk:
-    identity = IdentityOptions(metadata_projects=MetadataPath.parse(PLACE))
-    return Desk(identity=identity, sharing=OPEN, **changes)
+    identity = IdentitySection(metadata_projects=PLACE)
+    return Desk(identity=identity, scopes=OPEN, **changes)
 
 
 def member(*projects: str) -> dict[str, Any]:
@@ -162,7 +165,7 @@ async def test_recall_is_asked_for_what_the_caller_shares() -> None:
 
 
 async def test_a_rule_keeps_what_is_shared_from_an_upstream_and_lets_only_some_origins_in() -> None:
-    desk = a_desk(rules=[Rule(When(upstream="partner-*"), Then(shared=False, origins=("route=public",)))])
+    desk = a_desk(rules=[a_rule(RuleWhen(upstream="partner-*"), shared=False, origins=("route=public",))])
     for upstream, shared, origins in (("partner-1", 0, ("route=public",)), ("ours", 2, ())):
         attributes = {"xds.cluster_name": upstream}
         await desk.enrich(a_chat("my budget?"), metadata=member("atlas"), attributes=attributes)
@@ -191,7 +194,8 @@ async def test_a_conversation_begins_anew_when_something_shared_was_forgotten() 
 
 async def test_a_block_is_not_put_back_on_its_way_to_an_upstream_that_is_told_less() -> None:
     desk = a_desk(
-        rules=[Rule(When(upstream="partner"), Then(shared=False))], shared=InMemoryCoordination(lambda: MONDAY)
+        rules=[a_rule(RuleWhen(upstream="partner"), shared=False)],
+        shared=InMemoryCoordination(lambda: MONDAY),
     )
     await desk.enrich(a_chat("my budget?"), metadata=member("atlas"), attributes={"xds.cluster_name": "ours"})
     follow = a_chat("my budget?", "It is $10,000.", "thanks, and the hotel?")
@@ -202,8 +206,8 @@ async def test_a_block_is_not_put_back_on_its_way_to_an_upstream_that_is_told_le
 
 async def test_what_is_said_in_a_projects_name_is_learned_as_the_projects() -> None:
     desk = Desk(
-        identity=IdentityOptions(metadata_projects=MetadataPath.parse(PLACE)),
-        sharing=ProjectSharing(projects=True, learns=True),
+        identity=IdentitySection(metadata_projects=PLACE),
+        scopes=LEARNING,
     )
     enriched = await desk.enrich(a_chat("we ship in May"), metadata=member("atlas"), x_memory_project="atlas")
     assert enriched.outcome is Outcome.USED

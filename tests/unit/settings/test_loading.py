@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import MemoryType
+from memory_extproc.request.identity import look_up_metadata
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.api import jwt_of, ways_of
 from memory_extproc.settings.docs import dump_effective, example
@@ -381,19 +382,16 @@ def test_rules_and_identity_reach_the_wire_as_they_were_written() -> None:
             ],
         }
     )
-    options = settings.identity.options(settings.privacy.key)
-    assert options.claims is not None
-    assert (options.claims.user, options.claims.tenant) == ("sub", "tid")
-    assert options.hash_key == b"0123456789abcdef"
-    rule = settings.rules[0].rule()
+    assert settings.identity.jwt.given
+    assert (settings.identity.jwt.user_claim, settings.identity.jwt.tenant_claim) == ("sub", "tid")
+    assert settings.privacy.key == b"0123456789abcdef"
+    rule = settings.rules[0]
     assert rule.when.header == {"x-app": "ide*"}
     assert rule.then.signals.tool is True
     assert rule.then.types == frozenset({MemoryType.SEMANTIC})
     metadata = Settings.model_validate({"identity": {"metadata": "ns:a.b", "metadata_tenant": "ns:t"}})
-    of_metadata = metadata.identity.options(metadata.privacy.key)
-    assert of_metadata.metadata is not None
-    assert of_metadata.metadata.look_up({"ns": {"a": {"b": "ann"}}}) == "ann"
-    assert of_metadata.hash_key is None
+    assert look_up_metadata({"ns": {"a": {"b": "ann"}}}, metadata.identity.metadata) == "ann"
+    assert metadata.privacy.key is None
 
 
 # --- values ----------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_the_routers_own_file_starts_us_and_a_notice_says_what_became_of_each_ke
     assert settings.memory.default_retrieval_limit == 7
     assert settings.inject.token_budget == 900
     assert settings.recall.half_life.days == 30
-    rules = [rule.rule() for rule in settings.rules]
+    rules = settings.rules
     assert [(rule.when.path, rule.when.model, dict(rule.when.header)) for rule in rules] == [
         ("/v1/chat/completions/x[*]", "", {}),
         ("", "tiny", {}),
@@ -295,7 +295,7 @@ TWO_RECIPES = {
 
 def test_decisions_of_recipes_become_rules_and_equal_names_are_told_apart(tmp_path: Path) -> None:
     settings = load(written(tmp_path, yaml.safe_dump(TWO_RECIPES)), {})
-    rules = [rule.rule() for rule in settings.rules]
+    rules = settings.rules
     assert [dict(rule.when.header) for rule in rules] == [
         {"x-memory-decision": "vault/guard"}, {"x-memory-decision": "private"},
     ]  # fmt: skip
@@ -322,7 +322,7 @@ def test_a_decision_that_has_memory_while_the_rest_has_none_is_the_only_one_with
     tree = yaml.safe_load(ROUTER)
     tree["global"]["stores"]["memory"]["enabled"] = False
     settings = load(written(tmp_path, yaml.safe_dump(tree)), {})
-    rules = Rules([rule.rule() for rule in settings.rules])
+    rules = Rules(settings.rules)
 
     def then_of(decision: str) -> tuple[str, str]:
         then = rules.first(
@@ -346,7 +346,7 @@ def test_a_file_that_does_not_switch_memory_on_leaves_it_off_but_for_decisions_t
     assert any("global.stores.memory.enabled" in notice for notice in off.notices())
     one = started(enabled=True, auto_store=True)
     assert one.memory.enabled
-    rules = [rule.rule() for rule in one.rules]
+    rules = one.rules
     assert [(dict(rule.when.header), rule.then.retrieve, rule.then.store) for rule in rules] == [
         ({"x-memory-decision": "a"}, "default", "force"), ({}, "skip", "skip"),
     ]  # fmt: skip
@@ -377,7 +377,7 @@ def test_a_plugin_that_does_not_say_enabled_switches_memory_off_as_in_the_router
         "routing": {"decisions": [{"name": "a", "plugins": [plugin]}]},
         "global": {"stores": {"memory": MEMORY}},
     }
-    (rule,) = (each.rule() for each in load(written(tmp_path, yaml.safe_dump(tree)), {}).rules)
+    (rule,) = load(written(tmp_path, yaml.safe_dump(tree)), {}).rules
     assert (rule.then.retrieve, rule.then.store) == ("skip", "skip")
 
 
