@@ -49,8 +49,9 @@ from memory_extproc.ports import EmbeddingModel
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
-from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
-from memory_extproc.retention.reflection import ReflectionLimits, Reflections, SubjectRules, Subjects
+from memory_extproc.retention.passes import RetentionPass, Wording
+from memory_extproc.retention.reflection import Reflections, Subjects
+from memory_extproc.settings.memory import Reflect, Retention, Topics
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -67,7 +68,7 @@ from memory_extproc.topics.summarizer import (
     Summed,
     prompt,
 )
-from memory_extproc.topics.tracker import TopicLimits, TopicTracker
+from memory_extproc.topics.tracker import TopicTracker
 from memory_extproc.topics.writer import Closing
 
 ANN = Owner("", "ann")
@@ -232,7 +233,7 @@ class Bench:
             summaries,
             self.embedder,
             self.coordination,
-            TopicLimits(),
+            Topics,
             self.metrics,
             now=self.clock,
             rng=lambda: 0.0,
@@ -258,14 +259,14 @@ class Bench:
             partitions,
             partitions,
             self.embedder,
-            RetentionPassRules(),
+            Retention,
             Wording(says=saying, about=about, agree=agree),
             now=self.clock,
             subjects=Subjects(
                 LlmConsolidator(of("one subject's facts together"), self.budget),
                 partitions,
                 self.embedder,
-                SubjectRules(above=8),
+                lambda: 8,
                 about,
                 now=self.clock,
             ),
@@ -274,7 +275,7 @@ class Bench:
                 partitions,
                 self.embedder,
                 self.coordination,
-                ReflectionLimits(),
+                Reflect,
                 about,
                 now=self.clock,
             ),

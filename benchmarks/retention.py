@@ -24,8 +24,9 @@ from memory_extproc.model import Embedded, Matrix, Memory, MemoryType, Owner, So
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.merge import components
-from memory_extproc.retention.passes import PassReport, RetentionPass, RetentionPassRules, Wording
-from memory_extproc.retention.rules import RetentionRules, leaving
+from memory_extproc.retention.passes import PassReport, RetentionPass, Wording
+from memory_extproc.retention.rules import leaving
+from memory_extproc.settings.memory import Retention
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
@@ -80,9 +81,9 @@ async def a_pass(count: int) -> tuple[float, PassReport]:
         limits = PartitionLimits(bytes=1 << 20, patience=timedelta())
         partitions = await stack.enter_async_context(Partitions(store, coordination, limits, metrics, now=utc_now))
         await store.put(ANN, rows(count))
-        rules = RetentionPassRules(retention=RetentionRules(max_memories=count - count // 20))
+        rules = Retention(max_memories=count - count // 20)
         wording = Wording(says=saying, about=about, agree=agree)
-        keeper = RetentionPass(store, partitions, partitions, CannedEmbedder(), rules, wording, now=utc_now)
+        keeper = RetentionPass(store, partitions, partitions, CannedEmbedder(), lambda: rules, wording, now=utc_now)
         began = time.perf_counter()
         kept = await keeper.keep(ANN)
         return time.perf_counter() - began, kept
@@ -103,7 +104,7 @@ def main() -> None:
         tracemalloc.stop()
         memories = [row.memory for row in rows(count)]
         began = time.perf_counter()
-        leaving(memories, RetentionRules(max_memories=count // 2), utc_now())
+        leaving(memories, Retention(max_memories=count // 2), utc_now())
         plan = time.perf_counter() - began
         took, kept = asyncio.run(a_pass(count))
         print(

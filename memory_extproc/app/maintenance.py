@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from contextlib import AsyncExitStack
-from functools import partial
+from datetime import timedelta
 
 from memory_extproc.app.context import Live, partition_limits
 from memory_extproc.app.models import completions_for
@@ -26,25 +26,20 @@ from memory_extproc.ports import (
     Now,
     OwnerLister,
 )
-from memory_extproc.retention.merge import DuplicateRules, HistoryRules
-from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, SummaryRebuilder, Wording
+from memory_extproc.retention.passes import RetentionPass, SummaryRebuilder, Wording
 from memory_extproc.retention.reflection import (
-    ReflectionLimits,
     Reflections,
     SubjectConsolidator,
-    SubjectRules,
     Subjects,
     ThemeReflector,
-    ThemeRules,
 )
-from memory_extproc.retention.rules import RetentionRules
 from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
-from memory_extproc.retention.usage import Accesses, AccessLimits
+from memory_extproc.retention.usage import Accesses
 from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.partition import Partitions
-from memory_extproc.topics.boundaries import ShiftLimits
+from memory_extproc.topics.boundaries import LEAST_MESSAGES
 from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import (
     SESSION,
@@ -57,32 +52,10 @@ from memory_extproc.topics.summarizer import (
     Summed,
     prompt,
 )
-from memory_extproc.topics.tracker import TopicLimits, TopicTracker
+from memory_extproc.topics.tracker import TopicTracker
 from memory_extproc.topics.writer import Closing, Rebuilding
 
 _WORDING = Wording(says=saying, about=about, agree=agree)
-
-
-def keeper_rules(settings: Settings) -> RetentionPassRules:
-    given = settings.retention
-    return RetentionPassRules(
-        retention=RetentionRules(
-            weight=given.weight,
-            half_life=given.half_life,
-            max_memories=given.max_memories,
-            prune_share=given.prune_share,
-            protect=given.protect,
-            grace=given.grace,
-            history=given.history,
-            ttl=given.ttl.set_lifetimes(),
-            refresh_on_access=given.refresh_on_access,
-        ),
-        duplicates=DuplicateRules(distance=given.duplicates.distance, same_words=given.duplicates.same_words)
-        if given.duplicates.enabled
-        else None,
-        histories=HistoryRules(above=given.consolidate.above, most=given.consolidate.earlier),
-        page=partition_limits(settings).page,
-    )
 
 
 def make_reflector(
@@ -102,17 +75,14 @@ def make_reflector(
 
 
 async def open_accesses(live: Live, rows: ConditionalWriter, stack: AsyncExitStack, *, now: Now) -> Accesses:
-    accesses = Accesses(rows, access_limits(live.settings), now=now, rng=random.random)
-    live.subscribe(lambda new: accesses.reconfigure(access_limits(new)))
-    return await stack.enter_async_context(accesses)
+    def interval() -> timedelta:
+        return live.settings.retention.access_interval
 
-
-def access_limits(settings: Settings) -> AccessLimits:
-    return AccessLimits(interval=settings.retention.access_interval)
+    return await stack.enter_async_context(Accesses(rows, interval, now=now, rng=random.random))
 
 
 def make_retention(
-    settings: Settings,
+    live: Live,
     lists: OwnerLister,
     store: MemoryStore,
     partitions: Partitions,
@@ -124,18 +94,22 @@ def make_retention(
     rebuilds: SummaryRebuilder,
     reflects: ThemeReflector | None = None,
     consolidates: SubjectConsolidator | None = None,
-    live: Live | None = None,
 ) -> RetentionJob:
     """*store*: without forgotten memories, like the partitions; *lists*: the store behind it."""
+    settings = live.settings
     reflections = subjects = None
     if reflects is not None:
-        limits = reflection_limits(settings)
-        reflections = Reflections(reflects, partitions, embedder, coordination, limits, about, now=now)
+        reflections = Reflections(
+            reflects, partitions, embedder, coordination, lambda: live.settings.retention.reflect, about, now=now
+        )
     if consolidates is not None:
-        subjects = Subjects(consolidates, partitions, embedder, subject_rules(settings), about, now=now)
+        subjects = Subjects(
+            consolidates, partitions, embedder, lambda: live.settings.retention.consolidate.subject, about, now=now
+        )
     keeper = RetentionPass(
-        store, partitions, partitions, embedder, keeper_rules(settings), _WORDING,
-        now=now, reflections=reflections, rebuilds=rebuilds, subjects=subjects,
+        store, partitions, partitions, embedder, lambda: live.settings.retention, _WORDING,
+        now=now, page=partition_limits(settings).page,
+        reflections=reflections, rebuilds=rebuilds, subjects=subjects,
     )  # fmt: skip
     job = RetentionJob(
         lists,
@@ -148,32 +122,12 @@ def make_retention(
         rng=random.random,
         clocks=Clocks(now, steady_seconds),
     )
-    if live is not None:
-        live.subscribe(partial(_use, keeper, job, reflections, subjects))
+    live.subscribe(lambda new: job.reconfigure(job_limits(new)))
     return job
-
-
-def _use(
-    keeper: RetentionPass,
-    job: RetentionJob,
-    reflections: Reflections | None,
-    subjects: Subjects | None,
-    new: Settings,
-) -> None:
-    keeper.reconfigure(keeper_rules(new))
-    job.reconfigure(job_limits(new))
-    if reflections is not None:
-        reflections.reconfigure(reflection_limits(new))
-    if subjects is not None:
-        subjects.reconfigure(subject_rules(new))
 
 
 def job_limits(settings: Settings) -> JobLimits:
     return JobLimits(every=settings.retention.every)
-
-
-def subject_rules(settings: Settings) -> SubjectRules:
-    return SubjectRules(above=settings.retention.consolidate.subject)
 
 
 def make_consolidator(
@@ -184,11 +138,6 @@ def make_consolidator(
     if model is None or budget is None:
         return None
     return LlmConsolidator(completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live), budget)
-
-
-def reflection_limits(settings: Settings) -> ReflectionLimits:
-    given = settings.retention.reflect
-    return ReflectionLimits(themes=ThemeRules(above=given.above, grown=given.grown, most=given.themes))
 
 
 # Topics and summaries as configured.
@@ -207,8 +156,8 @@ def make_summing(
     """Build summarisation and rebuilding. Also with topics disabled: earlier summaries may exist."""
     prompts = _prompts(settings, budget, metrics, stack, live)
     summaries = Summaries(metrics, prompts=prompts, trusted=lambda text: suspicion(text) is None)
-    least, most = shift_limits(settings).least, _content_bytes(settings)
-    return summaries, Rebuilding(summaries, embedder, now=now, least=least, content_bytes=most)
+    most = _content_bytes(settings)
+    return summaries, Rebuilding(summaries, embedder, now=now, least=LEAST_MESSAGES, content_bytes=most)
 
 
 def _content_bytes(settings: Settings) -> int:
@@ -230,13 +179,12 @@ async def open_topics(
 ) -> TopicTracker | None:
     if not settings.topics.enabled:
         return None
-    topics = make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
-    live.subscribe(lambda new: topics.reconfigure(topic_limits(new)))
+    topics = make_topics(live, summaries, keeps, embedder, coordination, metrics, now=now)
     return await stack.enter_async_context(topics)
 
 
 def make_topics(
-    settings: Settings,
+    live: Live,
     summaries: Summaries,
     keeps: MemoryWriter,
     embedder: EmbeddingModel,
@@ -246,7 +194,7 @@ def make_topics(
     now: Now,
 ) -> TopicTracker:
     """Build the topics part, to be entered whether or not it is enabled."""
-    limits = topic_limits(settings)
+    settings = live.settings
     sayings = Sayings(keeps, message_id_of)
     closing = Closing(
         keeps,
@@ -254,7 +202,7 @@ def make_topics(
         summaries,
         embedder,
         now=now,
-        least=limits.shift.least,
+        least=LEAST_MESSAGES,
         content_bytes=_content_bytes(settings),
     )
     return TopicTracker(
@@ -263,23 +211,15 @@ def make_topics(
         summaries,
         embedder,
         coordination,
-        limits,
+        lambda: live.settings.topics,
         metrics,
+        grace=settings.shutdown.flush,
         now=now,
         monotonic_now=steady_now,
         rng=random.random,
         holder=uuid.uuid4().hex,
         format_origin=format_origin,
     )
-
-
-def topic_limits(settings: Settings) -> TopicLimits:
-    return TopicLimits(shift=shift_limits(settings), idle=settings.topics.idle, grace=settings.shutdown.flush)
-
-
-def shift_limits(settings: Settings) -> ShiftLimits:
-    topics = settings.topics
-    return ShiftLimits(same=topics.same, apart=topics.apart, characters=topics.characters)
 
 
 def _prompts(

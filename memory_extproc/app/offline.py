@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from memory_extproc import __version__
-from memory_extproc.app.context import milvus_options, partition_limits
+from memory_extproc.app.context import Live, milvus_options, partition_limits
 from memory_extproc.app.coordination import (
     JOURNAL,
     LEDGER,
@@ -147,7 +147,7 @@ async def read_forgotten(
 
 def job_of(settings: Settings, tended: OfflineContext, *, now: Now) -> RetentionJob:
     return make_retention(
-        settings,
+        Live(settings),
         tended.store,
         tended.shown,
         tended.partitions,

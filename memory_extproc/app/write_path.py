@@ -141,7 +141,7 @@ def _retention(
 ) -> RetentionJob:
     settings, live, metrics, stack = frame.settings, frame.live, frame.metrics, frame.stack
     return make_retention(
-        settings,
+        live,
         kept.store,
         kept.shown,
         kept.partitions,
@@ -152,7 +152,6 @@ def _retention(
         rebuilds=rebuilds,
         reflects=make_reflector(settings, metrics, stack, extraction.budget, live),
         consolidates=make_consolidator(settings, metrics, stack, extraction.budget, live),
-        live=live,
     )
 
 

@@ -460,10 +460,9 @@ def topics(
 
 
 async def _topics(settings: Settings, dataset: Path) -> dict[str, Any]:
-    from memory_extproc.app.maintenance import shift_limits  # noqa: PLC0415 - see SYSTEMS
     from memory_extproc.evaluation.bench import embedder_of  # noqa: PLC0415
     from memory_extproc.evaluation.metrics import boundary_figures, detect_boundaries, read_sessions  # noqa: PLC0415
 
     sessions = read_sessions(dataset)
     async with embedder_of(settings) as embedder:
-        return dict(boundary_figures(await detect_boundaries(sessions, embedder, shift_limits(settings))))
+        return dict(boundary_figures(await detect_boundaries(sessions, embedder, settings.topics)))

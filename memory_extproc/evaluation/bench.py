@@ -23,7 +23,7 @@ from memory_extproc.app import (
     piece_limits,
     sealed_store,
 )
-from memory_extproc.app.context import recall_limits
+from memory_extproc.app.context import Live, recall_limits
 from memory_extproc.app.maintenance import make_summing, make_topics
 from memory_extproc.app.read_path import open_matcher
 from memory_extproc.app.write_path import Extraction
@@ -86,7 +86,7 @@ async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = F
         summaries, _ = make_summing(settings, budget, embedder, metrics, stack, now=utc_now)
 
         def following(keeps: MemoryWriter, coordination: Coordination, now: Now) -> TopicTracker:
-            return make_topics(settings, summaries, keeps, embedder, coordination, metrics, now=now)
+            return make_topics(Live(settings), summaries, keeps, embedder, coordination, metrics, now=now)
 
         yield Bench(
             embedder=embedder,

@@ -17,7 +17,8 @@ from memory_extproc.evaluation.datasets import Names, QuestionCategory
 from memory_extproc.evaluation.runner import Bounds, EvaluatedAnswer, EvaluatedQuestion, Run, System
 from memory_extproc.model import Memory
 from memory_extproc.ports import EmbeddingModel
-from memory_extproc.topics.boundaries import ShiftLimits, embed_turns, shifts
+from memory_extproc.settings.memory import Topics
+from memory_extproc.topics.boundaries import embed_turns, shifts
 
 DEPTHS = (5, 10, 20)
 THRESHOLDS = tuple(at / 20 for at in range(21))
@@ -352,14 +353,14 @@ def read_sessions(path: Path) -> list[MarkedSession]:
 
 
 async def detect_boundaries(
-    sessions: Iterable[MarkedSession], embedder: EmbeddingModel, limits: ShiftLimits
+    sessions: Iterable[MarkedSession], embedder: EmbeddingModel, section: Topics
 ) -> list[SessionBoundaries]:
     """By the measures that serve where no model is asked."""
     all_of_it = []
     for session in sessions:
         heard = await embed_turns(embedder, [(turn.asked, turn.answered) for turn in session.turns])
         marked = frozenset(number for number, turn in enumerate(session.turns) if turn.shift)
-        all_of_it.append(SessionBoundaries(session, marked, frozenset(shifts(heard, limits))))
+        all_of_it.append(SessionBoundaries(session, marked, frozenset(shifts(heard, section))))
     return all_of_it
 
 

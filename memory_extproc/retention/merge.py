@@ -26,21 +26,16 @@ from memory_extproc.model import (
 )
 from memory_extproc.retention.rules import (
     HISTORY,
-    RetentionRules,
     read_at,
     score,
 )
+from memory_extproc.settings.memory import Consolidate, Retention
 
 Says = Callable[[str], Hashable]  # normalises a text; equal texts give equal keys
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DuplicateRules:
-    distance: float = 0.08  # 1 - cosine, at most, between neighbours in a cluster
-    same_words: bool = True  # False: distance alone decides, so near memories about different things are merged
-    types: frozenset[MemoryType] = frozenset(
-        {MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE}
-    )  # two messages in the same words are two events
+# Two messages in the same words are two events.
+_MERGED = frozenset({MemoryType.SEMANTIC, MemoryType.PROCEDURAL, MemoryType.REFLECTIVE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +48,7 @@ class Merging:
     trust: Trust  # of all of them, the least
 
 
-def duplicates(
-    rows: Iterable[Embedded], rules: DuplicateRules, retention: RetentionRules, says: Says, now: datetime
-) -> list[Merging]:
+def duplicates(rows: Iterable[Embedded], retention: Retention, says: Says, now: datetime) -> list[Merging]:
     """Find duplicates among *rows* of a single owner.
 
     Only recallable memories of the same project and type are merged. A pinned memory stays before all others, else
@@ -63,9 +56,9 @@ def duplicates(
     alike: defaultdict[Hashable, list[Embedded]] = defaultdict(list)
     for row in rows:
         memory = row.memory
-        if memory.type not in rules.types or not memory.recallable(now) or memory.source is Source.VERBATIM:
+        if memory.type not in _MERGED or not memory.recallable(now) or memory.source is Source.VERBATIM:
             continue
-        words = says(memory.content) if rules.same_words else ""
+        words = says(memory.content) if retention.duplicates.same_words else ""
         # An expiring memory is no duplicate of a permanent memory, nor an ending of a beginning.
         ends = (memory.expires_at, memory.provenance.ends)
         alike[memory.project, memory.type, words, ends].append(row)
@@ -75,12 +68,12 @@ def duplicates(
             continue
         group.sort(key=lambda row: row.memory.id)
         vectors = np.stack([row.vector for row in group])
-        clusters = components(vectors, rules.distance)
+        clusters = components(vectors, retention.duplicates.distance)
         found += [_merging([group[at].memory for at in cluster], retention, now) for cluster in clusters]
     return sorted(found, key=lambda merging: merging.canonical)
 
 
-def _merging(memories: Sequence[Memory], retention: RetentionRules, now: datetime) -> Merging:
+def _merging(memories: Sequence[Memory], retention: Retention, now: datetime) -> Merging:
     def rank(memory: Memory) -> tuple[bool, float, bool, str]:
         known = memory.provenance
         return known.pinned, score(memory, retention, now), not known.sources, memory.id
@@ -154,12 +147,6 @@ _NOT_INHERITED: Mapping[str, Any] = {
 _ENDS = ". ! ?"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryRules:
-    above: int | None = 3  # statements about an attribute from which on they are consolidated; None: never
-    most: int = 12  # earlier values listed in a history, the latest
-
-
 @dataclass(frozen=True, slots=True)
 class Consolidation:
     """*derived* states the current value and the earlier values; it supersedes *current*."""
@@ -169,7 +156,7 @@ class Consolidation:
 
 
 def histories(
-    rows: Iterable[Memory], rules: HistoryRules, about: About, agree: Agree, now: datetime
+    rows: Iterable[Memory], rules: Consolidate, about: About, agree: Agree, now: datetime
 ) -> list[Consolidation]:
     """Consolidate repeated statements among all *rows* of an owner.
 
@@ -194,7 +181,7 @@ def _is_statement(memory: Memory) -> bool:
 
 
 def _consolidate_statements(
-    statements: Sequence[Memory], rules: HistoryRules, agree: Agree, now: datetime
+    statements: Sequence[Memory], rules: Consolidate, agree: Agree, now: datetime
 ) -> Consolidation | None:
     active = [memory for memory in statements if memory.recallable(now)]
     if len(active) != 1 or active[0].provenance.derived:
@@ -213,7 +200,7 @@ def _consolidate_statements(
         earlier.append(one)
     if not earlier:
         return None
-    earlier = earlier[-rules.most :]
+    earlier = earlier[-rules.earlier :]
     return Consolidation(current, _derive_memory(current, earlier, now))
 
 

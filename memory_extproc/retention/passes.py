@@ -19,8 +19,6 @@ from memory_extproc.retention.merge import (
     About,
     Agree,
     Consolidation,
-    DuplicateRules,
-    HistoryRules,
     Merging,
     duplicates,
     histories,
@@ -31,7 +29,6 @@ from memory_extproc.retention.rules import (
     AsRead,
     Leaving,
     RetentionReason,
-    RetentionRules,
     as_read,
     find_unfounded,
     half_merged,
@@ -43,16 +40,9 @@ from memory_extproc.retention.rules import (
     revive_memory,
     same_words,
 )
+from memory_extproc.settings.memory import Retention
 
 log = logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionPassRules:
-    retention: RetentionRules = field(default_factory=RetentionRules)
-    duplicates: DuplicateRules | None = field(default_factory=DuplicateRules)  # None: duplicates stay
-    histories: HistoryRules = field(default_factory=HistoryRules)
-    page: int = 500  # rows per read
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +98,17 @@ class RetentionPass:
         keeps: MemoryWriter,
         rows: ConditionalWriter,
         embedder: EmbeddingModel,
-        rules: RetentionPassRules,
+        section: Callable[[], Retention],
         wording: Wording,
         *,
         now: Now,
+        page: int = 500,
         reflections: Reflections | None = None,
         rebuilds: SummaryRebuilder | None = None,
         subjects: Subjects | None = None,
     ) -> None:
-        """Create a pass. *reflections*, *rebuilds* and *subjects* are None when that feature is disabled."""
+        """*section* is read once per pass; *page*: rows per read. *reflections*, *rebuilds* and *subjects* are None
+        when that feature is disabled."""
         self._subjects = subjects
         self._reflections = reflections
         self._rebuilds = rebuilds
@@ -125,26 +117,23 @@ class RetentionPass:
         self._keeps = keeps
         self._rows = rows
         self._embedder = embedder
-        self._rules = rules
+        self._section, self._page = section, page
         self._wording = wording
         self._now = now
 
-    def reconfigure(self, rules: RetentionPassRules) -> None:
-        self._rules = rules
-
     async def keep(self, owner: Owner, *, dry_run: bool = False) -> PassReport:
         """Run a whole pass. *dry_run*: change nothing and report the counts of a pass made now."""
-        now = self._now().replace(microsecond=0)
+        now, section = self._now().replace(microsecond=0), self._section()
         known = await self._read(owner)
         kept = PassReport(memories=len(known))
         kept.merged += await self._finish(owner, known, now, dry_run=dry_run)
         memories = [row.memory for row in known.values()]
         # Here and below in a thread: with 10,000 memories each step takes from 50 ms to seconds.
-        due = await asyncio.to_thread(leaving, memories, self._rules.retention, now)
+        due = await asyncio.to_thread(leaving, memories, section, now)
         await self._leave(owner, known, due, kept, now, dry_run=dry_run)
-        if self._rules.duplicates is not None:
-            await self._merge(owner, known, self._rules.duplicates, kept, now, dry_run=dry_run)
-        await self._make(owner, known, kept, now, dry_run=dry_run)
+        if section.duplicates.enabled:
+            await self._merge(owner, known, section, kept, now, dry_run=dry_run)
+        await self._make(owner, known, section, kept, now, dry_run=dry_run)
         if self._subjects is not None:
             await self._tell_together(owner, self._subjects, known, kept, dry_run=dry_run)
         if self._reflections is not None:
@@ -169,11 +158,11 @@ class RetentionPass:
         kept.merged += await self._finish(owner, known, now, dry_run=False)
         due = await asyncio.to_thread(find_unfounded, [row.memory for row in known.values()])
         await self._leave(owner, known, due, kept, now, dry_run=False)
-        await self._make(owner, known, kept, now, dry_run=False)
+        await self._make(owner, known, self._section(), kept, now, dry_run=False)
         return kept
 
     async def _read(self, owner: Owner) -> dict[str, Embedded]:
-        pages = self._store.pages(owner, self._rules.page, fresh=True)
+        pages = self._store.pages(owner, self._page, fresh=True)
         return {row.memory.id: row async for page in pages for row in page}
 
     async def _finish(self, owner: Owner, known: dict[str, Embedded], now: datetime, *, dry_run: bool) -> int:
@@ -186,12 +175,19 @@ class RetentionPass:
         return len(done)
 
     async def _make(
-        self, owner: Owner, known: dict[str, Embedded], kept: PassReport, now: datetime, *, dry_run: bool
+        self,
+        owner: Owner,
+        known: dict[str, Embedded],
+        section: Retention,
+        kept: PassReport,
+        now: datetime,
+        *,
+        dry_run: bool,
     ) -> None:
         if self._rebuilds is not None and not dry_run:
             kept.rebuilt += await self._rebuilt(owner, known, self._rebuilds)
         memories = [row.memory for row in known.values()]
-        wording, rules = self._wording, self._rules.histories
+        wording, rules = self._wording, section.consolidate
         found = await asyncio.to_thread(histories, memories, rules, wording.about, wording.agree, now)
         for one in found:
             kept.derived += 1
@@ -276,14 +272,14 @@ class RetentionPass:
         self,
         owner: Owner,
         known: dict[str, Embedded],
-        rules: DuplicateRules,
+        section: Retention,
         kept: PassReport,
         now: datetime,
         *,
         dry_run: bool,
     ) -> None:
         rows, says = list(known.values()), self._wording.says
-        found = await asyncio.to_thread(duplicates, rows, rules, self._rules.retention, says, now)
+        found = await asyncio.to_thread(duplicates, rows, section, says, now)
         for merging in found:
             if dry_run:
                 kept.merged += len(merging.others)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -35,6 +35,7 @@ from memory_extproc.retention.rules import (
     retire_memory,
     same_words,
 )
+from memory_extproc.settings.memory import Reflect
 
 # Themes: groups of an owner's facts that are worth a reflection. Pure functions.
 
@@ -44,12 +45,9 @@ _SELF = "user"  # the caller, as facts name them: everything is about them
 _LEAST_LENGTH = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThemeRules:
-    near: float = 0.45  # cosine to a theme's middle from which on a fact belongs to it
-    above: int = 5  # facts per theme
-    grown: int = 3  # facts new in it, where it was thought over before
-    most: int = 3  # themes per round
+NEAR = 0.45  # cosine to a theme's middle from which on a fact belongs to it
+_SHOWN = 40  # facts of a theme, the newest
+_IMPORTANCE = 0.6  # of a conclusion, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,7 @@ class Theme:
         return digest("theme", *sorted(memory.id for memory in self.facts))
 
 
-def themes(rows: Sequence[Embedded], rules: ThemeRules, about: About) -> list[Theme]:
+def themes(rows: Sequence[Embedded], above: int, about: About, near: float = NEAR) -> list[Theme]:
     """Group *rows*, facts of a project: by subject, and the rest by similarity.
 
     Each fact is in at most one group; groups with too few facts are dropped."""
@@ -76,22 +74,22 @@ def themes(rows: Sequence[Embedded], rules: ThemeRules, about: About) -> list[Th
     rest = by_subject.pop(None, [])
     found: list[list[Embedded]] = []
     for group in by_subject.values():
-        if len(group) >= rules.above:
+        if len(group) >= above:
             found.append(group)
         else:
             rest += group
-    found += _near_one_another(rest, rules.near)
-    return [Theme(_newest_first(group)) for group in found if len(group) >= rules.above]
+    found += _near_one_another(rest, near)
+    return [Theme(_newest_first(group)) for group in found if len(group) >= above]
 
 
-def due(found: Iterable[Theme], thought_over: Collection[str], rules: ThemeRules) -> list[Theme]:
+def due(found: Iterable[Theme], thought_over: Collection[str], section: Reflect) -> list[Theme]:
     """Select the themes of *found* that are new or have grown, most new facts first.
 
     *thought_over*: ids of the facts already used."""
     news = [(sum(memory.id not in thought_over for memory in theme.facts), theme) for theme in found]
-    wanted = [(new, theme) for new, theme in news if new == len(theme.facts) or new >= max(1, rules.grown)]
+    wanted = [(new, theme) for new, theme in news if new == len(theme.facts) or new >= section.grown]
     wanted.sort(key=lambda one: (-one[0], one[1].key))
-    return [theme for _, theme in wanted[: rules.most]]
+    return [theme for _, theme in wanted[: section.themes]]
 
 
 def _newest_first(rows: Iterable[Embedded]) -> tuple[Memory, ...]:
@@ -151,13 +149,6 @@ class ThemeReflector(Protocol):
         """Return sentences, each with the ids of the supporting *memories*."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReflectionLimits:
-    themes: ThemeRules = field(default_factory=ThemeRules)
-    shown: int = 40  # facts per theme, the newest
-    importance: float = 0.6  # of a conclusion, 0 to 1
-
-
 class Reflections:
     """Reflects theme by theme.
 
@@ -169,21 +160,19 @@ class Reflections:
         keeps: MemoryWriter,
         embedder: EmbeddingModel,
         coordination: Coordination,
-        limits: ReflectionLimits,
+        section: Callable[[], Reflect],
         about: About,
         *,
         now: Now,
+        near: float = NEAR,
     ) -> None:
         self._reflects = reflects
         self._keeps = keeps
         self._embedder = embedder
         self._coordination = coordination
-        self._limits = limits
+        self._section, self._near = section, near
         self._about = about
         self._now = now
-
-    def reconfigure(self, limits: ReflectionLimits) -> None:
-        self._limits = limits
 
     async def due(self, owner: Owner, rows: Sequence[Embedded]) -> list[Theme]:
         """Themes among all *rows* of *owner* that `reflect` would use."""
@@ -217,17 +206,17 @@ class Reflections:
         return projects
 
     async def _due(self, owner: Owner, project: str, facts: list[Embedded]) -> list[Theme]:
-        rules = self._limits.themes
+        section = self._section()
         # Facts by project, from the owner's own memories.
         #
         # Shared memories are excluded: they come from several people and support no conclusion about any of them.
-        found = await asyncio.to_thread(themes, facts, rules, self._about)
+        found = await asyncio.to_thread(themes, facts, section.above, self._about, self._near)
         short = await self._thought_over(owner, project)
-        return due(found, {row.memory.id for row in facts if row.memory.id[:_SHORT] in short}, rules)
+        return due(found, {row.memory.id for row in facts if row.memory.id[:_SHORT] in short}, section)
 
     async def _reflect_on(self, owner: Owner, project: str, theme: Theme, rows: Sequence[Embedded]) -> int:
         now = self._now().replace(microsecond=0)
-        shown = theme.facts[: self._limits.shown]
+        shown = theme.facts[:_SHOWN]
         found = await self._reflects.reflect(owner, shown)
         said = {row.memory.content for row in rows}
         # Embed before the evidence is checked, so that no wait lies between that check and the write.
@@ -269,7 +258,7 @@ class Reflections:
             valid_from=now,
             expires_at=expires_with(evidence),
             project=project,
-            importance=self._limits.importance,
+            importance=_IMPORTANCE,
             embed_model=self._embedder.fingerprint,
             provenance=Provenance(
                 derived=REFLECTION,
@@ -316,11 +305,7 @@ class SubjectConsolidator(Protocol):
         """Return a text with every value in *memories*. PermanentError if no text does."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubjectRules:
-    above: int | None = None  # facts about a subject from which on they are combined; None: never
-    grown: int = 3  # new facts before the text is rebuilt
-    most: int = 24  # facts per text, the newest
+_FACTS_PER_TEXT = 24  # the newest
 
 
 class Subjects:
@@ -329,21 +314,21 @@ class Subjects:
         consolidates: SubjectConsolidator,
         keeps: MemoryWriter,
         embedder: EmbeddingModel,
-        rules: SubjectRules,
+        above: Callable[[], int | None],
         about: About,
         *,
         now: Now,
+        grown: int = 3,
     ) -> None:
+        """*above*: facts about a subject from which on they are combined; None: never. *grown*: new facts before
+        the text is rebuilt."""
         self._consolidates, self._keeps, self._embedder = consolidates, keeps, embedder
-        self._rules, self._about, self._now = rules, about, now
-
-    def reconfigure(self, rules: SubjectRules) -> None:
-        self._rules = rules
+        self._above, self._grown, self._about, self._now = above, grown, about, now
 
     def due(self, owner: Owner, memories: Iterable[Memory]) -> list[tuple[Memory, ...]]:
         """Groups of facts that are due to be combined. Shared memories are excluded."""
-        rules, now = self._rules, self._now()
-        if rules.above is None or owner.kind is not OwnerKind.OWN:
+        above, now = self._above(), self._now()
+        if above is None or owner.kind is not OwnerKind.OWN:
             return []
         subjects: defaultdict[Hashable, list[Memory]] = defaultdict(list)
         told: set[str] = set()
@@ -356,8 +341,8 @@ class Subjects:
         for facts in subjects.values():
             facts.sort(key=lambda memory: (-memory.created_at.timestamp(), memory.id))
             new = sum(memory.id not in told for memory in facts)
-            if len(facts) >= rules.above and (new == len(facts) or new >= rules.grown):
-                found.append(tuple(facts[: rules.most]))
+            if len(facts) >= above and (new == len(facts) or new >= self._grown):
+                found.append(tuple(facts[:_FACTS_PER_TEXT]))
         return sorted(found, key=lambda facts: facts[0].id)
 
     def _subject(self, memory: Memory, now: datetime) -> Hashable | None:

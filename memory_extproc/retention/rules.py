@@ -5,35 +5,21 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
 
 from memory_extproc.model import (
     Embedded,
     Memory,
     MemoryState,
-    MemoryType,
     Owner,
     OwnerKind,
     Rating,
     Source,
 )
 from memory_extproc.ports import ConditionalWriter
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionRules:
-    weight: float = 0.5  # of importance, 0 to 1; the rest is age's
-    half_life: timedelta = timedelta(days=60)
-    max_memories: int | None = 1000  # active memories per owner; None: unlimited
-    prune_share: float = 0.01  # of max_memories: extra room freed by each pruning
-    protect: timedelta = timedelta(hours=24)  # a younger memory is retired only by its own expiry
-    grace: timedelta = timedelta(days=30)  # from soft deletion to erasure
-    history: timedelta | None = timedelta(days=365)  # from superseded to erased; None: kept
-    ttl: Mapping[MemoryType, timedelta] = field(default_factory=lambda: MappingProxyType({}))
-    refresh_on_access: bool = True
+from memory_extproc.settings.memory import Retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +31,7 @@ class Leaving:
     revive: frozenset[str]
 
 
-def score(memory: Memory, rules: RetentionRules, now: datetime) -> float:
+def score(memory: Memory, rules: Retention, now: datetime) -> float:
     """In [0, 1], the more the better: weight · importance + (1 - weight) · e^(-λ · age), λ = ln 2 / half-life. Age
     counts from when it was last said, confirmed or corrected and, where that refreshes it, given to a model. A
     rating as helpful counts as the highest importance; a rating as wrong gives 0."""
@@ -57,13 +43,13 @@ def score(memory: Memory, rules: RetentionRules, now: datetime) -> float:
     return rules.weight * importance + (1 - rules.weight) * fresh
 
 
-def _last(memory: Memory, rules: RetentionRules) -> float:
+def _last(memory: Memory, rules: Retention) -> float:
     last = max(memory.created_at, memory.updated_at).timestamp()
     accessed = memory.provenance.accessed or 0.0 if rules.refresh_on_access else 0.0
     return max(last, accessed, memory.provenance.unretired or 0.0)
 
 
-def leaving(rows: Iterable[Memory], rules: RetentionRules, now: datetime) -> Leaving:
+def leaving(rows: Iterable[Memory], rules: Retention, now: datetime) -> Leaving:
     """Decide retirement, erasure and revival for all *rows* of one owner. Global memories count towards no cap."""
     known = {memory.id: memory for memory in rows}
     active = [memory for memory in known.values() if memory.state is MemoryState.ACTIVE]
@@ -99,7 +85,7 @@ def find_unfounded(rows: Iterable[Memory]) -> Leaving:
 
 
 def _erasable(
-    known: Mapping[str, Memory], retire: frozenset[str], rules: RetentionRules, now: datetime
+    known: Mapping[str, Memory], retire: frozenset[str], rules: Retention, now: datetime
 ) -> frozenset[str]:
     """Ids due for erasure, together with the memories merged into them.
 
@@ -131,24 +117,22 @@ def _erasable(
     return frozenset(erase)
 
 
-def _end_reason(memory: Memory, rules: RetentionRules, now: datetime) -> RetentionReason | None:
+def _end_reason(memory: Memory, rules: Retention, now: datetime) -> RetentionReason | None:
     if memory.expires_at is not None and memory.expires_at <= now:
         return RetentionReason.EXPIRED
-    ttl = rules.ttl.get(memory.type)
+    ttl = rules.ttl.of(memory.type)
     if ttl is not None and now - memory.created_at > ttl and not _is_protected(memory, rules, now):
         return RetentionReason.TTL
     return None
 
 
-def _is_protected(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
+def _is_protected(memory: Memory, rules: Retention, now: datetime) -> bool:
     """Whether the memory is exempt from age limits and caps."""
     began = max(memory.created_at.timestamp(), memory.provenance.unretired or 0.0)
     return memory.provenance.pinned or now.timestamp() - began < rules.protect.total_seconds()
 
 
-def _surplus(
-    free: Sequence[Memory], count: int, rules: RetentionRules, now: datetime
-) -> Mapping[str, RetentionReason]:
+def _surplus(free: Sequence[Memory], count: int, rules: Retention, now: datetime) -> Mapping[str, RetentionReason]:
     """The lowest-scored of *free* to retire so that *count* falls below the cap by the prune share."""
     most = rules.max_memories
     if most is None or count <= most or not free or free[0].owner.kind is OwnerKind.GLOBAL:
@@ -160,7 +144,7 @@ def _surplus(
     return dict.fromkeys((memory.id for memory in worst), RetentionReason.CAP)
 
 
-def _due(memory: Memory, rules: RetentionRules, now: datetime) -> bool:
+def _due(memory: Memory, rules: Retention, now: datetime) -> bool:
     if memory.state is MemoryState.DELETED:
         since = memory.provenance.retired_at or memory.updated_at.timestamp()
         return now.timestamp() - since >= rules.grace.total_seconds()

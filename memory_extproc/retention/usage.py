@@ -44,12 +44,6 @@ log = logger(__name__)
 _AT_ONCE = 100  # rows per write
 
 
-@dataclass(frozen=True, slots=True)
-class AccessLimits:
-    interval: timedelta = timedelta(minutes=15)  # between writes; the most that a crash loses
-    most: int = 20_000  # memories counted per interval; further memories are not counted
-
-
 @dataclass(slots=True)
 class _Access:
     count: int
@@ -62,24 +56,22 @@ class Accesses:
     def __init__(
         self,
         rows: ConditionalWriter,
-        limits: AccessLimits,
+        interval: Callable[[], timedelta],
         *,
         now: Now,
         rng: Chance,
         grace: timedelta = timedelta(seconds=2),
+        most: int = 20_000,
     ) -> None:
+        """*interval*: between writes; a crash loses at most that. *most*: memories counted per interval."""
         self._rows = rows
-        self._limits = limits
+        self._interval, self._most = interval, most
         self._now = now
         self._rng = rng
         self._grace = grace
         self._counted: defaultdict[Owner, dict[str, _Access]] = defaultdict(dict)
         self._size = 0
         self._writing: asyncio.Task[None] | None = None
-
-    def reconfigure(self, limits: AccessLimits) -> None:
-        """Apply *limits* from the next write on."""
-        self._limits = limits
 
     async def __aenter__(self) -> Self:
         self._writing = asyncio.create_task(self._keep_writing(), name="access counts")
@@ -102,7 +94,7 @@ class Accesses:
             counted = self._counted.get(memory.owner, {}).get(memory.id)
             if counted is not None:
                 counted.count, counted.at = counted.count + 1, now
-            elif self._size < self._limits.most:
+            elif self._size < self._most:
                 self._counted[memory.owner][memory.id] = _Access(1, now)
                 self._size += 1
 
@@ -127,7 +119,7 @@ class Accesses:
     async def _keep_writing(self) -> None:
         while True:
             # Jitter: replicas that started together must not write together.
-            await asyncio.sleep(self._limits.interval.total_seconds() * (0.75 + self._rng() / 2))
+            await asyncio.sleep(self._interval().total_seconds() * (0.75 + self._rng() / 2))
             await contain_faults(self.write)
 
 

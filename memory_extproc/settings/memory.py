@@ -249,8 +249,12 @@ class TimeToLive(Section):
     episodic: Positive | None = Field(None, description="lifetime of messages and their summaries; null: unlimited")
     reflective: Positive | None = Field(None, description="lifetime of conclusions; null: unlimited")
 
+    def of(self, kind: MemoryType) -> timedelta | None:
+        lifetime: timedelta | None = getattr(self, kind.value)
+        return lifetime
+
     def set_lifetimes(self) -> dict[MemoryType, timedelta]:
-        found = {kind: getattr(self, kind.value) for kind in MemoryType}
+        found = {kind: self.of(kind) for kind in MemoryType}
         return {kind: ttl for kind, ttl in found.items() if ttl is not None}
 
 

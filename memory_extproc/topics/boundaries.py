@@ -12,6 +12,7 @@ import numpy as np
 
 from memory_extproc.model import Matrix, Vector
 from memory_extproc.ports import EmbeddingModel
+from memory_extproc.settings.memory import Topics
 from memory_extproc.text.words import content_words
 
 _MOST_WORDS = 8  # content words of a question beyond which more say nothing more
@@ -43,16 +44,10 @@ class DecidingMeasure(StrEnum):
     FULL = "full"  # the open topic has reached its largest size
 
 
-@dataclass(frozen=True, slots=True)
-class ShiftLimits:
-    """*same* is a cosine in [-1, 1]; the other limits are probabilities in [0, 1] from the second measure."""
-
-    same: float = 0.45  # to the open topic: from here on a turn belongs to it
-    apart: float = 0.5  # from here on a turn begins another topic, where no model is asked
-    doubt: tuple[float, float] = (0.1, 0.95)  # outside of it no model is asked either
-    least: int = 3  # messages of a topic before it can be left
-    characters: int = 25_000  # of a topic, at which it closes by itself
-    turns: int = 32  # likewise: a memory names all that it was made of, and has 8 KiB for that
+# Probabilities of the second measure, outside of which no model is asked.
+_DOUBT = (0.1, 0.95)
+LEAST_MESSAGES = 3  # of a topic before it can be left
+MOST_TURNS = 32  # of a topic: a memory names all that it was made of, and has 8 KiB for that
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,23 +129,23 @@ class Decided:
     doubtful: bool = False
 
 
-def decide(topic: OpenTopic, heard: EmbeddedTurn | None, limits: ShiftLimits) -> Decided:
-    """Whether *heard* leaves *topic*. Never before *least* messages, nor for a turn of which nothing is kept."""
-    if heard is None or topic.messages < limits.least or not topic.vectors:
+def decide(topic: OpenTopic, heard: EmbeddedTurn | None, section: Topics) -> Decided:
+    """Whether *heard* leaves *topic*. Never before `LEAST_MESSAGES`, nor for a turn of which nothing is kept."""
+    if heard is None or topic.messages < LEAST_MESSAGES or not topic.vectors:
         return Decided(shift=False, stage=DecidingMeasure.FEW)
-    if topic.nearness(heard) >= limits.same:
+    if topic.nearness(heard) >= section.same:
         return Decided(shift=False, stage=DecidingMeasure.NEAR)
     apart = apartness(topic, heard)
-    low, high = limits.doubt
-    return Decided(shift=apart >= limits.apart, stage=DecidingMeasure.MEASURE, doubtful=low <= apart <= high)
+    low, high = _DOUBT
+    return Decided(shift=apart >= section.apart, stage=DecidingMeasure.MEASURE, doubtful=low <= apart <= high)
 
 
-def shifts(heard: Sequence[EmbeddedTurn], limits: ShiftLimits) -> list[int]:
+def shifts(heard: Sequence[EmbeddedTurn], section: Topics) -> list[int]:
     """Which of the turns of a session, by number, begin another topic where no model is asked."""
     found: list[int] = []
     topic = OpenTopic()
     for number, one in enumerate(heard):
-        if decide(topic, one, limits).shift:
+        if decide(topic, one, section).shift:
             found.append(number)
             topic = OpenTopic()
         topic.add(one, 2)

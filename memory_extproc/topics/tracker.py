@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Self
@@ -21,13 +21,14 @@ from memory_extproc.model import Origin, Owner, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance, Coordination, EmbeddingModel, Now, Steady
+from memory_extproc.settings.memory import Topics
 from memory_extproc.topics import state
 from memory_extproc.topics.boundaries import (
+    MOST_TURNS,
     Decided,
     DecidingMeasure,
     EmbeddedTurn,
     OpenTopic,
-    ShiftLimits,
     decide,
     embed_turns,
 )
@@ -45,8 +46,8 @@ _BACKOFF = Backoff(timedelta(seconds=1))
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    shift: ShiftLimits = field(default_factory=ShiftLimits)
-    idle: timedelta = timedelta(minutes=10)  # a session silent for so long has ended
+    """Bounds that are not configured."""
+
     sessions: int = 16  # open sessions per owner; beyond it the least recently used session ends
     topics: int = 40  # topics in one summary of a session
     owners: int = 10_000  # with work to be done, in this process
@@ -56,7 +57,6 @@ class TopicLimits:
     lease: timedelta = timedelta(minutes=3)
     backoff: Backoff = _BACKOFF  # between attempts at an owner's work
     look: timedelta = timedelta(seconds=1)  # between two looks for sessions that fell silent
-    grace: timedelta = timedelta(seconds=10)  # time to finish running work at shutdown
 
 
 class TopicTracker:
@@ -69,9 +69,11 @@ class TopicTracker:
         summaries: Summaries,
         embedder: EmbeddingModel,
         coordination: Coordination,
-        limits: TopicLimits,
+        section: Callable[[], Topics],
         metrics: Metrics,
         *,
+        limits: TopicLimits = TopicLimits(),
+        grace: timedelta = timedelta(seconds=10),
         now: Now,
         monotonic_now: Steady | None = None,
         rng: Chance,
@@ -80,6 +82,7 @@ class TopicTracker:
     ) -> None:
         self._sayings, self._closing, self._summaries, self._embedder = sayings, closing, summaries, embedder
         self._coordination, self._limits, self._metrics = coordination, limits, metrics
+        self._section, self._grace = section, grace
         self._now, self._rng, self._holder, self._format_origin = now, rng, holder, format_origin
         self.shifted: Callable[[Owner, str], object] = _nobody  # called with the session whose topic has changed
         self._monotonic_now = monotonic_now or now
@@ -91,10 +94,6 @@ class TopicTracker:
         self._leaving = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
-    def reconfigure(self, limits: TopicLimits) -> None:
-        """From the next turn on; how many owners are worked on at once stays."""
-        self._limits = limits
-
     async def __aenter__(self) -> Self:
         self._looking = asyncio.create_task(self._look(), name="topics")
         return self
@@ -102,7 +101,7 @@ class TopicTracker:
     async def __aexit__(self, *_: object) -> None:
         self._leaving.set()
         try:
-            async with asyncio.timeout(self._limits.grace.total_seconds()):
+            async with asyncio.timeout(self._grace.total_seconds()):
                 for owner in self._silences.owners:
                     await self._end_quietly(owner)
                 await self.quiet()
@@ -154,7 +153,7 @@ class TopicTracker:
 
     def look(self) -> None:
         """Has sessions that fell silent finished."""
-        for owner in self._silences.longer_than(self._limits.idle):
+        for owner in self._silences.longer_than(self._section().idle):
             self._nudge(owner)
 
     async def _look(self) -> None:
@@ -272,7 +271,7 @@ class TopicTracker:
         return len(thread.closed) >= self._limits.topics
 
     def _is_over(self, owner: Owner, thread: Thread) -> bool:
-        silent = self._silences.of(owner, thread) >= self._limits.idle
+        silent = self._silences.of(owner, thread) >= self._section().idle
         return (thread.ended or silent) and not thread.fresh
 
     async def _gather(self, owner: Owner, session: str) -> Thread | None:
@@ -301,11 +300,11 @@ class TopicTracker:
     async def _decide(
         self, owner: Owner, thread: Thread, topic: OpenTopic, said: TurnWords, heard: EmbeddedTurn | None
     ) -> Decided:
-        limits = self._limits.shift
-        if thread.size + len(said.text) > limits.characters or len(thread.open) >= limits.turns:
+        section = self._section()
+        if thread.size + len(said.text) > section.characters or len(thread.open) >= MOST_TURNS:
             decided = Decided(shift=bool(thread.open), stage=DecidingMeasure.FULL)
         else:
-            decided = decide(topic, heard, limits)
+            decided = decide(topic, heard, section)
         if decided.doubtful and self._summaries.asks_models:
             before = await self._sayings.of(owner, thread.open[-_BEFORE:])
             same = await self._summaries.same(owner, [one for one in before if one.messages], said)

@@ -29,10 +29,10 @@ from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, P
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination
 from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
-from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
-from memory_extproc.retention.reflection import ReflectionLimits, Reflections, ThemeRules
-from memory_extproc.retention.rules import RetentionRules
+from memory_extproc.retention.passes import RetentionPass, Wording
+from memory_extproc.retention.reflection import Reflections
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
+from memory_extproc.settings.memory import Reflect, Retention, Topics
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -146,8 +146,9 @@ class Life:
             self.summaries,
             self.embedder,
             self.coordination,
-            TopicLimits(backoff=Backoff(timedelta(milliseconds=1)), look=timedelta(hours=1)),
+            Topics,
             self.metrics,
+            limits=TopicLimits(backoff=Backoff(timedelta(milliseconds=1)), look=timedelta(hours=1)),
             now=self.clock,
             rng=lambda: 0.0,
             holder=self.holder,
@@ -160,16 +161,17 @@ class Life:
             self.partitions,
             self.embedder,
             self.coordination,
-            ReflectionLimits(themes=ThemeRules(above=3, near=0.3)),
+            lambda: Reflect(above=3),
             about,
             now=self.clock,
+            near=0.3,
         )
         return RetentionPass(
             self.store,
             self.partitions,
             self.partitions,
             self.embedder,
-            RetentionPassRules(retention=RetentionRules(max_memories=14, protect=timedelta(), prune_share=0)),
+            lambda: Retention(max_memories=14, protect=timedelta(), prune_share=0),
             Wording(says=saying, about=about, agree=agree),
             now=self.clock,
             reflections=reflections,

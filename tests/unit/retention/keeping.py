@@ -12,9 +12,9 @@ from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
-from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
-from memory_extproc.retention.rules import RetentionRules
+from memory_extproc.retention.passes import RetentionPass, Wording
 from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
+from memory_extproc.settings.memory import Retention
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
@@ -38,9 +38,11 @@ class Desk:
     def keeper(
         self, *, reads: MemoryStore | None = None, embedder: CannedEmbedder | None = None, **rules: Any
     ) -> RetentionPass:
-        given = RetentionPassRules(retention=RetentionRules(**rules))
+        given = Retention(**rules)
         partitions, embeds = self.partitions, embedder or self.embedder
-        return RetentionPass(reads or self.store, partitions, partitions, embeds, given, WORDING, now=self.clock)
+        return RetentionPass(
+            reads or self.store, partitions, partitions, embeds, lambda: given, WORDING, now=self.clock
+        )
 
     def job(
         self,

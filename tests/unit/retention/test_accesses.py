@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 from memory_extproc.model import Embedded, Outcome, Ranked, RecallRequest, RecallResult
-from memory_extproc.retention.usage import Accesses, AccessLimits, CountedRecalls
+from memory_extproc.retention.usage import Accesses, CountedRecalls
 from tests.support.builders import ANN, MONDAY, a_memory, a_wish
 from tests.support.waiting import until
 from tests.unit.retention.keeping import Desk
 
 
-def counting(desk: Desk, **limits: Any) -> Accesses:
-    return Accesses(desk.partitions, AccessLimits(**limits), now=desk.clock, rng=lambda: 0.5)
+def counting(desk: Desk, interval: timedelta = timedelta(minutes=15), **limits: Any) -> Accesses:
+    return Accesses(desk.partitions, lambda: interval, now=desk.clock, rng=lambda: 0.5, **limits)
 
 
 async def test_accesses_are_counted_without_a_write_each_and_written_together(desk: Desk) -> None:

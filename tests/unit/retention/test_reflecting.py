@@ -16,8 +16,9 @@ from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
 from memory_extproc.learn.extract.llm_notes import LlmReflector
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
-from memory_extproc.retention.reflection import ReflectionLimits, Reflections, ThemeRules
+from memory_extproc.retention.passes import RetentionPass, Wording
+from memory_extproc.retention.reflection import Reflections
+from memory_extproc.settings.memory import Reflect, Retention
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -45,17 +46,23 @@ class Place:
         metrics = Metrics(CollectorRegistry(), "test")
         self.partitions = Partitions(self.store, coordination, PartitionLimits(), metrics, now=self.now)
         reflector = LlmReflector(self.completes, Budget(BudgetLimits(), now=self.now))
-        limits = ReflectionLimits(themes=ThemeRules(above=3, near=0.3))
         self.keeper = RetentionPass(
             self.store,
             self.partitions,
             self.partitions,
             self.embedder,
-            RetentionPassRules(),
+            Retention,
             Wording(says=saying, about=about, agree=agree),
             now=self.now,
             reflections=Reflections(
-                reflector, self.partitions, self.embedder, coordination, limits, about, now=self.now
+                reflector,
+                self.partitions,
+                self.embedder,
+                coordination,
+                lambda: Reflect(above=3),
+                about,
+                now=self.now,
+                near=0.3,
             ),
         )
 

@@ -14,15 +14,15 @@ from memory_extproc.erasure.tombstones import moment_of
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner
 from memory_extproc.retention.rules import (
     RetentionReason,
-    RetentionRules,
     leaving,
     merge_memory,
     retire_memory,
     score,
 )
+from memory_extproc.settings.memory import Retention, TimeToLive
 from tests.support.builders import ANN, MONDAY, a_memory, later
 
-RULES = RetentionRules(max_memories=10, prune_share=0.2)
+RULES = Retention(max_memories=10, prune_share=0.2)
 NOW = later(days=100)
 
 
@@ -35,7 +35,7 @@ def test_the_score_is_the_weighted_sum_of_importance_and_freshness() -> None:
     assert score(fresh, RULES, NOW) == pytest.approx(0.5 * 0.8 + 0.5 * 1.0)
     half = a_memory("then", importance=0.8, created_at=later(days=40), updated_at=later(days=40))
     assert score(half, RULES, NOW) == pytest.approx(0.5 * 0.8 + 0.5 * 0.5)
-    weighted = RetentionRules(weight=1.0)
+    weighted = Retention(weight=1.0)
     assert score(half, weighted, NOW) == pytest.approx(0.8)
 
 
@@ -43,7 +43,7 @@ def test_the_score_is_the_weighted_sum_of_importance_and_freshness() -> None:
 def test_a_score_lies_between_nothing_and_one(importance: float, days: float, weight: float) -> None:
     at = NOW - timedelta(days=days)
     memory = a_memory("x", importance=importance, created_at=at, updated_at=at)
-    assert 0.0 <= score(memory, RetentionRules(weight=weight), NOW) <= 1.0
+    assert 0.0 <= score(memory, Retention(weight=weight), NOW) <= 1.0
 
 
 @pytest.mark.parametrize("moment", [10**400, -(10**400), float("inf"), float("nan"), 1e300, True, "soon", [1]])
@@ -60,7 +60,7 @@ def test_a_time_that_cannot_be_is_no_time(moment: object) -> None:
 def test_a_memory_that_was_given_to_a_model_is_as_young_as_then_unless_that_is_switched_off() -> None:
     used = a_memory("x", metadata={"accessed": int(NOW.timestamp())})
     assert score(used, RULES, NOW) > score(a_memory("x"), RULES, NOW)
-    off = RetentionRules(refresh_on_access=False)
+    off = Retention(refresh_on_access=False)
     assert score(used, off, NOW) == score(a_memory("x"), off, NOW)
 
 
@@ -82,7 +82,7 @@ def test_what_is_pinned_or_young_stays_whatever_the_cap() -> None:
 
 
 def test_the_cap_of_one_is_no_cap_of_none() -> None:
-    rules = RetentionRules(max_memories=1, prune_share=0.99)
+    rules = Retention(max_memories=1, prune_share=0.99)
     rows = [a_memory("a", importance=0.1), a_memory("b", importance=0.9)]
     assert leaving(rows, rules, NOW).retire == {rows[0].id: RetentionReason.CAP}
 
@@ -93,7 +93,7 @@ def test_what_operators_wrote_for_everyone_has_no_cap() -> None:
 
 
 def test_each_type_is_kept_for_its_own_time() -> None:
-    rules = RetentionRules(ttl={MemoryType.EPISODIC: timedelta(days=90)})
+    rules = Retention(ttl=TimeToLive(episodic=timedelta(days=90)))
     said, known = a_memory("said", type=MemoryType.EPISODIC), a_memory("known")
     kept = a_memory("kept", type=MemoryType.EPISODIC, metadata={"pinned": True})
     assert leaving([said, known, kept], rules, NOW).retire == {said.id: RetentionReason.TTL}
@@ -101,7 +101,7 @@ def test_each_type_is_kept_for_its_own_time() -> None:
 
 
 def test_what_its_owner_brought_back_is_left_alone_for_a_while() -> None:
-    rules = RetentionRules(ttl={MemoryType.SEMANTIC: timedelta(days=7)})
+    rules = Retention(ttl=TimeToLive(semantic=timedelta(days=7)))
     back = a_memory("back", metadata={"unretired": later(days=50).timestamp()})
     assert not leaving([back], rules, later(days=50, hours=23)).retire
     assert leaving([back], rules, later(days=51, hours=1)).retire == {back.id: RetentionReason.TTL}
@@ -124,7 +124,7 @@ def test_what_was_superseded_is_history_for_a_year_or_for_good() -> None:
     old = superseded("old")
     assert not leaving([old], RULES, later(days=364)).erase
     assert leaving([old], RULES, later(days=365)).erase == {old.id}
-    assert not leaving([old], RetentionRules(history=None), later(days=3650)).erase
+    assert not leaving([old], Retention(history=None), later(days=3650)).erase
 
 
 def test_what_is_put_aside_for_review_waits_for_it() -> None:

@@ -16,9 +16,9 @@ from memory_extproc.learn.extract.llm_notes import LlmConsolidator
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Provenance
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.rank import choose_ranked, weigh
-from memory_extproc.retention.passes import RetentionPass, RetentionPassRules
-from memory_extproc.retention.reflection import SubjectRules, Subjects
-from memory_extproc.retention.rules import RetentionRules
+from memory_extproc.retention.passes import RetentionPass
+from memory_extproc.retention.reflection import Subjects
+from memory_extproc.settings.memory import Retention
 from memory_extproc.testing.models import CannedCompletions
 from tests.support.builders import ANN, later
 from tests.unit.retention.keeping import WORDING, Desk, a_fact
@@ -40,7 +40,7 @@ class Model:
         self.desk = desk
         consolidator = LlmConsolidator(self.completes, Budget(limits or BudgetLimits(), now=desk.clock))
         self.subjects = Subjects(
-            consolidator, desk.partitions, desk.embedder, SubjectRules(above=3, grown=2), about, now=desk.clock
+            consolidator, desk.partitions, desk.embedder, lambda: 3, about, now=desk.clock, grown=2
         )
 
     def keeper(self, **rules: Any) -> RetentionPass:
@@ -50,7 +50,7 @@ class Model:
             desk.partitions,
             desk.partitions,
             desk.embedder,
-            RetentionPassRules(retention=RetentionRules(**rules)),
+            lambda: Retention(**rules),
             WORDING,
             now=desk.clock,
             subjects=self.subjects,

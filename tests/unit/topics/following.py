@@ -11,6 +11,7 @@ from memory_extproc.concurrency import Backoff
 from memory_extproc.learn.messages import format_origin
 from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest, message_id_of
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.memory import Topics
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore, Weather
@@ -21,9 +22,7 @@ from memory_extproc.topics.tracker import TopicLimits, TopicTracker
 from memory_extproc.topics.writer import Closing
 from tests.support.builders import ANN, MONDAY, Clock, a_turn, memories_of
 
-LIMITS = TopicLimits(
-    idle=timedelta(minutes=10), backoff=Backoff(timedelta(milliseconds=1)), look=timedelta(hours=1)
-)
+LIMITS = TopicLimits(backoff=Backoff(timedelta(milliseconds=1)), look=timedelta(hours=1))
 # Turns of two subjects that share no word.
 FLIGHTS = (
     ("I plan a family trip to Hawaii in May.", "A family trip to Hawaii in May is lovely."),
@@ -40,10 +39,13 @@ BREAD = (
 class Surroundings:
     """Two processes that share store and coordination are two of these, the second made with *beside* the first."""
 
-    def __init__(self, *, limits: TopicLimits = LIMITS, beside: Surroundings | None = None) -> None:
+    def __init__(
+        self, *, section: Topics | None = None, limits: TopicLimits = LIMITS, beside: Surroundings | None = None
+    ) -> None:
         self.now: datetime = MONDAY
         self.passing: Clock | None = None  # time as it passes, where the clock is set otherwise
         self.limits = limits
+        self.section = section or Topics(idle=timedelta(minutes=10))
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.weather = Weather()
         self.coordination = InMemoryCoordination(lambda: self.now)
@@ -69,8 +71,9 @@ class Surroundings:
             summaries,
             self.embedder,
             self.coordination,
-            self.limits,
+            lambda: self.section,
             self.metrics,
+            limits=self.limits,
             now=lambda: self.now,
             monotonic_now=self.passing,
             rng=lambda: 0.0,

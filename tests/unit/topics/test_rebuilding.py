@@ -15,10 +15,11 @@ from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Provenance, Source, Turn, Vector
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.passes import RetentionPass, RetentionPassRules, Wording
-from memory_extproc.retention.rules import RetentionReason, RetentionRules, retire_memory
+from memory_extproc.retention.passes import RetentionPass, Wording
+from memory_extproc.retention.rules import RetentionReason, retire_memory
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier
+from memory_extproc.settings.memory import Retention
 from memory_extproc.topics.summarizer import Summaries
 from memory_extproc.topics.writer import Rebuilding
 from tests.support.builders import ANN, BOB, a_memory
@@ -42,7 +43,7 @@ class Aging(Surroundings):
             self.partitions,
             self.partitions,
             self.embedder,
-            RetentionPassRules(retention=RetentionRules(**rules)),  # type: ignore[arg-type]  # its own keywords
+            lambda: Retention(**rules),
             Wording(says=saying, about=about, agree=agree),
             now=lambda: self.now,
             rebuilds=Rebuilding(summaries, self.embedder, now=lambda: self.now, least=3, content_bytes=8192),

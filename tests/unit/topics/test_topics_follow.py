@@ -14,8 +14,8 @@ from memory_extproc.concurrency import Backoff
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Matrix, MemoryState, MemoryType, Source, message_ids
+from memory_extproc.settings.memory import Topics
 from memory_extproc.testing.adapters import InMemoryCoordination
-from memory_extproc.topics.boundaries import ShiftLimits
 from tests.support.builders import ANN, BOB, Clock
 from tests.support.waiting import until
 from tests.unit.topics.following import BREAD, FLIGHTS, LIMITS, Surroundings, turns_of
@@ -83,7 +83,7 @@ async def test_nothing_leaves_a_topic_before_it_has_three_messages() -> None:
 
 
 async def test_a_topic_closes_by_itself_when_it_is_large() -> None:
-    around = Surroundings(limits=replace(LIMITS, shift=ShiftLimits(characters=200)))
+    around = Surroundings(section=Topics.model_construct(characters=200))
     async with around.partitions, around.build() as topics:
         await around.say(topics, turns_of(*FLIGHTS, *FLIGHTS[:1]))
         (topic,) = await around.topics()
