@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from memory_extproc.cli.config import faults_to_exit, progress
+from memory_extproc.cli.feedback import from_feedback
 from memory_extproc.observe import log
 from memory_extproc.settings import Settings, load
 
@@ -466,3 +467,6 @@ async def _topics(settings: Settings, dataset: Path) -> dict[str, Any]:
     sessions = read_sessions(dataset)
     async with embedder_of(settings) as embedder:
         return dict(boundary_figures(await detect_boundaries(sessions, embedder, settings.topics)))
+
+
+app.command()(from_feedback)
