@@ -24,8 +24,11 @@ from memory_extproc.dialect.openai_chat import ChatCompletions
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import Caller, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.request.compression import Compression, CompressionLimits
+from memory_extproc.request.compression import Compression
 from memory_extproc.request.condenser import RulesCondenser
+from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.settings.paths import Recall
+from memory_extproc.settings.traffic import Compress
 from memory_extproc.testing.adapters import InMemoryCoordination
 
 TURNS = 200
@@ -101,11 +104,18 @@ async def play(above: int | None) -> Played:
     """*above* None: as the client sends it."""
     metrics = Metrics(CollectorRegistry(), "benchmark")
     background = Background(metrics, grace=timedelta(seconds=30))
-    limits = CompressionLimits(enabled=above is not None, above_tokens=above or 0, wait=timedelta(seconds=5))
+    section = Compress.model_construct(enabled=above is not None, above_tokens=above or 0)
+    current = CurrentSettings(Settings(compress=section, recall=Recall(deadline=timedelta(seconds=15))))
     condenses = RulesCondenser(RulesExtractor(), now=lambda: NOON)
     records = InMemoryCoordination(now=lambda: NOON)
     compression = Compression(
-        limits, records, condenses, background=background, metrics=metrics, holder="here", now=lambda: NOON
+        current,
+        records,
+        condenses,
+        background=background,
+        metrics=metrics,
+        holder="here",
+        now=lambda: NOON,
     )
     dialect, bodies, tokens = ChatCompletions(), list[bytes](), list[int]()
     items: list[dict[str, Any]] = [{"role": "system", "content": "You are a helpful assistant."}]

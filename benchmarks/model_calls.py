@@ -47,11 +47,12 @@ from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel
 from memory_extproc.recall.query import Rewrite, Rewriter
-from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
+from memory_extproc.recall.rerank import LlmReranker
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
 from memory_extproc.retention.passes import RetentionPass, Wording
 from memory_extproc.retention.reflection import Reflections, Subjects
-from memory_extproc.settings.memory import Reflect, Retention, Topics
+from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.settings.memory import Reflect, Retention
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -233,7 +234,7 @@ class Bench:
             summaries,
             self.embedder,
             self.coordination,
-            Topics,
+            CurrentSettings(Settings()),
             self.metrics,
             now=self.clock,
             rng=lambda: 0.0,
@@ -286,7 +287,7 @@ class Bench:
         of, soon = self.counted.of, timedelta(seconds=1)
         rewriter = Rewriter(of("queries in other words"), Rewrite.ALWAYS, hyde=False)
         supposes = Rewriter(of("supposed answers"), Rewrite.OFF, hyde=True)
-        reranker = LlmReranker(of("order of what was found"), LlmRerankLimits())
+        reranker = LlmReranker(of("order of what was found"))
         found = [turn.asked for turn in said[:20]]
         for at, turn in enumerate(said):
             earlier = [one.asked for one in said[max(0, at - 3) : at]]

@@ -11,7 +11,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +22,7 @@ from memory_extproc.errors import ConfigurationError, TransientError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Now
+from memory_extproc.settings.api import AuditSection
 
 log = logger(__name__)
 
@@ -31,14 +32,6 @@ ROTATED = "audit-{:012d}.jsonl"  # by the number of its first line
 _MAC = ',"mac":"'
 _RESERVE = 1024 * 1024  # bytes, for some thousand lines on a full disk
 _TAIL = 64 * 1024  # bytes read from the end to find the last line
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditOptions:
-    directory: Path
-    key: bytes = field(repr=False)
-    file_bytes: int = 64 * 1024 * 1024  # per file; full files are rotated and never deleted
-    plain: bool = False  # names in plain text instead of keyed hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +71,12 @@ def taken_apart(line: str) -> tuple[str, str] | None:
 class AuditLog:
     """Appends records. Records that cannot be written are kept and retried, and `check` rejects calls meanwhile."""
 
-    def __init__(self, options: AuditOptions, now: Now) -> None:
-        self._options = options
+    def __init__(self, section: AuditSection, directory: Path, key: bytes, now: Now) -> None:
+        self._section, self._directory, self._key = section, directory, key
         self._now = now
-        self._path = options.directory / CURRENT
+        self._path = directory / CURRENT
         self._seq = 0
-        self._mac = genesis(options.key)
+        self._mac = genesis(key)
         self._waiting: deque[dict[str, Any]] = deque()
         self._file = -1
         self._reserve = DiskReserve(self._path, _RESERVE)
@@ -91,13 +84,13 @@ class AuditLog:
     def __enter__(self) -> Self:
         """Continue the existing log. ConfigurationError if the directory cannot be written."""
         try:
-            self._options.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = self._open_file()
             self._take_up()
             self._reserve.fill()
         except (OSError, ValueError) as error:
             raise ConfigurationError(
-                [f"api.audit.directory: {self._options.directory} cannot be used: {type(error).__name__}"]
+                [f"api.audit.directory: {self._directory} cannot be used: {type(error).__name__}"]
             ) from error
         return self
 
@@ -140,14 +133,14 @@ class AuditLog:
         return [each[0] for each in parted if each is not None]
 
     def _pseudonymize(self, hashed: str, plain: str) -> str:
-        if self._options.plain:
+        if self._section.names == "plain":
             return plain
-        return hmac.digest(self._options.key, hashed.encode("utf-8", "surrogatepass"), "sha256").hex()[:24]
+        return hmac.digest(self._key, hashed.encode("utf-8", "surrogatepass"), "sha256").hex()[:24]
 
     def _flush(self) -> bool:
         while self._waiting:
             body = json.dumps({"seq": self._seq + 1, **self._waiting[0]}, separators=(",", ":"))
-            mac = mac_of(self._options.key, self._mac, body)
+            mac = mac_of(self._key, self._mac, body)
             try:
                 self._rotate_when_full()
                 self._append(f'{body[:-1]}{_MAC}{mac}"}}\n'.encode())
@@ -173,16 +166,16 @@ class AuditLog:
             raise OSError(errno.ENOSPC, "the disk is full")
 
     def _write_head(self) -> None:
-        made = self._options.directory / f"{HEAD}.new"
-        made.write_text(head_of(self._options.key, self._seq, self._mac))
-        made.replace(self._options.directory / HEAD)
+        made = self._directory / f"{HEAD}.new"
+        made.write_text(head_of(self._key, self._seq, self._mac))
+        made.replace(self._directory / HEAD)
 
     def _rotate_when_full(self) -> None:
-        if os.fstat(self._file).st_size < self._options.file_bytes:
+        if os.fstat(self._file).st_size < self._section.file_bytes:
             return
         with self._path.open("rb") as file:
             first = json.loads(file.readline())["seq"]
-        self._path.rename(self._options.directory / ROTATED.format(first))
+        self._path.rename(self._directory / ROTATED.format(first))
         opened = self._open_file()
         os.close(self._file)
         self._file = opened
@@ -194,7 +187,7 @@ class AuditLog:
         """Continue after the last whole line; a torn line, from a crash, was never acknowledged. If the head names
         a later line, numbers continue after it, so that the gap is visible."""
         line = _last_line(self._file)
-        rotated = sorted(self._options.directory.glob("audit-*.jsonl"))
+        rotated = sorted(self._directory.glob("audit-*.jsonl"))
         if line is None and rotated:
             with rotated[-1].open("rb") as file:
                 line = _last_line(file.fileno(), mend=False)
@@ -203,7 +196,7 @@ class AuditLog:
             if parted is None:
                 raise ValueError("the last line of the audit log is none of ours")
             self._seq, self._mac = json.loads(parted[0])["seq"], parted[1]
-        head = read_head(self._options.directory, self._options.key)
+        head = read_head(self._directory, self._key)
         if head is not None and head[0] > self._seq:
             self._seq, self._mac = head
 

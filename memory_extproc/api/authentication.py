@@ -48,7 +48,8 @@ from memory_extproc.request.identity import (
     names_in,
     single,
 )
-from memory_extproc.settings.api import CertificateSection, PrincipalRole
+from memory_extproc.settings.api import ApiJwt, CertificateSection, PrincipalRole, TrustedProxySection
+from memory_extproc.settings.identity import IdentitySection
 
 KEY_HEADER = "x-api-key"
 KEY_PREFIX = "mxk_"  # begins every API key: tells it from a token, and secret scanners find it
@@ -113,55 +114,35 @@ class Authenticator:
         raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, ErrorReason.NO_CREDENTIALS, "say who you are")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyOptions:
-    """Header names are lower case."""
-
-    user_header: str = "x-authz-user-id"
-    tenant_header: str = "x-authz-tenant-id"
-    roles_header: str = ""  # empty: every caller has the user role
-    projects_header: str = ""  # empty: no caller is a member of a project
-    names: tuple[str, ...] = ()  # globs over certificate names of proxies that are not on this machine
-
-
 class TrustedProxy:
     """Identity headers set by an authenticating gateway. They are trusted only from a peer on this machine or with
     a certificate of a listed name, and ignored otherwise."""
 
-    def __init__(self, options: ProxyOptions) -> None:
-        self._options = options
-        self._peers = AllowedPeers(options.names)
+    def __init__(self, identity: IdentitySection, section: TrustedProxySection) -> None:
+        self._identity, self._section = identity, section
+        self._peers = AllowedPeers(section.names)
 
     def principal(self, presented: Credentials) -> Principal | None:
-        headers, options = presented.headers, self._options
+        headers, identity, section = presented.headers, self._identity, self._section
         trusted = presented.local or self._peers.admit(presented.certificate)
-        if not trusted or options.user_header not in headers:
+        if not trusted or identity.user_header not in headers:
             return None
-        user = accept_name(single(headers, options.user_header))
-        named = single(headers, options.tenant_header)
+        user = accept_name(single(headers, identity.user_header))
+        named = single(headers, identity.tenant_header)
         tenant = None if named is None else accept_optional_name(named)
         if not user or tenant is None:
             raise unauthenticated_error()
-        roles = ",".join(headers.all(options.roles_header)) if options.roles_header else ""
+        roles = ",".join(headers.all(section.roles_header)) if section.roles_header else ""
         principal = _principal(Means.TRUSTED_PROXY, tenant, user, roles_of(_words(roles)))
-        return replace(principal, projects=_projects_in(headers.all(options.projects_header)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JwtClaims:
-    """The claims of a verified token; nested keys are joined by dots."""
-
-    user: str = "sub"
-    tenant: str = ""  # empty: every caller belongs to the unnamed tenant
-    roles: str = ""  # empty: every caller has the user role
-    projects: str = ""  # empty: no caller is a member of a project
+        return replace(principal, projects=_projects_in(headers.all(section.projects_header)))
 
 
 class JwtCredentials:
     """A bearer token, verified against pinned keys, algorithms, issuer and audience."""
 
-    def __init__(self, tokens: TokenVerifier, claims: JwtClaims) -> None:
-        self._tokens, self._claims = tokens, claims
+    def __init__(self, tokens: TokenVerifier, section: ApiJwt, projects_claim: str = "") -> None:
+        """*projects_claim*: empty: no caller is a member of a project."""
+        self._tokens, self._section, self._projects_claim = tokens, section, projects_claim
 
     def principal(self, presented: Credentials) -> Principal | None:
         values = presented.headers.all("authorization")
@@ -171,12 +152,13 @@ class JwtCredentials:
         claims = self._tokens.claims(token) if token else None
         if claims is None:
             raise unauthenticated_error()
-        user = accept_name(look_up(claims, self._claims.user))
-        tenant = accept_optional_name(look_up(claims, self._claims.tenant)) if self._claims.tenant else ""
+        section, listed = self._section, self._projects_claim
+        user = accept_name(look_up(claims, section.user_claim))
+        tenant = accept_optional_name(look_up(claims, section.tenant_claim)) if section.tenant_claim else ""
         if not user or tenant is None:
             raise unauthenticated_error()
-        roles = look_up(claims, self._claims.roles) if self._claims.roles else ""
-        projects = names_in(look_up(claims, self._claims.projects)) if self._claims.projects else ()
+        roles = look_up(claims, section.roles_claim) if section.roles_claim else ""
+        projects = names_in(look_up(claims, listed)) if listed else ()
         return replace(_principal(Means.JWT, tenant, user, roles_of(_words(roles))), projects=projects)
 
 
@@ -231,12 +213,12 @@ class Mtls:
 class NoProof:
     """No authentication: every caller is believed and may do everything. For a developer's machine."""
 
-    def __init__(self, options: ProxyOptions) -> None:
-        self._options = options
+    def __init__(self, identity: IdentitySection) -> None:
+        self._identity = identity
 
     def principal(self, presented: Credentials) -> Principal | None:
         named = [
-            single(presented.headers, name) for name in (self._options.user_header, self._options.tenant_header)
+            single(presented.headers, name) for name in (self._identity.user_header, self._identity.tenant_header)
         ]
         user, tenant = (None if value is None else accept_optional_name(value) for value in named)
         if user is None or tenant is None:

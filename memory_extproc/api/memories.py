@@ -10,7 +10,6 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -63,18 +62,15 @@ from memory_extproc.model import (
 from memory_extproc.ports import ConsentRegistry, Now, TurnLearner
 from memory_extproc.recall.candidate import Considered, Explanation, Verdict, reasons
 from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
+from memory_extproc.settings import Settings
 from memory_extproc.text.words import fold
 
 PAGE_DEFAULT = 20
+_SETTLE = timedelta(seconds=1)  # least to wait for the user's turn of a moment ago to be findable
 _TEXT_BYTES = 256
 LONGEST_READ = 4000  # characters of a text that facts are learned from; longer texts were pasted
 _FILTERS = ("project_id", "type", "session_id", "source", "state", "created_after", "created_before", "text")
 _CORRECTABLE = ("content", "type", "project_id", "importance", "expires_at", "metadata")
-
-
-@dataclass(frozen=True, slots=True)
-class MemoriesLimits:
-    content_bytes: int = 8192  # per memory
 
 
 class MemoryCalls:
@@ -84,17 +80,17 @@ class MemoryCalls:
         curator: MemoryEditor,
         repeats: Repeats,
         pages: PageTokens,
-        limits: MemoriesLimits,
         *,
+        content_bytes: int,
         reads: TextReader,
         consent: ConsentRegistry | None,
         now: Now,
         rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
     ) -> None:
-        """*rules*: storage rules, as for chats."""
+        """*rules*: storage rules, as for chats. *content_bytes*: the longest memory."""
         self._rules = rules
         self._catalogue, self._curator = catalogue, curator
-        self._repeats, self._pages, self._limits = repeats, pages, limits
+        self._repeats, self._pages, self._content_bytes = repeats, pages, content_bytes
         self._reads, self._consent, self._now = reads, consent, now
 
     @property
@@ -316,7 +312,7 @@ class MemoryCalls:
 
     def _text(self, fields: Fields, field: str, given: str) -> str:
         rules = self._rules()
-        text = rules.apply(fields.text(field, given, self._limits.content_bytes))
+        text = rules.apply(fields.text(field, given, self._content_bytes))
         if given.strip() and (why := rules.refusal(text)):
             fields.fault(field, f"a text that may be stored: {why}")
         return text
@@ -404,30 +400,18 @@ class RecallExplainer(Protocol):
     async def explain(self, wish: RecallRequest) -> Explanation: ...
 
 
-@dataclass(frozen=True, slots=True)
-class SearchDefaults:
-    """Defaults of recall for a request without values."""
-
-    limit: int = 5
-    threshold: float = 0.6  # on relevance
-    settle: timedelta = timedelta(seconds=1)  # most to wait for the user's turn of a moment ago to be findable
-
-
 class SearchCalls:
     def __init__(
         self,
         explains: RecallExplainer,
         learns: TurnLearner,
-        defaults: SearchDefaults,
+        settings: Callable[[], Settings],
         *,
         consent: ConsentRegistry | None,
         now: Now,
     ) -> None:
-        self._explains, self._learns, self._defaults = explains, learns, defaults
+        self._explains, self._learns, self._settings = explains, learns, settings
         self._consent, self._now = consent, now
-
-    def reconfigure(self, defaults: SearchDefaults) -> None:
-        self._defaults = defaults
 
     @property
     def operations(self) -> Mapping[str, Operation]:
@@ -486,9 +470,11 @@ class SearchCalls:
             asked=text,
             earlier=tuple(earlier),
             force=force,
-            limit=fields.limit("limit", request.limit, self._defaults.limit),
+            limit=fields.limit("limit", request.limit, self._settings().memory.default_retrieval_limit),
             limited=request.limit > 0,
-            threshold=fields.share("threshold", request.threshold) if given else self._defaults.threshold,
+            threshold=fields.share("threshold", request.threshold)
+            if given
+            else self._settings().memory.default_similarity_threshold,
             scope=Scope(project=project, types=fields.words("type", request.type, MemoryType)),
             as_of=self._as_of(fields, request) if request.HasField("as_of") else "",
         )
@@ -503,7 +489,7 @@ class SearchCalls:
         if self._consent is not None and await self._consent.get(call.owner) is Consent.OFF:
             return Explanation(outcome=Outcome.NO_CONSENT)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._defaults.settle.total_seconds()):
+            async with asyncio.timeout(max(self._settings().recall.settle, _SETTLE).total_seconds()):
                 await self._learns.wait_visible(wish.caller)
         return await self._explains.explain(wish)
 

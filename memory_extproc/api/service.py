@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, Self
 
@@ -34,12 +33,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Work = Callable[[Call], Awaitable[Message]]
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceLimits:
-    timeout: timedelta = timedelta(seconds=30)  # of a call that has no earlier deadline of its own; not of streams
-    concurrent: int = 32  # calls worked on at the same time; more wait
-
-
 class MemoryService:
     """Leaving waits for running changes: a change is completed even if its caller disconnects."""
 
@@ -47,18 +40,20 @@ class MemoryService:
         self,
         admits: CallAdmission,
         operations: Mapping[str, Operation],
-        limits: ServiceLimits,
         *,
+        timeout: timedelta,
+        concurrency: int,
         audit: AuditLog | None,
         metrics: Metrics,
     ) -> None:
-        """*operations*: by method name; other methods answer UNIMPLEMENTED."""
+        """*operations*: by method name; other methods answer UNIMPLEMENTED. *timeout*: of a call without an
+        earlier deadline of its own; not of streams. *concurrency*: calls worked on at the same time; more wait."""
         unknown = operations.keys() - METHODS.keys()
         if unknown:
             raise ValueError(f"no such methods: {', '.join(sorted(unknown))}")
-        self._admits, self._operations, self._limits = admits, operations, limits
+        self._admits, self._operations, self._timeout = admits, operations, timeout
         self._audit, self._metrics = audit, metrics
-        self._slots = asyncio.Semaphore(limits.concurrent)
+        self._slots = asyncio.Semaphore(concurrency)
         self._changing: set[asyncio.Task[Message]] = set()
 
     async def __aenter__(self) -> Self:
@@ -165,7 +160,7 @@ class MemoryService:
 
     async def _run_bounded(self, access: Access, work: Any, *, bounded: bool) -> Message:
         """Run *work* with a timeout. A change that has begun is completed even if its caller disconnects."""
-        limit = self._limits.timeout.total_seconds() if bounded else None
+        limit = self._timeout.total_seconds() if bounded else None
         try:
             async with asyncio.timeout(limit):
                 if access is not Access.WRITE:

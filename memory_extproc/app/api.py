@@ -10,40 +10,36 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memory_extproc.api.audit import AuditLog, AuditOptions
+from memory_extproc.api.audit import AuditLog
 from memory_extproc.api.authentication import (
     ApiKey,
     ApiKeys,
     Authenticator,
     CallAdmission,
     CredentialVerifier,
-    JwtClaims,
     JwtCredentials,
     Mtls,
     NamesUser,
     NoProof,
-    ProxyOptions,
     TrustedProxy,
 )
 from memory_extproc.api.call import Operation, Repeats
 from memory_extproc.api.decisions import DecisionCalls
 from memory_extproc.api.forget import ForgetCalls, VerifyingForgetter
 from memory_extproc.api.memories import (
-    MemoriesLimits,
     MemoryCalls,
     PageTokens,
     RecallExplainer,
     SearchCalls,
-    SearchDefaults,
 )
 from memory_extproc.api.operator import FINDINGS, OperatorCalls, RecentOutcomes, ServerFacts
 from memory_extproc.api.principal import derive_key, secret_in
 from memory_extproc.api.rest import RestApi
 from memory_extproc.api.review import ReviewCalls
-from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
+from memory_extproc.api.service import SERVICE, MemoryService
 from memory_extproc.api.settings import Configuration, ConsentMethods, SessionMethods
-from memory_extproc.app.context import Live, api_options, console_options
-from memory_extproc.app.read_path import open_tokens, token_options
+from memory_extproc.app.context import Live, api_options
+from memory_extproc.app.read_path import open_tokens
 from memory_extproc.app.write_path import quarantine_facts
 from memory_extproc.concurrency import HelperThread, RateLimits, TokenBuckets
 from memory_extproc.console.documents import register_documents
@@ -52,7 +48,7 @@ from memory_extproc.console.pages import Pages
 from memory_extproc.console.server import ConsoleServer, Register, present_credentials
 from memory_extproc.console.sessions import SessionVerifier, TextSigner, make_signer
 from memory_extproc.console.timeline import TimelinePage
-from memory_extproc.console.tryout import ChatOptions, TryOut
+from memory_extproc.console.tryout import TryOut
 from memory_extproc.console.why import WhyPage
 from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
@@ -137,7 +133,8 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
                 _names_user(settings),
             ),
             {**_operations(settings, secret, parts), **parts.operations, **OperatorCalls(facts).operations},
-            ServiceLimits(timeout=settings.api.timeout, concurrent=settings.api.concurrency),
+            timeout=settings.api.timeout,
+            concurrency=settings.api.concurrency,
             audit=audit,
             metrics=parts.metrics,
         )
@@ -152,12 +149,14 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
         yield ApiServers(
             GrpcServer(api_options(settings), [SERVICE], service.register),
             ConsoleServer(
-                console_options(settings),
+                settings.listen.console,
                 [
                     rest.register,
                     register_documents,
                     *(_page_of(settings, service, signer, parts.coordination) if page else ()),
                 ],
+                tls=api_options(settings).tls,
+                hosts=settings.console.hosts,
             ),
         )
 
@@ -184,13 +183,7 @@ def _page_of(
     registers = [pages.register, *(page(pages, service).register for page in (WhyPage, TimelinePage, OperatorPage))]
     if not section.chats:
         return registers
-    options = ChatOptions(
-        url=section.chats,
-        model=section.chat_model,
-        user_header=identity.user_header,
-        tenant_header=identity.tenant_header,
-    )
-    return [*registers, TryOut(pages, service, options).register]
+    return [*registers, TryOut(pages, service, section, identity).register]
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,36 +198,24 @@ def _rates(settings: Settings) -> RateLimits:
     return RateLimits(settings.api.rate.per_second, settings.api.rate.burst)
 
 
-def _search_defaults(settings: Settings) -> SearchDefaults:
-    return SearchDefaults(
-        limit=settings.memory.default_retrieval_limit,
-        threshold=settings.memory.default_similarity_threshold,
-        settle=max(settings.recall.settle, timedelta(seconds=1)),
-    )
+def audit_directory(settings: Settings, data: Path) -> Path:
+    given = settings.api.audit.directory
+    return Path(given).absolute() if given else data / "audit"
 
 
-def audit_options(settings: Settings, data: Path, secret: bytes) -> AuditOptions:
-    section = settings.api.audit
-    return AuditOptions(
-        directory=Path(section.directory).absolute() if section.directory else data / "audit",
-        key=derive_key(secret, "audit"),
-        file_bytes=section.file_bytes,
-        plain=section.names == "plain",
-    )
-
-
-def operator_audit(settings: Settings) -> AuditOptions:
+def operator_audit(settings: Settings, now: Now) -> AuditLog:
     """The audit log of administrative commands, separate from the sidecar's."""
     data = Path(settings.data_dir).absolute()
     given = settings.api.secret.get_secret_value()
-    options = audit_options(settings, data, given.encode() if given else secret_in(data))
-    return replace(options, directory=options.directory / "operator")
+    key = derive_key(given.encode() if given else secret_in(data), "audit")
+    return AuditLog(settings.api.audit, audit_directory(settings, data) / "operator", key, now)
 
 
 def _audit(settings: Settings, data: Path, secret: bytes, now: Now, stack: AsyncExitStack) -> AuditLog | None:
     if not settings.api.audit.enabled:
         return None
-    return stack.enter_context(AuditLog(audit_options(settings, data, secret), now))
+    key = derive_key(secret, "audit")
+    return stack.enter_context(AuditLog(settings.api.audit, audit_directory(settings, data), key, now))
 
 
 def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str, Operation]:
@@ -265,7 +246,7 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         ),
         repeats,
         PageTokens(derive_key(secret, "page tokens"), parts.now),
-        MemoriesLimits(content_bytes=settings.limits.content_bytes),
+        content_bytes=settings.limits.content_bytes,
         reads=StoredTextReader(
             quarantine_facts(parts.live, RulesExtractor(), parts.helper),
             Reconciler(parts.noticing, parts.embedder, parts.metrics),
@@ -276,9 +257,8 @@ def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str,
         rules=rules,
     )
     searching = SearchCalls(
-        parts.explains, parts.learns, _search_defaults(settings), consent=parts.consent, now=parts.now
+        parts.explains, parts.learns, lambda: parts.live.settings, consent=parts.consent, now=parts.now
     )
-    parts.live.subscribe(lambda now: searching.reconfigure(_search_defaults(now)))
     reviews = ReviewCalls(
         Quarantine(parts.store, parts.noticing),
         parts.journal,
@@ -311,26 +291,14 @@ class Proofs:
         """The active credential verifiers in order: per call, per connection, anonymous."""
         api, identity = settings.api, settings.identity
         wanted, shares = ways_of(api, identity), settings.scopes.project.recall
-        proxy = ProxyOptions(
-            user_header=identity.user_header,
-            tenant_header=identity.tenant_header,
-            roles_header=api.trusted_proxy.roles_header,
-            projects_header=api.trusted_proxy.projects_header if shares else "",
-            names=api.trusted_proxy.names,
-        )
+        proxy = api.trusted_proxy if shares else api.trusted_proxy.model_copy(update={"projects_header": ""})
         ways: list[CredentialVerifier] = []
         if "trusted_proxy" in wanted:
-            ways.append(TrustedProxy(proxy))
+            ways.append(TrustedProxy(identity, proxy))
         if self.tokens is not None:
-            section = jwt_of(api, identity)
-            claims = JwtClaims(
-                user=section.user_claim,
-                tenant=section.tenant_claim,
-                roles=section.roles_claim,
-                # Another issuer's tokens, of api.jwt, say nothing of the projects of chats.
-                projects="" if api.jwt.given or not shares else identity.jwt.projects_claim,
-            )
-            ways.append(JwtCredentials(self.tokens, claims))
+            # Another issuer's tokens, of api.jwt, say nothing of the projects of chats.
+            projects_claim = "" if api.jwt.given or not shares else identity.jwt.projects_claim
+            ways.append(JwtCredentials(self.tokens, jwt_of(api, identity), projects_claim))
         if self.keys is not None:
             ways.append(ApiKey(self.keys))
         if self.session is not None:
@@ -338,7 +306,7 @@ class Proofs:
         if "mtls" in wanted:
             ways.append(Mtls(api.certificates))
         if "none" in wanted:
-            ways.append(NoProof(proxy))
+            ways.append(NoProof(identity))
         return ways
 
 
@@ -353,7 +321,7 @@ async def _authenticator(live: Live, stack: AsyncExitStack, session: TextSigner 
 
     def reconfigure(new: Settings) -> None:
         if tokens is not None:
-            tokens.reconfigure(token_options(jwt_of(new.api, new.identity)))
+            tokens.reconfigure(jwt_of(new.api, new.identity))
         authenticator.reconfigure(proofs.ways(new))
 
     live.subscribe(reconfigure)

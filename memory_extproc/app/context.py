@@ -11,7 +11,6 @@ from pathlib import Path
 
 from memory_extproc import __version__
 from memory_extproc.concurrency import HelperThread
-from memory_extproc.console.server import ConsoleOptions
 from memory_extproc.encryption.keys import sealable
 from memory_extproc.extproc.processor import message_options
 from memory_extproc.extproc.server import ServerOptions, ServerTls
@@ -20,11 +19,9 @@ from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, EmbeddingModel, Now
-from memory_extproc.recall.prompt_block import ProfileLimits
 from memory_extproc.recall.recaller import RecallLimits
 from memory_extproc.request.admission import Mode, RequestOptions, SignalSources
-from memory_extproc.request.decisions import DecisionLimits
-from memory_extproc.settings import Settings
+from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.settings.reload import Change, Fixed, merge_reload
 from memory_extproc.store.loader import PartitionLimits
@@ -54,11 +51,11 @@ class AppContext:
 Applies = Callable[[Settings], None]  # swaps frozen values; must not fail or wait
 
 
-class Live:
+class Live(CurrentSettings):
     """The configuration in effect. Changed between two events, so that no reader sees a partial change."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.waiting: tuple[str, ...] = ()  # keys whose new values need a restart
         self.models: dict[tuple[ModelRole, ModelRole], CompletionModel] = {}  # by role, and by the role configured
         self._fixed = Fixed.from_settings(settings)
@@ -84,15 +81,11 @@ async def open_traces(settings: Settings, stack: AsyncExitStack) -> Traces:
     telemetry = settings.telemetry
     if not telemetry.otlp_endpoint:
         return NO_TRACES
-    from memory_extproc.observe.otlp import OtlpOptions, OtlpTraces  # noqa: PLC0415 - where it is configured
+    from memory_extproc.observe.otlp import OtlpTraces  # noqa: PLC0415 - where it is configured
 
-    options = OtlpOptions(
-        endpoint=telemetry.otlp_endpoint,
-        version=__version__,
-        share=telemetry.trace_share,
-        content=telemetry.content,
-    )
-    return await stack.enter_async_context(OtlpTraces(options))
+    endpoint, share = telemetry.otlp_endpoint, telemetry.trace_share
+    traces = OtlpTraces(endpoint, __version__, share=share, content=telemetry.content)
+    return await stack.enter_async_context(traces)
 
 
 def caller_tag(settings: Settings) -> CallerTag:
@@ -165,20 +158,6 @@ def recall_limits(settings: Settings) -> RecallLimits:
         mmr_lambda=recall.mmr_lambda,
         never_inject=settings.privacy.injection_patterns,
         traced=settings.trace.keep > timedelta(),
-    )
-
-
-def decision_limits(settings: Settings) -> DecisionLimits:
-    return DecisionLimits(keep=settings.trace.keep, most=settings.trace.most)
-
-
-def profile_limits(settings: Settings) -> ProfileLimits:
-    inject = settings.inject
-    return ProfileLimits(
-        tokens=inject.profile_tokens,
-        importance=inject.profile_importance,
-        settle=min(settings.recall.settle, settings.deadline / 4),
-        never_inject=settings.privacy.injection_patterns,
     )
 
 
@@ -264,14 +243,6 @@ def server_options(settings: Settings) -> ServerOptions:
             ("grpc.http2.max_deallocating_streams", settings.limits.streams),
             ("grpc.http2.ping_on_rst_stream_percent", 1),
         ),
-    )
-
-
-def console_options(settings: Settings) -> ConsoleOptions:
-    return ConsoleOptions(
-        address=settings.listen.console,
-        tls=api_options(settings).tls,
-        hosts=frozenset(name.lower() for name in settings.console.hosts),
     )
 
 

@@ -211,7 +211,7 @@ def make_topics(
         summaries,
         embedder,
         coordination,
-        lambda: live.settings.topics,
+        live,
         metrics,
         grace=settings.shutdown.flush,
         now=now,

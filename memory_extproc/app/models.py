@@ -19,7 +19,7 @@ from memory_extproc.inference.word_hashing import WordHashEmbedder
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, EmbeddingModel, RerankModel
-from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
+from memory_extproc.recall.rerank import LlmReranker
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import Embedding, ExternalModel, ModelRole, Provider
 
@@ -114,7 +114,7 @@ async def open_reranks(
     model = settings.model_for(ModelRole.MEMORY_RERANK)
     if recall.rerank == "off" or model is None:
         return None
-    return LlmReranker(completions_for(model, ModelRole.MEMORY_RERANK, metrics, stack, live), LlmRerankLimits())
+    return LlmReranker(completions_for(model, ModelRole.MEMORY_RERANK, metrics, stack, live))
 
 
 def completions_for(

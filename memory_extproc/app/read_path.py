@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.context import AppContext, Live, caller_tag, profile_limits, recall_limits, wire_options
+from memory_extproc.app.context import AppContext, Live, caller_tag, recall_limits, wire_options
 from memory_extproc.app.maintenance import open_accesses
 from memory_extproc.app.models import completions_for, open_reranks
 from memory_extproc.app.storage import Storage
@@ -24,7 +24,7 @@ from memory_extproc.extproc.exchange import ExchangeDeps
 from memory_extproc.extproc.observer import MemoryGetter, RequestObserver, encode_handover
 from memory_extproc.extproc.processor import Processor
 from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAccounts
-from memory_extproc.inference.classifier import ClassifierLimits, FactClassifier
+from memory_extproc.inference.classifier import FactClassifier
 from memory_extproc.inference.word_hashing import WORDS_ALONE
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.sessions import Sessions
@@ -44,7 +44,7 @@ from memory_extproc.ports import (
     TokenEmbeddingModel,
     TurnLearner,
 )
-from memory_extproc.recall.canary import Canary, CanaryLimits
+from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInteractionScorer
@@ -52,11 +52,11 @@ from memory_extproc.recall.model_match import ModelMatcher
 from memory_extproc.recall.prompt_block import Profiles
 from memory_extproc.recall.query import AboutCaller, Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.recall.rerank import Reranker, RerankLimits
-from memory_extproc.recall.topic_context import Ongoing, ThreadFetcher, ThreadLimits
+from memory_extproc.recall.rerank import Reranker
+from memory_extproc.recall.topic_context import Ongoing, ThreadFetcher
 from memory_extproc.recall.weights import Weights, WeightsError, packaged_weights, read_weights
 from memory_extproc.request.admission import Admission
-from memory_extproc.request.compression import Compression, CompressionLimits
+from memory_extproc.request.compression import Compression
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.enricher import Enricher
@@ -65,14 +65,13 @@ from memory_extproc.request.policy import Rules
 from memory_extproc.request.replay import BlockReplay
 from memory_extproc.retention.usage import Accesses, CountedRecalls
 from memory_extproc.settings import Settings
-from memory_extproc.settings.api import ApiJwt
-from memory_extproc.settings.identity import Jwt
+from memory_extproc.settings.identity import Signed
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.partition import Partitions
 from memory_extproc.text.persons import about_caller, compile_patterns
 
 if TYPE_CHECKING:
-    from memory_extproc.request.jwt import TokenOptions, Tokens
+    from memory_extproc.request.jwt import Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +153,6 @@ class ReadPathParts:
         self.metrics.recall_deadline.set(settings.deadline.total_seconds())
         self.recalls.reconfigure(recall_limits(settings), about_caller_of(settings))
         self.replays.reconfigure(wire_options(settings))
-        self.profiles.reconfigure(profile_limits(settings))
         self.held.reconfigure(settings.limits.process_bytes)
 
 
@@ -184,7 +182,7 @@ async def open_wire(
         metrics=metrics,
         traces=frame.traces,
         tag=caller_tag(settings),
-        profiles=Profiles(partitions, profile_limits(settings), now=now, learns=learner),
+        profiles=Profiles(partitions, lambda: live.settings, now=now, learns=learner),
         compression=make_compression(
             settings, kept.coordination, writing.extraction, door, background, metrics, stack, live, now=now
         ),
@@ -208,9 +206,9 @@ async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) ->
     """Open a sidecar's read path with its canary."""
     settings, metrics, stack, now = frame.settings, frame.metrics, frame.stack, frame.now
     matcher = await open_matcher(settings, kept.embedder, metrics, stack, MEASURED_WITHIN)
-    classifier = FactClassifier(classifier_limits(settings), metrics, time.monotonic)
+    classifier = FactClassifier(settings.signals.classifier, metrics, time.monotonic)
     await stack.enter_async_context(classifier)
-    frame.live.subscribe(lambda new: classifier.reconfigure(classifier_limits(new)))
+    frame.live.subscribe(lambda new: classifier.reconfigure(new.signals.classifier))
     recaller = make_recaller(
         settings,
         kept.partitions,
@@ -260,10 +258,9 @@ def make_recaller(
     fusion = Fusion(weights or weights_of(settings, embedder.fingerprint), embedder.fingerprint)
     if matcher is not None:
         matcher.subscribe(fusion.adopt)
-    reranker = None if reranks is None else Reranker(reranks, rerank_limits(settings), metrics=metrics)
-    threads = None if reads is None else ThreadFetcher(reads, thread_limits(settings))
-    if live is not None:
-        live.subscribe(partial(_use, reranker, threads))
+    current = live or Live(settings)
+    reranker = None if reranks is None else Reranker(reranks, lambda: current.settings.recall, metrics=metrics)
+    threads = None if reads is None else ThreadFetcher(reads, current)
     return Recaller(
         finds,
         embedder,
@@ -292,30 +289,6 @@ def _examples(settings: Settings, embedder: EmbeddingModel, fusion: Fusion) -> I
     return IntentExamples(lambda: fusion.fitted)
 
 
-def classifier_limits(settings: Settings) -> ClassifierLimits:
-    section = settings.signals.classifier
-    key = section.access_key.get_secret_value()
-    return ClassifierLimits(url=section.url, access_key=key, timeout=section.timeout, cached=section.cache)
-
-
-def _use(reranker: Reranker | None, threads: ThreadFetcher | None, new: Settings) -> None:
-    if reranker is not None:
-        reranker.reconfigure(rerank_limits(new))
-    if threads is not None:
-        threads.reconfigure(thread_limits(new))
-
-
-def rerank_limits(settings: Settings) -> RerankLimits:
-    recall = settings.recall
-    return RerankLimits(
-        first=recall.rerank_candidates, by_text=recall.rerank == "cross_encoder", weight=recall.rerank_weight
-    )
-
-
-def thread_limits(settings: Settings) -> ThreadLimits:
-    return ThreadLimits(min_relevance=settings.recall.threads.min_relevance, max=settings.recall.threads.max)
-
-
 async def open_canary(
     live: Live,
     partitions: Partitions,
@@ -336,22 +309,12 @@ async def open_canary(
     alone = settings.model_copy(update={"external_models": ()})
     unseen = Metrics(CollectorRegistry(), "")
     recaller = make_recaller(alone, partitions, embedder, unseen, stack, now=now, matcher=matcher)
-    limits = _canary_limits(settings, settings.telemetry.canary)
-    canary = Canary(recaller, partitions, store, embedder, limits, metrics, now=now)
-
-    def reconfigure(new: Settings) -> None:
-        recaller.reconfigure(recall_limits(new), about_caller_of(new))
-        canary.reconfigure(_canary_limits(new, limits.every))
-
-    live.subscribe(reconfigure)
+    live.subscribe(lambda new: recaller.reconfigure(recall_limits(new), about_caller_of(new)))
+    canary = Canary(
+        recaller, partitions, store, embedder, lambda: live.settings.memory, metrics,
+        every=settings.telemetry.canary, now=now,
+    )  # fmt: skip
     return await stack.enter_async_context(canary)
-
-
-def _canary_limits(settings: Settings, every: timedelta) -> CanaryLimits:
-    memory = settings.memory
-    return CanaryLimits(
-        every=every, limit=memory.default_retrieval_limit, threshold=memory.default_similarity_threshold
-    )
 
 
 def _close_reader(
@@ -415,8 +378,8 @@ def make_compression(
     now: Now,
 ) -> Compression:
     """Build compression. Also if disabled: a rule or a client may request it."""
-    made = Compression(
-        compression_limits(settings),
+    return Compression(
+        live,
         coordination,
         make_condenser(settings, extraction, metrics, stack, live, now=now),
         background=background,
@@ -425,8 +388,6 @@ def make_compression(
         now=now,
         incognito=door.incognito,
     )
-    live.subscribe(lambda new: made.reconfigure(compression_limits(new)))
-    return made
 
 
 def make_condenser(
@@ -438,17 +399,6 @@ def make_condenser(
     if model is None or extraction.budget is None or settings.learn.extractor not in {"auto", "llm"}:
         return rules
     return LlmCondenser(completions_for(model, role, metrics, stack, live), extraction.budget, rules)
-
-
-def compression_limits(settings: Settings) -> CompressionLimits:
-    compress = settings.compress
-    return CompressionLimits(
-        enabled=compress.enabled,
-        above_tokens=compress.above_tokens,
-        keep_turns=compress.keep_turns,
-        keep=compress.keep,
-        wait=settings.deadline / 3,
-    )
 
 
 # Identity as configured: the caller's identity, and the gateways that may assert it.
@@ -469,28 +419,16 @@ async def open_identities(live: Live, stack: AsyncExitStack) -> IdentityFactory:
     if not settings.identity.jwt.given:
         return IdentityFactory(None)
     tokens = await open_tokens(settings.identity.jwt, stack)
-    live.subscribe(lambda new: tokens.reconfigure(token_options(new.identity.jwt)))
+    live.subscribe(lambda new: tokens.reconfigure(new.identity.jwt))
     return IdentityFactory(tokens)
 
 
-async def open_tokens(jwt: Jwt | ApiJwt, stack: AsyncExitStack) -> Tokens:
+async def open_tokens(jwt: Signed, stack: AsyncExitStack) -> Tokens:
     # PyJWT and its algorithms are imported only if tokens are configured.
     from memory_extproc.request.jwt import Tokens, keys_at_url, keys_in_file  # noqa: PLC0415
 
     keys = keys_in_file(Path(jwt.jwks_file)) if jwt.jwks_file else keys_at_url(jwt.jwks_url)
-    return await stack.enter_async_context(Tokens(token_options(jwt), keys))
-
-
-def token_options(jwt: Jwt | ApiJwt) -> TokenOptions:
-    from memory_extproc.request.jwt import TokenOptions  # noqa: PLC0415
-
-    return TokenOptions(
-        algorithms=tuple(jwt.algorithms),
-        issuer=jwt.issuer,
-        audience=jwt.audience,
-        leeway=jwt.leeway,
-        refresh=jwt.refresh,
-    )
+    return await stack.enter_async_context(Tokens(jwt, keys))
 
 
 def peers_of(settings: Settings) -> AllowedPeers | None:

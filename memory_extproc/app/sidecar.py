@@ -27,7 +27,6 @@ from memory_extproc.app.context import (
     Applies,
     Live,
     api_options,
-    decision_limits,
     open_traces,
     server_options,
     wire_options,
@@ -47,7 +46,7 @@ from memory_extproc.extproc.server import GrpcServer, Readiness
 from memory_extproc.observe.http import OperationsEndpoint, watch_certificate
 from memory_extproc.observe.log import configure, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
+from memory_extproc.portability.importer import Exporter, Importer
 from memory_extproc.ports import (
     ConsentRegistry,
     Coordination,
@@ -111,8 +110,7 @@ async def sidecar(
         )
         kept = await open_kept(frame)
         noting = await stack.enter_async_context(Background(metrics, grace=RECORDS_GRACE, most=RECORDS_AT_ONCE))
-        decisions = DecisionLog(kept.coordination, decision_limits(settings), background=noting, now=now)
-        live.subscribe(lambda new: decisions.reconfigure(decision_limits(new)))
+        decisions = DecisionLog(kept.coordination, live, background=noting, now=now)
         writing = await open_writing(frame, kept, decisions)
         reading = await open_reading(frame, kept, writing.learner)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
@@ -489,8 +487,8 @@ def make_transfers(
     forgotten: TombstoneReader | None = None,
     rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
 ) -> TransferCalls:
-    limits = ImportLimits(content_bytes=settings.limits.content_bytes)
     importer = Importer(
-        keeps, embeds, coordination, limits, now=now, consent=consent, forgotten=forgotten, rules=rules
-    )
+        keeps, embeds, coordination, content_bytes=settings.limits.content_bytes,
+        now=now, consent=consent, forgotten=forgotten, rules=rules,
+    )  # fmt: skip
     return TransferCalls(Exporter(store, journal, consent=consent), importer, now=now)

@@ -90,13 +90,13 @@ def _with_fleet(
 def _audit(settings: Settings, method: str, reason: str, scope: str) -> None:
     """In a directory of its own, because the sidecar's log has a single writer; `audit verify --directory`
     checks it."""
-    from memory_extproc.api.audit import AuditLog, AuditRecord  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.api.audit import AuditRecord  # noqa: PLC0415 - quick `--help`
     from memory_extproc.api.principal import Means, Principal  # noqa: PLC0415
     from memory_extproc.app.api import operator_audit  # noqa: PLC0415
     from memory_extproc.settings.api import PrincipalRole  # noqa: PLC0415
 
     who = Principal("", getpass.getuser(), frozenset({PrincipalRole.ADMIN}), Means.NONE, "operator")
     audited = AuditRecord(principal=who, method=method, owner=None, outcome="OK", reason=reason, scope=scope)
-    with AuditLog(operator_audit(settings), lambda: datetime.now(UTC)) as written:
+    with operator_audit(settings, lambda: datetime.now(UTC)) as written:
         written.write(audited)
         written.check()

@@ -9,7 +9,6 @@ import ssl
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
@@ -35,22 +34,22 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Register = Callable[[web.Application], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsoleOptions:
-    """*hosts*: names that requests may be addressed to, and pages of browsers may come from, beside addresses and
-    localhost; "*" allows every name."""
-
-    address: str  # host:port, port 0 for a free one, or unix:/path
-    tls: ServerTls | None = None
-    hosts: frozenset[str] = frozenset()
-    connections: int = _CONNECTIONS
-
-
 class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
     """Serves while entered. Entering it raises ConfigurationError where the address cannot be had."""
 
-    def __init__(self, options: ConsoleOptions, registers: Sequence[Register]) -> None:
-        self._options = options
+    def __init__(
+        self,
+        address: str,
+        registers: Sequence[Register],
+        *,
+        tls: ServerTls | None = None,
+        hosts: Iterable[str] = (),
+        connections: int = _CONNECTIONS,
+    ) -> None:
+        """*address*: host:port, port 0 for a free one, or unix:/path. *hosts*: names that requests may be addressed
+        to, and pages of browsers may come from, beside addresses and localhost; "*" allows every name."""
+        self._address, self._tls, self._connections = address, tls, connections
+        self._hosts = frozenset(name.lower() for name in hosts)
         self.port = 0
         application = web.Application(middlewares=[self._guard])
         application.on_response_prepare.append(_without_product)
@@ -67,14 +66,14 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
     @property
     def address(self) -> str:
         """Where it listens, with the port in use."""
-        if self._options.address.startswith("unix:"):
-            return self._options.address
-        return f"{self._options.address.rpartition(':')[0]}:{self.port}"
+        if self._address.startswith("unix:"):
+            return self._address
+        return f"{self._address.rpartition(':')[0]}:{self.port}"
 
     @property
     def url(self) -> str:
         """How a browser on this machine reaches it."""
-        return f"{'http' if self._options.tls is None else 'https'}://{self.address}"
+        return f"{'http' if self._tls is None else 'https'}://{self.address}"
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
@@ -83,9 +82,7 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
         except OSError as error:
             await self._runner.cleanup()
             reason = (os.strerror(error.errno) if error.errno else str(error)).lower()
-            raise ConfigurationError(
-                [f"listen.console: cannot listen on {self._options.address}: {reason}"]
-            ) from error
+            raise ConfigurationError([f"listen.console: cannot listen on {self._address}: {reason}"]) from error
         name = self._listening.sockets[0].getsockname()
         self.port = name[1] if isinstance(name, tuple) else 0
         log.info("console.listening", address=self.address)
@@ -99,21 +96,21 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
         await self._runner.cleanup()
 
     async def _listen(self) -> asyncio.Server:
-        loop, tls = asyncio.get_running_loop(), self._options.tls
+        loop, tls = asyncio.get_running_loop(), self._tls
         context = None if tls is None else _tls_context(tls)
-        scheme, _, path = self._options.address.partition(":")
+        scheme, _, path = self._address.partition(":")
         if scheme == "unix":
             with suppress(FileNotFoundError):
                 if stat.S_ISSOCK(Path(path).stat().st_mode):  # noqa: ASYNC240 - once, at the start
                     Path(path).unlink()  # noqa: ASYNC240
             return await loop.create_unix_server(self._accept, path, ssl=context)
-        host, _, port = self._options.address.rpartition(":")
+        host, _, port = self._address.rpartition(":")
         return await loop.create_server(self._accept, host.strip("[]"), int(port), ssl=context)
 
     def _accept(self) -> asyncio.Protocol:
         server = cast("web.Server", self._runner.server)  # it is there from setup to cleanup
         connected = [each for each in server.connections if each.transport is not None]
-        for oldest in connected[: max(0, len(connected) - self._options.connections + 1)]:
+        for oldest in connected[: max(0, len(connected) - self._connections + 1)]:
             oldest.force_close()
         return _Connection(
             server,
@@ -157,7 +154,7 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
 
     def _is_known(self, host: str) -> bool:
         name = _host_name(host)
-        return "*" in self._options.hosts or name in self._options.hosts or name == "localhost" or _is_address(name)
+        return "*" in self._hosts or name in self._hosts or name == "localhost" or _is_address(name)
 
     def _same_site(self, request: web.Request) -> bool:
         origin = request.headers.get("origin")
@@ -165,7 +162,7 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
             return request.headers.get("sec-fetch-site", "none") in {"none", "same-origin"}
         place = urlsplit(origin).netloc
         ours = {request.headers.get("host", ""), request.headers.get("x-forwarded-host", "")}
-        return bool(place) and (place in ours or _host_name(place) in self._options.hosts)
+        return bool(place) and (place in ours or _host_name(place) in self._hosts)
 
 
 async def _without_product(_: web.Request, response: web.StreamResponse) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +18,8 @@ from memory_extproc.api.service import MemoryService
 from memory_extproc.console.pages import Pages, PageVisit, shown_memory
 from memory_extproc.console.sessions import PATH
 from memory_extproc.model import Consent, JournalState, Outcome
+from memory_extproc.settings.api import Console
+from memory_extproc.settings.identity import IdentitySection
 
 _ANSWER_BYTES = 256 * 1024
 _WAIT = timedelta(seconds=60)  # for a model's answer
@@ -26,20 +27,12 @@ _ENDED = frozenset({JournalState.LEARNED, JournalState.DEAD, DROPPED})
 _TEXT = 4000  # characters of a message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOptions:
-    """*url*: of an OpenAI-compatible API behind Envoy, with its /v1. The reader is named to it by the identity
-    headers, so it is for a gateway that believes this machine."""
-
-    url: str
-    model: str
-    user_header: str
-    tenant_header: str
-
-
 class TryOut:
-    def __init__(self, pages: Pages, service: MemoryService, options: ChatOptions) -> None:
-        self._pages, self._service, self._options = pages, service, options
+    """Chats with the API behind Envoy. The reader is named to it by the identity headers, so it is for a gateway
+    that believes this machine."""
+
+    def __init__(self, pages: Pages, service: MemoryService, console: Console, identity: IdentitySection) -> None:
+        self._pages, self._service, self._console, self._identity = pages, service, console, identity
 
     def register(self, application: web.Application) -> None:
         application.router.add_get(f"{PATH}/try", self._pages.for_reader(self._show))
@@ -99,15 +92,15 @@ class TryOut:
 
     async def _send(self, visit: PageVisit, text: str, session: str) -> tuple[str, str]:
         """The model's answer, and the word of memory that came with it."""
-        options, principal = self._options, visit.principal
-        headers = {options.user_header: principal.user, "x-session-id": session}
-        if principal.tenant and options.tenant_header:
-            headers[options.tenant_header] = principal.tenant
-        body = {"model": options.model, "messages": [{"role": "user", "content": text}]}
+        console, identity, principal = self._console, self._identity, visit.principal
+        headers = {identity.user_header: principal.user, "x-session-id": session}
+        if principal.tenant and identity.tenant_header:
+            headers[identity.tenant_header] = principal.tenant
+        body = {"model": console.chat_model, "messages": [{"role": "user", "content": text}]}
         try:
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_WAIT.total_seconds())) as http,
-                http.post(f"{options.url.rstrip('/')}/chat/completions", json=body, headers=headers) as answer,
+                http.post(f"{console.chats}/chat/completions", json=body, headers=headers) as answer,
             ):
                 whole = await answer.content.read(_ANSWER_BYTES)
                 status = answer.headers.get("x-memory-status", "")

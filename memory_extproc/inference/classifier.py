@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Self
@@ -17,6 +16,7 @@ from memory_extproc.errors import TransientError
 from memory_extproc.model import digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.traffic import ClassifierSection
 
 log = logger(__name__)
 
@@ -44,22 +44,22 @@ class _FactCheck(msgspec.Struct):
     needs_fact_check: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassifierLimits:
-    url: str = ""  # of the router's API, without a path; empty: the classifier is off
-    access_key: str = ""  # bearer key
-    timeout: timedelta = timedelta(milliseconds=40)  # of a call, beside what the caller has left
-    cached: int = 4096  # texts with a kept answer; the least recently used go first
-    breaker: BreakerLimits = field(default_factory=BreakerLimits)
+_BREAKER = BreakerLimits()
 
 
 class FactClassifier:
     """Implements ports.SignalClassifier. Never raises for a fault of the router: then it says nothing."""
 
-    def __init__(self, limits: ClassifierLimits, metrics: Metrics, clock: Clock) -> None:
-        self._limits, self._metrics, self._clock = limits, metrics, clock
-        self._breaker = Breaker(limits.breaker, clock, _OPEN)
-        self._known: LRUCache[str, bool] = LRUCache(limits.cached)
+    def __init__(
+        self,
+        section: ClassifierSection,
+        metrics: Metrics,
+        clock: Clock,
+        breaker: BreakerLimits = _BREAKER,
+    ) -> None:
+        self._section, self._metrics, self._clock, self._limits = section, metrics, clock, breaker
+        self._breaker = Breaker(breaker, clock, _OPEN)
+        self._known: LRUCache[str, bool] = LRUCache(section.cache)
         self._paths = list(_PATHS)  # the one that answered last comes first
         self._session: aiohttp.ClientSession | None = None
 
@@ -71,18 +71,18 @@ class FactClassifier:
         if self._session is not None:
             await self._session.close()
 
-    def reconfigure(self, limits: ClassifierLimits) -> None:
-        if limits != self._limits:
-            self._known = LRUCache(limits.cached)
-            self._breaker = Breaker(limits.breaker, self._clock, _OPEN)
-        self._limits = limits
+    def reconfigure(self, section: ClassifierSection) -> None:
+        if section != self._section:
+            self._known = LRUCache(section.cache)
+            self._breaker = Breaker(self._limits, self._clock, _OPEN)
+        self._section = section
 
     async def is_fact(self, text: str, within: timedelta) -> tuple[bool | None, str]:
         """Whether *text* asks for a fact of general knowledge; None where that was not found out *within* the
         time. And how asking ended; "" if the classifier is not asked."""
-        if not self._limits.url or self._session is None:
+        if not self._section.url or self._session is None:
             return None, ""
-        found, outcome = await self._ask(text[:_LONGEST_TEXT], min(within, self._limits.timeout))
+        found, outcome = await self._ask(text[:_LONGEST_TEXT], min(within, self._section.timeout))
         self._metrics.classifications.labels(outcome.value).inc()
         return found, outcome.value
 
@@ -107,17 +107,17 @@ class FactClassifier:
             self._breaker.count_undecided()
             raise
         self._breaker.count_success()
-        if self._limits.cached:
+        if self._section.cache:
             self._known[key] = found
         return found, Classified.ANSWERED
 
     async def _post(self, text: str) -> bytes:
         if self._session is None:
             raise aiohttp.ClientConnectionError
-        key = self._limits.access_key
+        key = self._section.access_key.get_secret_value()
         headers = {"authorization": f"Bearer {key}"} if key else {}
         for path in tuple(self._paths):
-            url = self._limits.url.rstrip("/") + path
+            url = self._section.url + path
             async with self._session.post(
                 url, json={"text": text}, headers=headers, allow_redirects=False
             ) as answer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any, Self
 
 from cachetools import LRUCache
@@ -26,30 +25,32 @@ EXPORT_SECONDS = 5.0  # the timeout of an export
 KEPT = 10_000  # turns whose exchange is known until they are learned
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtlpOptions:
-    endpoint: str  # http(s)://host:port
-    version: str  # ours, as the resource says it
-    share: float = 1.0  # 0 to 1, of the exchanges that come without a trace
-    content: bool = False  # whether spans contain user text
-
-
 class OtlpTraces(Traces):
     """Exports spans while entered; leaving exports the rest within the timeout of an export.
 
     A background thread exports: an unreachable collector does not delay requests, and spans are dropped."""
 
-    def __init__(self, options: OtlpOptions, ended: SpanProcessor | None = None) -> None:
-        """*ended*: receives finished spans; None: they are exported to the collector."""
-        self._content = options.content
+    def __init__(
+        self,
+        endpoint: str,
+        version: str,
+        *,
+        share: float = 1.0,
+        content: bool = False,
+        ended: SpanProcessor | None = None,
+    ) -> None:
+        """*endpoint*: http(s)://host:port. *version*: ours, as the resource says it. *share*: 0 to 1, of the
+        exchanges that come without a trace. *content*: spans contain user text. *ended*: receives finished spans;
+        None: they are exported to the collector."""
+        self._content = content
         self._kept: LRUCache[str, SpanContext] = LRUCache(KEPT)
         self._provider = TracerProvider(
-            sampler=_OrLinked(TraceIdRatioBased(options.share)),
-            resource=Resource.create({"service.name": "memory-extproc", "service.version": options.version}),
+            sampler=_OrLinked(TraceIdRatioBased(share)),
+            resource=Resource.create({"service.name": "memory-extproc", "service.version": version}),
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(ended or _sending(options.endpoint))
-        self._tracer = self._provider.get_tracer("memory_extproc", options.version)
+        self._provider.add_span_processor(ended or _sending(endpoint))
+        self._tracer = self._provider.get_tracer("memory_extproc", version)
         self._propagator = TraceContextTextMapPropagator()
 
     async def __aenter__(self) -> Self:

@@ -79,13 +79,9 @@ class RejectReason(StrEnum):
     DELETED = "deleted"
 
 
-@dataclass(frozen=True, slots=True)
-class ImportLimits:
-    content_bytes: int = 8 * 1024  # of UTF-8; a longer memory is refused, not cut
-    name_bytes: int = 256  # of a project, a session and an origin
-    metadata_bytes: int = 16 * 1024  # as JSON in ASCII
-    batch: int = 32  # looked up, embedded and stored together
-    waits: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt at the store
+_NAME_BYTES = 256  # of a project, a session and an origin
+_METADATA_BYTES = 16 * 1024  # as JSON in ASCII
+_WAITS = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt at the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +115,20 @@ class Importer:
         keeps: MemoryWriter,
         embeds: EmbeddingModel,
         coordination: Coordination,
-        limits: ImportLimits = ImportLimits(),
         *,
         now: Now,
+        content_bytes: int = 8 * 1024,
+        batch: int = 32,
+        waits: tuple[float, ...] = _WAITS,
         consent: ConsentRegistry | None = None,
         forgotten: TombstoneReader | None = None,
         rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
     ) -> None:
-        """*rules*: which texts may be stored."""
+        """*rules*: which texts may be stored. *content_bytes*: of a memory; a longer one is refused, not
+        cut. *batch*: memories looked up, embedded and stored together."""
         self.rules = rules
-        self.keeps, self.embeds, self.coordination, self.limits = keeps, embeds, coordination, limits
+        self.keeps, self.embeds, self.coordination = keeps, embeds, coordination
+        self.content_bytes, self.batch, self.waits = content_bytes, batch, waits
         self.now, self.consent, self.forgotten = now, consent, forgotten
 
     def begin(self, owner: Owner, *, replace: bool = False, dry_run: bool = False) -> Import:
@@ -159,11 +159,11 @@ class Import:
         if why := rules.refusal(rules.apply(record.content)):
             self._refuse(index, shown, RejectReason.BAD_FIELD, f"content: {why}")
             return
-        if fault := next(_faults(record, self._parts.limits), None):
+        if fault := next(_faults(record, self._parts.content_bytes), None):
             self._refuse(index, shown, *fault)
             return
         key = record.id or _id_of_words(self._owner, record)
-        if key in self._waiting or len(self._waiting) >= self._parts.limits.batch:
+        if key in self._waiting or len(self._waiting) >= self._parts.batch:
             await self._settle()
         self._waiting[key] = _Taken(index, record)
 
@@ -285,7 +285,7 @@ class Import:
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Retry transient errors briefly: a busy store must not end an import of thousands, an unreachable store
         must."""
-        for wait in self._parts.limits.waits:
+        for wait in self._parts.waits:
             try:
                 return await work()
             except TransientError:
@@ -342,24 +342,24 @@ def _without_counts(record: MemoryRecord) -> MemoryRecord:
     return msgspec.structs.replace(record, metadata=metadata, **_BESIDE_THE_POINT)
 
 
-def _faults(record: MemoryRecord, limits: ImportLimits) -> Iterator[tuple[RejectReason, str]]:
+def _faults(record: MemoryRecord, content_bytes: int) -> Iterator[tuple[RejectReason, str]]:
     """The reasons why *record* is invalid."""
     if record.state is MemoryState.DELETED:
         yield RejectReason.DELETED, "it says of itself that it is deleted"
     if not record.content.strip():
         yield RejectReason.BAD_FIELD, "`content` is nothing but white space"
-    if _bytes(record.content) > limits.content_bytes:
-        yield RejectReason.TOO_LARGE, f"`content` has more than {limits.content_bytes} bytes"
+    if _bytes(record.content) > content_bytes:
+        yield RejectReason.TOO_LARGE, f"`content` has more than {content_bytes} bytes"
     for name in ("project_id", "session_id", "origin"):
         value = getattr(record, name)
-        if _bytes(value) > limits.name_bytes:
-            yield RejectReason.TOO_LARGE, f"`{name}` has more than {limits.name_bytes} bytes"
+        if _bytes(value) > _NAME_BYTES:
+            yield RejectReason.TOO_LARGE, f"`{name}` has more than {_NAME_BYTES} bytes"
         if not value.isprintable():
             yield RejectReason.BAD_FIELD, f"`{name}` has characters that cannot be printed"
     if _depth(record.metadata) > _DEEPEST:
         yield RejectReason.BAD_FIELD, f"`metadata` is more than {_DEEPEST} levels deep"
-    elif len(json.dumps(record.metadata, separators=(",", ":"))) > limits.metadata_bytes:
-        yield RejectReason.TOO_LARGE, f"`metadata` has more than {limits.metadata_bytes} bytes as JSON"
+    elif len(json.dumps(record.metadata, separators=(",", ":"))) > _METADATA_BYTES:
+        yield RejectReason.TOO_LARGE, f"`metadata` has more than {_METADATA_BYTES} bytes as JSON"
 
 
 def _bytes(text: str) -> int:
@@ -384,11 +384,6 @@ class NoPlaceError(PermanentError):
     """The place to resume an export at is invalid."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportLimits:
-    page: int = 200  # memories per read, and held at most
-
-
 class Exporter:
     """Exports from the store, the journal and the consent records.
 
@@ -399,11 +394,12 @@ class Exporter:
         self,
         store: MemoryStore,
         journal: Journal,
-        limits: ExportLimits = ExportLimits(),
         *,
+        page: int = 200,
         consent: ConsentRegistry | None = None,
     ) -> None:
-        self._store, self._journal, self._limits, self._consent = store, journal, limits, consent
+        """*page*: memories per read, and held at most."""
+        self._store, self._journal, self._page, self._consent = store, journal, page, consent
 
     async def count(self, owner: Owner) -> int:
         return await self._store.count(owner)
@@ -422,9 +418,9 @@ class Exporter:
 
     async def _memories(self, owner: Owner, project: str, after: tuple[int, str] | None) -> AsyncIterator[Memory]:
         with Spilled() as order:
-            async for page in self._store.pages(owner, self._limits.page, fresh=True):
+            async for page in self._store.pages(owner, self._page, fresh=True):
                 order.add(_key(row.memory) for row in page if not project or row.memory.project == project)
-            for keys in order.after(after, self._limits.page):
+            for keys in order.after(after, self._page):
                 found = {one.id: one for one in await self._store.get(owner, [id_ for _, id_ in keys])}
                 for _, id_ in keys:
                     if id_ in found:  # else it went since

@@ -7,7 +7,8 @@ without the memories that would have helped. The share of the canary's memories 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Self
 
@@ -17,6 +18,7 @@ from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, Re
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemoryRecaller, MemoryStore, MemoryWriter, Now
+from memory_extproc.settings.memory import Memory as MemorySection
 
 log = logger(__name__)
 
@@ -36,13 +38,6 @@ OWNER = Owner.of_canary()
 STALE = timedelta(days=7)
 
 
-@dataclass(frozen=True, slots=True)
-class CanaryLimits:
-    every: timedelta
-    limit: int = 5  # memories of one recall, as for callers
-    threshold: float = 0.6  # relevance in [0, 1], as for callers
-
-
 class Canary:
     """Probes while entered, for the first time after *every*: one read of the canary's rows in the store, then one
     recall for each row. `probe` may be called at any time."""
@@ -53,14 +48,15 @@ class Canary:
         keeps: MemoryWriter,
         store: MemoryStore,
         embedder: EmbeddingModel,
-        limits: CanaryLimits,
+        section: Callable[[], MemorySection],
         metrics: Metrics,
         *,
+        every: timedelta,
         now: Now,
     ) -> None:
         """Each probe reads *store*, because recall may answer from the rows in process."""
         self._recalls, self._keeps, self._store, self._embedder = recalls, keeps, store, embedder
-        self._limits, self._metrics, self._now = limits, metrics, now
+        self._section, self._every, self._metrics, self._now = section, every, metrics, now
         self.share: float | None = None  # found by the last probe; None: no probe yet
         self._leaving = asyncio.Event()
         self._probing: asyncio.Task[None] | None = None
@@ -75,10 +71,6 @@ class Canary:
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)
-
-    def reconfigure(self, limits: CanaryLimits) -> None:
-        """Apply to later probes."""
-        self._limits = limits
 
     async def probe(self) -> float:
         """The share of the canary's memories that recall finds, 0 to 1; also the metric. 0 while the store or the
@@ -100,7 +92,7 @@ class Canary:
 
     async def _probe_again(self) -> None:
         while not self._leaving.is_set():
-            if not await wait_for_event(self._leaving, self._limits.every.total_seconds()):
+            if not await wait_for_event(self._leaving, self._every.total_seconds()):
                 await self.probe()
 
     def _note_end(self, probing: asyncio.Task[None]) -> None:
@@ -140,8 +132,12 @@ class Canary:
         )
 
     async def _finds(self, memory: Memory, asked: str) -> bool:
+        section = self._section()
         wish = RecallRequest(
-            caller=Caller(OWNER), asked=asked, limit=self._limits.limit, threshold=self._limits.threshold
+            caller=Caller(OWNER),
+            asked=asked,
+            limit=section.default_retrieval_limit,
+            threshold=section.default_similarity_threshold,
         )
         recalled = await self._recalls.recall(wish)
         return any(ranked.memory.id == memory.id for ranked in recalled.memories)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 
 from memory_extproc.model import (
@@ -28,8 +28,9 @@ from memory_extproc.model import (
 )
 from memory_extproc.ports import MemoryLister, Now, TurnLearner
 from memory_extproc.recall.dedup import is_correction
-from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
+from memory_extproc.safety.operator_rules import may_be_injected
 from memory_extproc.safety.prompt_injection import neutralize
+from memory_extproc.settings import Settings
 from memory_extproc.text.persons import may_correct
 from memory_extproc.text.words import estimate_tokens, sentences
 
@@ -249,14 +250,6 @@ _SELF = "user"
 _LONGEST = 200  # characters of a value; a longer value is a text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileLimits:
-    tokens: int = 256  # estimated, of the whole block
-    importance: float = 0.7  # 0 to 1; facts below it are not in it
-    settle: timedelta = timedelta(milliseconds=50)  # most to wait until the caller's last turn is in it
-    never_inject: BlockPatterns = NO_PATTERNS  # matching facts are not in it
-
-
 @dataclass(frozen=True, slots=True)
 class ProfileLine:
     """A line of the profile. *before*: the former value, if any."""
@@ -286,26 +279,32 @@ class Profiles:
     """Implements ports.ProfileReader over the owner's partition."""
 
     def __init__(
-        self, lists: MemoryLister, limits: ProfileLimits, *, now: Now, learns: TurnLearner | None = None
+        self,
+        lists: MemoryLister,
+        settings: Callable[[], Settings],
+        *,
+        now: Now,
+        learns: TurnLearner | None = None,
     ) -> None:
-        self._lists, self._limits, self._now, self._learns = lists, limits, now, learns
-
-    def reconfigure(self, limits: ProfileLimits) -> None:
-        self._limits = limits
+        self._lists, self._settings, self._now, self._learns = lists, settings, now, learns
 
     async def profile(self, caller: Caller) -> UserProfile:
+        settings = self._settings()
+        settle = min(settings.recall.settle, settings.deadline / 4)
         if self._learns is not None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._limits.settle.total_seconds()):
+                async with asyncio.timeout(settle.total_seconds()):
                     await self._learns.wait_visible(caller)
         rows = [memory async for page in self._lists.rows(caller.owner) for memory in page]
-        never = self._limits.never_inject
+        never = settings.privacy.injection_patterns
         narrow = [
             memory
             for memory in rows
             if (not caller.project or memory.project == caller.project) and may_be_injected(memory.content, never)
         ]
-        return render_profile(entries(narrow, self._limits.importance, self._now()), self._limits.tokens)
+        return render_profile(
+            entries(narrow, settings.inject.profile_importance, self._now()), settings.inject.profile_tokens
+        )
 
 
 def entries(memories: Iterable[Memory], importance: float, now: datetime) -> list[ProfileLine]:

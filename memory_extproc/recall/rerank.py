@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -17,6 +16,7 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, RerankModel
 from memory_extproc.recall.candidate import Candidate
+from memory_extproc.settings.paths import Recall
 
 log = logger(__name__)
 
@@ -35,18 +35,11 @@ class RerankOutcome(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class RerankLimits:
-    first: int = 20  # reranked candidates; later candidates keep their places
-    # Whether its time grows with the texts: then fewer texts, at least *least*, are better than none where the
-    # time is short.
-    by_text: bool = False
-    least: int = 5
-    weight: float = 0.6  # in [0, 1], of the reranker's opinion beside the fused score
-    # Of the time left it may take a share less the reserve: the threshold and the block come after it, and a
-    # timer on a busy event loop rings late. Without them a late reranker would cost the whole recall.
-    share: float = 0.9
-    reserve: timedelta = timedelta(milliseconds=5)
+_LEAST = 5  # texts to rerank, where the time is short
+# Of the time left a reranker may take a share less the reserve: the threshold and the block come after it, and a
+# timer on a busy event loop rings late. Without them a late reranker would cost the whole recall.
+_SHARE = 0.9
+_RESERVE = timedelta(milliseconds=5)
 
 
 class Reranker:
@@ -54,14 +47,24 @@ class Reranker:
     it: then the fused order stands."""
 
     def __init__(
-        self, reranks: RerankModel, limits: RerankLimits, *, metrics: Metrics, clock: Clock = time.perf_counter
+        self,
+        reranks: RerankModel,
+        section: Callable[[], Recall],
+        *,
+        metrics: Metrics,
+        clock: Clock = time.perf_counter,
+        share: float = _SHARE,
+        reserve: timedelta = _RESERVE,
     ) -> None:
-        self._reranks, self._limits, self._clock, self._metrics = reranks, limits, clock, metrics
+        self._reranks, self._section, self._clock, self._metrics = reranks, section, clock, metrics
+        self._share, self._reserve = share, reserve
         self._cost = ExpectedCost()
         self._seconds = metrics.recall_seconds.labels("rerank")
 
-    def reconfigure(self, limits: RerankLimits) -> None:
-        self._limits = limits
+    @property
+    def _by_text(self) -> bool:
+        """Whether its time grows with the texts: then fewer texts are better than none where the time is short."""
+        return self._section().rerank == "cross_encoder"
 
     async def rerank(
         self, query: str, candidates: Sequence[Candidate], left: timedelta
@@ -73,13 +76,13 @@ class Reranker:
         the highest to the first candidate: a reranker's numbers are not calibrated and do not tell the number of
         helpful memories, so as many as before stand above any threshold, and the reranker chooses them.
         """
-        wanted = [one.memory.content for one in candidates[: self._limits.first]]
+        wanted = [one.memory.content for one in candidates[: self._section().rerank_candidates]]
         opinions, outcome = await self._opinions(query, wanted, left)
         self._metrics.reranks.labels(outcome.value).inc()
         if outcome not in {RerankOutcome.USED, RerankOutcome.FEWER}:
             return None
         first, rest = candidates[: len(opinions)], candidates[len(opinions) :]
-        order = blend_order([one.score for one in first], opinions, self._limits.weight)
+        order = blend_order([one.score for one in first], opinions, self._section().rerank_weight)
         relevances = sorted((one.relevance for one in first), reverse=True)
         features = [{**one.features, "rerank": opinion} for one, opinion in zip(first, opinions, strict=True)]
         return [
@@ -95,7 +98,7 @@ class Reranker:
     ) -> tuple[Sequence[float], RerankOutcome]:
         if len(texts) < FEWEST:
             return (), RerankOutcome.TOO_FEW
-        within = (left * self._limits.share - self._limits.reserve).total_seconds()
+        within = (left * self._share - self._reserve).total_seconds()
         affordable = self._affordable(len(texts), within)
         if affordable == 0:
             self._cost.kept_away()
@@ -114,19 +117,19 @@ class Reranker:
         else:
             outcome = RerankOutcome.USED if affordable == len(texts) else RerankOutcome.FEWER
         took = self._clock() - started
-        self._cost.note(took / affordable if self._limits.by_text else took)
+        self._cost.note(took / affordable if self._by_text else took)
         self._seconds.observe(took)
         return found, outcome
 
     def _affordable(self, texts: int, within: float) -> int:
         """How many of *texts* are probably done *within* seconds; 0 where the attempt would be in vain."""
         cost = self._cost.seconds
-        if within <= 0 or (within <= cost and not self._limits.by_text):
+        if within <= 0 or (within <= cost and not self._by_text):
             return 0
-        if not self._limits.by_text or within >= cost * texts:
+        if not self._by_text or within >= cost * texts:
             return texts
         affordable = int(within / cost)
-        return affordable if affordable >= min(self._limits.least, texts) else 0
+        return affordable if affordable >= min(_LEAST, texts) else 0
 
 
 def blend_order(scores: Sequence[float], opinions: Sequence[float], weight: float) -> tuple[int, ...]:
@@ -158,12 +161,6 @@ SCHEMA: Mapping[str, Any] = {
 LONGEST_QUERY = 1_000  # characters
 
 
-@dataclass(frozen=True, slots=True)
-class LlmRerankLimits:
-    chunk: int = 10  # texts of a call; the calls run concurrently
-    text: int = 400  # characters shown of each
-
-
 class _Order(msgspec.Struct):
     order: list[int]
 
@@ -176,14 +173,15 @@ class LlmReranker:
     unusable answer keeps its order; if every answer is unusable, the call fails with the first chunk's error.
     """
 
-    def __init__(self, model: CompletionModel, limits: LlmRerankLimits) -> None:
-        self._model, self._limits = model, limits
+    def __init__(self, model: CompletionModel, chunk: int = 10, shown: int = 400) -> None:
+        """*chunk*: texts of a call; the calls run concurrently. *shown*: characters shown of each text."""
+        self._model, self._chunk, self._shown = model, chunk, shown
 
     async def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
         """1.0 for the first text of a chunk, falling in equal steps."""
         if not texts:
             return ()
-        count = -(-len(texts) // self._limits.chunk)
+        count = -(-len(texts) // self._chunk)
         chunks = [range(first, len(texts), count) for first in range(count)]
         answers = await asyncio.gather(
             *(self._order(query, [texts[at] for at in chunk]) for chunk in chunks), return_exceptions=True
@@ -205,7 +203,7 @@ class LlmReranker:
 
     async def _order(self, query: str, texts: Sequence[str]) -> Sequence[int]:
         shown = [f"question: {_quote_line(query, LONGEST_QUERY)}"]
-        shown += [f"{number}: {_quote_line(text, self._limits.text)}" for number, text in enumerate(texts, start=1)]
+        shown += [f"{number}: {_quote_line(text, self._shown)}" for number, text in enumerate(texts, start=1)]
         answer = await self._model.complete(TASK, "\n".join(shown), schema=SCHEMA)
         return complete_order((number - 1 for number in positions(answer)), len(texts))
 

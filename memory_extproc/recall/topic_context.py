@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from memory_extproc.errors import MemoryExtprocError
@@ -13,26 +13,18 @@ from memory_extproc.model import Memory, Ranked, RecallRequest, Source
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import MemoryReader
 from memory_extproc.recall.candidate import Considered, Verdict
+from memory_extproc.settings import CurrentSettings
 from memory_extproc.text.words import stems
 
 log = logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadLimits:
-    min_relevance: float = 0.8  # of a summary, in [0, 1]
-    max: int = 4  # messages fetched for a request; 0: none
 
 
 class ThreadFetcher:
     """Fetches the messages of a summary; they follow the found memories, so that they take no room from them. A
     failure here leaves the found memories unchanged."""
 
-    def __init__(self, reads: MemoryReader, limits: ThreadLimits) -> None:
-        self._reads, self._limits = reads, limits
-
-    def reconfigure(self, limits: ThreadLimits) -> None:
-        self._limits = limits
+    def __init__(self, reads: MemoryReader, current: CurrentSettings) -> None:
+        self._reads, self._current = reads, current
 
     async def add_messages(
         self,
@@ -47,7 +39,7 @@ class ThreadFetcher:
         """*ranked*, then the messages, each once, ordered by the words they share with *asked*. *whole*: all
         messages, because the question asks for the conversation itself."""
         topics = [one for one in ranked if self._opens(one)]
-        if not topics or not self._limits.max:
+        if not topics or not self._current.settings.recall.threads.max:
             return ranked
         try:
             async with asyncio.timeout(max(within.total_seconds(), 0.0)):
@@ -64,10 +56,13 @@ class ThreadFetcher:
             if row.id not in there and row.content not in said and row.recallable(now) and not view.shows(row)
         }
         best = sorted(fitting.values(), key=lambda one: -len(wanted & stems(one.memory.content)))
-        return (*ranked, *(best if whole else best[: self._limits.max]))
+        return (*ranked, *(best if whole else best[: self._current.settings.recall.threads.max]))
 
     def _opens(self, one: Ranked) -> bool:
-        return one.memory.source is Source.SUMMARY and one.relevance >= self._limits.min_relevance
+        return (
+            one.memory.source is Source.SUMMARY
+            and one.relevance >= self._current.settings.recall.threads.min_relevance
+        )
 
     async def _messages(self, topic: Memory) -> Sequence[Memory]:
         ids = topic.provenance.sources

@@ -11,7 +11,6 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -25,6 +24,7 @@ from memory_extproc.model import Caller, ChatState, Exchanged, Message, Owner, R
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ChatCondenser, Coordination, Now
+from memory_extproc.settings import CurrentSettings
 from memory_extproc.text.words import normal
 
 log = logger(__name__)
@@ -41,17 +41,6 @@ _OPENED_BY = 2  # turns by which a conversation is known again
 _MAKING = 4  # states made at the same time
 _WAITING = 64  # conversations whose state is being made or waits for that; beyond it later requests ask again
 _LEASE = timedelta(minutes=2)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompressionLimits:
-    """*enabled*: compress by default; else only on request by a rule or header."""
-
-    enabled: bool = False
-    above_tokens: int = 16_000  # estimated, of the request; shorter requests are compressed only on demand
-    keep_turns: int = 5  # user turns before the current, kept verbatim
-    keep: timedelta = timedelta(days=7)  # lifetime of a state
-    wait: timedelta = timedelta(milliseconds=50)  # for reading a record
 
 
 class IncognitoReader(Protocol):
@@ -86,7 +75,7 @@ class Compression:
 
     def __init__(
         self,
-        limits: CompressionLimits,
+        current: CurrentSettings,
         records: Coordination,
         condenses: ChatCondenser,
         *,
@@ -98,24 +87,24 @@ class Compression:
     ) -> None:
         """*holder*: this process's name among the replicas."""
         self._now, self._incognito = now, incognito
-        self._limits, self._records, self._condenses = limits, records, condenses
+        self._current, self._records, self._condenses = current, records, condenses
         self._background, self._metrics, self._holder = background, metrics, holder
         self._making: set[str] = set()
         self._places = asyncio.Semaphore(_MAKING)
 
-    def reconfigure(self, limits: CompressionLimits) -> None:
-        self._limits = limits
-
     def is_wanted(self, request: ChatRequest, *, forced: bool) -> bool:
         """Whether to compress *request*. A conversation stored by the provider is skipped and counted."""
-        asked = forced or self._limits.enabled
+        asked = forced or self._current.settings.compress.enabled
         if request.continues:
             if asked:
                 self._count_outcome("elsewhere")
             return False
-        if len(request.user_at) <= max(self._limits.keep_turns, _OPENED_BY):
+        if len(request.user_at) <= max(self._current.settings.compress.keep_turns, _OPENED_BY):
             return False
-        return forced or (self._limits.enabled and request.prompt_tokens > self._limits.above_tokens)
+        return forced or (
+            self._current.settings.compress.enabled
+            and request.prompt_tokens > self._current.settings.compress.above_tokens
+        )
 
     async def shorten(self, dialect: Dialect, caller: Caller, request: ChatRequest) -> bytes | None:
         """The body with the state in place of the older messages; None to send the full history.
@@ -124,7 +113,7 @@ class Compression:
         said = await off_loop(len(request.body), _hashes, request)
         key = digest("compressed", caller.project, caller.session, said[_OPENED_BY])
         try:
-            async with asyncio.timeout(self._limits.wait.total_seconds()):
+            async with asyncio.timeout((self._current.settings.deadline / 3).total_seconds()):
                 record = await self._read(caller.owner, key, said)
         except (MemoryExtprocError, TimeoutError) as error:
             log.warning("compress.unread", kind=type(error).__name__)
@@ -142,8 +131,11 @@ class Compression:
         # Update after about as many tokens as were saved, and never before the kept turns have passed.
         left = request.prompt_tokens * len(body) // max(1, len(request.body))
         behind = len(said) - 1 - record.cut
-        crowded = left > self._limits.above_tokens and behind >= 2 * self._limits.keep_turns
-        if crowded or behind >= 4 * self._limits.keep_turns:
+        crowded = (
+            left > self._current.settings.compress.above_tokens
+            and behind >= 2 * self._current.settings.compress.keep_turns
+        )
+        if crowded or behind >= 4 * self._current.settings.compress.keep_turns:
             await self._make(dialect, caller, key, request, said, record)
         self._metrics.compressed_tokens.labels("before").inc(request.prompt_tokens)
         self._metrics.compressed_tokens.labels("after").inc(left)
@@ -175,7 +167,7 @@ class Compression:
         before: CondensedState | None,
     ) -> bool:
         """Compute a state. False if there is no suitable cut in the conversation, or none after *before*."""
-        wanted = len(said) - 1 - self._limits.keep_turns
+        wanted = len(said) - 1 - self._current.settings.compress.keep_turns
         cut = await off_loop(len(request.body), latest_cut, dialect.name, request, wanted)
         if cut <= (before.cut if before is not None else 0):
             return False
@@ -219,7 +211,9 @@ class Compression:
                     questions=state.questions,
                 )
                 # A forget in the meantime advances the epoch, so a record written too late is never read.
-                await self._records.put_record(KIND, owner, key, msgspec.json.encode(record), self._limits.keep)
+                await self._records.put_record(
+                    KIND, owner, key, msgspec.json.encode(record), self._current.settings.compress.keep
+                )
                 await self._records.release(f"compress:{key}", self._holder)
                 self._count_outcome("condensed")
         except MemoryExtprocError as error:

@@ -9,7 +9,6 @@ import asyncio
 import uuid
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -20,16 +19,11 @@ from memory_extproc.model import Caller, Memory, Outcome, Owner, RecallTrace, Tu
 from memory_extproc.observe.log import Trail, logger
 from memory_extproc.ports import Coordination, Now
 from memory_extproc.request.body import Enriched
+from memory_extproc.settings import CurrentSettings
 
 log = logger(__name__)
 KIND, TURN_KIND = "decision", "turn_of"  # of records in Coordination
 _READ_AT_ONCE = 32
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionLimits:
-    keep: timedelta = timedelta()  # zero disables records
-    most: int = 200  # records of a caller
 
 
 class TracedCandidate(msgspec.Struct, frozen=True):
@@ -79,16 +73,14 @@ def checksum(memory: Memory) -> int:
 class DecisionLog:
     """Implements ports.TurnReceipts."""
 
-    def __init__(self, records: Coordination, limits: DecisionLimits, *, background: Background, now: Now) -> None:
-        self._records, self._limits, self._background, self._now = records, limits, background, now
-
-    def reconfigure(self, limits: DecisionLimits) -> None:
-        """Apply to new decisions."""
-        self._limits = limits
+    def __init__(
+        self, records: Coordination, current: CurrentSettings, *, background: Background, now: Now
+    ) -> None:
+        self._records, self._current, self._background, self._now = records, current, background, now
 
     @property
     def is_on(self) -> bool:
-        return self._limits.keep > timedelta()
+        return self._current.settings.trace.keep > timedelta()
 
     def record(self, owner: Owner, request_id: str, enriched: Enriched, trace: RecallTrace | None) -> str:
         """Keep a decision; return the id that it is found by. *request_id*: the x-request-id; may be empty."""
@@ -114,8 +106,8 @@ class DecisionLog:
     async def latest(self, owner: Owner, limit: int) -> Sequence[DecisionRecord]:
         """The newest first."""
         found: list[DecisionRecord] = []
-        for first in range(0, self._limits.most, _READ_AT_ONCE):
-            places = range(first, min(first + _READ_AT_ONCE, self._limits.most))
+        for first in range(0, self._current.settings.trace.most, _READ_AT_ONCE):
+            places = range(first, min(first + _READ_AT_ONCE, self._current.settings.trace.most))
             some = await asyncio.gather(*(self._records.get_record(KIND, owner, str(one)) for one in places))
             found += (msgspec.json.decode(raw, type=DecisionRecord) for raw in some if raw is not None)
         return sorted(found, key=lambda one: one.at, reverse=True)[:limit]
@@ -154,9 +146,11 @@ class DecisionLog:
     async def _put(self, kind: str, owner: Owner, request_id: str, kept: msgspec.Struct) -> None:
         try:
             raw = msgspec.json.encode(kept)
-            await self._records.put_record(kind, owner, self._place(request_id), raw, self._limits.keep)
+            await self._records.put_record(
+                kind, owner, self._place(request_id), raw, self._current.settings.trace.keep
+            )
         except MemoryExtprocError as error:
             log.info("decision.not_kept", kind=type(error).__name__)
 
     def _place(self, request_id: str) -> str:
-        return str(zlib.crc32(request_id.encode()) % self._limits.most)
+        return str(zlib.crc32(request_id.encode()) % self._current.settings.trace.most)

@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -24,6 +23,7 @@ from cachetools import LRUCache
 from memory_extproc.concurrency import contain_faults, wait_for_event
 from memory_extproc.errors import TransientError
 from memory_extproc.observe.log import logger
+from memory_extproc.settings.identity import Signed
 
 log = logger(__name__)
 
@@ -34,18 +34,6 @@ MAX_BELIEVED = 4096  # tokens remembered as verified, by their hash
 FETCH_TIMEOUT = timedelta(seconds=5)
 # RFC 7518, 3.1 and RFC 8037: the kind of key that each family of signatures asks for.
 _KEY_TYPE = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenOptions:
-    """Requirements on a token. *algorithms* must be asymmetric; shared keys and `none` are rejected."""
-
-    algorithms: tuple[str, ...]
-    issuer: str
-    audience: str
-    leeway: timedelta = timedelta(seconds=30)
-    refresh: timedelta = timedelta(minutes=5)  # between reads of the keys
-    hurry: timedelta = timedelta(seconds=10)  # soonest that a token of an unknown key makes us read again
 
 
 ReadKeys = Callable[[], Awaitable[bytes]]  # a JWKS document; raises TransientError
@@ -89,11 +77,15 @@ class Tokens:
     Entering reads the keys once and continues without them on failure: then no caller is identified until a later
     read succeeds. Keys stay valid until newer ones replace them, so an outage of the key server has no effect."""
 
-    def __init__(self, options: TokenOptions, read_keys: ReadKeys, clock: Callable[[], float] = time.time) -> None:
-        for algorithm in options.algorithms:
-            if algorithm[:2] not in _KEY_TYPE:
-                raise ValueError(f"{algorithm} is no signature of a public key")
-        self._options = options
+    def __init__(
+        self,
+        section: Signed,
+        read_keys: ReadKeys,
+        clock: Callable[[], float] = time.time,
+        hurry: timedelta = timedelta(seconds=10),
+    ) -> None:
+        """*hurry*: the soonest that a token of an unknown key makes us read the keys again."""
+        self._section, self._algorithms, self._hurry = section, section.algorithms, hurry
         self._read_keys = read_keys
         self._keys: Mapping[tuple[str, str], jwt.PyJWK] = MappingProxyType({})  # by (key id, algorithm)
         # A client sends the same token many times: a verified token is cached until it expires or the keys change.
@@ -102,11 +94,11 @@ class Tokens:
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def reconfigure(self, options: TokenOptions) -> None:
+    def reconfigure(self, section: Signed) -> None:
         """Apply new requirements, to cached tokens too.
 
         The algorithms stay, because the keys were parsed for them."""
-        self._options = replace(options, algorithms=self._options.algorithms)
+        self._section = section
         self._believed.clear()
 
     async def __aenter__(self) -> Self:
@@ -133,7 +125,7 @@ class Tokens:
         self._believed.pop(name, None)
         claims = self._verify(token)
         if claims is not None:
-            self._believed[name] = (claims["exp"] + self._options.leeway.total_seconds(), claims)
+            self._believed[name] = (claims["exp"] + self._section.leeway.total_seconds(), claims)
         return claims
 
     def _verify(self, token: str) -> Mapping[str, Any] | None:
@@ -144,9 +136,9 @@ class Tokens:
             claims: Mapping[str, Any] = jwt.decode(
                 token,
                 key=key,
-                algorithms=list(self._options.algorithms),
-                issuer=self._options.issuer,
-                audience=self._options.audience,
+                algorithms=list(self._algorithms),
+                issuer=self._section.issuer,
+                audience=self._section.audience,
                 # Times are checked here, against the injected clock.
                 options={
                     "require": ["exp", "iss", "aud"], "verify_exp": False, "verify_nbf": False, "verify_iat": False,
@@ -154,7 +146,7 @@ class Tokens:
             )  # fmt: skip
         except (jwt.PyJWTError, RecursionError):
             return None
-        now, leeway = self._clock(), self._options.leeway.total_seconds()
+        now, leeway = self._clock(), self._section.leeway.total_seconds()
         ends, begins, issued = claims["exp"], claims.get("nbf", 0), claims.get("iat", 0)
         # RFC 7519, 2: a NumericDate is a number; in Python, JSON's true is an int too.
         if any(isinstance(time_, bool) or not isinstance(time_, int | float) for time_ in (ends, begins, issued)):
@@ -166,7 +158,7 @@ class Tokens:
     def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK | None:
         algorithm, key_id = header.get("alg"), header.get("kid", "")
         # RFC 7515, 4.1.11: extensions listed in `crit` must be supported, and none is.
-        if algorithm not in self._options.algorithms or not isinstance(key_id, str) or "crit" in header:
+        if algorithm not in self._algorithms or not isinstance(key_id, str) or "crit" in header:
             return None
         found = self._keys.get((key_id, algorithm))
         if found is None and not key_id:
@@ -180,16 +172,16 @@ class Tokens:
     async def _keep_fresh(self) -> None:
         while True:
             # At most a single read per `hurry`, however many unknown key ids arrive.
-            await asyncio.sleep(self._options.hurry.total_seconds())
+            await asyncio.sleep(self._hurry.total_seconds())
             # Without keys no caller is identified, so retry at the shorter interval.
-            rest = self._options.refresh - self._options.hurry if self._keys else timedelta(0)
+            rest = self._section.refresh - self._hurry if self._keys else timedelta(0)
             await wait_for_event(self._wanted, max(0.0, rest.total_seconds()))
             self._wanted.clear()
             await contain_faults(self._refresh)
 
     async def _refresh(self) -> None:
         try:
-            keys = parse_keys(await self._read_keys(), self._options.algorithms)
+            keys = parse_keys(await self._read_keys(), self._algorithms)
         except TransientError as error:
             log.warning("identity.keys_unavailable", reason=str(error), held=len(self._keys))
             return

@@ -13,7 +13,6 @@ from memory_extproc.model.owner import accept_optional_name
 from memory_extproc.settings.identity import IdentitySection, Signed
 from memory_extproc.settings.traffic import Listen, Tls
 from memory_extproc.settings.types import (
-    Duration,
     OptionalHeader,
     OptionalUrl,
     Positive,
@@ -58,10 +57,6 @@ class ApiJwt(Signed):
         "",
         description="claim that lists the caller's roles (user, admin, auditor), as a list or separated by "
         "spaces; empty: every caller has the role user",
-    )
-    leeway: Duration = Field(timedelta(seconds=30), description="accepted clock difference for exp, nbf and iat")
-    refresh: Positive = Field(
-        timedelta(minutes=5), description="interval at which the keys are read again, in the background"
     )
 
 

@@ -32,6 +32,10 @@ class Signed(Section):
         min_length=1,
         description="accepted signature algorithms; none and shared-key algorithms cannot be chosen",
     )
+    leeway: Duration = Field(timedelta(seconds=30), description="accepted clock difference for exp, nbf and iat")
+    refresh: Positive = Field(
+        timedelta(minutes=5), description="interval at which the keys are read again, in the background"
+    )
 
     @property
     def given(self) -> bool:
@@ -50,10 +54,6 @@ class Jwt(Signed):
     )
     projects_claim: str = Field(
         "", description="claim that lists the projects of which the caller is a member; empty: no projects"
-    )
-    leeway: Duration = Field(timedelta(seconds=30), description="accepted clock difference for exp, nbf and iat")
-    refresh: Positive = Field(
-        timedelta(minutes=5), description="interval at which the keys are read again, in the background"
     )
 
 

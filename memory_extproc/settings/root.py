@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -116,12 +117,12 @@ class Settings(Section):
             raise ValueError("; ".join(faults))
         return self
 
-    @property
+    @cached_property
     def deadline(self) -> timedelta:
         """The deadline of the whole read path."""
         return deadline_of(self.recall)
 
-    @property
+    @cached_property
     def message_timeout(self) -> timedelta:
         """Envoy's `message_timeout` for the sidecar's replies, always above the deadline."""
         return message_timeout_of(self.envoy, self.recall)
@@ -144,6 +145,15 @@ class Settings(Section):
         """The same configuration, with a notice for each key that was translated."""
         self._router_notices = notices
         return self
+
+
+class CurrentSettings:
+    """The settings in effect, which a reload replaces between two events.
+
+    A part reads them once per request or round, so that it never sees a partial change."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
 
 
 def _extracts_by_model(learn: Learn, roles: Collection[ModelRole]) -> bool:

@@ -21,7 +21,7 @@ from memory_extproc.model import Origin, Owner, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance, Coordination, EmbeddingModel, Now, Steady
-from memory_extproc.settings.memory import Topics
+from memory_extproc.settings import CurrentSettings
 from memory_extproc.topics import state
 from memory_extproc.topics.boundaries import (
     MOST_TURNS,
@@ -69,7 +69,7 @@ class TopicTracker:
         summaries: Summaries,
         embedder: EmbeddingModel,
         coordination: Coordination,
-        section: Callable[[], Topics],
+        current: CurrentSettings,
         metrics: Metrics,
         *,
         limits: TopicLimits = TopicLimits(),
@@ -82,7 +82,7 @@ class TopicTracker:
     ) -> None:
         self._sayings, self._closing, self._summaries, self._embedder = sayings, closing, summaries, embedder
         self._coordination, self._limits, self._metrics = coordination, limits, metrics
-        self._section, self._grace = section, grace
+        self._current, self._grace = current, grace
         self._now, self._rng, self._holder, self._format_origin = now, rng, holder, format_origin
         self.shifted: Callable[[Owner, str], object] = _nobody  # called with the session whose topic has changed
         self._monotonic_now = monotonic_now or now
@@ -153,7 +153,7 @@ class TopicTracker:
 
     def look(self) -> None:
         """Has sessions that fell silent finished."""
-        for owner in self._silences.longer_than(self._section().idle):
+        for owner in self._silences.longer_than(self._current.settings.topics.idle):
             self._nudge(owner)
 
     async def _look(self) -> None:
@@ -271,7 +271,7 @@ class TopicTracker:
         return len(thread.closed) >= self._limits.topics
 
     def _is_over(self, owner: Owner, thread: Thread) -> bool:
-        silent = self._silences.of(owner, thread) >= self._section().idle
+        silent = self._silences.of(owner, thread) >= self._current.settings.topics.idle
         return (thread.ended or silent) and not thread.fresh
 
     async def _gather(self, owner: Owner, session: str) -> Thread | None:
@@ -300,7 +300,7 @@ class TopicTracker:
     async def _decide(
         self, owner: Owner, thread: Thread, topic: OpenTopic, said: TurnWords, heard: EmbeddedTurn | None
     ) -> Decided:
-        section = self._section()
+        section = self._current.settings.topics
         if thread.size + len(said.text) > section.characters or len(thread.open) >= MOST_TURNS:
             decided = Decided(shift=bool(thread.open), stage=DecidingMeasure.FULL)
         else:

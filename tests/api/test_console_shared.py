@@ -11,10 +11,12 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from memory_extproc.api.authentication import JwtClaims, JwtCredentials, ProxyOptions, TrustedProxy
+from memory_extproc.api.authentication import JwtCredentials, TrustedProxy
 from memory_extproc.console.sessions import SessionVerifier
 from memory_extproc.model import MemoryState, Owner
-from memory_extproc.request.jwt import TokenOptions, Tokens
+from memory_extproc.request.jwt import Tokens
+from memory_extproc.settings.api import ApiJwt, TrustedProxySection
+from memory_extproc.settings.identity import IdentitySection
 from tests.support.builders import a_memory
 from tests.support.console import ConsoleStand
 
@@ -44,10 +46,13 @@ def bearer(user: str = "ann", projects: object = ("atlas",), tenant: str = "acme
 @pytest.fixture
 async def stand(tmp_path: Path) -> AsyncIterator[ConsoleStand]:
     made = ConsoleStand(tmp_path)
-    options = TokenOptions(algorithms=("ES256",), issuer=ISSUER, audience=AUDIENCE)
-    async with Tokens(options, read_keys) as tokens:
-        claims = JwtClaims(user="sub", tenant="org", projects="groups")
-        made.ways = (JwtCredentials(tokens, claims), SessionVerifier(made.signer), TrustedProxy(ProxyOptions()))
+    section = ApiJwt(tenant_claim="org", algorithms=("ES256",), issuer=ISSUER, audience=AUDIENCE)
+    async with Tokens(section, read_keys) as tokens:
+        by_token, by_header = (
+            JwtCredentials(tokens, section, "groups"),
+            TrustedProxy(IdentitySection(), TrustedProxySection()),
+        )
+        made.ways = (by_token, SessionVerifier(made.signer), by_header)
         async with made:
             await made.remember(
                 a_memory(RULE, ATLAS, session="standup", metadata={"speaker": "a3f0", "subject": "releases"}),

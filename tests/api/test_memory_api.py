@@ -20,6 +20,7 @@ from google.rpc import error_details_pb2
 
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Consent, Embedded, MemoryState, MemoryType, Owner, Source
+from memory_extproc.settings.api import Api
 from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_turn, later
 from tests.support.memory_api import ApiStand, detail_of, reason_of, violations_of
 from tests.support.waiting import until
@@ -539,7 +540,7 @@ async def test_consent_is_given_and_withdrawn_with_its_history(stand: ApiStand) 
 # --- the service as a whole ------------------------------------------------------------------------
 async def test_a_read_beyond_the_servers_patience_is_given_up(tmp_path: Path) -> None:
     stand = ApiStand(tmp_path)
-    stand.limits = type(stand.limits)(timeout=timedelta(seconds=1))
+    stand.limits = Api(timeout=timedelta(seconds=1))
     async with stand:
         gate = stand.store.weather.hold("pages")
         error = await refused(stand, "GetStats", pb.GetStatsRequest())

@@ -23,11 +23,9 @@ from memory_extproc.api.authentication import (
     ApiKey,
     ApiKeys,
     Credentials,
-    JwtClaims,
     JwtCredentials,
     Mtls,
     NoProof,
-    ProxyOptions,
     TrustedProxy,
     key_hash,
 )
@@ -39,8 +37,9 @@ from memory_extproc.concurrency import RateLimits
 from memory_extproc.extproc.server import ServerTls
 from memory_extproc.model import Owner
 from memory_extproc.model.headers import Headers
-from memory_extproc.request.jwt import TokenOptions, Tokens
-from memory_extproc.settings.api import CertificateSection, PrincipalRole
+from memory_extproc.request.jwt import Tokens
+from memory_extproc.settings.api import ApiJwt, CertificateSection, PrincipalRole, TrustedProxySection
+from memory_extproc.settings.identity import IdentitySection
 from tests.support.authority import Authority
 from tests.support.memory_api import ApiStand, reason_of
 
@@ -48,7 +47,7 @@ Code = grpc.StatusCode
 ISSUER, AUDIENCE = "https://login.example.com", "memory-api"
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 STRANGERS_KEY = ec.generate_private_key(ec.SECP256R1())
-CLAIMS = JwtClaims(user="sub", tenant="org", roles="roles")
+CLAIMS = ApiJwt(tenant_claim="org", roles_claim="roles")
 SERVICE = pb.DESCRIPTOR.services_by_name["MemoryService"]
 KEY = "mxk_0123456789abcdef"
 DENIED = {Code.UNAUTHENTICATED, Code.PERMISSION_DENIED}
@@ -108,9 +107,9 @@ async def reached(tmp_path: Path) -> AsyncIterator[tuple[ApiStand, Reached]]:
         f"keys:\n  - {{id: ops, sha256: {key_hash(KEY)}, tenant: acme, roles: [admin]}}\n"
         f"  - {{id: bob, sha256: {key_hash(KEY + 'b')}, tenant: acme, user: bob}}\n"
     )
-    options = TokenOptions(algorithms=("RS256",), issuer=ISSUER, audience=AUDIENCE)
+    section = ApiJwt(algorithms=("RS256",), issuer=ISSUER, audience=AUDIENCE)
     async with AsyncExitStack() as stack:
-        tokens = await stack.enter_async_context(Tokens(options, read_keys))
+        tokens = await stack.enter_async_context(Tokens(section, read_keys))
         api_keys = await stack.enter_async_context(ApiKeys(file))
         stand.ways = (JwtCredentials(tokens, CLAIMS), ApiKey(api_keys))
         stand.operations = everything.operations()
@@ -252,7 +251,7 @@ async def test_a_key_is_its_holders_and_one_of_no_single_user_names_whom_it_is_a
 
 async def test_a_caller_who_calls_too_often_waits_and_nobody_else_does(tmp_path: Path) -> None:
     stand, everything = ApiStand(tmp_path), Reached()
-    stand.ways = (TrustedProxy(ProxyOptions()),)
+    stand.ways = (TrustedProxy(IdentitySection(), TrustedProxySection()),)
     stand.rate = RateLimits(per_second=1.0, burst=2)
     stand.operations = everything.operations()
 
@@ -350,7 +349,7 @@ def from_elsewhere(
 
 
 def test_a_gateways_headers_count_from_this_machine_and_from_listed_names_alone() -> None:
-    proxy = TrustedProxy(ProxyOptions(names=("envoy.*",)))
+    proxy = TrustedProxy(IdentitySection(), TrustedProxySection(names=("envoy.*",)))
     for presented in (
         from_elsewhere(peer="ipv4:127.0.0.1:4711"),
         from_elsewhere(peer="ipv6:%5B::1%5D:4711"),
@@ -378,12 +377,15 @@ def test_a_gateways_headers_count_from_this_machine_and_from_listed_names_alone(
 @pytest.mark.parametrize("user", ["", "ann,bob", "ann\u200b", "Zo\ufffd"])
 def test_a_gateway_that_names_nobody_for_certain_is_refused(user: str) -> None:
     with pytest.raises(RefusedError):
-        TrustedProxy(ProxyOptions()).principal(from_elsewhere(peer="unix:", user=user))
+        TrustedProxy(IdentitySection(), TrustedProxySection()).principal(from_elsewhere(peer="unix:", user=user))
 
 
 def test_roles_come_from_a_gateway_only_where_a_header_for_them_is_configured() -> None:
     presented = from_elsewhere(peer="unix:", roles="admin, auditor")
-    plain, told = TrustedProxy(ProxyOptions()), TrustedProxy(ProxyOptions(roles_header="x-authz-roles"))
+    plain, told = (
+        TrustedProxy(IdentitySection(), TrustedProxySection()),
+        TrustedProxy(IdentitySection(), TrustedProxySection(roles_header="x-authz-roles")),
+    )
     first, second = plain.principal(presented), told.principal(presented)
     assert first is not None
     assert second is not None
@@ -410,7 +412,10 @@ def test_projects_come_from_a_gateway_only_where_a_header_for_them_is_configured
 ) -> None:
     pairs = [("x-authz-user-id", "ann"), *(("x-projects", value) for value in sent)]
     presented = Credentials("unix:", Headers(pairs))
-    plain, told = TrustedProxy(ProxyOptions()), TrustedProxy(ProxyOptions(projects_header="x-projects"))
+    plain, told = (
+        TrustedProxy(IdentitySection(), TrustedProxySection()),
+        TrustedProxy(IdentitySection(), TrustedProxySection(projects_header="x-projects")),
+    )
     first, second = plain.principal(presented), told.principal(presented)
     assert first is not None
     assert second is not None
@@ -420,7 +425,7 @@ def test_projects_come_from_a_gateway_only_where_a_header_for_them_is_configured
 
 
 def test_a_gateways_user_or_tenant_that_is_not_one_name_is_refused() -> None:
-    proxy = TrustedProxy(ProxyOptions())
+    proxy = TrustedProxy(IdentitySection(), TrustedProxySection())
     for pairs in (
         [("x-authz-user-id", "ann"), ("x-authz-user-id", "bob")],
         [("x-authz-user-id", "ann,bob")],
@@ -428,14 +433,14 @@ def test_a_gateways_user_or_tenant_that_is_not_one_name_is_refused() -> None:
         [("x-authz-user-id", "ann"), ("x-authz-tenant-id", "a"), ("x-authz-tenant-id", "b")],
         [("x-authz-user-id", "ann"), ("x-authz-tenant-id", "a\tb")],
     ):
-        for way in (proxy, NoProof(ProxyOptions())):
+        for way in (proxy, NoProof(IdentitySection())):
             if way is proxy or pairs[0][1]:
                 with pytest.raises(RefusedError):
                     way.principal(Credentials("unix:", Headers(pairs)))
 
 
 def test_without_any_proof_everybody_is_who_they_say_and_may_do_everything() -> None:
-    principal = NoProof(ProxyOptions()).principal(
+    principal = NoProof(IdentitySection()).principal(
         Credentials("ipv4:192.0.2.7:1", Headers([("x-authz-user-id", "ann")]))
     )
     assert principal is not None

@@ -12,7 +12,7 @@ import pytest
 from memory_extproc.model import Caller, Consent, Outcome, Owner, RecallTrace, TracedMemory, TurnOutcome
 from memory_extproc.ports import OwnerEntry
 from memory_extproc.request.body import Enriched
-from memory_extproc.request.decisions import DecisionLimits
+from memory_extproc.settings.traffic import Trace
 from tests.support.builders import a_memory
 from tests.support.console import ConsoleStand
 from tests.support.waiting import until
@@ -145,7 +145,7 @@ async def test_a_decision_is_its_callers_alone_and_kept_for_a_time(stand: Consol
 
 async def test_the_decisions_of_one_caller_are_bounded(tmp_path: Path) -> None:
     stand = ConsoleStand(tmp_path)
-    stand.kept = DecisionLimits(keep=timedelta(hours=1), most=10)
+    stand.kept = Trace(keep=timedelta(hours=1), most=10)
     async with stand:
         for number in range(100):
             stand.decisions.record(ANN, f"r-{number}", Enriched(outcome=Outcome.EMPTY), None)
@@ -159,7 +159,7 @@ async def test_the_decisions_of_one_caller_are_bounded(tmp_path: Path) -> None:
 
 async def test_without_trace_keep_there_are_no_decisions(tmp_path: Path) -> None:
     stand = ConsoleStand(tmp_path)
-    stand.kept = DecisionLimits()
+    stand.kept = Trace()
     async with stand:
         answer = await stand.rest("GET", "/v1/memory/decisions/r-1")
         assert (answer.status, answer.reason) == (501, "NOT_OFFERED")

@@ -10,11 +10,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from memory_extproc.api.audit import CURRENT, AuditLog, AuditOptions, AuditRecord
+from memory_extproc.api.audit import CURRENT, AuditLog, AuditRecord
 from memory_extproc.api.authentication import key_hash, parse_keys
 from memory_extproc.api.principal import Means, Principal, derive_key, secret_in
 from memory_extproc.cli.root import app
-from memory_extproc.settings.api import PrincipalRole
+from memory_extproc.settings.api import AuditSection, PrincipalRole
 from tests.support.builders import ANN, MONDAY
 
 Runs = Callable[..., Result]
@@ -24,8 +24,8 @@ USER = Principal("acme", "ann", frozenset({PrincipalRole.USER}), Means.API_KEY, 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A data directory with a log of three lines."""
-    options = AuditOptions(directory=tmp_path / "audit", key=derive_key(secret_in(tmp_path), "audit"))
-    with AuditLog(options, lambda: MONDAY) as log:
+    key = derive_key(secret_in(tmp_path), "audit")
+    with AuditLog(AuditSection(), tmp_path / "audit", key, lambda: MONDAY) as log:
         for method in ("StoreMemory", "ListMemories", "ForgetMemories"):
             log.write(AuditRecord(principal=USER, method=method, owner=ANN, outcome="OK"))
     return tmp_path

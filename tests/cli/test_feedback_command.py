@@ -17,7 +17,7 @@ from memory_extproc.cli.root import app
 from memory_extproc.evaluation.datasets import DatasetError, read_dataset
 from memory_extproc.model import Caller, Memory, Outcome, RecallTrace, Role, Source, TracedMemory, Turn, TurnOutcome
 from memory_extproc.request.body import Enriched
-from memory_extproc.request.decisions import DecisionLimits
+from memory_extproc.settings.traffic import Trace
 from tests.support.builders import ANN, BOB, a_memory, a_turn, memories_of
 from tests.support.console import ConsoleStand
 from tests.support.waiting import until
@@ -136,7 +136,7 @@ async def test_with_its_text_it_is_a_data_set_that_the_other_commands_read(ann: 
 
 async def test_it_says_why_there_can_be_no_labels(tmp_path: Path) -> None:
     stand = Feedback(tmp_path)
-    stand.kept = DecisionLimits(keep=timedelta())
+    stand.kept = Trace(keep=timedelta())
     async with stand:
         off = await stand.run("eval", "from-feedback", "--out", str(stand.out))
         assert off.exit_code == 1

@@ -11,7 +11,7 @@ from memory_extproc.inference.model_files import ModelKind, Precision
 from memory_extproc.inference.onnx import CrossEncoderLimits, open_cross_encoder
 from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.ports import RerankModel
-from memory_extproc.recall.rerank import LlmReranker, LlmRerankLimits
+from memory_extproc.recall.rerank import LlmReranker
 from memory_extproc.testing.models import CannedCompletions
 from tests.support.canned import CannedReranker
 from tests.support.tiny_bert import write_tiny_bert
@@ -34,7 +34,7 @@ async def reranker(request: pytest.FixtureRequest, tiny_cross_encoder: Path) -> 
         return
     if request.param == "llm":
         model = CannedCompletions(lambda _system, _user: '{"order": [2, 1]}')
-        yield LlmReranker(model, LlmRerankLimits())
+        yield LlmReranker(model)
         return
     async with open_cross_encoder(tiny_cross_encoder, CrossEncoderLimits()) as opened:
         yield opened

@@ -9,12 +9,12 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from memory_extproc.api.audit import AuditLog, AuditOptions, AuditRecord
+from memory_extproc.api.audit import AuditLog, AuditRecord
 from memory_extproc.api.principal import Means, Principal
 from memory_extproc.coordination.mirror import SqliteMirror
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.model import LedgerJob
-from memory_extproc.settings.api import PrincipalRole
+from memory_extproc.settings.api import AuditSection, PrincipalRole
 
 FORGETS = 20
 
@@ -33,12 +33,12 @@ def fill(disk: Path) -> None:
 
 async def forget(disk: Path) -> None:
     ledger, mirror = SqliteLedger(disk / "ledger.db"), SqliteMirror(disk / "mirror.db")
-    options = AuditOptions(directory=disk / "audit", key=b"k" * 32)
+    key = b"k" * 32
     caller = Principal("acme", "alice", frozenset({PrincipalRole.USER}), Means.API_KEY, "caller")
     async with ledger, mirror:
         await ledger.key()
         await mirror.put({"first": b"record"})
-        with AuditLog(options, lambda: datetime(2026, 1, 1, tzinfo=UTC)) as audit:
+        with AuditLog(AuditSection(), disk / "audit", key, lambda: datetime(2026, 1, 1, tzinfo=UTC)) as audit:
             for number in range(FORGETS):
                 fill(disk)
                 job = LedgerJob(f"job{number}", "subject", os.urandom(2000), shut=True, open=True)

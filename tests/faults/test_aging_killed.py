@@ -28,11 +28,13 @@ from memory_extproc.learn.messages import format_origin, message_id
 from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, Provenance, message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination
-from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
+from memory_extproc.recall.prompt_block import Profiles
 from memory_extproc.retention.passes import RetentionPass, Wording
 from memory_extproc.retention.reflection import Reflections
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
-from memory_extproc.settings.memory import Reflect, Retention, Topics
+from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.settings.memory import Reflect, Retention
+from memory_extproc.settings.traffic import Inject
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -146,7 +148,7 @@ class Life:
             self.summaries,
             self.embedder,
             self.coordination,
-            Topics,
+            CurrentSettings(Settings()),
             self.metrics,
             limits=TopicLimits(backoff=Backoff(timedelta(milliseconds=1)), look=timedelta(hours=1)),
             now=self.clock,
@@ -222,9 +224,8 @@ class Life:
         """Everything that is kept, but for when; and who the caller is."""
         rows = {row.memory.id: row.memory async for page in self.store.pages(ANN, 100, fresh=True) for row in page}
         active = sorted(row.content for row in rows.values() if row.state is MemoryState.ACTIVE)
-        profile = await Profiles(self.partitions, ProfileLimits(importance=0.4), now=self.clock).profile(
-            Caller(ANN)
-        )
+        settings = Settings(inject=Inject(profile_importance=0.4))
+        profile = await Profiles(self.partitions, lambda: settings, now=self.clock).profile(Caller(ANN))
         states = {one: (row.state.value, row.superseded_by) for one, row in rows.items()}
         return {"active": active, "states": states, "profile": profile.text}
 

@@ -9,10 +9,12 @@ from datetime import timedelta
 import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
 
 from memory_extproc.concurrency import BreakerLimits
-from memory_extproc.inference.classifier import ClassifierLimits, FactClassifier
+from memory_extproc.inference.classifier import FactClassifier
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.traffic import ClassifierSection
 
 LONG = timedelta(seconds=30)
 Answers = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -60,10 +62,9 @@ async def classifier(router: Router) -> AsyncIterator[FactClassifier]:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0][:2]
         url = f"http://{host}:{port}/"
-        limits = ClassifierLimits(
-            url=url, access_key="sesame", timeout=LONG, cached=2, breaker=BreakerLimits(failures=3)
-        )
-        async with FactClassifier(limits, Metrics(CollectorRegistry(), "test"), lambda: 0.0) as made:
+        section = ClassifierSection(url=url, access_key=SecretStr("sesame"), timeout=LONG, cache=2)
+        metrics, breaker = Metrics(CollectorRegistry(), "test"), BreakerLimits(failures=3)
+        async with FactClassifier(section, metrics, lambda: 0.0, breaker) as made:
             yield made
     finally:
         await runner.cleanup()
@@ -138,11 +139,11 @@ async def test_a_classifier_that_hangs_costs_no_more_than_there_is_time(
 
 
 async def test_without_a_url_nobody_is_asked() -> None:
-    async with FactClassifier(ClassifierLimits(), Metrics(CollectorRegistry(), "test"), lambda: 0.0) as classifier:
+    async with FactClassifier(ClassifierSection(), Metrics(CollectorRegistry(), "test"), lambda: 0.0) as classifier:
         assert await classifier.is_fact("a", LONG) == (None, "")
 
 
 async def test_a_router_that_is_not_there_says_nothing() -> None:
-    limits = ClassifierLimits(url="http://127.0.0.1:9", timeout=LONG)
-    async with FactClassifier(limits, Metrics(CollectorRegistry(), "test"), lambda: 0.0) as classifier:
+    section = ClassifierSection(url="http://127.0.0.1:9", timeout=LONG)
+    async with FactClassifier(section, Metrics(CollectorRegistry(), "test"), lambda: 0.0) as classifier:
         assert await classifier.is_fact("a", LONG) == (None, "failed")

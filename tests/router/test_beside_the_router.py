@@ -11,9 +11,10 @@ import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.inference.classifier import ClassifierLimits, FactClassifier
+from memory_extproc.inference.classifier import FactClassifier
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings.semantic_router import import_configuration
+from memory_extproc.settings.traffic import ClassifierSection
 from tests.support.envoy import PATH_CHAT, Answer, Stand
 from tests.support.router import PATH_RESPONSES, RECORDED, Router
 from tests.support.upstream import a_stream, an_answer, sse_events
@@ -153,8 +154,8 @@ async def test_its_classification_api_is_asked_and_read_as_recorded() -> None:
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url, timeout = f"http://127.0.0.1:{runner.addresses[0][1]}", timedelta(seconds=30)
-        limits, metrics = ClassifierLimits(url=url, timeout=timeout), Metrics(CollectorRegistry(), "test")
-        async with FactClassifier(limits, metrics, lambda: 0.0) as classifier:
+        section, metrics = ClassifierSection(url=url, timeout=timeout), Metrics(CollectorRegistry(), "test")
+        async with FactClassifier(section, metrics, lambda: 0.0) as classifier:
             assert await classifier.is_fact(recorded["request"]["text"], timedelta(seconds=30)) == (
                 True,
                 "answered",

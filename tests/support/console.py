@@ -11,7 +11,7 @@ from typing import Any, Self
 import aiohttp
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from memory_extproc.api.authentication import ProxyOptions, TrustedProxy
+from memory_extproc.api.authentication import TrustedProxy
 from memory_extproc.api.call import Repeats
 from memory_extproc.api.decisions import DecisionCalls
 from memory_extproc.api.forget import ForgetCalls
@@ -24,10 +24,10 @@ from memory_extproc.concurrency import Background, Backoff
 from memory_extproc.console.documents import register_documents
 from memory_extproc.console.operator import OperatorPage
 from memory_extproc.console.pages import Pages
-from memory_extproc.console.server import ConsoleOptions, ConsoleServer, present_credentials
+from memory_extproc.console.server import ConsoleServer, present_credentials
 from memory_extproc.console.sessions import SessionVerifier, make_link, make_signer
 from memory_extproc.console.timeline import TimelinePage
-from memory_extproc.console.tryout import ChatOptions, TryOut
+from memory_extproc.console.tryout import TryOut
 from memory_extproc.console.why import WhyPage
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteOwners
@@ -38,12 +38,15 @@ from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import ForgetScope, Memory, Owner
-from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
-from memory_extproc.request.decisions import DecisionLimits, DecisionLog
+from memory_extproc.portability.importer import Exporter, Importer
+from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.retention.passes import PassReport
 from memory_extproc.retention.rules import RetentionReason
 from memory_extproc.retention.scheduler import Round
-from memory_extproc.settings.api import PrincipalRole
+from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.settings.api import Console, PrincipalRole, TrustedProxySection
+from memory_extproc.settings.identity import IdentitySection
+from memory_extproc.settings.traffic import Trace
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryLedger
@@ -58,13 +61,16 @@ class ConsoleStand(ApiStand):
     console: ConsoleServer
     hosts: frozenset[str] = frozenset()
     error_body: ErrorBody = "status"
-    kept = DecisionLimits(keep=timedelta(hours=1))  # zero: no decisions
+    kept = Trace(keep=timedelta(hours=1))  # zero: no decisions
     chats = ""  # where the chat box sends its messages; empty: there is none
 
     def __init__(self, scratch: Path) -> None:
         super().__init__(scratch)
         self.signer = make_signer(KEY, self.now)
-        self.ways = (TrustedProxy(ProxyOptions(roles_header=ROLES)), SessionVerifier(self.signer))
+        self.ways = (
+            TrustedProxy(IdentitySection(), TrustedProxySection(roles_header=ROLES)),
+            SessionVerifier(self.signer),
+        )
         ledger, sole = InMemoryLedger(), SoleReplica()
         forgotten = TombstoneIndex(ledger, sole)
         self.partitions = Partitions(
@@ -97,7 +103,9 @@ class ConsoleStand(ApiStand):
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._forgetter)
         noting = await self._stack.enter_async_context(Background(self.metrics, grace=timedelta(seconds=5)))
-        self.decisions = DecisionLog(self.coordination, self.kept, background=noting, now=self.now)
+        self.decisions = DecisionLog(
+            self.coordination, CurrentSettings(Settings(trace=self.kept)), background=noting, now=self.now
+        )
         self.owners = await self._stack.enter_async_context(SqliteOwners(self.audit_directory.parent / "owners.db"))
         outcomes = await self._stack.enter_async_context(RecentOutcomes(self.metrics, self.now))
         facts = ServerFacts(
@@ -112,9 +120,7 @@ class ConsoleStand(ApiStand):
         )
         catalogue = MemoryCatalog(self.partitions, self.partitions, self.journal, vector_bytes=1536, now=self.now)
         forgetting = ForgetCalls(self._forgetter, catalogue, Repeats(self.coordination, KEY))
-        importer = Importer(
-            self.partitions, self.embedder, self.coordination, ImportLimits(), now=self.now, consent=self.consent
-        )
+        importer = Importer(self.partitions, self.embedder, self.coordination, now=self.now, consent=self.consent)
         exporter = Exporter(self.store, self.journal, consent=self.consent)
         reviews = ReviewCalls(
             Quarantine(self.store, self.partitions),
@@ -140,12 +146,12 @@ class ConsoleStand(ApiStand):
             self.service, present_credentials, body_bytes=BODY_BYTES, error_body=self.error_body, now=self.now
         )
         pages = Pages(self.service, self.signer, self.coordination, tries=bool(self.chats))
-        chats = ChatOptions(url=self.chats, model="m", user_header="x-authz-user-id", tenant_header="")
-        tries = [TryOut(pages, self.service, chats).register] if self.chats else []
+        chats, identity = Console(chats=self.chats, chat_model="m"), IdentitySection(tenant_header="")
+        tries = [TryOut(pages, self.service, chats, identity).register] if self.chats else []
         more = [page(pages, self.service).register for page in (WhyPage, TimelinePage, OperatorPage)]
-        options = ConsoleOptions(address="127.0.0.1:0", hosts=self.hosts)
+        registers = [rest.register, register_documents, pages.register, *more, *tries]
         self.console = await self._stack.enter_async_context(
-            ConsoleServer(options, [rest.register, register_documents, pages.register, *more, *tries])
+            ConsoleServer("127.0.0.1:0", registers, hosts=self.hosts)
         )
         session = aiohttp.ClientSession(base_url=self.console.url, cookie_jar=aiohttp.DummyCookieJar())
         self.http = await self._stack.enter_async_context(session)

@@ -13,19 +13,18 @@ import grpc.aio
 from google.rpc import error_details_pb2, status_pb2
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.api.audit import AuditLog, AuditOptions
+from memory_extproc.api.audit import AuditLog
 from memory_extproc.api.authentication import (
     Authenticator,
     CallAdmission,
     CredentialVerifier,
-    ProxyOptions,
     TrustedProxy,
 )
 from memory_extproc.api.call import DETAILS, Operation, Repeats
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
-from memory_extproc.api.memories import MemoriesLimits, MemoryCalls, PageTokens, SearchCalls, SearchDefaults
-from memory_extproc.api.service import SERVICE, MemoryService, ServiceLimits
+from memory_extproc.api.memories import MemoryCalls, PageTokens, SearchCalls
+from memory_extproc.api.service import SERVICE, MemoryService
 from memory_extproc.api.settings import ConsentMethods, SessionMethods
 from memory_extproc.app.api import StoredTextReader, Understanding
 from memory_extproc.concurrency import RateLimits, TokenBuckets
@@ -41,6 +40,9 @@ from memory_extproc.ports import MemoryStore
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
 from memory_extproc.recall.weights import packaged_weights
+from memory_extproc.settings import Settings
+from memory_extproc.settings.api import Api, AuditSection, TrustedProxySection
+from memory_extproc.settings.identity import IdentitySection
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
@@ -68,9 +70,11 @@ class ApiStand:
         self.learns = RecordedTurns()
         self.consent = KnownConsents(InMemoryConsent(), ConsentTerms(), ConsentLimits(), now=self.now)
         self.partitions = Partitions(self.store, self.coordination, PartitionLimits(), self.metrics, now=self.now)
-        self.ways: Sequence[CredentialVerifier] = (TrustedProxy(ProxyOptions(roles_header=ROLES)),)
+        self.ways: Sequence[CredentialVerifier] = (
+            TrustedProxy(IdentitySection(), TrustedProxySection(roles_header=ROLES)),
+        )
         self.rate = RateLimits(per_second=1_000_000, burst=1_000_000)
-        self.limits = ServiceLimits()
+        self.limits = Api()
         self.server_options = ServerOptions(
             address="127.0.0.1:0", drain_wait=timedelta(0), grace=timedelta(seconds=5)
         )
@@ -93,16 +97,15 @@ class ApiStand:
     async def __aenter__(self) -> Self:
         stack = self._stack
         await stack.enter_async_context(self.partitions)
-        self.audit = audit = stack.enter_context(
-            AuditLog(AuditOptions(directory=self.audit_directory, key=KEY), self.now)
-        )
+        self.audit = audit = stack.enter_context(AuditLog(AuditSection(), self.audit_directory, KEY, self.now))
         names_user = (lambda tenant, user: f"{tenant}#{user}") if self.hashes_users else (lambda _, user: user)
         rates = TokenBuckets(self.rate, lambda: self.monotonic)
         service = await stack.enter_async_context(
             MemoryService(
                 CallAdmission(Authenticator(self.ways), rates, names_user),
                 {**self._made(), **self.operations},
-                self.limits,
+                timeout=self.limits.timeout,
+                concurrency=self.limits.concurrency,
                 audit=audit,
                 metrics=self.metrics,
             )
@@ -129,7 +132,7 @@ class ApiStand:
             curator,
             Repeats(self.coordination, KEY),
             PageTokens(KEY, self.now),
-            MemoriesLimits(),
+            content_bytes=8192,
             reads=StoredTextReader(
                 RulesExtractor(), Reconciler(self.partitions, self.embedder, self.metrics), self.now
             ),
@@ -145,7 +148,7 @@ class ApiStand:
             metrics=self.metrics,
             about_caller=about_caller,
         )
-        searching = SearchCalls(recaller, self.learns, SearchDefaults(), consent=self.consent, now=self.now)
+        searching = SearchCalls(recaller, self.learns, Settings, consent=self.consent, now=self.now)
         return {
             **memories.operations,
             **searching.operations,

@@ -7,13 +7,14 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from memory_extproc.api.audit import CURRENT, HEAD, AuditLog, AuditOptions, AuditRecord, FaultKind, verify
+from memory_extproc.api.audit import CURRENT, HEAD, AuditLog, AuditRecord, FaultKind, verify
 from memory_extproc.api.principal import Means, Principal
 from memory_extproc.errors import ConfigurationError, TransientError
-from memory_extproc.settings.api import PrincipalRole
+from memory_extproc.settings.api import AuditSection, PrincipalRole
 from tests.support.builders import ANN, BOB, MONDAY
 
 KEY = b"a key of the audit log"
@@ -25,12 +26,12 @@ def call(method: str = "StoreMemory", **fields: object) -> AuditRecord:
     return AuditRecord(**given)  # type: ignore[arg-type]
 
 
-def a_log(tmp_path: Path, **options: object) -> AuditLog:
-    given = {"directory": tmp_path / "audit", "key": KEY, **options}
-    return AuditLog(AuditOptions(**given), lambda: MONDAY)  # type: ignore[arg-type]
+def a_log(tmp_path: Path, **options: Any) -> AuditLog:
+    # Files of a size that the configuration does not allow fill sooner.
+    return AuditLog(AuditSection.model_construct(**options), tmp_path / "audit", KEY, lambda: MONDAY)
 
 
-def written(tmp_path: Path, count: int = 5, **options: object) -> Path:
+def written(tmp_path: Path, count: int = 5, **options: Any) -> Path:
     with a_log(tmp_path, **options) as log:
         for number in range(count):
             log.write(call(count=number))
@@ -60,7 +61,7 @@ def test_a_line_says_who_did_what_to_whose_memories_without_a_name(tmp_path: Pat
 
 
 def test_names_stand_in_it_where_that_is_configured(tmp_path: Path) -> None:
-    with a_log(tmp_path, plain=True) as log:
+    with a_log(tmp_path, names="plain") as log:
         log.write(call())
     line = json.loads((tmp_path / "audit" / CURRENT).read_text())
     assert (line["who"], line["whose"]) == ("acme/ann", "acme/bob")

@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from memory_extproc.model import Owner
-from memory_extproc.observe.otlp import KEPT, OtlpOptions, OtlpTraces
+from memory_extproc.observe.otlp import KEPT, OtlpTraces
 
 ANN = Owner("acme", "ann")
 COLLECTED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -28,8 +28,7 @@ class Ended(SpanProcessor):
 class Bench:
     def __init__(self, **options: Any) -> None:
         self.ended = Ended()
-        given = OtlpOptions(endpoint="", version="test", **options)
-        self.traces = OtlpTraces(given, self.ended)
+        self.traces = OtlpTraces("", "test", ended=self.ended, **options)
 
 
 @pytest.fixture

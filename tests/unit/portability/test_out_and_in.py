@@ -30,7 +30,7 @@ from memory_extproc.model import (
     with_trust,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.portability.importer import Exporter, ExportLimits, Importer, ImportLimits
+from memory_extproc.portability.importer import Exporter, Importer
 from memory_extproc.portability.records import line_of, record_of
 from memory_extproc.ports import Exported, JournalEntry
 from memory_extproc.store.loader import PartitionLimits
@@ -113,12 +113,13 @@ class Desk:
         self.partitions = Partitions(
             self.store, self.coordination, PartitionLimits(), metrics, now=lambda: later(days=1)
         )
-        self.exporter = Exporter(self.store, self.journal, ExportLimits(page=7), consent=self.consent)
+        self.exporter = Exporter(self.store, self.journal, page=7, consent=self.consent)
         self.importer = Importer(
             self.partitions,
             EMBEDDER,
             self.coordination,
-            ImportLimits(batch=3, waits=(0, 0)),
+            batch=3,
+            waits=(0, 0),
             now=lambda: later(days=1),
             consent=self.consent,
             forgotten=self.forgotten,

@@ -15,7 +15,8 @@ from memory_extproc.errors import TransientError
 from memory_extproc.model import Memory, Outcome, Owner, OwnerKind, Ranked, RecallRequest, RecallResult
 from memory_extproc.model.owner import accept_name
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.recall.canary import KNOWN, OWNER, STALE, Canary, CanaryLimits
+from memory_extproc.recall.canary import KNOWN, OWNER, STALE, Canary
+from memory_extproc.settings.memory import Memory as MemorySection
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -84,8 +85,11 @@ async def bench() -> AsyncIterator[Bench]:
     coordination = InMemoryCoordination(lambda: clock[0])
     async with Partitions(store, coordination, PartitionLimits(), metrics, now=lambda: clock[0]) as partitions:
         finds = Finds(store)
-        limits = CanaryLimits(every=timedelta(milliseconds=1), limit=3, threshold=0.7)
-        canary = Canary(finds, partitions, store, embedder, limits, metrics, now=lambda: clock[0])
+        section = MemorySection(default_retrieval_limit=3, default_similarity_threshold=0.7)
+        every = timedelta(milliseconds=1)
+        canary = Canary(
+            finds, partitions, store, embedder, lambda: section, metrics, every=every, now=lambda: clock[0]
+        )
         yield Bench(canary, finds, store, metrics, clock)
 
 

@@ -28,8 +28,9 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.candidate import Explanation
 from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.recaller import Recaller, RecallLimits
-from memory_extproc.recall.topic_context import ThreadFetcher, ThreadLimits
+from memory_extproc.recall.topic_context import ThreadFetcher
 from memory_extproc.recall.weights import packaged_weights
+from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -89,7 +90,7 @@ class Desk:
             now=lambda: later(days=4),
             metrics=self.metrics,
             about_caller=about_caller,
-            threads=ThreadFetcher(self.partitions, ThreadLimits()),
+            threads=ThreadFetcher(self.partitions, CurrentSettings(Settings())),
             selects=self.partitions,
             clock=clock,
         )

@@ -12,12 +12,13 @@ from memory_extproc.model import Caller, Memory, MemoryState, MemoryType, Source
 from memory_extproc.recall.prompt_block import (
     CLOSING,
     OPENING_PROFILE,
-    ProfileLimits,
     Profiles,
     entries,
     render_profile,
     without_blocks,
 )
+from memory_extproc.settings import Settings
+from memory_extproc.settings.traffic import Inject
 from memory_extproc.testing.adapters import InMemoryStore
 from memory_extproc.text.words import estimate_tokens
 from tests.support.builders import ANN, MONDAY, a_memory
@@ -112,8 +113,9 @@ class Rows(InMemoryStore):
 
 async def test_only_the_callers_own_memories_of_the_project_are_in_it() -> None:
     mine, other = fact("home", "Oslo", project="p"), fact("pet", "cat", project="q")
-    profiles = Profiles(Rows(mine, other), ProfileLimits(), now=lambda: MONDAY)  # type: ignore[arg-type]
+    settings = Settings()
+    profiles = Profiles(Rows(mine, other), lambda: settings, now=lambda: MONDAY)  # type: ignore[arg-type]
     assert (await profiles.profile(Caller(ANN, project="p"))).ids == (mine.id,)
     assert len((await profiles.profile(Caller(ANN))).ids) == 2
-    profiles.reconfigure(ProfileLimits(importance=0.95))
+    settings = Settings(inject=Inject(profile_importance=0.95))
     assert (await profiles.profile(Caller(ANN))).text == ""

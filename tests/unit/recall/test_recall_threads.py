@@ -9,7 +9,9 @@ import pytest
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Memory, MemoryState, Ranked, Source
 from memory_extproc.recall.candidate import Considered, Verdict
-from memory_extproc.recall.topic_context import ThreadFetcher, ThreadLimits, with_threads
+from memory_extproc.recall.topic_context import ThreadFetcher, with_threads
+from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.settings.paths import Recall, Threads
 from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_message
 from tests.unit.recall.reading import Reads
 
@@ -25,12 +27,13 @@ TOPIC = a_memory(
 async def extended(
     reads: Reads,
     relevance: float = 0.9,
-    limits: ThreadLimits | None = None,
+    section: Threads | None = None,
     in_view: frozenset[str] = frozenset(),
     topic: Memory = TOPIC,
 ) -> list[str]:
     ranked = (Ranked(topic, relevance),)
-    threads = ThreadFetcher(reads, limits or ThreadLimits(max=2))
+    settings = Settings(recall=Recall(threads=section or Threads(max=2)))
+    threads = ThreadFetcher(reads, CurrentSettings(settings))
     asked = "What is my budget for Hawaii?"
     return [one.memory.content for one in await threads.add_messages(ranked, asked, in_view, MONDAY, SECOND)]
 
@@ -40,11 +43,9 @@ async def test_the_words_of_a_strong_topic_follow_it_those_about_the_question_fi
     assert found == [TOPIC.content, BUDGET.content, FLIGHT.content]
 
 
-@pytest.mark.parametrize(
-    ("relevance", "limits"), [(0.7, ThreadLimits()), (0.9, ThreadLimits(max=0))], ids=["weak", "off"]
-)
-async def test_a_weak_topic_or_none_allowed_fetches_nothing(relevance: float, limits: ThreadLimits) -> None:
-    assert await extended(Reads(FLIGHT, BUDGET), relevance, limits) == [TOPIC.content]
+@pytest.mark.parametrize(("relevance", "section"), [(0.7, Threads()), (0.9, Threads(max=0))], ids=["weak", "off"])
+async def test_a_weak_topic_or_none_allowed_fetches_nothing(relevance: float, section: Threads) -> None:
+    assert await extended(Reads(FLIGHT, BUDGET), relevance, section) == [TOPIC.content]
 
 
 async def test_what_the_model_sees_is_not_fetched() -> None:

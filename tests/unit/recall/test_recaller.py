@@ -36,9 +36,11 @@ from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.prompt_block import smallest
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller, RecallLimits
-from memory_extproc.recall.rerank import Reranker, RerankLimits
-from memory_extproc.recall.topic_context import Ongoing, ThreadFetcher, ThreadLimits
+from memory_extproc.recall.rerank import Reranker
+from memory_extproc.recall.topic_context import Ongoing, ThreadFetcher
 from memory_extproc.recall.weights import packaged_weights
+from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.settings.paths import Recall, Threads
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.store.resident import ResidentRows
@@ -314,7 +316,7 @@ async def test_a_question_for_two_things_finds_each_better_when_it_is_taken_apar
 
 
 def a_reranker(bench: Bench, reranks: CannedReranker) -> Reranker:
-    return Reranker(reranks, RerankLimits(weight=1.0), metrics=bench.metrics)
+    return Reranker(reranks, lambda: Recall(rerank_weight=1.0), metrics=bench.metrics)
 
 
 ALIKE = ["trip budget", "Hawaii trip", "Hawaii trip budget for May"]
@@ -458,8 +460,9 @@ ABOUT = "What did we plan for the Hawaii trip?"
 async def test_a_summary_is_told_with_its_words_but_not_while_the_model_sees_what_it_sums_up(bench: Bench) -> None:
     others = (a_memory(f"Sourdough loaf {n} rose well") for n in range(12))
     await bench.remember(HAWAII, PLAN, *others)
-    limits = ThreadLimits(min_relevance=0.0)
-    recaller = bench.recaller(threads=ThreadFetcher(bench.partitions, limits), ongoing=Ongoing(bench.partitions))
+    settings = Settings(recall=Recall(threads=Threads(min_relevance=0.0)))
+    threads = ThreadFetcher(bench.partitions, CurrentSettings(settings))
+    recaller = bench.recaller(threads=threads, ongoing=Ongoing(bench.partitions))
     anew = await recaller.recall(a_wish(ABOUT, threshold=0.6))
     assert [one.memory.content for one in anew.memories] == [HAWAII.content, PLAN.content]
     explained = await recaller.explain(a_wish(ABOUT, threshold=0.6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,8 @@ from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import RerankModel
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.rerank import ExpectedCost, Reranker, RerankLimits, RerankOutcome, blend_order
+from memory_extproc.recall.rerank import ExpectedCost, Reranker, RerankOutcome, blend_order
+from memory_extproc.settings.paths import Recall
 from tests.support.builders import a_memory
 from tests.support.canned import CannedReranker
 
@@ -64,11 +66,15 @@ class SilentReranker:
         return ()
 
 
+CROSS_ENCODER = Recall(rerank="cross_encoder")
+
+
 def a_reranker(
-    reranks: RerankModel, limits: RerankLimits | None = None, watch: Watch | None = None
+    reranks: RerankModel, section: Recall | None = None, watch: Watch | None = None, **times: Any
 ) -> tuple[Reranker, Metrics]:
     metrics = Metrics(CollectorRegistry(), "test")
-    return Reranker(reranks, limits or RerankLimits(), metrics=metrics, clock=watch or Watch()), metrics
+    reranker = Reranker(reranks, lambda: section or Recall(), metrics=metrics, clock=watch or Watch(), **times)
+    return reranker, metrics
 
 
 def candidates(texts: Sequence[str] = TEXTS) -> list[Candidate]:
@@ -98,7 +104,7 @@ async def test_what_the_reranker_prefers_moves_up_and_is_counted() -> None:
 
 async def test_only_the_first_are_shown_and_the_others_keep_their_places() -> None:
     canned = CannedReranker()
-    reranker, _ = a_reranker(canned, RerankLimits(first=2))
+    reranker, _ = a_reranker(canned, Recall(rerank_candidates=2))
     assert await order(reranker, PLENTY, [TEXTS[0], *TEXTS]) == (0, 1, 2, 3)
     assert canned.asked == [(QUERY, (TEXTS[0], TEXTS[0]))]
 
@@ -158,7 +164,7 @@ async def test_what_took_long_before_is_not_tried_when_less_time_is_left() -> No
 async def test_where_the_time_is_short_as_many_are_reranked_as_it_allows_and_the_others_keep_their_places() -> None:
     watch = Watch()
     canned = RerankerByText(watch, takes=0.01)
-    reranker, metrics = a_reranker(canned, RerankLimits(by_text=True, share=1.0, reserve=timedelta()), watch)
+    reranker, metrics = a_reranker(canned, CROSS_ENCODER, watch, share=1.0, reserve=timedelta())
     texts = [f"{QUERY} {at}" if at == 4 else f"text {at}" for at in range(20)]
     await order(reranker, PLENTY, texts)
     for _ in range(40):  # until the estimate is sure of itself
@@ -174,7 +180,7 @@ async def test_where_the_time_is_short_as_many_are_reranked_as_it_allows_and_the
 async def test_too_few_to_matter_are_not_reranked_at_all() -> None:
     watch = Watch()
     canned = RerankerByText(watch, takes=0.01)
-    reranker, metrics = a_reranker(canned, RerankLimits(by_text=True, share=1.0, reserve=timedelta()), watch)
+    reranker, metrics = a_reranker(canned, CROSS_ENCODER, watch, share=1.0, reserve=timedelta())
     texts = [f"text {at}" for at in range(20)]
     for _ in range(40):
         await order(reranker, PLENTY, texts)

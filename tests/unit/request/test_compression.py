@@ -16,8 +16,11 @@ from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import ChatState, Exchanged, Message, Outcome, Owner, RecallResult, Role, Switch
 from memory_extproc.ports import Now
 from memory_extproc.request.admission import Mode
-from memory_extproc.request.compression import KIND, OPENING, Compression, CompressionLimits, render_state
+from memory_extproc.request.compression import KIND, OPENING, Compression, render_state
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
+from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.settings.paths import Recall
+from memory_extproc.settings.traffic import Compress
 from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.testing.models import CannedCompletions
 from tests.support.desk import Desk, a_rule
@@ -25,7 +28,8 @@ from tests.support.sidecar import NOON, used
 
 ANN = Owner("", "ann")
 NOTHING = RecallResult(outcome=Outcome.NOTHING_RELEVANT)
-LIMITS = CompressionLimits(enabled=True, above_tokens=300, keep_turns=2, wait=timedelta(seconds=5))
+SECTION = Compress(enabled=True, above_tokens=300, keep_turns=2)
+PATIENT = Recall(deadline=timedelta(seconds=15))  # a busy machine is no fault of what is tested
 
 
 class Counting:
@@ -69,14 +73,12 @@ class Marked:
 class LongTalk:
     """A client with one long conversation, that sends all of it each time."""
 
-    def __init__(
-        self, desk: Desk | None = None, limits: CompressionLimits = LIMITS, *, incognito: bool = False
-    ) -> None:
+    def __init__(self, desk: Desk | None = None, section: Compress = SECTION, *, incognito: bool = False) -> None:
         self.records = Noting(now=lambda: NOON)
         self.desk = desk or Desk(NOTHING, shared=self.records)
         self.condenses = Counting()
         self.compression = Compression(
-            limits,
+            CurrentSettings(Settings(compress=section, recall=PATIENT)),
             self.records,
             self.condenses,
             background=self.desk.background,
@@ -168,7 +170,7 @@ async def test_the_original_goes_where_the_client_asks_for_it() -> None:
 
 
 async def test_a_client_may_ask_for_it_where_it_is_off_and_the_conversation_short() -> None:
-    ann = LongTalk(limits=replace(LIMITS, enabled=False, above_tokens=10**6))
+    ann = LongTalk(section=SECTION.model_copy(update={"enabled": False, "above_tokens": 10**6}))
     assert not shortened_by(await ann.talk(6))
     await ann.ask(x_memory_compress="force")
     assert shortened_by(await ann.ask(x_memory_compress="force"))
@@ -177,9 +179,9 @@ async def test_a_client_may_ask_for_it_where_it_is_off_and_the_conversation_shor
 @pytest.mark.parametrize("compress", [Switch.SKIP, Switch.FORCE])
 async def test_a_rule_decides_before_the_client(compress: Switch) -> None:
     rule = a_rule(compress=compress)
-    limits = replace(LIMITS, enabled=compress is Switch.SKIP)
+    section = SECTION.model_copy(update={"enabled": compress is Switch.SKIP})
     desk = Desk(NOTHING, rules=[rule])
-    ann = LongTalk(desk, limits)
+    ann = LongTalk(desk, section)
     asked = {"x_memory_compress": "force"} if compress is Switch.SKIP else {}
     assert bool(shortened_by(await ann.talk(12, **asked))) is (compress is Switch.FORCE)
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,16 +12,16 @@ from cryptography.hazmat.primitives import hashes, hmac, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from memory_extproc.errors import TransientError
-from memory_extproc.request.jwt import MAX_KEYS_BYTES, TokenOptions, Tokens, parse_keys
+from memory_extproc.request.jwt import MAX_KEYS_BYTES, Tokens, parse_keys
+from memory_extproc.settings.identity import Signed
 from tests.support.waiting import until
 
 ISSUER, AUDIENCE = "https://login.example.com", "memory"
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
 OTHER_EC_KEY = ec.generate_private_key(ec.SECP256R1())
 RSA_KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-OPTIONS = TokenOptions(
-    algorithms=("ES256", "RS256"), issuer=ISSUER, audience=AUDIENCE, hurry=timedelta(milliseconds=1)
-)
+SECTION = Signed(algorithms=("ES256", "RS256"), issuer=ISSUER, audience=AUDIENCE)
+AT_ONCE = timedelta(milliseconds=1)
 
 
 def jwk(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey, **more: str) -> dict[str, Any]:
@@ -63,8 +62,8 @@ def signed(
     return jwt.encode(body, key, algorithm=algorithm, headers=dict(headers or {"kid": "k1"}))
 
 
-async def subject(token: str, *keys: Mapping[str, Any], options: TokenOptions = OPTIONS) -> Any:
-    async with Tokens(options, Served(document(*(keys or (jwk(EC_KEY, kid="k1"),))))) as tokens:
+async def subject(token: str, *keys: Mapping[str, Any], section: Signed = SECTION) -> Any:
+    async with Tokens(section, Served(document(*(keys or (jwk(EC_KEY, kid="k1"),))))) as tokens:
         claims = tokens.claims(token)
     return claims and claims["sub"]
 
@@ -136,8 +135,8 @@ async def test_a_token_without_a_signature_is_not_believed() -> None:
 
 
 async def test_a_token_signed_with_an_algorithm_that_is_not_allowed_is_not_believed() -> None:
-    only_rsa = TokenOptions(algorithms=("RS256",), issuer=ISSUER, audience=AUDIENCE)
-    assert await subject(signed(), options=only_rsa) is None
+    only_rsa = Signed(algorithms=("RS256",), issuer=ISSUER, audience=AUDIENCE)
+    assert await subject(signed(), section=only_rsa) is None
     stronger = signed(key=RSA_KEY, algorithm="PS256", headers={"kid": "r"})
     assert await subject(stronger, jwk(RSA_KEY, kid="r")) is None
 
@@ -171,7 +170,7 @@ async def test_a_key_that_is_for_something_else_or_unusable_verifies_nothing(mor
 
 async def test_a_rotated_key_is_fetched_when_a_token_asks_for_it() -> None:
     served = Served(document(jwk(OTHER_EC_KEY, kid="old")))
-    async with Tokens(OPTIONS, served) as tokens:
+    async with Tokens(SECTION, served, hurry=AT_ONCE) as tokens:
         assert tokens.claims(signed()) is None
         served.content = document(jwk(EC_KEY, kid="k1"))
         await until(lambda: tokens.claims(signed()) is not None, "the keys are read")
@@ -180,7 +179,7 @@ async def test_a_rotated_key_is_fetched_when_a_token_asks_for_it() -> None:
 async def test_a_token_believed_before_is_not_believed_after_it_expired() -> None:
     seconds = 1000.0
     served = Served(document(jwk(EC_KEY, kid="k1")))
-    async with Tokens(OPTIONS, served, clock=lambda: seconds) as tokens:
+    async with Tokens(SECTION, served, hurry=AT_ONCE, clock=lambda: seconds) as tokens:
         token = signed({"exp": 1010, "nbf": 1020})
         assert tokens.claims(token) is not None
         seconds = 1039.0
@@ -193,7 +192,7 @@ async def test_a_token_believed_before_is_not_believed_after_it_expired() -> Non
 
 async def test_a_token_believed_before_is_not_believed_after_its_key_was_withdrawn() -> None:
     served = Served(document(jwk(EC_KEY, kid="k1")))
-    async with Tokens(OPTIONS, served) as tokens:
+    async with Tokens(SECTION, served, hurry=AT_ONCE) as tokens:
         assert tokens.claims(signed()) is not None
         token = signed()
         assert tokens.claims(token) is not None
@@ -203,7 +202,7 @@ async def test_a_token_believed_before_is_not_believed_after_its_key_was_withdra
 
 
 async def test_many_callers_tokens_are_believed_each_for_itself() -> None:
-    async with Tokens(OPTIONS, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
+    async with Tokens(SECTION, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
         made = {user: signed({"sub": user}) for user in ("ann", "bob")}
         for user in ("ann", "bob", "ann", "bob"):
             claims = tokens.claims(made[user])
@@ -213,7 +212,7 @@ async def test_many_callers_tokens_are_believed_each_for_itself() -> None:
 
 async def test_keys_once_read_outlive_their_server() -> None:
     served = Served(document(jwk(EC_KEY, kid="k1")))
-    async with Tokens(OPTIONS, served) as tokens:
+    async with Tokens(SECTION, served, hurry=AT_ONCE) as tokens:
         served.content = None
         before = served.reads
         tokens.claims(signed(headers={"kid": "unknown"}))
@@ -227,19 +226,16 @@ async def test_keys_once_read_outlive_their_server() -> None:
 
 async def test_without_keys_at_the_start_nobody_is_identified_until_they_come() -> None:
     served = Served(None)
-    async with Tokens(OPTIONS, served) as tokens:
+    async with Tokens(SECTION, served, hurry=AT_ONCE) as tokens:
         assert tokens.claims(signed()) is None
         served.content = document(jwk(EC_KEY, kid="k1"))
         await until(lambda: tokens.claims(signed(headers={"kid": ""})) is not None, "the only key serves")
 
 
 async def test_keys_are_read_anew_after_the_refresh_time_unasked() -> None:
-    often = TokenOptions(
-        algorithms=("ES256",), issuer=ISSUER, audience=AUDIENCE,
-        hurry=timedelta(milliseconds=1), refresh=timedelta(milliseconds=2),
-    )  # fmt: skip
+    often = Signed(algorithms=("ES256",), issuer=ISSUER, audience=AUDIENCE, refresh=timedelta(milliseconds=2))
     served = Served(document(jwk(EC_KEY, kid="k1")))
-    async with Tokens(often, served):
+    async with Tokens(often, served, hurry=AT_ONCE):
         await until(lambda: served.reads > 2, "it is tried again")
 
 
@@ -260,14 +256,14 @@ def test_unusable_keys_are_left_out_and_the_rest_serve() -> None:
 
 @pytest.mark.parametrize("algorithm", ["HS256", "none"])
 def test_shared_secrets_and_no_signature_cannot_be_configured(algorithm: str) -> None:
-    with pytest.raises(ValueError, match="no signature of a public key"):
-        Tokens(TokenOptions(algorithms=(algorithm,), issuer="i", audience="a"), Served(b""))
+    with pytest.raises(ValueError, match="Input should be 'RS256'"):
+        Signed.model_validate({"algorithms": [algorithm]})
 
 
 async def test_other_demands_hold_for_tokens_that_were_believed_too_and_for_the_same_keys() -> None:
-    async with Tokens(OPTIONS, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
+    async with Tokens(SECTION, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
         token = signed()
         assert tokens.claims(token)
-        tokens.reconfigure(replace(OPTIONS, audience="another", algorithms=("RS256",)))
+        tokens.reconfigure(SECTION.model_copy(update={"audience": "another", "algorithms": ("RS256",)}))
         assert tokens.claims(token) is None
         assert tokens.claims(signed({"aud": "another"})), "the algorithms are those that keys were read for"

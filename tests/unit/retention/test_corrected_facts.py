@@ -15,7 +15,9 @@ from memory_extproc.learn.commands.runner import CommandOptions, Commands
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Caller, Embedded, Matrix, Memory, MemoryState, Provenance
-from memory_extproc.recall.prompt_block import ProfileLimits, Profiles
+from memory_extproc.recall.prompt_block import Profiles
+from memory_extproc.settings import Settings
+from memory_extproc.settings.traffic import Inject
 from memory_extproc.testing.adapters import InMemoryJournal
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import ANN, a_turn, later
@@ -103,7 +105,8 @@ async def test_what_is_brought_back_after_a_chat_stays_though_its_sources_are_go
 
 
 async def test_a_profile_tells_what_holds_after_a_correction(budget: Told) -> None:
-    profiles = Profiles(budget.desk.partitions, ProfileLimits(importance=0.4), now=budget.desk.clock)
+    settings = Settings(inject=Inject(profile_importance=0.4))
+    profiles = Profiles(budget.desk.partitions, lambda: settings, now=budget.desk.clock)
     assert "$12,000" in (await profiles.profile(Caller(ANN))).text
     await budget.corrects("Hawaii trip budget: $13,000.")
     text = (await profiles.profile(Caller(ANN))).text

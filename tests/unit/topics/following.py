@@ -11,6 +11,7 @@ from memory_extproc.concurrency import Backoff
 from memory_extproc.learn.messages import format_origin
 from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest, message_id_of
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.memory import Topics
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
@@ -71,7 +72,7 @@ class Surroundings:
             summaries,
             self.embedder,
             self.coordination,
-            lambda: self.section,
+            CurrentSettings(Settings(topics=self.section)),
             self.metrics,
             limits=self.limits,
             now=lambda: self.now,
