@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -209,6 +209,13 @@ class Section(BaseModel):
                 raise ValueError(f"{name} and {name}_file are both given: keep one")
             read[name] = SecretStr(_contents(f"{name}_file", path))
         return {**given, **read}
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """As pydantic's, but without cached properties, which were computed from the old values."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(copied).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
 
     @classmethod
     def _holds_section(cls, name: str) -> bool:

@@ -41,6 +41,17 @@ def test_what_may_change_is_taken_up_and_the_rest_waits_for_a_restart_by_name() 
     assert (change.settings.memory.milvus.shards, change.settings.data_dir) == (64, "")
 
 
+def test_what_a_process_works_with_follows_a_reload_though_it_was_used_before() -> None:
+    running = settings()
+    assert running.privacy.injection_patterns.match("my salary") is False
+    assert (running.privacy.storage_rules.refusal("my salary"), running.deadline.total_seconds()) == ("", 0.15)
+    wanted = settings(privacy={"never_inject": ["salary"], "never_store": ["salary"]}, recall={"deadline": "200ms"})
+    applied = merge_reload(running, wanted, FIXED).settings
+    assert applied.privacy.injection_patterns.match("my salary") is True
+    assert applied.privacy.storage_rules.refusal("my salary")
+    assert applied.deadline.total_seconds() == 0.2
+
+
 def test_a_new_access_key_is_taken_up_though_its_model_may_not_change() -> None:
     endpoint = QWEN["llm_endpoint"]
     assert isinstance(endpoint, dict)
