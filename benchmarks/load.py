@@ -7,7 +7,7 @@ import json
 import random
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -44,6 +44,7 @@ class Round(msgspec.Struct, frozen=True):
     rate: float = 0.0  # requests a second at random moments, for *seconds*, whatever becomes of those before
     learn: bool = False
     stream: bool = False
+    path: str = "/v1/chat/completions"
     warmup: int = 5  # requests of each client before anything is counted; they have questions of their own
 
 
@@ -54,6 +55,7 @@ class Sent(msgspec.Struct, frozen=True):
     elapsed: float
     next: int  # the first question not asked yet
     outcomes: dict[str, int]  # x-memory-status, by its first word; "" where there was none
+    by_outcome: dict[str, list[float]]  # of requests at a rate: their times
     added_bytes: float  # by which the upstream's body was longer than ours, on average
 
 
@@ -84,7 +86,8 @@ class Client:
         self._writer.close()
         await self._writer.wait_closed()
 
-    async def exchange(self) -> None:
+    async def exchange(self) -> str:
+        """Send a request and read its answer; returns its outcome."""
         body = self._body(words.question(self._numbers.take()))
         request = self._head(len(body)) + body
         started = time.perf_counter()
@@ -103,7 +106,9 @@ class Client:
         if seen is not None:
             self.added.append(int(seen[1]) - len(body))
         status = STATUS.search(head)
-        self.outcomes[status[1].decode() if status else ""] += 1
+        outcome = status[1].decode() if status else ""
+        self.outcomes[outcome] += 1
+        return outcome
 
     async def _read_events(self) -> None:
         rest = b""
@@ -125,7 +130,7 @@ class Client:
     def _head(self, length: int) -> bytes:
         store = "" if self._plan.learn else "x-memory-store: skip\r\n"
         return (
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+            f"POST {self._plan.path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
             f"x-authz-user-id: {self._caller}\r\n{store}content-length: {length}\r\n\r\n"
         ).encode()
 
@@ -146,8 +151,10 @@ async def send(plan: Round) -> Sent:
     clients = [Client(plan, caller, numbers) for caller in plan.callers]
     await asyncio.gather(*(client.connect() for client in clients))
     started = time.monotonic()
+    by_outcome: dict[str, list[float]] = {}
     if plan.rate:
-        times = await _arrivals(plan, clients)
+        by_outcome = await _arrivals(plan, clients)
+        times = [took for some in by_outcome.values() for took in some]
     else:
         await asyncio.gather(*(client.run(started + plan.seconds) for client in clients))
         times = [took for client in clients for took in client.times]
@@ -162,24 +169,25 @@ async def send(plan: Round) -> Sent:
         elapsed=elapsed,
         next=numbers.next,
         outcomes=dict(outcomes),
+        by_outcome=by_outcome,
         added_bytes=sum(added) / len(added) if added else 0.0,
     )
 
 
-async def _arrivals(plan: Round, clients: Sequence[Client]) -> list[float]:
+async def _arrivals(plan: Round, clients: Sequence[Client]) -> dict[str, list[float]]:
     """Each request takes the first free client; its time counts from the moment it was due."""
     free: asyncio.Queue[Client] = asyncio.Queue()
     for client in clients:
         free.put_nowait(client)
-    times: list[float] = []
+    times = defaultdict[str, list[float]](list)
 
     async def arrival(due: float) -> None:
         client = await free.get()
         try:
-            await client.exchange()
+            outcome = await client.exchange()
         finally:
             free.put_nowait(client)
-        times.append(time.monotonic() - due)
+        times[outcome].append(time.monotonic() - due)
 
     chance = random.Random(plan.first)
     due = time.monotonic()

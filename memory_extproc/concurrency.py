@@ -7,9 +7,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Iterator
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -133,6 +133,37 @@ class Backoff:
         """How long to wait after the *failures*-th failure in a row; *jitter* in [0, 1)."""
         longest: timedelta = min(self.first * float(2 ** min(failures - 1, 20)), self.longest)
         return longest.total_seconds() * (1 - jitter / 2)
+
+
+class Pace:
+    """Gives background work a fifth of the time while requests need it.
+
+    A piece of work then begins after a pause of four times what the one before it took, at most `LONGEST`."""
+
+    LONGEST = (
+        0.25  # seconds; work that waits for others, as for a language model, takes none of the processor's time
+    )
+    _LOOK = 0.02
+
+    def __init__(self, is_busy: Callable[[], bool] = lambda: False, clock: Clock = time.monotonic) -> None:
+        self.is_busy, self._clock = is_busy, clock
+        self._next = 0.0
+        self._beginning = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for the pause to end, and note what the work inside takes."""
+        if self.is_busy():
+            async with self._beginning:
+                while self.is_busy() and self._clock() < self._next:  # noqa: ASYNC110 - a load has no event
+                    await asyncio.sleep(self._LOOK)
+                self._next = self._clock() + self.LONGEST  # until it has ended
+        began = self._clock()
+        try:
+            yield
+        finally:
+            ended = self._clock()
+            self._next = min(ended + 4 * (ended - began), began + self.LONGEST)
 
 
 P = ParamSpec("P")

@@ -21,6 +21,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, EmbeddingModel, Now
 from memory_extproc.recall.recaller import RecallLimits
 from memory_extproc.request.admission import Mode, RequestOptions, SignalSources
+from memory_extproc.request.load import LoadLimit
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.settings.reload import Change, Fixed, merge_reload
@@ -37,6 +38,7 @@ class AppContext:
     metrics: Metrics
     traces: Traces
     helper: HelperThread  # for long texts
+    load: LoadLimit
     stack: AsyncExitStack
     now: Now
 

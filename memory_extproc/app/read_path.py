@@ -61,6 +61,7 @@ from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.enricher import Enricher
 from memory_extproc.request.identity import AllowedPeers, Identity
+from memory_extproc.request.load import LoadLimit
 from memory_extproc.request.policy import Rules
 from memory_extproc.request.replay import BlockReplay
 from memory_extproc.retention.usage import Accesses, CountedRecalls
@@ -88,6 +89,7 @@ class ReadPathParts:
     learns: TurnLearner
     gets: MemoryGetter
     held: BodyMemoryBudget
+    load: LoadLimit
     background: Background
     metrics: Metrics
     traces: Traces
@@ -99,7 +101,7 @@ class ReadPathParts:
     def exchange_deps(self, settings: Settings) -> ExchangeDeps:
         options, identity = wire_options(settings), self.identifies.identity(settings)
         return ExchangeDeps(
-            admits=Admission(options, identity),
+            admits=Admission(options, identity, self.load),
             enriches=Enricher(
                 options,
                 identity=identity,
@@ -178,6 +180,7 @@ async def open_wire(
         learns=learner,
         gets=partitions,
         held=BodyMemoryBudget(settings.limits.process_bytes, metrics),
+        load=frame.load,
         background=background,
         metrics=metrics,
         traces=frame.traces,

@@ -60,6 +60,7 @@ from memory_extproc.ports import (
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.request.decisions import DecisionLog
+from memory_extproc.request.load import LoadLimit
 from memory_extproc.request.replay import BlockReplay
 from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 from memory_extproc.settings import Settings, load
@@ -105,8 +106,11 @@ async def sidecar(
         helper = HelperProcess()
         stack.callback(helper.close)
         traces = await open_traces(settings, stack)
+        load = LoadLimit(settings.recall.max_concurrent)
+        metrics.recall_limit.set_function(lambda: load.limit)
+        live.subscribe(lambda new: load.reconfigure(new.recall.max_concurrent))
         frame = AppContext(
-            live=live, data=data, metrics=metrics, traces=traces, helper=helper, stack=stack, now=now
+            live=live, data=data, metrics=metrics, traces=traces, helper=helper, load=load, stack=stack, now=now
         )
         kept = await open_kept(frame)
         noting = await stack.enter_async_context(Background(metrics, grace=RECORDS_GRACE, most=RECORDS_AT_ONCE))

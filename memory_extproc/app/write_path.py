@@ -21,7 +21,7 @@ from memory_extproc.app.maintenance import (
 )
 from memory_extproc.app.models import completions_for
 from memory_extproc.app.storage import Storage, make_master_key
-from memory_extproc.concurrency import HelperThread, steady_now
+from memory_extproc.concurrency import HelperThread, Pace, steady_now
 from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, SqliteConsent
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.errors import MemoryExtprocError
@@ -201,6 +201,7 @@ async def _open_learner(
             traces=frame.traces,
             topics=topics,
             store_works=lambda: not kept.store.failing_for,
+            pace=Pace(lambda: frame.load.is_busy),
             intake_log=intake_log,
             receipts=receipts,
             helper=frame.helper,

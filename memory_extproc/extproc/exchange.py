@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum, auto
@@ -31,6 +32,7 @@ from memory_extproc.ports import IncognitoMarker, Now, TurnLearner, TurnReceipts
 from memory_extproc.recall.prompt_block import without_blocks
 from memory_extproc.request.admission import EXPLAIN, NO_DIALECT, Admission, Admitted, Declined
 from memory_extproc.request.body import Enriched, PendingTurn
+from memory_extproc.request.load import Room
 from memory_extproc.request.replay import InView
 
 # Envoy's events and our replies as plain values: the exchange knows no protobuf.
@@ -310,7 +312,11 @@ class Exchange:
         try:
             # A guard above the timeouts of the steps: if Envoy itself times out, the user gets an error unless
             # failure_mode_allow is set.
-            async with asyncio.timeout(None if self._mode.watching else self._deps.request_waits.total_seconds()):
+            waits = None if self._mode.watching else self._deps.request_waits.total_seconds()
+            async with asyncio.timeout(waits), self._take_room(admitted, len(body)) as room:
+                if room is Room.NONE:
+                    return self.refuse(Outcome.OVERLOADED)
+                admitted = replace(admitted, late=room is Room.LEARN)
                 enriched = await self._deps.enriches.enrich(admitted, body, watching=self._mode.watching)
         except TimeoutError:
             log.warning("stream.held_too_long")
@@ -328,6 +334,9 @@ class Exchange:
             handed = self._deps.hands(enriched.heard, enriched)
         untrue = () if enriched.body is None else _untrue(admitted.headers, unpacked=enriched.unpacked)
         return Reply(body=enriched.body, remove_headers=untrue, told=_metadata_of(enriched, took), handed=handed)
+
+    def _take_room(self, admitted: Admitted, size: int) -> AbstractAsyncContextManager[Room]:
+        return nullcontext(Room.LEARN) if admitted.late else self._deps.admits.load.work(size)
 
     def _hear(self, heard: PendingTurn | None) -> None:
         if heard is None:

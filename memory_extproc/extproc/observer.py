@@ -33,7 +33,7 @@ class ObservedExchange(Exchange):
         self._overheard: ObservedRequest | None = None
 
     def _open_request(self, event: RequestHeaders) -> Reply:
-        found = self._deps.admits.admit(event)
+        found = self._deps.admits.admit(event, recalls=False)
         if isinstance(found, Declined):
             return Reply(ends=True)
         self._admitted = found

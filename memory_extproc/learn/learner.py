@@ -19,7 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, Self
 
-from memory_extproc.concurrency import HELPER_THREAD, HelperThread
+from memory_extproc.concurrency import HELPER_THREAD, HelperThread, Pace
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor, FactFinder
 from memory_extproc.learn.ingest import Intake, PendingWrites, TombstoneFilter
@@ -146,7 +146,9 @@ class Learner:
         intake_log: IntakeLog | None = None,  # None: an accepted exchange can be lost until it is in the journal
         receipts: TurnReceipts | None = None,  # None: no receipts
         helper: HelperThread = HELPER_THREAD,
+        pace: Pace | None = None,  # None: learning never gives way to requests
     ) -> None:
+        self._pace = pace or Pace()
         self._journal = journal
         self._memories = memories
         self._coordination = coordination
@@ -188,7 +190,7 @@ class Learner:
     def _make_queues(self, rng: Chance) -> tuple[OwnerQueues[str], OwnerQueues[str], OwnerQueues[tuple[str, ...]]]:
         """Queues of the stages: by turn id, and by the turn ids of a part of a session."""
         limits, trace_step = self._limits, self._traces.trace_step
-        queues = partial(OwnerQueues, in_vain=limits.overlaid, backoff=limits.backoff, rng=rng)
+        queues = partial(OwnerQueues, in_vain=limits.overlaid, backoff=limits.backoff, rng=rng, pace=self._pace)
         show: OwnerQueues[str] = queues(
             "show", self._show_messages, self._store_unshown,
             at_once=limits.remembering, together=limits.together,
@@ -253,7 +255,8 @@ class Learner:
         return await self.intake.accept(exchanged)
 
     async def wait_visible(self, caller: Caller) -> None:
-        await self._pending.wait_visible(caller.owner)
+        if not self._pace.is_busy():  # else learning is put off, and waiting for it takes longer than is worth
+            await self._pending.wait_visible(caller.owner)
 
     async def end_session(self, caller: Caller) -> None:
         """Facts of this session, or of all the caller's when none is named, are extracted as soon as the

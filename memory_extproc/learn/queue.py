@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from memory_extproc.concurrency import Backoff, contain_faults, wait_for_event
+from memory_extproc.concurrency import Backoff, Pace, contain_faults, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, TransientError, UnknownFaultError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
@@ -79,7 +79,9 @@ class OwnerQueues(Generic[Job]):
         in_vain: int,
         backoff: Backoff,
         rng: Chance,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace or Pace()
         self._name = name
         self._work = work
         self._failed = failed
@@ -177,7 +179,7 @@ class OwnerQueues(Generic[Job]):
 
     async def _attempt(self, owner: Owner, batch: Sequence[Job]) -> Exception | None:
         """None if the batch is done, else its error."""
-        async with self._slots.acquire(owner.tenant):
+        async with self._slots.acquire(owner.tenant), self._pace.turn():
             try:
                 await self._work(owner, batch)
             # The learner's only catch-all: a turn that meets a bug or bad data must not stop the turns behind it.

@@ -45,6 +45,10 @@ class Metrics:
             "injected_tokens", "Estimated tokens per injected block.", TOKEN_BUCKETS
         )
         self.recalls_running = make.gauge("recalls_running", "Recalls that are running.")
+        self.recall_limit = make.gauge(
+            "recall_limit",
+            "Requests with recall worked on at a time; adapts to the load, up to recall.max_concurrent.",
+        )
         self.recall_deadline = make.gauge("recall_deadline_seconds", "Configured deadline of a recall.")
         self.signals = make.counter(
             "signals", "Questions by the source of their classification: request, classifier or rules.", "source"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +13,7 @@ from memory_extproc.dialect.registry import dialect_for
 from memory_extproc.model import Caller, Outcome, Owner, Signals, Switch, digest
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.identity import Identity
+from memory_extproc.request.load import ArrivalQueue, LoadLimit, Room
 from memory_extproc.settings.identity import Scopes
 
 OURS = "x-memory-"  # every header that begins so is for us and never reaches the upstream
@@ -67,7 +66,7 @@ class Admitted:
     signals: Signals
     route: str
     upstream: str  # the name of Envoy's cluster, if its filter is configured to send it
-    late: bool = False  # it waited in a queue so long that there is no time for a recall
+    late: bool = False  # there is no time for a recall
     metadata: Mapping[str, Any] = field(repr=False)
 
 
@@ -79,51 +78,23 @@ class Declined:
     dialect: str = NO_DIALECT
 
 
-class ArrivalQueue:
-    """How long requests queue between Envoy and this process, by Envoy's time of their arrival.
-
-    The two clocks may differ, so a delay is the time that a request took longer than the quickest one. Every ten
-    seconds that measure moves half the way to the quickest of them, in case a clock was set.
-    """
-
-    WINDOW = 10.0  # seconds
-    IN_A_ROW = 8  # late requests within a second of one another make a queue; a single one is a busy machine
-
-    def __init__(self, late_after: timedelta, now: Callable[[], float] = time.time) -> None:
-        self._late_after, self._now = late_after.total_seconds(), now
-        self._quickest = math.inf  # seconds, clock difference included
-        self._of_window, self._window_ends = math.inf, 0.0
-        self._late, self._last = 0, 0.0
-
-    def delay(self, arrived: object) -> timedelta:
-        """The delay of a request that *arrived* then (RFC 3339) by a queue; zero without one, or if unknown."""
-        now = self._now()
-        try:
-            took = now - datetime.fromisoformat(str(arrived)).timestamp()
-        except ValueError:
-            return timedelta()
-        if now >= self._window_ends:
-            if self._of_window < math.inf:
-                self._quickest += (self._of_window - self._quickest) / 2
-            self._of_window, self._window_ends = math.inf, now + self.WINDOW
-        self._of_window = min(self._of_window, took)
-        self._quickest = min(self._quickest, took)
-        waited = took - self._quickest
-        in_a_row = waited > self._late_after and now - self._last < 1
-        self._late, self._last = (self._late + 1 if in_a_row else 0), now
-        return timedelta(seconds=waited) if self._late >= self.IN_A_ROW else timedelta()
-
-
 class Admission:
-    """Decides admission from the headers, and from how long a request waited for us.
+    """Decides admission from the headers, from the load, and from how long a request waited for us.
 
-    Behind a queue requests get no memory, but are learned from; behind a long one they pass at once. Else all
-    requests would wait in it.
+    Beyond the limit of the load, and behind a queue, some requests get no memory but are learned from, and the
+    others pass at once. Else all requests would wait.
     """
 
-    def __init__(self, options: RequestOptions, identity: Identity, queue: ArrivalQueue | None = None) -> None:
+    def __init__(
+        self,
+        options: RequestOptions,
+        identity: Identity,
+        load: LoadLimit | None = None,
+        queue: ArrivalQueue | None = None,
+    ) -> None:
         self._options = options
         self._identity = identity
+        self.load = load or LoadLimit()
         self._queue = queue or ArrivalQueue(options.late_after)
         self._taken_out = frozenset((DISABLE, *options.signals.headers, *options.strip_headers))
 
@@ -132,7 +103,8 @@ class Admission:
         names = {name for name, _ in headers if name.startswith(OURS) or name in self._taken_out}
         return tuple(sorted(names))
 
-    def admit(self, event: RequestHeaders) -> Admitted | Declined:
+    def admit(self, event: RequestHeaders, *, recalls: bool = True) -> Admitted | Declined:
+        """Not *recalls*: the caller only learns from the request, and takes no room for a recall."""
         headers = event.headers
         path = headers.get(":path")
         dialect = dialect_for(path)
@@ -145,17 +117,24 @@ class Admission:
         queued = self._queue.delay(event.attributes.get(ARRIVED))
         if queued > self._options.pass_after:
             return Declined(Outcome.OVERLOADED, dialect.name)
+        controls = replace(controls_of(headers), redirected=REDIRECTED in headers or _is_seen_to(event.metadata))
+        room = Room.RECALL
+        if recalls:
+            size = int(length) if length.isdecimal() else 0
+            room = self.load.room_for(size, self._queue.waited, late=queued > self._options.late_after)
+        if room is Room.NONE or (room is Room.LEARN and controls.store is Switch.SKIP):
+            return Declined(Outcome.OVERLOADED, dialect.name)
         return Admitted(
             dialect=dialect,
             headers=headers,
             path=path,
             encoding=",".join(headers.all("content-encoding")),
             caller=self._identity.caller(headers, event.metadata),
-            controls=replace(controls_of(headers), redirected=REDIRECTED in headers or _is_seen_to(event.metadata)),
+            controls=controls,
             signals=signals_of(headers, event.metadata, self._options.signals),
             route=str(event.attributes.get(ROUTE, "")),
             upstream=str(event.attributes.get(CLUSTER, "")),
-            late=queued > self._options.late_after,
+            late=room is Room.LEARN,
             metadata=event.metadata,
         )
 

@@ -49,7 +49,8 @@ class Recall(Section):
         64,
         ge=1,
         le=10_000,
-        description="recalls at the same time; further requests pass without memory, with the outcome `overloaded`",
+        description="upper bound of the recalls at the same time, whose number adapts to the load; further "
+        "requests pass without memory, with the outcome `overloaded`",
     )
     candidates: int = Field(
         100, ge=1, le=1000, description="number of memories that the search returns for ranking"

@@ -255,11 +255,12 @@ OVERVIEW = (
         (
             Panel(
                 "In flight",
-                "Streams open, and recalls among them. Beyond recall.max_concurrent they are overloaded.",
+                "Streams open, and recalls among them. Requests beyond the limit, which adapts, are overloaded.",
                 "short",
                 (
                     Query(gauge("memory_extproc_streams_open"), "streams"),
                     Query(gauge("memory_extproc_recalls_running"), "recalls"),
+                    Query(gauge("memory_extproc_recall_limit"), "limit"),
                 ),
             ),
             Panel(

@@ -11,7 +11,6 @@ from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.admission import (
     Admission,
     Admitted,
-    ArrivalQueue,
     Declined,
     SignalSources,
     controls_of,
@@ -19,6 +18,7 @@ from memory_extproc.request.admission import (
     truth,
 )
 from memory_extproc.request.identity import Identity
+from memory_extproc.request.load import ArrivalQueue, LoadLimit
 from memory_extproc.settings.identity import IdentitySection
 from tests.support.sidecar import wire_options
 
@@ -171,8 +171,8 @@ class Arrivals:
     def __init__(self, ahead: float = 0.0) -> None:
         self.now, self.ahead = 1_800_000_000.0, ahead
         options = wire_options(late_after=self.LATE, pass_after=self.HOPELESS)
-        queue = ArrivalQueue(self.LATE, lambda: self.now)
-        self._admission = Admission(options, Identity(IdentitySection()), queue)
+        queue, load = ArrivalQueue(self.LATE, lambda: self.now), LoadLimit(clock=lambda: self.now)
+        self._admission = Admission(options, Identity(IdentitySection()), load, queue)
 
     def after(self, waited: float, *, gap: float = 0.01) -> str:
         """What becomes of the next request, *gap* seconds after the last one, if it has waited so many."""
