@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks.learning import ANSWERED, PLACES, SAID, Scripted, write_settings
 from memory_extproc.app import open_embedder
 from memory_extproc.learn.conflicts import LlmJudge, about, agree, saying
-from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits, LlmPrompt, strict_schema
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector, Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
@@ -71,6 +71,7 @@ from memory_extproc.topics.summarizer import (
 )
 from memory_extproc.topics.tracker import TopicTracker
 from memory_extproc.topics.writer import Closing
+from tests.support.builders import tokens
 
 ANN = Owner("", "ann")
 NOW = datetime(2026, 3, 2, tzinfo=UTC)
@@ -194,7 +195,7 @@ class Bench:
         self.coordination = InMemoryCoordination(self.clock)
         self.store = InMemoryStore(self.embedder.dimension, now=self.clock)
         self.partitions = Partitions(self.store, self.coordination, PartitionLimits(), self.metrics, now=self.clock)
-        self.budget = Budget(BudgetLimits(), now=self.clock)
+        self.budget = Budget(tokens(), now=self.clock)
 
     def clock(self) -> datetime:
         return self.now

@@ -30,7 +30,7 @@ from memory_extproc.app.data_dir import hold_data_directory, hold_lite
 from memory_extproc.app.maintenance import make_consolidator, make_reflector, make_retention, make_summing
 from memory_extproc.app.models import open_embedder
 from memory_extproc.app.storage import open_keys, sealed_coordination, sealed_store
-from memory_extproc.app.write_path import CONSENT, budget_limits
+from memory_extproc.app.write_path import CONSENT
 from memory_extproc.concurrency import steady_now, utc_now
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
 from memory_extproc.coordination.mirror import Copied, CopyKind
@@ -109,7 +109,7 @@ async def tending(
                 hiding, coordination, limits, metrics, now=now, monotonic_now=steady_now, forgotten=forgotten
             )
         )
-        budget = Budget(budget_limits(settings), now=now)
+        budget = Budget(settings.learn.model_tokens, now=now)
         _, rebuilds = make_summing(settings, budget, embedder, metrics, stack, now=now)
         reflects = make_reflector(settings, metrics, stack, budget, always=reflecting)
         if reflecting and reflects is None:

@@ -22,7 +22,7 @@ from memory_extproc.app.maintenance import (
 from memory_extproc.app.models import completions_for
 from memory_extproc.app.storage import Storage, make_master_key
 from memory_extproc.concurrency import HelperThread, Pace, steady_now
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms, SqliteConsent
+from memory_extproc.coordination.consent import Consents, SqliteConsent
 from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.learn.commands.parser import Act, CommandMode, LlmCommands, Markers
@@ -34,7 +34,7 @@ from memory_extproc.learn.commands.runner import (
 )
 from memory_extproc.learn.conflicts import LlmJudge
 from memory_extproc.learn.extract.extractor import FactExtractor, Fallback, Measured
-from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
@@ -49,11 +49,9 @@ from memory_extproc.learn.screening import (
     QuarantiningExtractor,
     QuarantiningJudge,
     Quota,
-    QuotaLimits,
     Screening,
 )
 from memory_extproc.learn.sessions import SessionLimits, Sessions
-from memory_extproc.model import Consent
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ConsentRecords, Coordination, EmbeddingModel, Journal, Now, TurnReceipts
@@ -255,18 +253,9 @@ def make_extraction(
 
 
 def make_budget(settings: Settings, now: Now, live: Live) -> Budget:
-    budget = Budget(budget_limits(settings), now=now)
-    live.subscribe(lambda new: budget.reconfigure(budget_limits(new)))
+    budget = Budget(settings.learn.model_tokens, now=now)
+    live.subscribe(lambda new: budget.reconfigure(new.learn.model_tokens))
     return budget
-
-
-def budget_limits(settings: Settings) -> BudgetLimits:
-    budget = settings.learn.model_tokens
-    return BudgetLimits(
-        caller=Allowance(budget.caller_hour, budget.caller_day),
-        tenant=Allowance(budget.tenant_hour, budget.tenant_day),
-        all=Allowance(budget.all_hour, budget.all_day),
-    )
 
 
 # Chat commands as configured: requests to remember or forget.
@@ -341,8 +330,6 @@ def _forgets(settings: Settings) -> bool:
 
 log = logger(__name__)
 
-_DEFAULTS = {"opt_out": Consent.ON, "opt_in": Consent.OFF}
-
 CONSENT = "consent.db"  # in the data directory
 
 
@@ -371,15 +358,14 @@ async def open_door(
     """Open the admission. *fleet*: None with a single replica."""
     consent = Consents(
         await _records(data, stack) if fleet is None else fleet.consent,
-        consent_terms(settings),
-        consent_limits(settings),
+        settings,
         now=now,
         monotonic_now=steady_now,
     )
     incognito = await stack.enter_async_context(Incognito(coordination, IncognitoLimits(), intake_log))
     if fleet is not None:
         fleet.recovery.hooks.restored.append(incognito.write_again)
-    quota = Quota(quota_limits(settings), now=steady_now)
+    quota = Quota(settings.learn.quota, now=steady_now)
     screening = Screening(
         consent,
         incognito,
@@ -391,31 +377,12 @@ async def open_door(
     )
 
     def reconfigure(new: Settings) -> None:
-        consent.reconfigure(consent_terms(new), consent_limits(new))
-        quota.reconfigure(quota_limits(new))
+        consent.reconfigure(new)
+        quota.reconfigure(new.learn.quota)
         screening.reconfigure(make_policy(new))
 
     live.subscribe(reconfigure)
     return Door(consent, incognito, screening)
-
-
-def consent_terms(settings: Settings) -> ConsentTerms:
-    privacy = settings.privacy
-    return ConsentTerms(
-        default=_DEFAULTS[privacy.consent],
-        tenants={tenant: _DEFAULTS[default] for tenant, default in privacy.consent_of.items()},
-    )
-
-
-def consent_limits(settings: Settings) -> ConsentLimits:
-    """Consent limits. Their timeout is a part of recall's deadline."""
-    privacy = settings.privacy
-    return ConsentLimits(fresh=privacy.consent_fresh, grace=privacy.consent_grace, patience=settings.deadline / 3)
-
-
-def quota_limits(settings: Settings) -> QuotaLimits:
-    quota = settings.learn.quota
-    return QuotaLimits(turns_per_hour=quota.turns_per_hour, burst=quota.burst)
 
 
 def quarantine_facts(live: Live, extractor: FactExtractor, helper: HelperThread) -> FactExtractor:

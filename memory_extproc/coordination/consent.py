@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientE
 from memory_extproc.model import SHARED, Consent, ConsentChange, Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import ConsentRecords, Now, Steady
+from memory_extproc.settings import Settings
+from memory_extproc.settings.identity import ConsentDefault, Privacy
 
 if TYPE_CHECKING:
     from memory_extproc.coordination.recovery import Recovery
@@ -35,31 +37,20 @@ _NOBODY = Owner("", f"{SHARED}nobody")  # whose choice is asked for to see wheth
 _TRIES = 5  # to write a change, while others write changes of the same owner
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsentTerms:
-    """*default* applies to users without a choice; *tenants* holds exceptions by tenant name."""
-
-    default: Consent = Consent.ON
-    tenants: Mapping[str, Consent] = field(default_factory=dict)
-
-    def of(self, owner: Owner) -> Consent:
-        return self.tenants.get(owner.tenant, self.default)
+_DEFAULTS: Mapping[ConsentDefault, Consent] = {"opt_out": Consent.ON, "opt_in": Consent.OFF}
+_PAUSE = timedelta(seconds=1)  # after a failure, during which the records are not queried
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsentLimits:
-    fresh: timedelta = timedelta(seconds=5)  # how long a change made elsewhere may go unnoticed here
-    grace: timedelta = timedelta(seconds=60)  # how long a yes counts while the records cannot be asked
-    patience: timedelta = timedelta(milliseconds=50)  # for the records, of a request that waits
-    pause: timedelta = timedelta(seconds=1)  # after a failure, during which the records are not queried
-    owners: int = 100_000  # whose consent is held in process; the least recently asked go first
+def default_consent(privacy: Privacy, owner: Owner) -> Consent:
+    """The consent of an owner who made no choice."""
+    return _DEFAULTS[privacy.consent_of.get(owner.tenant, privacy.consent)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     consent: Consent
     at: datetime  # when the records said so, by the steady time
-    chosen: datetime | None = None  # by the owner, and when; None: it is the terms' word
+    chosen: datetime | None = None  # by the owner, and when; None: it is a default
     written: bool = True  # False: a denial that the records may not have
 
 
@@ -69,26 +60,28 @@ class Consents:
     def __init__(
         self,
         records: ConsentRecords,
-        terms: ConsentTerms,
-        limits: ConsentLimits,
+        settings: Settings,
         *,
         now: Now,
         monotonic_now: Steady | None = None,
+        owners: int = 100_000,
     ) -> None:
-        """*monotonic_now*: measures the age of cached answers; defaults to *now*."""
-        self._records, self._terms, self._limits, self._now = records, terms, limits, now
+        """*monotonic_now*: measures the age of cached answers; defaults to *now*. *owners*: whose consent is held
+        in process; the least recently asked go first."""
+        self._records, self._settings, self._now = records, settings, now
         self._monotonic_now = monotonic_now or now
-        self._known: LRUCache[Owner, _Known] = LRUCache(limits.owners)
+        self._known: LRUCache[Owner, _Known] = LRUCache(owners)
         self._not_before: datetime | None = None  # after a failure: the time of the next query
         self._changes = 0  # made through us; an answer read before a change must not be cached after it
 
-    def reconfigure(self, terms: ConsentTerms, limits: ConsentLimits) -> None:
-        """Apply new terms at once to all users without a choice; cached choices stay."""
-        if terms != self._terms:
+    def reconfigure(self, settings: Settings) -> None:
+        """Apply new defaults at once to all users without a choice; cached choices stay."""
+        before, after = self._settings.privacy, settings.privacy
+        if (after.consent, after.consent_of) != (before.consent, before.consent_of):
             self._changes += 1  # answers from before must not be cached
             for owner in [owner for owner, known in self._known.items() if not known.chosen]:
                 del self._known[owner]
-        self._terms, self._limits = terms, limits
+        self._settings = settings
 
     async def read_consent(self, owner: Owner) -> Consent | None:
         now = self._monotonic_now()
@@ -97,12 +90,12 @@ class Consents:
             return known.consent
         if self._not_before is None or now >= self._not_before:
             try:
-                async with asyncio.timeout(self._limits.patience.total_seconds()):
+                async with asyncio.timeout((self._settings.deadline / 3).total_seconds()):
                     return await self.get(owner)
             except (MemoryExtprocError, TimeoutError) as error:
                 if self._not_before is None:
                     log.warning("consent.unknown", error=type(error).__name__)
-                self._not_before = now + self._limits.pause
+                self._not_before = now + _PAUSE
                 known = self._known.get(owner)
         return self._last_known(known)
 
@@ -128,7 +121,7 @@ class Consents:
             if known.consent is Consent.ON and since is not None and known.chosen and known.chosen > since:
                 changes = await self._records.history(owner)
                 before = [change.consent for change in changes if change.at <= since]
-                then = (before or [self._terms.of(owner)])[-1:]
+                then = (before or [default_consent(self._settings.privacy, owner)])[-1:]
                 after = [change.consent for change in changes if change.at > since]
                 return {*then, *after} == {Consent.ON}
         except MemoryExtprocError:
@@ -137,12 +130,12 @@ class Consents:
         return known.consent is Consent.ON
 
     def _is_fresh(self, known: _Known) -> bool:
-        return self._monotonic_now() - known.at < self._limits.fresh
+        return self._monotonic_now() - known.at < self._settings.privacy.consent_fresh
 
     def _last_known(self, known: _Known | None) -> Consent | None:
         if known is None:
             return None
-        if known.consent is Consent.OFF or self._monotonic_now() - known.at < self._limits.grace:
+        if known.consent is Consent.OFF or self._monotonic_now() - known.at < self._settings.privacy.consent_grace:
             return known.consent
         return None
 
@@ -154,7 +147,7 @@ class Consents:
                 self._not_before = None
                 log.info("consent.known_again")
             if changes == self._changes:
-                consent = self._terms.of(owner) if latest is None else latest.consent
+                consent = default_consent(self._settings.privacy, owner) if latest is None else latest.consent
                 self._hold(owner, _Known(consent, asked, chosen=None if latest is None else latest.at))
                 return consent
 

@@ -30,13 +30,14 @@ from memory_extproc.app.write_path import Extraction
 from memory_extproc.concurrency import utc_now
 from memory_extproc.evaluation.runner import Bench
 from memory_extproc.learn.extract.extractor import FactExtractor, Fallback
-from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.recall.weights import Weights
 from memory_extproc.settings import Settings
+from memory_extproc.settings.paths import ModelTokens
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
@@ -82,7 +83,7 @@ async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = F
                 matcher=matcher,
             )
 
-        budget = Budget(BudgetLimits(), now=utc_now)
+        budget = Budget(ModelTokens(caller_hour=None, caller_day=None), now=utc_now)
         summaries, _ = make_summing(settings, budget, embedder, metrics, stack, now=utc_now)
 
         def following(keeps: MemoryWriter, coordination: Coordination, now: Now) -> TopicTracker:

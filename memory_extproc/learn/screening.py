@@ -43,6 +43,7 @@ from memory_extproc.ports import Coordination, MemoryStore, MemoryWriter, Now
 from memory_extproc.safety.operator_rules import MASK_SECRETS
 from memory_extproc.safety.policy import WRITTEN, Found, Policy, sensitivity, without_secrets
 from memory_extproc.safety.prompt_injection import Suspicion, foreign_suspicion, suspicion
+from memory_extproc.settings.paths import QuotaSection
 from memory_extproc.text.words import normal, tokens
 
 log = logger(__name__)
@@ -58,7 +59,7 @@ class LearningConsent(Protocol):
 
     async def allows_learning(self, owner: Owner, since: datetime | None = None) -> bool | None:
         """Whether the words of *owner* may be learned; with *since*, whether consent has held at that time and ever
-        since. None: unknown. An earlier yes is valid for `ConsentLimits.fresh`."""
+        since. None: unknown. An earlier yes is valid for `privacy.consent_fresh`."""
 
     async def answers(self) -> bool:
         """Whether choices can be asked for."""
@@ -404,32 +405,26 @@ def _keys_of(exchanged: Exchanged, lookback: int = _LOOKBACK) -> list[str]:
 # How much each caller may have learned: a token bucket for each of them.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaLimits:
-    turns_per_hour: float  # in the long run; 0: without bound
-    burst: int  # at once, after a rest
-    owners: int = 100_000  # most buckets in memory; a dropped owner starts again with a full bucket
-
-
 class Quota:
     """In this process alone: with several replicas each grants as much, and a caller may get that much more."""
 
-    def __init__(self, limits: QuotaLimits, *, now: Now) -> None:
-        self._limits = limits
-        self._buckets = TokenBuckets(_rate(limits), lambda: now().timestamp(), limits.owners)
+    def __init__(self, section: QuotaSection, *, now: Now, owners: int = 100_000) -> None:
+        """*owners*: most buckets in memory; a dropped owner starts again with a full bucket."""
+        self._section = section
+        self._buckets = TokenBuckets(_rate(section), lambda: now().timestamp(), owners)
 
-    def reconfigure(self, limits: QuotaLimits) -> None:
-        """Change the limits. Callers keep their remaining turns, up to the new burst."""
-        self._limits = limits
-        self._buckets.reconfigure(_rate(limits))
+    def reconfigure(self, section: QuotaSection) -> None:
+        """Callers keep their remaining turns, up to the new burst."""
+        self._section = section
+        self._buckets.reconfigure(_rate(section))
 
     def take(self, owner: Owner) -> bool:
         """Count a turn of *owner*. False if the quota is spent."""
-        return not self._limits.turns_per_hour or self._buckets.take(owner) is None
+        return not self._section.turns_per_hour or self._buckets.take(owner) is None
 
 
-def _rate(limits: QuotaLimits) -> RateLimits:
-    return RateLimits(limits.turns_per_hour / 3600, limits.burst)
+def _rate(section: QuotaSection) -> RateLimits:
+    return RateLimits(section.turns_per_hour / 3600, section.burst)
 
 
 # Suspicious turns are stored inert, for review. A turn that instructs the assistant, or puts words into the

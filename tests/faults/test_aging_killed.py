@@ -22,7 +22,7 @@ from memory_extproc.concurrency import Backoff
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.learn.conflicts import about, agree, saying
-from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_notes import LlmReflector
 from memory_extproc.learn.messages import format_origin, message_id
 from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, Provenance, message_id_of
@@ -43,7 +43,7 @@ from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import Summaries
 from memory_extproc.topics.tracker import TopicLimits, TopicTracker
 from memory_extproc.topics.writer import Closing, Rebuilding
-from tests.support.builders import ANN, MONDAY, a_memory, memories_of
+from tests.support.builders import ANN, MONDAY, a_memory, memories_of, tokens
 from tests.support.redis import RedisServer, redis_server
 from tests.support.waiting import until
 from tests.unit.retention.keeping import three_budgets
@@ -159,7 +159,7 @@ class Life:
 
     def keeper(self) -> RetentionPass:
         reflections = Reflections(
-            LlmReflector(self.completes, Budget(BudgetLimits(), now=self.clock)),
+            LlmReflector(self.completes, Budget(tokens(), now=self.clock)),
             self.partitions,
             self.embedder,
             self.coordination,

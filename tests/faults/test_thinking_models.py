@@ -15,11 +15,11 @@ from memory_extproc.errors import ModelStoppedError, PermanentError, TruncatedAn
 from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint
 from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
 from memory_extproc.learn.extract.extractor import Fallback, Measured
-from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.observe.metrics import Metrics
-from tests.support.builders import MONDAY, a_turn
+from tests.support.builders import MONDAY, a_turn, tokens
 from tests.support.endpoint import Reply, StandIn, a_completion, an_error, serving
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"facts": {"type": "array"}}, "required": ["facts"]}
@@ -140,7 +140,7 @@ async def test_it_is_asked_again_after_half_an_hour_and_stays_when_its_answers_c
 
 async def test_ten_turns_with_a_model_that_only_thinks_cost_few_calls_and_are_learned_by_rules() -> None:
     async with asking(THINKS) as (stand_in, bench):
-        budget = Budget(BudgetLimits(all=Allowance(day=10**6)), now=lambda: MONDAY)
+        budget = Budget(tokens(all_day=10**6), now=lambda: MONDAY)
         by_model = LlmExtractor(bench.completions, budget)
         extractor = Fallback(by_model, Measured(RulesExtractor(), bench.metrics, lambda: 0.0))
         facts, spent = [], []

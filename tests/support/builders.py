@@ -11,6 +11,7 @@ from memory_extproc.learn.chunking import ChunkLimits
 from memory_extproc.learn.messages import judge
 from memory_extproc.model import (
     Caller,
+    Consent,
     Memory,
     MemoryType,
     Owner,
@@ -21,6 +22,9 @@ from memory_extproc.model import (
     Turn,
     digest,
 )
+from memory_extproc.settings import Settings
+from memory_extproc.settings.identity import Privacy
+from memory_extproc.settings.paths import ModelTokens
 
 MONDAY = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
 ANN = Owner("acme", "ann")
@@ -92,3 +96,17 @@ def later(**delta: float) -> datetime:
 def memories_of(turn: Turn, now: datetime, limits: ChunkLimits | None = None) -> list[Memory]:
     """What is remembered of *turn* word for word, the caller's message first; none at all is possible."""
     return [judged.memory for judged in judge(turn, now, limits or ChunkLimits()) if judged.memory is not None]
+
+
+def tokens(**most: int) -> ModelTokens:
+    """A budget of language models without bounds but these; 0 is one that is spent."""
+    given: dict[str, Any] = {"caller_hour": None, "caller_day": None, **most}
+    return ModelTokens.model_construct(**given)
+
+
+def consent_default(default: Consent) -> Settings:
+    """What holds for who made no choice: ON or OFF."""
+    return Settings(privacy=Privacy(consent="opt_out" if default is Consent.ON else "opt_in"))
+
+
+OPT_IN = consent_default(Consent.OFF)

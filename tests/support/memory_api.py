@@ -28,7 +28,6 @@ from memory_extproc.api.service import SERVICE, MemoryService
 from memory_extproc.api.settings import ConsentMethods, SessionMethods
 from memory_extproc.app.api import StoredTextReader, Understanding
 from memory_extproc.concurrency import RateLimits, TokenBuckets
-from memory_extproc.coordination.consent import ConsentLimits, ConsentTerms
 from memory_extproc.coordination.consent import Consents as KnownConsents
 from memory_extproc.curation.editor import MemoryCatalog, MemoryEditor
 from memory_extproc.extproc.server import GrpcServer, ServerOptions
@@ -68,7 +67,7 @@ class ApiStand:
         self.coordination = InMemoryCoordination(self.now)
         self.journal = InMemoryJournal(now=self.now)
         self.learns = RecordedTurns()
-        self.consent = KnownConsents(InMemoryConsent(), ConsentTerms(), ConsentLimits(), now=self.now)
+        self.consent = KnownConsents(InMemoryConsent(), Settings(), now=self.now)
         self.partitions = Partitions(self.store, self.coordination, PartitionLimits(), self.metrics, now=self.now)
         self.ways: Sequence[CredentialVerifier] = (
             TrustedProxy(IdentitySection(), TrustedProxySection(roles_header=ROLES)),

@@ -16,6 +16,7 @@ import msgspec
 from memory_extproc.errors import ModelStoppedError, PermanentError
 from memory_extproc.model import Owner
 from memory_extproc.ports import CompletionModel, Now
+from memory_extproc.settings.paths import ModelTokens
 from memory_extproc.text.words import estimate_tokens
 
 T = TypeVar("T")
@@ -89,21 +90,6 @@ class Payer(StrEnum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """Tokens, prompts and answers together; None: no bound."""
-
-    hour: int | None = None
-    day: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetLimits:
-    caller: Allowance = field(default_factory=Allowance)
-    tenant: Allowance = field(default_factory=Allowance)
-    all: Allowance = field(default_factory=Allowance)
-
-
 @dataclass(slots=True)
 class _Window:
     length: timedelta
@@ -121,15 +107,15 @@ class Budget:
     """Token budget in whole hours and days of UTC, kept in this process only. A call is allowed while any tokens
     are left, so concurrent calls can overdraw a window by one call each."""
 
-    def __init__(self, limits: BudgetLimits, *, now: Now) -> None:
-        self._limits = limits
+    def __init__(self, section: ModelTokens, *, now: Now) -> None:
+        self._section = section
         self._now = now
         self._hour = _Window(timedelta(hours=1))
         self._day = _Window(timedelta(days=1))
 
-    def reconfigure(self, limits: BudgetLimits) -> None:
-        """Change the limits. Counting for an unlimited payer begins with its first limit."""
-        self._limits = limits
+    def reconfigure(self, section: ModelTokens) -> None:
+        """Counting for an unlimited payer begins with its first limit."""
+        self._section = section
 
     def admit(self, owner: Owner) -> None:
         """OverBudgetError if nothing is left for *owner* in some window."""
@@ -144,16 +130,18 @@ class Budget:
                 window.spent[payer] += tokens
 
     def _bounds(self, owner: Owner) -> Iterator[tuple[_Window, tuple[Payer, str], int | None]]:
-        now = self._now()
-        payers = (
-            ((Payer.CALLER, owner.key), self._limits.caller),
-            ((Payer.TENANT, owner.tenant), self._limits.tenant),
-            ((Payer.ALL, ""), self._limits.all),
+        now, most = self._now(), self._section
+        bounds = (
+            (self._hour, (Payer.CALLER, owner.key), most.caller_hour),
+            (self._hour, (Payer.TENANT, owner.tenant), most.tenant_hour),
+            (self._hour, (Payer.ALL, ""), most.all_hour),
+            (self._day, (Payer.CALLER, owner.key), most.caller_day),
+            (self._day, (Payer.TENANT, owner.tenant), most.tenant_day),
+            (self._day, (Payer.ALL, ""), most.all_day),
         )
-        for window, of in ((self._hour, "hour"), (self._day, "day")):
+        for window in (self._hour, self._day):
             window.turn(now)
-            for payer, allowance in payers:
-                yield window, payer, allowance.hour if of == "hour" else allowance.day
+        yield from bounds
 
 
 # --- strict schema -----------------------------------------------------------------------------------

@@ -8,13 +8,17 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms
+from memory_extproc.coordination.consent import Consents
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Consent, ConsentChange, Owner
+from memory_extproc.settings import Settings
+from memory_extproc.settings.identity import Privacy
+from memory_extproc.settings.paths import Recall
+from tests.support.builders import OPT_IN
 from tests.support.in_memory import InMemoryConsent
 
 ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
-LIMITS = ConsentLimits()
+PRIVACY = Privacy()
 
 
 class Clock:
@@ -52,14 +56,18 @@ class Records(InMemoryConsent):
 
 
 def consents(
-    records: Records, clock: Clock, terms: ConsentTerms | None = None, patience: timedelta = LIMITS.patience
+    records: Records,
+    clock: Clock,
+    settings: Settings | None = None,
+    patience: timedelta = timedelta(milliseconds=50),
 ) -> Consents:
-    return Consents(records, terms or ConsentTerms(), ConsentLimits(patience=patience), now=clock)
+    settings = settings or Settings(recall=Recall(deadline=3 * patience, settle=timedelta()))
+    return Consents(records, settings, now=clock)
 
 
 async def test_who_never_chose_has_the_tenants_default() -> None:
-    terms = ConsentTerms(default=Consent.ON, tenants={"acme": Consent.OFF})
-    known = consents(Records(), Clock(), terms)
+    settings = Settings(privacy=Privacy(consent_of={"acme": "opt_in"}))
+    known = consents(Records(), Clock(), settings)
     assert await known.read_consent(ANN) is Consent.OFF
     assert await known.read_consent(Owner("", "ann")) is Consent.ON
 
@@ -67,7 +75,7 @@ async def test_who_never_chose_has_the_tenants_default() -> None:
 @pytest.mark.parametrize("chosen", list(Consent))
 async def test_a_choice_counts_more_than_the_default_and_is_told_with_its_history(chosen: Consent) -> None:
     clock = Clock()
-    known = consents(Records(), clock, ConsentTerms(default=Consent.OFF))
+    known = consents(Records(), clock, OPT_IN)
     change = await known.set(ANN, chosen, by="ann")
     assert await known.read_consent(ANN) is chosen
     assert await known.get(ANN) is chosen
@@ -82,7 +90,7 @@ async def test_a_change_holds_here_at_once_and_elsewhere_soon() -> None:
     assert await there.read_consent(ANN) is Consent.ON
     await here.set(ANN, Consent.OFF, by="ann")
     assert await here.read_consent(ANN) is Consent.OFF
-    clock.passes(LIMITS.fresh)
+    clock.passes(PRIVACY.consent_fresh)
     assert await there.read_consent(ANN) is Consent.OFF
 
 
@@ -100,13 +108,13 @@ async def test_a_yes_counts_for_a_grace_while_the_records_are_away_and_a_no_for_
     await known.set(ANN, Consent.OFF, by="ann")
     assert await known.read_consent(BOB) is Consent.ON
     records.away = True
-    clock.passes(LIMITS.fresh)
+    clock.passes(PRIVACY.consent_fresh)
     assert await known.read_consent(BOB) is Consent.ON
-    clock.passes(LIMITS.grace)
+    clock.passes(PRIVACY.consent_grace)
     assert await known.read_consent(BOB) is None
     assert await known.read_consent(ANN) is Consent.OFF
     records.away = False
-    clock.passes(LIMITS.pause)
+    clock.passes(timedelta(seconds=1))
     assert await known.read_consent(BOB) is Consent.ON
 
 
@@ -121,7 +129,7 @@ async def test_a_no_heard_long_ago_does_not_decide_what_is_learned_while_the_rec
     assert await here.allows_learning(ANN) is False
     await elsewhere.set(ANN, Consent.ON, by="ann")
     records.away = True
-    clock.passes(LIMITS.fresh)
+    clock.passes(PRIVACY.consent_fresh)
     assert not here.refuses(ANN)
     assert await here.allows_learning(ANN) is None
     assert await here.read_consent(ANN) is chosen, "nothing more than that is recalled"
@@ -151,7 +159,7 @@ async def test_a_no_that_could_not_be_written_holds_here_all_the_same() -> None:
     records.away = True
     with pytest.raises(TransientError):
         await known.set(ANN, Consent.OFF, by="ann")
-    clock.passes(LIMITS.fresh)
+    clock.passes(PRIVACY.consent_fresh)
     assert await known.read_consent(ANN) is Consent.OFF
     assert known.refuses(ANN)
     assert await known.allows_learning(ANN) is False
@@ -192,7 +200,7 @@ async def test_an_answer_from_before_a_change_does_not_outlive_it() -> None:
 
 async def test_only_so_many_owners_are_held() -> None:
     records, clock = Records(), Clock()
-    known = Consents(records, ConsentTerms(), ConsentLimits(owners=2), now=clock)
+    known = Consents(records, Settings(), owners=2, now=clock)
     owners: Sequence[Owner] = [Owner("acme", str(n)) for n in range(3)]
     for owner in owners:
         await known.read_consent(owner)
@@ -205,10 +213,10 @@ async def test_other_terms_hold_at_once_for_who_never_chose_and_change_no_choice
     known = consents(records, clock)
     assert await known.read_consent(ANN) is Consent.ON
     await known.set(BOB, Consent.ON, by="bob")
-    known.reconfigure(ConsentTerms(default=Consent.OFF), LIMITS)
+    known.reconfigure(OPT_IN)
     assert await known.read_consent(ANN) is Consent.OFF
     assert await known.read_consent(BOB) is Consent.ON
-    known.reconfigure(ConsentTerms(), LIMITS)
+    known.reconfigure(Settings())
     assert await known.read_consent(ANN) is Consent.ON
 
 
@@ -218,7 +226,7 @@ async def test_a_no_that_could_not_be_written_outlives_a_change_of_terms() -> No
     records.away = True
     with pytest.raises(TransientError):
         await known.set(ANN, Consent.OFF, by="ann")
-    known.reconfigure(ConsentTerms(tenants={"acme": Consent.ON}), LIMITS)
+    known.reconfigure(Settings(privacy=Privacy(consent_of={"acme": "opt_out"})))
     assert await known.read_consent(ANN) is Consent.OFF
 
 
@@ -227,7 +235,7 @@ async def test_whatever_becomes_of_the_wall_clock_a_no_said_elsewhere_is_heard_a
     jump: timedelta,
 ) -> None:
     records, wall, passing = Records(), Clock(), Clock()
-    known = Consents(records, ConsentTerms(), LIMITS, now=wall, monotonic_now=passing)
+    known = Consents(records, Settings(), now=wall, monotonic_now=passing)
     assert await known.read_consent(ANN) is Consent.ON
     records.away = True
     assert await known.read_consent(BOB) is None
@@ -235,6 +243,6 @@ async def test_whatever_becomes_of_the_wall_clock_a_no_said_elsewhere_is_heard_a
     records.away = False
     await records.add(ANN, ConsentChange(Consent.OFF, wall(), "another replica"), after=None)
     assert await known.read_consent(ANN) is Consent.ON  # it was just asked
-    passing.passes(LIMITS.fresh)
+    passing.passes(PRIVACY.consent_fresh)
     assert await known.read_consent(ANN) is Consent.OFF
     assert await known.read_consent(BOB) is Consent.ON

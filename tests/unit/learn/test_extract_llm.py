@@ -14,16 +14,17 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.errors import PermanentError, TransientError, TruncatedAnswerError
 from memory_extproc.learn.conflicts import Verdicts
 from memory_extproc.learn.extract.extractor import Fallback, Measured
-from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError, strict_schema
+from memory_extproc.learn.extract.llm_client import Budget, OverBudgetError, strict_schema
 from memory_extproc.learn.extract.llm_extractor import PROMPT, LlmExtractor, ProposedFacts
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.extract.statements import resolve_event_time
 from memory_extproc.model import MemoryType, Source
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.paths import ModelTokens
 from memory_extproc.testing.models import CannedCompletions
-from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
+from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, tokens
 
-UNBOUNDED = Budget(BudgetLimits(), now=lambda: MONDAY)
+UNBOUNDED = Budget(tokens(), now=lambda: MONDAY)
 
 
 def an_extractor(model: CannedCompletions, budget: Budget = UNBOUNDED) -> LlmExtractor:
@@ -150,7 +151,7 @@ async def test_turns_that_tell_nothing_are_not_sent_to_the_model() -> None:
 async def test_what_the_model_will_never_do_the_rules_do_and_both_are_counted() -> None:
     metrics = Metrics(CollectorRegistry(), "0")
     clock = itertools.count().__next__
-    spent = Budget(BudgetLimits(caller=Allowance(hour=3000)), now=lambda: MONDAY)
+    spent = Budget(tokens(caller_hour=3000), now=lambda: MONDAY)
     model = CannedCompletions(["prose", "prose", answer(a_candidate()), TransientError("down")])
     extractor = Fallback(
         Measured(an_extractor(model, spent), metrics, clock), Measured(RulesExtractor(), metrics, clock)
@@ -283,7 +284,7 @@ def test_what_is_asked_of_strict_endpoints_is_a_schema_they_take() -> None:
 # --- the budget --------------------------------------------------------------------------------------
 async def test_a_caller_whose_tokens_are_spent_waits_for_the_next_hour_and_others_do_not() -> None:
     now = [MONDAY]
-    budget = Budget(BudgetLimits(caller=Allowance(hour=100)), now=lambda: now[0])
+    budget = Budget(tokens(caller_hour=100), now=lambda: now[0])
     budget.spend(ANN, 100)
     with pytest.raises(OverBudgetError):
         budget.admit(ANN)
@@ -296,24 +297,24 @@ async def test_a_caller_whose_tokens_are_spent_waits_for_the_next_hour_and_other
 @pytest.mark.parametrize(
     "limits",
     [
-        BudgetLimits(tenant=Allowance(hour=100)),
-        BudgetLimits(tenant=Allowance(day=100)),
-        BudgetLimits(all=Allowance(hour=100)),
-        BudgetLimits(all=Allowance(day=100)),
+        tokens(tenant_hour=100),
+        tokens(tenant_day=100),
+        tokens(all_hour=100),
+        tokens(all_day=100),
     ],
 )
-async def test_what_a_colleague_spends_counts_for_the_tenant_and_for_all(limits: BudgetLimits) -> None:
+async def test_what_a_colleague_spends_counts_for_the_tenant_and_for_all(limits: ModelTokens) -> None:
     budget = Budget(limits, now=lambda: MONDAY)
     budget.spend(BOB, 100)
     with pytest.raises(OverBudgetError) as raised:
         budget.admit(ANN)
     assert "ann" not in str(raised.value)
-    if limits.all == Allowance():
+    if limits.all_hour is None and limits.all_day is None:
         budget.admit(OTHER_ANN)
 
 
 async def test_prompts_and_answers_are_both_paid_for() -> None:
-    budget = Budget(BudgetLimits(caller=Allowance(day=1)), now=lambda: MONDAY)
+    budget = Budget(tokens(caller_day=1), now=lambda: MONDAY)
     model = CannedCompletions([answer(a_candidate())])
     assert len(await an_extractor(model, budget).extract([TURN])) == 1
     with pytest.raises(OverBudgetError):

@@ -9,10 +9,11 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.commands.parser import Act, Command, LlmCommands
-from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.paths import ModelTokens
 from memory_extproc.testing.models import CannedCompletions
-from tests.support.builders import MONDAY, a_turn
+from tests.support.builders import MONDAY, a_turn, tokens
 
 SAID = a_turn("I'd rather you did not remember the story of my ex Sarah any more.")
 
@@ -22,10 +23,10 @@ def answer(*commands: tuple[str, str]) -> str:
 
 
 class Asked:
-    def __init__(self, *answers: str | Exception, limits: BudgetLimits | None = None) -> None:
+    def __init__(self, *answers: str | Exception, limits: ModelTokens | None = None) -> None:
         self.completes = CannedCompletions(answers)
         self.metrics = Metrics(CollectorRegistry(), "test")
-        budget = Budget(limits or BudgetLimits(), now=lambda: MONDAY)
+        budget = Budget(limits or tokens(), now=lambda: MONDAY)
         self.doubts = LlmCommands(self.completes, budget, self.metrics)
 
     def outcome(self, name: str) -> float:
@@ -68,6 +69,6 @@ async def test_a_message_that_tells_us_nothing_is_asked_about_once() -> None:
 async def test_a_model_that_is_away_is_waited_for_and_one_too_dear_is_not_asked() -> None:
     with pytest.raises(TransientError):
         await Asked(TransientError("away")).doubts.commands(SAID)
-    poor = Asked(answer(("forget", "my ex")), limits=BudgetLimits(caller=Allowance(hour=0)))
+    poor = Asked(answer(("forget", "my ex")), limits=tokens(caller_hour=0))
     assert await poor.doubts.commands(SAID) == ()
     assert poor.completes.asked == []

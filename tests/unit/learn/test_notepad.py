@@ -7,18 +7,18 @@ import json
 import pytest
 
 from memory_extproc.errors import TransientError
-from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_notes import Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import MemoryType
 from memory_extproc.testing.models import CannedCompletions
-from tests.support.builders import MONDAY, a_turn, later
+from tests.support.builders import MONDAY, a_turn, later, tokens
 
 NOTE = "Likes short answers with an example."
 
 
 def noting(*answers: str | Exception) -> Noting:
-    return Noting(RulesExtractor(), CannedCompletions(answers), Budget(BudgetLimits(), now=lambda: MONDAY))
+    return Noting(RulesExtractor(), CannedCompletions(answers), Budget(tokens(), now=lambda: MONDAY))
 
 
 async def test_a_note_is_a_reflective_memory_beside_the_facts() -> None:

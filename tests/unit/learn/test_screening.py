@@ -10,16 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms
+from memory_extproc.coordination.consent import Consents
 from memory_extproc.errors import TransientError
-from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
+from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, Screening
 from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Turn, TurnOutcome
 from memory_extproc.ports import Now
 from memory_extproc.request.admission import learning_caller
 from memory_extproc.safety.policy import Found, Policy
 from memory_extproc.settings.identity import ProjectScope, Scopes
+from memory_extproc.settings.paths import QuotaSection
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
-from tests.support.builders import ANN, BOB, MONDAY
+from tests.support.builders import ANN, BOB, MONDAY, consent_default
 from tests.support.in_memory import InMemoryConsent
 from tests.unit.learn.learning import Surroundings
 
@@ -60,10 +61,10 @@ class AwayCoordination(InMemoryCoordination):
 class Door:
     """A screening over records in memory."""
 
-    def __init__(self, quota: QuotaLimits | None = None, default: Consent = Consent.ON) -> None:
+    def __init__(self, quota: QuotaSection | None = None, default: Consent = Consent.ON) -> None:
         self.world = Surroundings()
         now = lambda: self.world.now  # noqa: E731
-        self.consent = Consents(InMemoryConsent(), ConsentTerms(default=default), ConsentLimits(), now=now)
+        self.consent = Consents(InMemoryConsent(), consent_default(default), now=now)
         self.incognito = Incognito(self.world.coordination, IncognitoLimits())
         self.screening = Screening(
             self.consent,
@@ -142,7 +143,7 @@ async def test_a_long_conversation_is_read_in_a_thread_to_the_same_end() -> None
 
 # --- quota -------------------------------------------------------------------------------------------
 async def test_a_caller_has_so_much_kept_and_others_are_not_the_poorer() -> None:
-    door = Door(QuotaLimits(turns_per_hour=60, burst=2))
+    door = Door(QuotaSection(turns_per_hour=60, burst=2))
     async with door.world.learner() as learner:
         answers = [await learner.accept(said(f"I like number {n}.")) for n in range(3)]
     assert answers[2] is TurnOutcome.OVER_QUOTA
@@ -154,7 +155,7 @@ async def test_a_caller_has_so_much_kept_and_others_are_not_the_poorer() -> None
 
 def test_a_clock_that_steps_back_gives_nothing_and_takes_nothing() -> None:
     now = [MONDAY]
-    quota = Quota(QuotaLimits(turns_per_hour=60, burst=1, owners=1), now=lambda: now[0])
+    quota = Quota(QuotaSection(turns_per_hour=60, burst=1), owners=1, now=lambda: now[0])
     assert quota.take(ANN)
     now[0] -= timedelta(hours=1)
     assert not quota.take(ANN)
@@ -286,11 +287,11 @@ async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:
 
 
 def test_a_quota_that_is_changed_counts_at_once_and_none_at_all_bounds_nobody() -> None:
-    quota = Quota(QuotaLimits(turns_per_hour=60, burst=1), now=lambda: MONDAY)
+    quota = Quota(QuotaSection(turns_per_hour=60, burst=1), now=lambda: MONDAY)
     assert [quota.take(ANN) for _ in range(2)] == [True, False]
-    quota.reconfigure(QuotaLimits(turns_per_hour=0, burst=1))
+    quota.reconfigure(QuotaSection(turns_per_hour=0, burst=1))
     assert all(quota.take(ANN) for _ in range(100))
-    quota.reconfigure(QuotaLimits(turns_per_hour=60, burst=1))
+    quota.reconfigure(QuotaSection(turns_per_hour=60, burst=1))
     assert not quota.take(ANN), "what was used up stays used up"
 
 

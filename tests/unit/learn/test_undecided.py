@@ -17,15 +17,16 @@ from typing import ParamSpec, TypeVar
 import pytest
 
 from memory_extproc.concurrency import HELPER_THREAD, HelperThread
-from memory_extproc.coordination.consent import ConsentLimits, Consents, ConsentTerms
+from memory_extproc.coordination.consent import Consents
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
 from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, QuotaLimits, Screening
+from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, Screening
 from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Message, Owner, Role, Turn, TurnOutcome
 from memory_extproc.safety.policy import Policy
+from memory_extproc.settings.paths import QuotaSection
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
-from tests.support.builders import ANN, BOB, MONDAY
+from tests.support.builders import ANN, BOB, MONDAY, consent_default
 from tests.support.in_memory import InMemoryConsent
 from tests.unit.learn.learning import Surroundings, until
 
@@ -103,7 +104,7 @@ class Replica:
         self.journal = Failing(self.world.now)
         self.world.journal = self.journal if shared is None else shared.world.journal
         self.choices: Choices = Choices(self.outage) if shared is None else shared.choices
-        self.terms = ConsentTerms(default=default)
+        self.settings = consent_default(default)
         self.records = 1000
         self.quota: Quota | None = None
         self.helper = HELPER_THREAD
@@ -114,7 +115,7 @@ class Replica:
             limits = IntakeLogLimits(records=self.records)
             log = await stack.enter_async_context(IntakeLog(self.directory, limits))
             now = lambda: self.world.now  # noqa: E731
-            self.consents = Consents(self.choices, self.terms, ConsentLimits(), now=now)
+            self.consents = Consents(self.choices, self.settings, now=now)
             marks = IncognitoLimits(retry=timedelta(milliseconds=2))
             self.incognito = await stack.enter_async_context(Incognito(self.world.coordination, marks, log))
             self.world.screens = Screening(
@@ -300,7 +301,7 @@ async def test_beyond_its_bound_the_log_takes_nothing_and_says_so(replica: Repli
 
 
 async def test_a_caller_cannot_fill_the_log_beyond_their_quota(replica: Replica) -> None:
-    replica.quota = Quota(QuotaLimits(turns_per_hour=1, burst=2), now=lambda: MONDAY)
+    replica.quota = Quota(QuotaSection(turns_per_hour=1, burst=2), now=lambda: MONDAY)
     async with replica.running() as learner:
         replica.outage.on = True
         outcomes = [await learner.accept(replica.said(f"I own {n} bicycles.")) for n in range(3)]

@@ -25,7 +25,7 @@ from memory_extproc.learn.conflicts import (
     says,
 )
 from memory_extproc.learn.extract.extractor import Fact
-from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits, OverBudgetError
+from memory_extproc.learn.extract.llm_client import Budget, OverBudgetError
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import ConflictJudge, Reconciler
 from memory_extproc.model import (
@@ -43,10 +43,10 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
-from tests.support.builders import ANN, MONDAY, a_memory, a_turn, later, memories_of
+from tests.support.builders import ANN, MONDAY, a_memory, a_turn, later, memories_of, tokens
 
 EMBEDDER = CannedEmbedder(64)
-UNBOUNDED = Budget(BudgetLimits(), now=lambda: MONDAY)
+UNBOUNDED = Budget(tokens(), now=lambda: MONDAY)
 
 
 @dataclass
@@ -356,7 +356,7 @@ async def test_an_answer_that_does_not_judge_each_note_once_is_none(bad: str) ->
 
 
 async def test_judging_is_paid_for_like_all_else() -> None:
-    budget = Budget(BudgetLimits(caller=Allowance(hour=1)), now=lambda: MONDAY)
+    budget = Budget(tokens(caller_hour=1), now=lambda: MONDAY)
     judge = LlmJudge(CannedCompletions([verdicts_on(1, 2)]), budget)
     await judge.judge(ANN, TEA, NOTES)
     with pytest.raises(OverBudgetError):

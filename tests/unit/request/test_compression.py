@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memory_extproc.errors import TransientError
-from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import ChatState, Exchanged, Message, Outcome, Owner, RecallResult, Role, Switch
 from memory_extproc.ports import Now
@@ -23,6 +23,7 @@ from memory_extproc.settings.paths import Recall
 from memory_extproc.settings.traffic import Compress
 from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.testing.models import CannedCompletions
+from tests.support.builders import tokens
 from tests.support.desk import Desk, a_rule
 from tests.support.sidecar import NOON, used
 
@@ -330,6 +331,6 @@ async def test_a_model_makes_the_state_and_the_rules_where_its_answer_cannot_be_
 ) -> None:
     completes = CannedCompletions(answers)
     rules = RulesCondenser(RulesExtractor(), now=lambda: NOON)
-    by_model = LlmCondenser(completes, Budget(BudgetLimits(), now=lambda: NOON), rules)
+    by_model = LlmCondenser(completes, Budget(tokens(), now=lambda: NOON), rules)
     state = await by_model.condense(ANN, ChatState(), PLANTED)
     assert state.topic == topic

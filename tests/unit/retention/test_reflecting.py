@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.conflicts import about, agree, saying
-from memory_extproc.learn.extract.llm_client import Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_notes import LlmReflector
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner
 from memory_extproc.observe.metrics import Metrics
@@ -23,7 +23,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
-from tests.support.builders import ANN, a_memory, later
+from tests.support.builders import ANN, a_memory, later, tokens
 
 FACTS = [
     "Deploys payment-service on Mondays",
@@ -45,7 +45,7 @@ class Place:
         coordination = InMemoryCoordination(self.now)
         metrics = Metrics(CollectorRegistry(), "test")
         self.partitions = Partitions(self.store, coordination, PartitionLimits(), metrics, now=self.now)
-        reflector = LlmReflector(self.completes, Budget(BudgetLimits(), now=self.now))
+        reflector = LlmReflector(self.completes, Budget(tokens(), now=self.now))
         self.keeper = RetentionPass(
             self.store,
             self.partitions,

@@ -11,7 +11,7 @@ import pytest
 
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.conflicts import about
-from memory_extproc.learn.extract.llm_client import Allowance, Budget, BudgetLimits
+from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Provenance
 from memory_extproc.recall.candidate import Candidate
@@ -19,8 +19,9 @@ from memory_extproc.recall.rank import choose_ranked, weigh
 from memory_extproc.retention.passes import RetentionPass
 from memory_extproc.retention.reflection import Subjects
 from memory_extproc.settings.memory import Retention
+from memory_extproc.settings.paths import ModelTokens
 from memory_extproc.testing.models import CannedCompletions
-from tests.support.builders import ANN, later
+from tests.support.builders import ANN, later, tokens
 from tests.unit.retention.keeping import WORDING, Desk, a_fact
 
 PORT = a_fact("payment-service listens on port 8080", "port", "8080", "payment-service")
@@ -35,10 +36,10 @@ def saying(text: str) -> str:
 
 
 class Model:
-    def __init__(self, desk: Desk, *answers: str | Exception, limits: BudgetLimits | None = None) -> None:
+    def __init__(self, desk: Desk, *answers: str | Exception, limits: ModelTokens | None = None) -> None:
         self.completes = CannedCompletions(answers)
         self.desk = desk
-        consolidator = LlmConsolidator(self.completes, Budget(limits or BudgetLimits(), now=desk.clock))
+        consolidator = LlmConsolidator(self.completes, Budget(limits or tokens(), now=desk.clock))
         self.subjects = Subjects(
             consolidator, desk.partitions, desk.embedder, lambda: 3, about, now=desk.clock, grown=2
         )
@@ -104,7 +105,7 @@ async def test_a_text_that_loses_or_adds_anything_is_asked_for_again_and_then_re
 
 
 async def test_without_tokens_or_a_model_at_hand_the_facts_stay_as_they_are(desk: Desk) -> None:
-    poor = Model(desk, saying(TEXT), limits=BudgetLimits(caller=Allowance(hour=0)))
+    poor = Model(desk, saying(TEXT), limits=tokens(caller_hour=0))
     await desk.put(*FACTS)
     assert (await poor.keeper().keep(ANN)).derived == 0
     assert poor.completes.asked == []
