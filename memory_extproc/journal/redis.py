@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from typing import Any, Self
 from uuid import uuid4
 
@@ -20,7 +21,6 @@ import msgspec
 
 from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.journal import redis_scripts as scripts
 from memory_extproc.journal.sqlite import Depth, JournalRow, TurnStage
 from memory_extproc.model import DeadLetter, Owner, Turn, TurnOutcome, digest
 from memory_extproc.observe.log import logger
@@ -28,6 +28,7 @@ from memory_extproc.ports import JournalEntry, Now
 
 log = logger(__name__)
 
+_LUA = files("memory_extproc.journal").joinpath("lua")
 _AT_ONCE = 100  # turns per command: the server runs a single command at a time
 _ERASED_AT_ONCE = 500
 _ARRIVING = 200  # turns looked for at once
@@ -133,13 +134,13 @@ class RedisJournal:
             self._max_turns - self._elsewhere(),
             uuid4().hex,
         )
-        append = self._register_once(scripts.APPEND)
+        append = self._register_once("append")
         stored, place, self.turns = await self._link.run_replicated(append, [self._prefix], values)
         return TurnOutcome(stored.decode()), int(place)
 
     async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalRow]:
         places = [value for part in range(self._sharing.parts) for value in (part, int(after or 0))]
-        return await self._get([row[0].decode() for row in await self._run(scripts.BEHIND, limit, *places)])
+        return await self._get([row[0].decode() for row in await self._run("behind", limit, *places)])
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[JournalRow]:
         return [entry for entry in await self._get(ids) if entry.turn.owner == owner]
@@ -148,7 +149,7 @@ class RedisJournal:
         entries: list[JournalRow] = []
         unreadable: list[bytes] = []
         for start in range(0, len(ids), _AT_ONCE):
-            for row in await self._run(scripts.GET, *ids[start : start + _AT_ONCE]):
+            for row in await self._run("get", *ids[start : start + _AT_ONCE]):
                 if int(row[2]) >= TurnStage.LEARNED:
                     continue
                 if (entry := _entry(row)) is not None:
@@ -156,13 +157,13 @@ class RedisJournal:
                 else:
                     unreadable.append(row[0])
         if unreadable:
-            await self._run(scripts.UNREADABLE, self._now().timestamp(), self._max_dead, *unreadable)
+            await self._run("unreadable", self._now().timestamp(), self._max_dead, *unreadable)
         return sorted(entries, key=lambda entry: int(entry.place))
 
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
         marks = [value for entry in entries for value in (entry.turn.id, entry.place)]
         if marks:
-            await self._run(scripts.STORED, self._now().timestamp(), *marks)
+            await self._run("stored", self._now().timestamp(), *marks)
 
     async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
         await self._renew()
@@ -172,27 +173,25 @@ class RedisJournal:
             if part in self._parts:
                 marks += [entry.turn.id, entry.place, part, self._parts[part].token]
         if marks:
-            self.turns -= await self._run(scripts.LEARNED, self._now().timestamp(), *marks)
+            self.turns -= await self._run("learned", self._now().timestamp(), *marks)
 
     async def mark_failed(self, entry: JournalEntry, reason: str, *, dead: bool) -> None:
         await self._renew()
         part = self._part(entry.turn.owner.key)
         token = self._parts[part].token if part in self._parts else ""
         when, most = self._now().timestamp(), self._max_dead
-        await self._run(
-            scripts.FAILED, when, entry.turn.id, entry.place, part, token, reason[:200], int(dead), most
-        )
+        await self._run("failed", when, entry.turn.id, entry.place, part, token, reason[:200], int(dead), most)
 
     async def erase_learned(self, before: datetime) -> int:
         erased, more = 0, True
         while more:
-            count = int(await self._run(scripts.ERASE_LEARNED, before.timestamp(), _ERASED_AT_ONCE))
+            count = int(await self._run("erase_learned", before.timestamp(), _ERASED_AT_ONCE))
             erased, more = erased + count, count == _ERASED_AT_ONCE
         return erased
 
     async def erase_owner(self, owner: Owner) -> int:
         erased = 0
-        while count := int(await self._run(scripts.ERASE, owner.key, _ERASED_AT_ONCE)):
+        while count := int(await self._run("erase", owner.key, _ERASED_AT_ONCE)):
             erased += count
         return erased
 
@@ -200,23 +199,23 @@ class RedisJournal:
         erased = 0
         for start in range(0, len(turn_ids), _ERASED_AT_ONCE):
             some = turn_ids[start : start + _ERASED_AT_ONCE]
-            erased += int(await self._run(scripts.ERASE, owner.key, 0, *some))
+            erased += int(await self._run("erase", owner.key, 0, *some))
         return erased
 
     async def depth(self) -> Depth:
-        self.turns, dead, oldest = await self._run(scripts.DEPTH, self._sharing.parts)
+        self.turns, dead, oldest = await self._run("depth", self._sharing.parts)
         return Depth(self.turns, int(dead), _time(oldest) if oldest else None)
 
     async def of_owner(self, owner: Owner) -> AsyncIterator[JournalRow]:
         after: bytes | int = 0
-        while rows := await self._run(scripts.OF_OWNER, owner.key, after, _AT_ONCE):
+        while rows := await self._run("of_owner", owner.key, after, _AT_ONCE):
             for row in rows:
                 if (entry := _entry(row)) is not None:
                     yield entry
             after = rows[-1][1]
 
     async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
-        rows = await self._run(scripts.DEAD, after or 0, limit)
+        rows = await self._run("dead", after or 0, limit)
         return [
             DeadLetter(
                 turn_id=id_.decode(),
@@ -231,10 +230,10 @@ class RedisJournal:
         ]
 
     async def retry(self, turn_ids: Sequence[str]) -> int:
-        return int(await self._run(scripts.RETRY, *turn_ids))
+        return int(await self._run("retry", *turn_ids))
 
     async def end(self, owner: Owner, session: str) -> None:
-        await self._run(scripts.END, owner.key, session.encode(), int(self.holds(owner)))
+        await self._run("end", owner.key, session.encode(), int(self.holds(owner)))
 
     def holds(self, owner: Owner) -> bool:
         return not self._has_lapsed() and self._part(owner.key) in self._parts
@@ -247,7 +246,7 @@ class RedisJournal:
         return sorted((await self.shares_by_holder()).values())
 
     async def shares_by_holder(self) -> Counter[str]:
-        return Counter({holder.decode(): int(count) for holder, count in await self._run(scripts.SHARES)})
+        return Counter({holder.decode(): int(count) for holder, count in await self._run("shares")})
 
     async def arrivals(self, limit: int) -> Sequence[JournalRow]:
         await self._renew()
@@ -256,10 +255,10 @@ class RedisJournal:
         await self._look_at_watched()
         parts = self._parts
         if parts:
-            self._ready += [id_.decode() for id_ in await self._run(scripts.ENDED, *parts)]
+            self._ready += [id_.decode() for id_ in await self._run("ended", *parts)]
         while not self._ready and parts:
             behind = [value for part, held in parts.items() for value in (part, held.given)]
-            rows = await self._run(scripts.BEHIND, min(limit, _ARRIVING), *behind)
+            rows = await self._run("behind", min(limit, _ARRIVING), *behind)
             if not rows:
                 break
             for row in rows:
@@ -293,7 +292,7 @@ class RedisJournal:
         ids = list(self._watched)
         for start in range(0, len(ids), _ERASED_AT_ONCE):
             some = ids[start : start + _ERASED_AT_ONCE]
-            found = {row[0].decode(): row for row in await self._run(scripts.LOOK, *some)}
+            found = {row[0].decode(): row for row in await self._run("look", *some)}
             for id_ in some:
                 row = found.get(id_)
                 if row is not None and not self._ours_to_do(int(row[2]), int(row[3])):
@@ -317,7 +316,7 @@ class RedisJournal:
         failing_for = self._store_failing_for()
         gives_up = failing_for >= (self._sharing.patience if self._parts else timedelta(microseconds=1))
         holds_none = int(leaving or gives_up or not self._sharing.learns)
-        rows = await self._run(scripts.HOLD, self._holder, milliseconds, self._sharing.parts, holds_none)
+        rows = await self._run("hold", self._holder, milliseconds, self._sharing.parts, holds_none)
         if gives_up and not (self.gave_up or self._is_shard):
             log.warning("journal.parts_given_up", held=len(self._parts))
         self.gave_up = gives_up
@@ -339,13 +338,15 @@ class RedisJournal:
     def _part(self, owner_key: str) -> int:
         return int(owner_key[:8], 16) % self._sharing.parts
 
-    async def _run(self, script: str, *values: object) -> Any:
-        return await self._link.limit_time(self._register_once(script)(keys=[self._prefix], args=values))
+    async def _run(self, name: str, *values: object) -> Any:
+        return await self._link.limit_time(self._register_once(name)(keys=[self._prefix], args=values))
 
-    def _register_once(self, script: str) -> Any:
-        if script not in self._scripts:
-            self._scripts[script] = self._link.client.register_script(script)
-        return self._scripts[script]
+    def _register_once(self, name: str) -> Any:
+        """The atomic operation *name* of `lua/`, behind the tools that all of them share."""
+        if name not in self._scripts:
+            script = "".join(_LUA.joinpath(f"{part}.lua").read_text() for part in ("tools", name))
+            self._scripts[name] = self._link.client.register_script(script)
+        return self._scripts[name]
 
 
 def _entry(row: Sequence[bytes]) -> JournalRow | None:
