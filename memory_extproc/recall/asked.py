@@ -430,22 +430,18 @@ class QuestionReading:
             kept.append(one)
         return kept
 
-    def tells_each(self, memory: Memory) -> bool:
-        """Whether *memory* tells the opinion and one of the other attributes that words of the question name: of
-        "favourite books" likes and books, of "services I pay" either."""
-        named = ATTRIBUTES.named_in(self.intent.words) & self.intent.attributes & ~_NAME_OR_PEOPLE
-        told = self.tells(memory)
-        return all(told & mask for mask in (named & _OPINIONS, named & ~_OPINIONS) if mask)
-
     def fitting(self, found: Iterable[Memory], attributes: int) -> list[Memory]:
-        """*found* without memories of another thing of the same attribute: a cat, in a question about a dog."""
-        named = ATTRIBUTES.things(self.intent.words, attributes)
-        there = ((one, ATTRIBUTES.things(plain_words(one.content), attributes)) for one in found)
-        return [
-            one
-            for one, things in there
-            if self.tells_each(one) and (not named or not things or not named.isdisjoint(things))
-        ]
+        """The memories in *found* that tell the opinion and one of the other attributes that words of the question
+        name: of "favourite books" likes and books, of "services I pay" either. Without memories of another thing
+        of the same attribute: a cat, in a question about a dog."""
+        named = ATTRIBUTES.named_in(self.intent.words) & self.intent.attributes & ~_NAME_OR_PEOPLE
+        each = [mask for mask in (named & _OPINIONS, named & ~_OPINIONS) if mask]
+        telling = [one for one in found if all(self.tells(one) & mask for mask in each)]
+        asked = ATTRIBUTES.things(self.intent.words, attributes)
+        if not asked:
+            return telling
+        there = ((one, ATTRIBUTES.things(plain_words(one.content), attributes)) for one in telling)
+        return [one for one, things in there if not things or not asked.isdisjoint(things)]
 
     def spread(self, ordered: Sequence[Memory], attributes: int = -1, most: int = 1_000) -> list[Memory]:
         """*ordered* with the best memory of each attribute first, then the second of each, up to *most*."""

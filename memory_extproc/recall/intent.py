@@ -119,6 +119,11 @@ class IntentLexicon:
             for (name, section), language in zip(languages.items(), self._languages, strict=True)
         }
 
+    @cached_property
+    def of_all(self) -> frozenset[str]:
+        """Stems of words that ask for all of something and name nothing."""
+        return content_stems(" ".join(self.words["all"] | self.words["framing"]))
+
     def read(self, asked: str, earlier: Sequence[str], today: date) -> Reading:
         """How *asked*, the caller's last words, may be meant on the day *today*. A follow-up ("and last week?") is
         read with the message before it."""
@@ -371,11 +376,6 @@ class _Question:
         return frozenset(found)
 
     @cached_property
-    def _of_all(self) -> frozenset[str]:
-        """Stems of words that ask for all of something and name nothing."""
-        return content_stems(" ".join(self._words_for("all") | self._words_for("framing")))
-
-    @cached_property
     def _not_asking(self) -> list[str]:
         return ATTRIBUTES.without_asking(self.joined).split()
 
@@ -473,7 +473,7 @@ class _Question:
             )
         if not self._is_mine():
             return
-        things = self._rest(named, verbs=False) - self._of_all
+        things = self._rest(named, verbs=False) - self.lexicon.of_all
         several = self._wants_all(named) or (days is None and self._names_several(named))
         if not thing and named and not people and several and len(things) <= _MOST_BESIDE:
             yield Intent(QuestionKind.LIST, attributes=named, words=words, rest=things)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 
 import msgspec
 import numpy as np
@@ -315,6 +316,9 @@ def candidates_among(found: Sequence[Hit], sought: SearchQuery, limit: int, now:
     return candidates_of(likely, tuple(found[at].memory for at in likely.places.tolist()), None, "store")
 
 
+_ID, _CREATED_AT = attrgetter("memory.id"), attrgetter("memory.created_at")
+
+
 def _newest_first(memory: Memory) -> tuple[float, str]:
     return -memory.created_at.timestamp(), memory.id
 
@@ -329,7 +333,7 @@ def nearest_of(rows: Sequence[Embedded], to: Vector, limit: int, scope: Scope, n
 
 
 def newest(found: Iterable[Selected], most: int) -> list[Selected]:
-    return sorted(found, key=lambda one: _newest_first(one.memory))[:most]
+    return sorted(sorted(found, key=_ID), key=_CREATED_AT, reverse=True)[:most]
 
 
 def as_it_was(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, wraps
 from importlib.resources import files
 from itertools import chain
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from memory_extproc.text import lazy_re as re
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _KANA = "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
 UNSPACED = f"[{_HAN}{_KANA}]"  # a character of such a script, as a regular expression
+_UNSPACED = re.compile(UNSPACED)
 _KANA_RUN = re.compile(f"[{_KANA}]")
 _HAN_RUN = re.compile(f"[{_HAN}]")
 _READ_FOR_LANGUAGE = 2000  # characters
@@ -159,15 +160,19 @@ def content_words(text: str) -> list[str]:
 
 
 def _is_content(folded: str, stop: frozenset[str]) -> bool:
-    bare = _POSSESSIVE.sub("", folded)
+    bare = _bare(folded)
     if folded in stop or bare in stop:
         return False
-    return len(bare) > 1 or bare.isdigit() or re.match(UNSPACED, bare) is not None
+    return len(bare) > 1 or bare.isdigit() or _UNSPACED.match(bare) is not None
+
+
+def _bare(folded: str) -> str:
+    return _POSSESSIVE.sub("", folded) if "'" in folded else folded
 
 
 def stem(word: str) -> str:
     """The common key of the forms of a word ("lives", "living", "live"); not itself a word."""
-    folded = _POSSESSIVE.sub("", fold(word))
+    folded = _bare(fold(word))
     if not folded.isascii() or (not folded.isalpha() and any(map(str.isdigit, folded))):
         return number_key(folded)
     for ending in _ENGLISH_ENDINGS:
@@ -206,7 +211,7 @@ def stems(text: str) -> frozenset[str]:
 
 def _stems(words: Iterable[str]) -> Iterator[str]:
     for word in words:
-        if re.match(UNSPACED, word):
+        if _UNSPACED.match(word):
             yield from (word[at : at + 2] for at in range(max(1, len(word) - 1)))
         else:
             yield stem(word)
@@ -231,7 +236,6 @@ _STEMMERS = {
     "en": "english", "de": "german", "fr": "french", "es": "spanish", "it": "italian", "pt": "portuguese",
     "nl": "dutch", "pl": "polish", "ru": "russian", "tr": "turkish", "hi": "hindi", "ar": "arabic",
 }  # fmt: skip
-_UNSPACED = re.compile(UNSPACED)
 _LONGEST_WORD = 64  # characters; a longer token is no word, and its stemming would take long
 
 
@@ -387,6 +391,7 @@ _WIDE_RUNS = re.compile(f"[{chr(WIDE)}-\U0010ffff]+")
 # Memoized results of pure functions of texts; the texts themselves are not kept.
 
 R = TypeVar("R")
+_UNKNOWN: object = object()
 MOST_REMEMBERED = 16_384  # answers: some 2 MB of them
 MOST_SETS = 4_096  # answers that are sets of words
 
@@ -398,18 +403,21 @@ def memoize_by_hash(most: int) -> Callable[[Callable[[str], R]], Callable[[str],
 
     def around(function: Callable[[str], R]) -> Callable[[str], R]:
         known: dict[tuple[int, int], R] = {}
+        before: dict[tuple[int, int], R] = {}  # answers of the time before; those asked for again stay
 
         @wraps(function)
         def look_up(text: str) -> R:
+            nonlocal known, before
             key = hash(text), len(text)
-            try:
-                return known[key]
-            except KeyError:
+            if (answer := known.get(key, _UNKNOWN)) is not _UNKNOWN:
+                return cast("R", answer)
+            answer = before.pop(key, _UNKNOWN)
+            if answer is _UNKNOWN:
                 answer = function(text)
-            if len(known) >= most:
-                known.clear()
-            known[key] = answer
-            return answer
+            if 2 * len(known) >= most:
+                known, before = {}, known
+            known[key] = cast("R", answer)
+            return cast("R", answer)
 
         return look_up
 
