@@ -20,7 +20,8 @@ from typing import Any
 
 from memory_extproc.index.facets import names_in
 from memory_extproc.model import Trust
-from memory_extproc.text.attributes import ATTRIBUTES, LexiconError, any_of, compile_pattern, plain_words
+from memory_extproc.text import lazy_re
+from memory_extproc.text.attributes import ATTRIBUTES, Compiles, LexiconError, any_of, compile_pattern, plain_words
 from memory_extproc.text.dates import Span, asked_of, impossible_day, period_asked_for
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import about_caller, relation_words
@@ -106,16 +107,20 @@ _SEVERAL = ("about", "past", "listed", "steps")  # each with a group of its own
 class IntentLexicon:
     """The patterns of all languages. LexiconError for an attribute that the lexicon of attributes does not have."""
 
-    def __init__(self, parsed: Mapping[str, Any]) -> None:
+    def __init__(self, parsed: Mapping[str, Any], compiles: Compiles = re.compile) -> None:
         languages = dict(parsed)
         self.words = {key: frozenset(value.split()) for key, value in languages.pop("words", {}).items()}
-        self.patterns = {key: compile_pattern(one, key) for key, one in languages.pop("patterns", {}).items()}
-        self._world = {key: any_of(value, f"world.{key}") for key, value in languages.pop("world", {}).items()}
-        self._domains = [_domain(one) for one in languages.pop("domain", ())]
-        self._unspaced = _language("unspaced", languages.pop("unspaced", {}))
-        self._languages = [_language(name, section) for name, section in languages.items()]
+        self.patterns = {
+            key: compile_pattern(one, key, compiles) for key, one in languages.pop("patterns", {}).items()
+        }
+        self._world = {
+            key: any_of(value, f"world.{key}", compiles) for key, value in languages.pop("world", {}).items()
+        }
+        self._domains = [_domain(one, compiles) for one in languages.pop("domain", ())]
+        self._unspaced = _language("unspaced", languages.pop("unspaced", {}), compiles)
+        self._languages = [_language(name, section, compiles) for name, section in languages.items()]
         self._several = {
-            id(language): {key: _each(name, key, section) for key in _SEVERAL}
+            id(language): {key: _each(name, key, section, compiles) for key in _SEVERAL}
             for (name, section), language in zip(languages.items(), self._languages, strict=True)
         }
 
@@ -621,16 +626,19 @@ def _last_first(text: str) -> list[str]:
     return found[::-1]
 
 
-def _language(name: str, section: Mapping[str, Any]) -> _Language:
+def _language(name: str, section: Mapping[str, Any], compiles: Compiles) -> _Language:
     return _Language(
         frozenset(plain_words(section.get("speaks", ""))),
         frozenset(plain_words(section.get("mine", ""))),
-        {key: any_of([_drop_groups(one) for one in section.get(key, ())], f"{name}.{key}") for key in _PATTERNS},
+        {
+            key: any_of([_drop_groups(one) for one in section.get(key, ())], f"{name}.{key}", compiles)
+            for key in _PATTERNS
+        },
     )
 
 
-def _each(name: str, key: str, section: Mapping[str, Any]) -> list[re.Pattern[str]]:
-    found = [any_of([one], f"{name}.{key}") for one in section.get(key, ())]
+def _each(name: str, key: str, section: Mapping[str, Any], compiles: Compiles) -> list[re.Pattern[str]]:
+    found = [any_of([one], f"{name}.{key}", compiles) for one in section.get(key, ())]
     return [one for one in found if one is not None]
 
 
@@ -638,26 +646,27 @@ def _drop_groups(pattern: str) -> str:
     return re.sub(r"\(\?P<\w+>", "(?:", pattern)
 
 
-def _domain(section: Mapping[str, Any]) -> _Domain:
+def _domain(section: Mapping[str, Any], compiles: Compiles) -> _Domain:
     where = f"domain {section.get('name', '')!r}"
     attributes, likings, of = (
         ATTRIBUTES.mask(section.get(key, ()), f"{where}, {key}") for key in ("attributes", "likings", "of")
     )
-    tasks = compile_pattern(section["tasks"], where) if "tasks" in section else None
+    tasks = compile_pattern(section["tasks"], where, compiles) if "tasks" in section else None
     words = frozenset(plain_words(section.get("words", "")))
     words |= frozenset().union(*(ATTRIBUTES.attributes[name].told for name in section.get("told", ())))
     return _Domain(str(section.get("name", "")), words, attributes, likings, of, tasks)
 
 
-def read_intents(text: str, where: str) -> IntentLexicon:
-    """Parse the lexicon in TOML. LexiconError names the fault and its place."""
+def read_intents(text: str, where: str, compiles: Compiles = re.compile) -> IntentLexicon:
+    """Parse the lexicon in TOML. LexiconError names the fault and its place; *compiles* may put off a pattern's."""
     try:
-        return IntentLexicon(tomllib.loads(text))
+        return IntentLexicon(tomllib.loads(text), compiles)
     except (tomllib.TOMLDecodeError, LexiconError) as error:
         raise LexiconError(f"{where}: {error}") from error
 
 
-INTENTS = read_intents((files(__package__) / "intents.toml").read_text(encoding="utf-8"), "intents.toml")
+_PACKAGED = (files(__package__) / "intents.toml").read_text(encoding="utf-8")
+INTENTS = read_intents(_PACKAGED, "intents.toml", lazy_re.compile)
 
 
 # --- trust -------------------------------------------------------------------------------------------

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from importlib.resources import files
 from typing import Any
 
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.intents import only_asks
 from memory_extproc.text.words import (
     LEXICONS,

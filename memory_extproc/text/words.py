@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, wraps
 from importlib.resources import files
 from itertools import chain
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -391,7 +391,6 @@ _WIDE_RUNS = re.compile(f"[{chr(WIDE)}-\U0010ffff]+")
 # Memoized results of pure functions of texts; the texts themselves are not kept.
 
 R = TypeVar("R")
-_UNKNOWN: object = object()
 MOST_REMEMBERED = 16_384  # answers: some 2 MB of them
 MOST_SETS = 4_096  # answers that are sets of words
 
@@ -409,15 +408,14 @@ def memoize_by_hash(most: int) -> Callable[[Callable[[str], R]], Callable[[str],
         def look_up(text: str) -> R:
             nonlocal known, before
             key = hash(text), len(text)
-            if (answer := known.get(key, _UNKNOWN)) is not _UNKNOWN:
-                return cast("R", answer)
-            answer = before.pop(key, _UNKNOWN)
-            if answer is _UNKNOWN:
-                answer = function(text)
+            try:
+                return known[key]
+            except KeyError:
+                answer = before.pop(key) if key in before else function(text)
             if 2 * len(known) >= most:
                 known, before = {}, known
-            known[key] = cast("R", answer)
-            return cast("R", answer)
+            known[key] = answer
+            return answer
 
         return look_up
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from operator import ge
 from typing import Any
@@ -97,10 +97,8 @@ class RulesExtractor:
     name = "rules"
 
     def __init__(self) -> None:
-        parsed = LISTS
-        self._version: str = parsed["version"]
-        self._checks = Checks(parsed)
-        rules = [compile_rule(entry, parsed, self._checks) for entry in parsed["rule"]]
+        self._version: str = LISTS["version"]
+        self._checks, rules = _compile_rules()
         # By how a clause begins: most clauses of most texts begin like no rule.
         self._rules = {
             (start, *may): tuple(one for one in rules if one.begins & start and all(map(ge, may, one.needs)))
@@ -263,6 +261,13 @@ def _end_fact(fact: Fact, caught: Captured) -> Fact:
     """*fact*, which no longer holds."""
     who = _who(caught.groups.get("rel", "").strip())
     return replace(fact, content=no_longer(fact.content, who), exclusive=False, ends=True)
+
+
+@cache
+def _compile_rules() -> tuple[Checks, Sequence[FactRule]]:
+    """All packaged rules; several extractors of a process share them."""
+    checks = Checks(LISTS)
+    return checks, [compile_rule(entry, LISTS, checks) for entry in LISTS["rule"]]
 
 
 # Short names in the patterns of the rules.
