@@ -265,8 +265,7 @@ def _end_fact(fact: Fact, caught: Captured) -> Fact:
 
 @cache
 def _compile_rules() -> tuple[Checks, Sequence[FactRule]]:
-    """All packaged rules; several extractors of a process share them."""
-    checks = Checks(LISTS)
+    checks = Checks(LISTS)  # shared by the extractors of a process
     return checks, [compile_rule(entry, LISTS, checks) for entry in LISTS["rule"]]
 
 
@@ -294,10 +293,8 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
         "{value}": "(?P<value>.+?)",
     }
     pattern = entry["pattern"]
-    for name, meaning in (
-        *named.items(),
-        *((f"{{{name}}}", f"(?:{words})") for name, words in lists["words"].items()),
-    ):
+    named |= {f"{{{name}}}": f"(?:{words})" for name, words in lists["words"].items()}
+    for name, meaning in named.items():
         pattern = pattern.replace(name, meaning)
     return FactRule(
         pattern=re.compile(pattern, re.IGNORECASE),
@@ -625,8 +622,7 @@ class Checks:
             word[:1].isupper() and (word[1:].islower() or (len(word) > 1 and "'" in word) or word.endswith("."))
             for word in words
         )
-        known = self._nationalities.fullmatch(caught.folded) is not None
-        return written and not known and self._name(caught)
+        return written and self._nationalities.fullmatch(caught.folded) is None and self._name(caught)
 
     def _titled_all(self, caught: Captured) -> bool:
         """Several names: "Ida and Max"."""
