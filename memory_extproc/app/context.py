@@ -20,7 +20,7 @@ from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, EmbeddingModel, Now
 from memory_extproc.recall.recaller import RecallLimits
-from memory_extproc.request.admission import Mode, RequestOptions, SignalSources
+from memory_extproc.request.admission import Mode, RequestOptions
 from memory_extproc.request.load import LoadLimit
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.memory import ModelRole
@@ -183,7 +183,7 @@ def learn_limits(settings: Settings) -> LearnLimits:
 
 def wire_options(settings: Settings) -> RequestOptions:
     """The options of the request path."""
-    signals, inject = settings.signals, settings.inject
+    inject = settings.inject
     return RequestOptions(
         enabled=settings.memory.enabled,
         auto_store=settings.memory.auto_store,
@@ -204,12 +204,7 @@ def wire_options(settings: Settings) -> RequestOptions:
         replay_tokens=inject.replay_tokens,
         replay_keep=inject.replay_keep,
         replay_wait=settings.deadline / 3,
-        signals=SignalSources(
-            fact_headers=signals.fact_headers,
-            tool_headers=signals.tool_headers,
-            greeting_headers=signals.greeting_headers,
-            metadata_namespace=signals.metadata_namespace,
-        ),
+        signals=settings.signals,
         strip_headers=_identity_headers(settings) if settings.identity.strip_headers else (),
         explain_tenants=frozenset(inject.explain_tenants),
         skip_auxiliary=settings.auxiliary_calls == "skip",

@@ -268,7 +268,7 @@ async def open_erasing(
         file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
         alone = SoleReplica(data.name)
         return ErasureParts(file, alone, TombstoneIndex(file, alone, key=key))
-    from memory_extproc.coordination.recovery import Recovery, RecoveryLimits  # noqa: PLC0415
+    from memory_extproc.coordination.recovery import Recovery  # noqa: PLC0415
     from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
 
     prefix, lease = settings.coordination.prefix, settings.coordination.lease
@@ -280,8 +280,7 @@ async def open_erasing(
         directory.unsure = True
         directory.update(copied=False)
     own = await stack.enter_async_context(SqliteMirror(data / MIRROR))
-    limits = RecoveryLimits(others=2 * lease)
-    recovery = Recovery(link, prefix=prefix, directory=directory, own=own, shared=shared, limits=limits)
+    recovery = Recovery(link, prefix=prefix, directory=directory, own=own, shared=shared, others=2 * lease)
     ledger = RedisLedger(link, prefix=prefix, recovery=recovery, wraps=wraps)
     consent = RedisConsent(link, prefix=prefix, recovery=recovery)
     replicas = RedisReplicas(link, uuid.uuid4().hex, prefix=prefix, lease=lease, directory=directory.now.name)

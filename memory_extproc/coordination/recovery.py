@@ -98,11 +98,8 @@ class Restorable(Protocol):
         """All records in Redis."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryLimits:
-    pause: timedelta = timedelta(seconds=1)  # between two tries
-    shared: timedelta = timedelta(seconds=2)  # of an accepted write, for the copy in the shared mirror
-    others: timedelta = timedelta(seconds=20)  # for other replicas to merge their copies
+_PAUSE = timedelta(seconds=1)  # between two tries
+_SHARED = timedelta(seconds=2)  # of an accepted write, for the copy in the shared mirror
 
 
 @dataclass(slots=True)
@@ -126,10 +123,11 @@ class Recovery:
         directory: DirectoryFile,
         own: SqliteMirror,
         shared: Mirror | None,
-        limits: RecoveryLimits = RecoveryLimits(),
+        others: timedelta = timedelta(seconds=20),
     ) -> None:
-        """*shared*: None if the memory store is not a server."""
-        self._link, self._directory, self._own, self._shared, self._limits = link, directory, own, shared, limits
+        """*shared*: None if the memory store is not a server. *others*: time for other replicas to merge
+        their copies."""
+        self._link, self._directory, self._own, self._shared, self._others = link, directory, own, shared, others
         base = f"{prefix}:{{ledger}}"
         self.key, self._acceptance_key = generation_key(prefix), _acceptance_key(prefix)
         self._merged = f"{base}:merged"
@@ -222,7 +220,7 @@ class Recovery:
         if self._shared is None:
             return
         try:
-            async with asyncio.timeout(self._limits.shared.total_seconds()):
+            async with asyncio.timeout(_SHARED.total_seconds()):
                 await self._shared.put(records)
             await self._own.mark_sent(records)
         except (MemoryExtprocError, TimeoutError):
@@ -236,7 +234,7 @@ class Recovery:
     async def _keep_trying(self) -> None:
         while True:
             self._soon.clear()
-            await wait_for_event(self._soon, self._limits.pause.total_seconds())
+            await wait_for_event(self._soon, _PAUSE.total_seconds())
             await contain_faults(self._try)
 
     async def _try(self) -> None:
@@ -343,11 +341,11 @@ class Recovery:
         """Wait until every formerly active replica has merged its copies, or is considered dead."""
         late = {directory for directory, _, serves in self._register.values() if serves}
         try:
-            async with asyncio.timeout(self._limits.others.total_seconds()):
+            async with asyncio.timeout(self._others.total_seconds()):
                 while late:
                     there = await self._link.limit_time(self._link.client.smembers(merged))
                     late -= {name.decode() for name in there}
-                    await asyncio.sleep(self._limits.pause.total_seconds() / 5 if late else 0)
+                    await asyncio.sleep(_PAUSE.total_seconds() / 5 if late else 0)
         except TimeoutError:
             log.warning("coordination.restored_without", replicas=len(late))
 

@@ -15,6 +15,7 @@ from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.identity import Identity
 from memory_extproc.request.load import ArrivalQueue, LoadLimit, Room
 from memory_extproc.settings.identity import Scopes
+from memory_extproc.settings.traffic import SignalsSection
 
 OURS = "x-memory-"  # every header that begins so is for us and never reaches the upstream
 DISABLE = "x-disable-router-memory"
@@ -96,7 +97,9 @@ class Admission:
         self._identity = identity
         self.load = load or LoadLimit()
         self._queue = queue or ArrivalQueue(options.late_after)
-        self._taken_out = frozenset((DISABLE, *options.signals.headers, *options.strip_headers))
+        signals = options.signals
+        named = (*signals.fact_headers, *signals.tool_headers, *signals.greeting_headers)
+        self._taken_out = frozenset((DISABLE, *named, *options.strip_headers))
 
     def removals(self, headers: Headers) -> tuple[str, ...]:
         """The distinct names in *headers* that must be removed before the upstream."""
@@ -203,7 +206,7 @@ def truth(value: Any) -> bool | None:
     return False if word in _FALSE else _SAID.get(word)
 
 
-def signals_of(headers: Headers, metadata: Mapping[str, Any], sources: SignalSources) -> Signals:
+def signals_of(headers: Headers, metadata: Mapping[str, Any], sources: SignalsSection) -> Signals:
     """Router signals. Envoy's metadata takes precedence over headers, because clients cannot write it."""
     said = metadata.get(sources.metadata_namespace) if sources.metadata_namespace else None
     known = said if isinstance(said, Mapping) else {}
@@ -267,23 +270,6 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalSources:
-    """Where an upstream router reports its signals.
-
-    Headers (lower case), and a namespace of Envoy's dynamic metadata with the keys `fact`, `tool` and `greeting`.
-    An empty namespace disables metadata."""
-
-    fact_headers: tuple[str, ...] = ("x-memory-signal-fact", "x-vsr-matched-fact-check")
-    tool_headers: tuple[str, ...] = ("x-memory-signal-tool",)
-    greeting_headers: tuple[str, ...] = ("x-memory-signal-greeting",)
-    metadata_namespace: str = ""
-
-    @property
-    def headers(self) -> frozenset[str]:
-        return frozenset((*self.fact_headers, *self.tool_headers, *self.greeting_headers))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
     """The options of the request path. Header names are lower case."""
 
@@ -301,7 +287,7 @@ class RequestOptions:
     window: int | None  # tokens; None: from the model's profile
     margin: int  # tokens of the window left free
     unknown_cap: int  # tokens of a block for a model of unknown window
-    signals: SignalSources = SignalSources()
+    signals: SignalsSection = field(default_factory=SignalsSection)
     strip_headers: tuple[str, ...] = ()  # identity headers to keep from the upstream
     explain_tenants: frozenset[str] = frozenset()  # whose callers may ask for the memories injected; "*": all
     skip_auxiliary: bool = True  # skip title, tag and summary calls of chat clients

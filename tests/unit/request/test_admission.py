@@ -12,7 +12,6 @@ from memory_extproc.request.admission import (
     Admission,
     Admitted,
     Declined,
-    SignalSources,
     controls_of,
     signals_of,
     truth,
@@ -20,6 +19,7 @@ from memory_extproc.request.admission import (
 from memory_extproc.request.identity import Identity
 from memory_extproc.request.load import ArrivalQueue, LoadLimit
 from memory_extproc.settings.identity import IdentitySection
+from memory_extproc.settings.traffic import SignalsSection
 from tests.support.sidecar import wire_options
 
 CHAT = {":method": "POST", ":path": "/v1/chat/completions?x=1", "content-type": "application/json; charset=utf-8"}
@@ -147,7 +147,7 @@ def test_what_a_router_means(value: object, meant: bool | None) -> None:
 
 
 def test_envoys_metadata_comes_before_headers_which_a_client_could_write() -> None:
-    sources = SignalSources(metadata_namespace="router")
+    sources = SignalsSection(metadata_namespace="router")
     headers = Headers([("x-memory-signal-fact", "true"), ("x-memory-signal-tool", "true")])
     assert signals_of(headers, {"router": {"fact": False}}, sources) == Signals(fact=False, tool=True)
     assert signals_of(headers, {"router": "odd"}, sources) == Signals(fact=True, tool=True)
@@ -155,12 +155,12 @@ def test_envoys_metadata_comes_before_headers_which_a_client_could_write() -> No
 
 def test_an_unknown_signal_is_none_and_the_next_source_is_asked() -> None:
     headers = Headers([("x-memory-signal-fact", "?"), ("x-vsr-matched-fact-check", "no_fact_check_needed")])
-    assert signals_of(headers, {}, SignalSources()) == Signals(fact=False)
+    assert signals_of(headers, {}, SignalsSection()) == Signals(fact=False)
 
 
 def test_signals_that_were_joined_on_the_way_are_read_one_by_one() -> None:
     headers = Headers([("x-memory-signal-fact", "?, no"), ("x-memory-signal-tool", "true,true")])
-    assert signals_of(headers, {}, SignalSources()) == Signals(fact=False, tool=True)
+    assert signals_of(headers, {}, SignalsSection()) == Signals(fact=False, tool=True)
 
 
 class Arrivals:
