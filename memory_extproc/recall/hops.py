@@ -4,6 +4,8 @@ caller named."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from memory_extproc.index.facets import names_in
 from memory_extproc.model import Memory, Selection, Source
@@ -26,7 +28,7 @@ from memory_extproc.recall.asked import (
 from memory_extproc.recall.intent import INTENTS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems
-from memory_extproc.text.persons import relation_words, same_relation
+from memory_extproc.text.persons import relation_over, relation_words, same_relation, steps_to
 from memory_extproc.text.words import fold
 
 MOST_CHAIN = 4  # memories on the way to an answer of several hops
@@ -40,55 +42,95 @@ _IN_FULL = re.compile(r"\b([A-Z\u00c0-\u00de][\w-]+) ([A-Z\u00c0-\u00de][\w-]+)"
 
 async def walk_to_answer(asked: QuestionReading) -> Lookup | None:
     """From the caller's people or things in the question ("my sister's husband") to names, and on to memories with
-    these names, at most two steps."""
+    these names."""
     intent = asked.intent
-    through = {word for known in (intent.subject, *intent.people) for word in (known, *same_relation(known))}
+    related = relation_words([intent.subject, *sorted(intent.people, key=_place_in(intent.words))])
+    through = {word for known in (intent.subject, *related) for word in (known, *same_relation(known))}
     rest = content_stems(" ".join(word for word in intent.words if word.removesuffix("'s") not in through))
     if rest <= _NAMING:  # "my children's names": no step leads further
         return None
-    anchors = await _anchors(asked)
-    chain, seen, fronts = list(anchors), {one.id for one in anchors}, list[list[Memory]]()
-    front, targets = anchors, [one for one in having_most(rest, anchors) if rest] if len(rest) > 1 else []
-    people = relation_words([intent.subject])
-    for step in range(_STEPS):
-        near = people or frozenset({intent.subject})
-        close = frozenset[str]().union(*(names_near(one, near) for one in front)) if not step else frozenset[str]()
-        names = close or all_names(front[: 1 if not step else None])
-        if targets or not names:
-            break
-        found = await asked.naming(names)
-        front = [one for one in found if one.id not in seen and said_by_owner(one)]
-        seen.update(one.id for one in front)
-        targets = [one for one in front if _meets(asked, rest, one)]
-        front = facts_first(front)[:MOST_CHAIN]
-        fronts.append(front)
-        chain += [] if targets else front
-    if targets:
-        best = sorted(targets, key=lambda one: (-len(rest & content_stems(one.content)), one.source not in FACTS))
-    elif _asked_of_chain(asked):  # no memory on the way tells it; another reading may find it
-        best = []
-    else:  # the answer uses other words: of each step the memory that the search has first
-        place = asked.place()
-        reached = [[one for one in front if place.get(one.id, _REACHED) < _REACHED] for front in fronts[::-1]]
-        best = [min(front, key=lambda one: place[one.id]) for front in reached if front]
-    if not best:
+    chain, names = await _follow(asked)
+    if not names:
         return None
-    best = best[:_MOST_TARGETS]
-    linked = [one for one in chain if names_in(one.content) & all_names(best)]
-    return asked.lookup(each_once([*best, *linked[:MOST_CHAIN]]), alone=True)
+    seen = {one.id for one in chain}
+    rest -= content_stems(" ".join(names))
+    front = facts_first(one for one in await _naming(asked, names) if one.id not in seen)
+    best = [one for one in front if _meets(asked, rest, one)] or (having_most(rest, chain) if rest else [])
+    best.sort(key=lambda one: (-len(rest & content_stems(one.content)), one.source not in FACTS))
+    if not best:  # the answer uses other words: what the search has first
+        place = asked.place()
+        last = _REACHED if _asked_of_chain(asked) else len(place)
+        reached = [one for one in front if place.get(one.id, len(place)) <= last]
+        best = sorted(reached, key=lambda one: place.get(one.id, len(place)))
+    return asked.lookup(each_once([*best[:_MOST_TARGETS], *chain[:MOST_CHAIN]]), alone=True) if best else None
+
+
+async def _follow(asked: QuestionReading) -> tuple[list[Memory], frozenset[str]]:
+    """The memories on the way over the people in the question, and the names at its end; no names where a step is
+    not known."""
+    anchor, words = asked.intent.subject, asked.intent.words
+    steps = sorted(asked.intent.people, key=_place_in(words))
+    named = names_in(asked.wish.question[1:]) if steps and not anchor else frozenset[str]()
+    if named:  # "Bram's daughter"
+        return await _over(asked, [], named, steps)
+    if not relation_words([anchor]):
+        chain = await _anchors(asked, anchor)
+        return await _over(asked, chain, all_names(chain[:1]), steps)
+    steps = [one for one in steps if anchor not in same_relation(one)]
+    for whole in (one for step in steps[:1] for one in relation_over(anchor, step)):
+        chain, names = await _introduced(asked, whole)
+        if names:  # "my brother-in-law", for a sister's husband
+            return await _over(asked, chain, names, steps[1:])
+    chain, names = await _introduced(asked, anchor)
+    for near, far in [] if names else steps_to(anchor):
+        found, named = await _introduced(asked, near)
+        chain, names = await _over(asked, found, named, [far])
+        if names:
+            break
+    return await _over(asked, chain, names, steps)
+
+
+async def _over(
+    asked: QuestionReading, chain: Sequence[Memory], names: frozenset[str], steps: Sequence[str]
+) -> tuple[list[Memory], frozenset[str]]:
+    """*chain* and *names* after the *steps*: from a person to the one who is a relation of theirs."""
+    way = list(chain)
+    for step in steps:
+        word = frozenset({step})
+        found = [one for one in await _naming(asked, names) if mentions(one, word)] if names else []
+        near = frozenset[str]().union(*(names_near(one, word) for one in found)) - names
+        names = near or all_names(found[:1]) - names
+        way += facts_first(one for one in found if names & names_in(one.content))[:_MOST_TARGETS]
+    return way, names
+
+
+async def _naming(asked: QuestionReading, names: frozenset[str]) -> list[Memory]:
+    found = await asked.naming(names)
+    return [one for one in found if said_by_owner(one) and one.source is not Source.SUMMARY]
+
+
+async def _introduced(asked: QuestionReading, relation: str) -> tuple[list[Memory], frozenset[str]]:
+    """The memories that say who is the caller's *relation*, and the names in them."""
+    found = await _anchors(asked, relation)
+    near = frozenset[str]().union(*(names_near(one, frozenset({relation})) for one in found))
+    return found, near or all_names(found[:1])
+
+
+def _place_in(words: Sequence[str]) -> Callable[[str], int]:
+    places = {word.removesuffix("'s"): at for at, word in reversed(list(enumerate(words)))}
+    return lambda word: places.get(word, len(places))
 
 
 _NAMING = content_stems("name names named called")
 
 
-async def _anchors(asked: QuestionReading) -> list[Memory]:
+async def _anchors(asked: QuestionReading, anchor: str) -> list[Memory]:
     """Memories that say which person or thing of the caller's the question begins with."""
-    anchor = asked.intent.subject
     if not anchor:
         found = [one.memory for one in asked.searched[:FIRST] if said_by_owner(one.memory)]
         found = [one for one in found if one.source is not Source.SUMMARY][:_MOST_DESCRIBED]
     elif relation_words([anchor]):
-        telling = await asked.select(Selection(attributes=ATTRIBUTES.named_in([anchor]) or asked.intent.attributes))
+        telling = await asked.select(Selection(attributes=ATTRIBUTES.named_in([anchor]) or ATTRIBUTES.every))
         found = [one for one in telling if mentions(one, frozenset({anchor})) and is_of_caller(one)]
     else:
         head = anchor[: max(_SHORTEST_HEAD, len(anchor) - 3)]
@@ -114,15 +156,14 @@ def _asked_of_chain(asked: QuestionReading) -> int:
     return asked.intent.attributes & ~ATTRIBUTES.of_others & ~ATTRIBUTES.named_in([asked.intent.subject])
 
 
+_REACHED = 40  # places of the search
 _MOST_DESCRIBED = 2  # memories of a person that the question describes
-_REACHED = 25  # places of the search
 
 
 # "on Elm Street", "at the zoo", "in Building 7"
 _AT_A_PLACE = re.compile(
     r"\b(?:in|at|on) (?:the |a |an )?[A-Z]\w+|\b(?:works?|lives?|sits?|office is|shifts) (?:in|at|on) "
 )
-_STEPS = 2
 
 
 # --- people ------------------------------------------------------------------------------------------
@@ -132,8 +173,14 @@ async def find_named(asked: QuestionReading) -> Lookup | None:
     """Find memories with the name of a person in the question, and with its words or its attribute; None if the
     search passes such a memory."""
     words = frozenset(asked.intent.words)
-    if len(asked.intent.words) > _MOST_WORDS or not asks(asked.wish.question):
+    requesting = INTENTS.words["requesting"].intersection(asked.intent.words[:1])
+    if len(asked.intent.words) > _MOST_WORDS or not (requesting or asks(asked.wish.question)):
         return None
+    if people := relation_words(asked.intent.words):  # "Bram's daughter"
+        named = ATTRIBUTES.named_in(asked.intent.words)
+        walk = replace(asked, intent=replace(asked.intent, people=people, attributes=named))
+        if (found := await walk_to_answer(walk)) is not None:
+            return found
     rows = [one for one in await asked.select(Selection(names=words)) if said_by_owner(one)]
     names = frozenset[str]().union(*(people_in(one.content) for one in rows)) & words
     passing = (one.memory for one in asked.searched if one.relevance >= asked.wish.threshold)

@@ -265,6 +265,7 @@ _MOST_BESIDE = 2  # content words of a question for an attribute beside the word
 _SEEKS_TIME = re.compile(
     r"^(?:when|since when|wann|quand|cuando|how (?:long|often|many times)|seit wann|depuis quand)\b"
 )
+_SEEKS_PLACE = re.compile(r"^(?:(?:to|at|in|on) )?(?:where|wo|wohin|ou|donde|adonde|which (?:street|address|place))\b")
 _OF_SEVERAL = frozenset({"are", "which", "my", "sind", "welche", "quels", "quelles"})
 _SHORTEST_PLURAL = 3  # letters
 _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
@@ -521,7 +522,8 @@ class _Question:
     def _names_several(self, named: int) -> bool:
         """Whether a plural names an attribute with several values: "meine Allergien"."""
         naming = [word for word in self.words if ATTRIBUTES.named_in([word]) & named]
-        return any(ATTRIBUTES.is_plural(word) for word in naming) and _SEEKS_TIME.search(self.joined) is None
+        seeks_one = _SEEKS_TIME.search(self.joined) or _SEEKS_PLACE.search(self.joined)
+        return seeks_one is None and any(ATTRIBUTES.is_plural(word) for word in naming)
 
     def _wants_several(self) -> bool:
         """Whether the question asks for things in the plural: "list my health issues", "who are my flatmates"."""

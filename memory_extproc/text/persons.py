@@ -64,8 +64,11 @@ def _any_of(words: set[str]) -> str:
     return "|".join(sorted(map(re.escape, words), key=len, reverse=True))
 
 
-def _patterns() -> tuple[re.Pattern[str], Mapping[str, frozenset[str]], frozenset[str]]:
+def _patterns() -> tuple[
+    re.Pattern[str], Mapping[str, frozenset[str]], frozenset[str], tuple[tuple[str, str, str], ...]
+]:
     parsed = dict(_parse_phrases())
+    through = tuple((whole, first, second) for whole, first, second in map(str.split, parsed.pop("through")["steps"]))
     same: dict[str, set[str]] = {}
     for group in parsed.pop("same")["groups"]:
         for word in fold(group).split():
@@ -77,10 +80,10 @@ def _patterns() -> tuple[re.Pattern[str], Mapping[str, frozenset[str]], frozense
         rf"{lead}(?:(?:one\s+of\s+)?(?:{_any_of(before)})\s+(?:[\w-]+\s+){{0,2}}?)?({_any_of(people)})(?:'s?)?(?![\w-])"
     )
     plain = frozenset(strip_accents(word) for word in people)
-    return subject, {word: frozenset(group) for word, group in same.items()}, plain
+    return subject, {word: frozenset(group) for word, group in same.items()}, plain, through
 
 
-_SUBJECT, _SAME, _RELATIONS = _patterns()
+_SUBJECT, _SAME, _RELATIONS, _THROUGH = _patterns()
 _NO_RELATIONS = frozenset(
     {"people", "guy", "guys", "somebody", "someone", "everybody", "everyone", "chef", "frau", "mann"}
 )
@@ -122,6 +125,17 @@ def relation_words(words: Iterable[str]) -> frozenset[str]:
 def same_relation(word: str) -> frozenset[str]:
     """*word* and its synonyms for the same person."""
     return _SAME.get(word, frozenset()) | {word}
+
+
+def steps_to(relation: str) -> list[tuple[str, str]]:
+    """The pairs of relations that lead to *relation*: to a brother-in-law over a sister and her husband."""
+    return [(first, second) for whole, first, second in _THROUGH if whole == relation]
+
+
+def relation_over(first: str, second: str) -> frozenset[str]:
+    """The relations that *second* of *first* has to the speaker: a sister's husband is a brother-in-law."""
+    near, far = same_relation(first), same_relation(second)
+    return frozenset(whole for whole, one, other in _THROUGH if one in near and other in far)
 
 
 def of_another(asked: frozenset[str], text: str) -> float:
