@@ -205,7 +205,7 @@ def people_in(text: str) -> frozenset[str]:
     while one := _SHOWN.search(text, at):
         role, whose = (fold(one[group] or "") for group in ("role", "whose"))
         titled = one["called"] and role not in INTENTS.words["named_things"]
-        shown = (not role or titled or _is_role(role)) and (
+        shown = (not role or titled or is_role(role)) and (
             not whose or relation_words([whose]) or whose in INTENTS.words["events"]
         )
         if shown:
@@ -284,7 +284,8 @@ def each_once(memories: Iterable[Memory]) -> list[Memory]:
     return list({one.id: one for one in memories}.values())
 
 
-def _is_role(word: str) -> bool:
+def is_role(word: str) -> bool:
+    """Whether *word* names people by what they are to somebody, or do: "sister", "drummer"."""
     if relation_words([word]) or word in INTENTS.words["roles"]:
         return True
     return _ACTS.fullmatch(word) is not None and word not in INTENTS.words["no_roles"]

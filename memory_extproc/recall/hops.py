@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from memory_extproc.index.facets import names_in
 from memory_extproc.model import Memory, Selection, Source
@@ -19,6 +19,7 @@ from memory_extproc.recall.asked import (
     facts_first,
     having_most,
     is_of_caller,
+    is_role,
     mentions,
     names_near,
     people_in,
@@ -28,7 +29,7 @@ from memory_extproc.recall.asked import (
 from memory_extproc.recall.intent import INTENTS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems
-from memory_extproc.text.persons import relation_over, relation_words, same_relation, steps_to
+from memory_extproc.text.persons import about_caller, relation_over, relation_words, same_relation, steps_to
 from memory_extproc.text.words import fold
 
 MOST_CHAIN = 4  # memories on the way to an answer of several hops
@@ -49,59 +50,97 @@ async def walk_to_answer(asked: QuestionReading) -> Lookup | None:
     rest = content_stems(" ".join(word for word in intent.words if word.removesuffix("'s") not in through))
     if rest <= _NAMING:  # "my children's names": no step leads further
         return None
-    chain, names = await _follow(asked)
-    if not names:
-        return None
-    seen = {one.id for one in chain}
-    rest -= content_stems(" ".join(names))
-    front = facts_first(one for one in await _naming(asked, names) if one.id not in seen)
-    best = [one for one in front if _meets(asked, rest, one)] or (having_most(rest, chain) if rest else [])
-    best.sort(key=lambda one: (-len(rest & content_stems(one.content)), one.source not in FACTS))
-    if not best:  # the answer uses other words: what the search has first
-        place = asked.place()
-        last = _REACHED if _asked_of_chain(asked) else len(place)
-        reached = [one for one in front if place.get(one.id, len(place)) <= last]
-        best = sorted(reached, key=lambda one: place.get(one.id, len(place)))
-    return asked.lookup(each_once([*best[:_MOST_TARGETS], *chain[:MOST_CHAIN]]), alone=True) if best else None
+    for way in await _ways(asked):
+        if not way.names:
+            continue
+        seen = {one.id for one in way.chain}
+        left = rest - content_stems(" ".join(way.names))
+        front = facts_first(one for one in await _naming(asked, way.names) if one.id not in seen)
+        best = [one for one in front if _meets(asked, left, one)]
+        if not best and way.sure:
+            best = (having_most(left, way.chain) if left else []) or _reached(asked, front)
+        best.sort(key=lambda one: (-len(rest & content_stems(one.content)), one.source not in FACTS))
+        linked = [one for one in way.chain if way.sure or names_in(one.content) & all_names(best[:_MOST_TARGETS])]
+        if best:
+            return asked.lookup(each_once([*best[:_MOST_TARGETS], *linked[:MOST_CHAIN]]), alone=True)
+    return None
 
 
-async def _follow(asked: QuestionReading) -> tuple[list[Memory], frozenset[str]]:
-    """The memories on the way over the people in the question, and the names at its end; no names where a step is
-    not known."""
+def _reached(asked: QuestionReading, front: Sequence[Memory]) -> list[Memory]:
+    """The memories in *front* that the search has first, for an answer in other words."""
+    place = asked.place()
+    last = _REACHED if _asked_of_chain(asked) else len(place)
+    reached = [one for one in front if place.get(one.id, len(place)) <= last]
+    return sorted(reached, key=lambda one: place.get(one.id, len(place)))[:_MOST_TARGETS]
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Memories on the way over people, and the names at its end. *sure*: each step was stated in words for it."""
+
+    chain: Sequence[Memory]
+    names: frozenset[str]
+    sure: bool = True
+
+
+async def _ways(asked: QuestionReading) -> list[_Way]:
+    """The ways over the people in the question, the surest first."""
     anchor, words = asked.intent.subject, asked.intent.words
     steps = sorted(asked.intent.people, key=_place_in(words))
-    named = names_in(asked.wish.question[1:]) if steps and not anchor else frozenset[str]()
-    if named:  # "Bram's daughter"
-        return await _over(asked, [], named, steps)
+    if steps and not anchor:  # "Bram's daughter", of a Bram whom the caller named
+        called = names_in(asked.wish.question[1:])
+        about = await _naming(asked, called) if called else []
+        known = frozenset[str]().union(*(people_in(one.content) for one in about))
+        named = called & (known | {word.removesuffix("'s") for word in words if word.endswith("'s")})
+        return [await _over(asked, _Way((), named), steps)]
     if not relation_words([anchor]):
-        chain = await _anchors(asked, anchor)
-        return await _over(asked, chain, all_names(chain[:1]), steps)
+        found = await _anchors(asked, anchor)
+        return [
+            await _over(asked, _Way([one], _named_beside(one, frozenset()) or names_in(one.content)), steps)
+            for one in found[:_MOST_DESCRIBED]
+        ]
     steps = [one for one in steps if anchor not in same_relation(one)]
-    for whole in (one for step in steps[:1] for one in relation_over(anchor, step)):
-        chain, names = await _introduced(asked, whole)
-        if names:  # "my brother-in-law", for a sister's husband
-            return await _over(asked, chain, names, steps[1:])
-    chain, names = await _introduced(asked, anchor)
-    for near, far in [] if names else steps_to(anchor):
-        found, named = await _introduced(asked, near)
-        chain, names = await _over(asked, found, named, [far])
-        if names:
-            break
-    return await _over(asked, chain, names, steps)
+    wholes = [
+        await _over(asked, await _introduced(asked, whole), steps[1:])
+        for step in steps[:1]
+        for whole in relation_over(anchor, step)
+    ]  # "my brother-in-law", for a sister's husband
+    first = await _introduced(asked, anchor)
+    pairs = [] if first.names else steps_to(anchor)
+    first = await _over(asked, first, steps)
+    through = [await _over(asked, await _introduced(asked, near), [far, *steps]) for near, far in pairs]
+    return sorted([*wholes, first, *through], key=lambda one: not one.sure)
 
 
-async def _over(
-    asked: QuestionReading, chain: Sequence[Memory], names: frozenset[str], steps: Sequence[str]
-) -> tuple[list[Memory], frozenset[str]]:
-    """*chain* and *names* after the *steps*: from a person to the one who is a relation of theirs."""
-    way = list(chain)
+async def _over(asked: QuestionReading, way: _Way, steps: Sequence[str]) -> _Way:
+    """*way* after the *steps*: from a person to the one who is a relation of theirs. Where no memory states the
+    relation, to whoever is named beside the person."""
     for step in steps:
+        if not way.names:
+            break
         word = frozenset({step})
-        found = [one for one in await _naming(asked, names) if mentions(one, word)] if names else []
-        near = frozenset[str]().union(*(names_near(one, word) for one in found)) - names
-        names = near or all_names(found[:1]) - names
-        way += facts_first(one for one in found if names & names_in(one.content))[:_MOST_TARGETS]
-    return way, names
+        about = await _naming(asked, way.names)
+        found = [one for one in about if mentions(one, word)]
+        near = frozenset[str]().union(*(names_near(one, word) for one in found)) - way.names
+        names = near or all_names(found[:1]) - way.names
+        sure = way.sure and bool(names)
+        if not names:
+            found = [one for one in about if _named_beside(one, way.names)]
+            names = frozenset[str]().union(*(_named_beside(one, way.names) for one in found))
+        beside = facts_first(one for one in found if names & names_in(one.content))
+        way = _Way([*way.chain, *(beside[:_MOST_TARGETS] if sure else beside)], names, sure)
+    return way
+
+
+def _named_beside(memory: Memory, names: frozenset[str]) -> frozenset[str]:
+    """Other names in *memory* that no preposition shows to be places."""
+    return names_in(_PLACED.sub(" ", memory.content)) - names
+
+
+_PLACED = re.compile(
+    r"\b(?:in|to|at|from|on|near|of|for|nach|aus|bei|zu|\u00e0|au|en|de|chez|a) (?:the |der |la |le |el )?[A-Z\u00c0-\u00de][\w-]+"
+    r"(?: [A-Z\u00c0-\u00de][\w-]+)*"
+)
 
 
 async def _naming(asked: QuestionReading, names: frozenset[str]) -> list[Memory]:
@@ -109,11 +148,11 @@ async def _naming(asked: QuestionReading, names: frozenset[str]) -> list[Memory]
     return [one for one in found if said_by_owner(one) and one.source is not Source.SUMMARY]
 
 
-async def _introduced(asked: QuestionReading, relation: str) -> tuple[list[Memory], frozenset[str]]:
-    """The memories that say who is the caller's *relation*, and the names in them."""
+async def _introduced(asked: QuestionReading, relation: str) -> _Way:
+    """To the caller's *relation*, by the memories that say who this is."""
     found = await _anchors(asked, relation)
     near = frozenset[str]().union(*(names_near(one, frozenset({relation})) for one in found))
-    return found, near or all_names(found[:1])
+    return _Way(found, near or frozenset[str]().union(*(_named_beside(one, frozenset()) for one in found[:1])))
 
 
 def _place_in(words: Sequence[str]) -> Callable[[str], int]:
@@ -176,9 +215,11 @@ async def find_named(asked: QuestionReading) -> Lookup | None:
     requesting = INTENTS.words["requesting"].intersection(asked.intent.words[:1])
     if len(asked.intent.words) > _MOST_WORDS or not (requesting or asks(asked.wish.question)):
         return None
-    if people := relation_words(asked.intent.words):  # "Bram's daughter"
+    people = relation_words(asked.intent.words)
+    role = "" if people else next(filter(is_role, (word.removesuffix("'s") for word in asked.intent.words)), "")
+    if people or (role and about_caller(asked.wish.question)):  # "Bram's daughter"; "the clinic of the dentist I see"
         named = ATTRIBUTES.named_in(asked.intent.words)
-        walk = replace(asked, intent=replace(asked.intent, people=people, attributes=named))
+        walk = replace(asked, intent=replace(asked.intent, subject=role, people=people, attributes=named))
         if (found := await walk_to_answer(walk)) is not None:
             return found
     rows = [one for one in await asked.select(Selection(names=words)) if said_by_owner(one)]

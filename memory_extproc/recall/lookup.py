@@ -98,6 +98,10 @@ class Lookups:
         self, wish: RecallRequest, reading: Reading, searched: Sequence[Candidate], now: datetime
     ) -> Lookup | None:
         for intent in reading.intents:
+            if intent.kind is QuestionKind.CONSTRAINT and not INTENTS.words["interrogative"].isdisjoint(intent.words[:1]):
+                # "Where can I find my brother-in-law's shop?" asks for a fact.
+                if (found := await self.of_people(wish, searched, now)) is not None:
+                    return found
             if (found := await self._of(wish, intent, searched, now)) is not None:
                 return found
         return None
