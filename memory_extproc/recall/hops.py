@@ -96,7 +96,7 @@ async def _ways(asked: QuestionReading) -> list[_Way]:
     if not relation_words([anchor]):
         found = await _anchors(asked, anchor)
         return [
-            await _over(asked, _Way([one], _named_beside(one, frozenset()) or names_in(one.content)), steps)
+            await _over(asked, _Way([one], _named_beside(one, frozenset()) or names_in(one.content), sure=bool(anchor)), steps)
             for one in found[:_MOST_DESCRIBED]
         ]
     steps = [one for one in steps if anchor not in same_relation(one)]

@@ -258,6 +258,7 @@ _HOME, _PLACED = ATTRIBUTES.mask(["home"]), ATTRIBUTES.mask(["job", "education"]
 _RESTRICTIONS = ATTRIBUTES.mask(["diet", "allergies"])
 _COMPANY = ATTRIBUTES.mask(["children"])  # "a trip with the kids"
 _PLURALS = frozenset({"children", "people", "kids", "haustiere", "hobbies"})
+_YOUR = frozenset({"your", "yours", "deine", "deinen", "dein", "tes", "tus", "vos"})
 _LONGEST_FOLLOW_UP = 8  # words
 _LONGEST_TASK = 24  # words of a request for a recommendation or for steps
 _SHORTEST_CHAIN = 2  # steps
@@ -308,12 +309,39 @@ class _Question:
             yield Intent(
                 QuestionKind.PAST, subject=subject, words=words, days=days, latest=latest, earliest=earliest
             )
-        yield from self._of_tasks()
-        if asking and days is not None:
-            yield from self._of_days(days)
-        yield from self._of_subjects()
+        found = [*self._of_tasks(), *(self._of_days(days) if asking and days is not None else ())]
+        found += self._of_subjects()
+        if not (asking and find("past", joined)) and (talked := self._of_talk(asking, days)):
+            found.append(talked)
         if asking:
-            yield from self._of_facts(days)
+            found += self._of_facts(days)
+        yield from found
+        if not found and days is not None and not set(self.words).isdisjoint(self._words_for("own")):
+            yield Intent(
+                QuestionKind.DATED, days=days, words=tuple(self.words), rest=self._rest(_PLANS, verbs=False)
+            )
+
+    def _of_talk(self, asking: bool, days: Span | None) -> Intent | None:
+        """A question about a conversation, by its words in any order: "You helped me with a speech once, what did
+        you say?"."""
+        there = set(self.words)
+        named = not there.isdisjoint(self._words_for("conversation"))
+        both = self._pattern("both_spoke").search(self.joined) is not None or not there.isdisjoint(_YOUR)
+        resumes = self._pattern("latest").search(self.joined) is not None
+        told = named or not there.isdisjoint(self._words_for("conversing"))
+        if not (asking and both and self._pattern("ended").search(self.joined) and (told or resumes)):
+            return None
+        if resumes and not told and len(self._rest_words(0)) > 1:
+            return None
+        talk = self._words_for("conversation") | self._words_for("conversing") | self._words_for("framing")
+        rest = [word for word in self._rest_words(0) if word not in talk]
+        return Intent(
+            QuestionKind.PAST,
+            subject=" ".join(rest),
+            words=tuple(self.words),
+            days=days,
+            latest=resumes and not rest and days is None,
+        )
 
     def intent_as(self, kind: QuestionKind, domain: str) -> Intent | None:
         people, words = relation_words(self.words), tuple(self.words)

@@ -6,6 +6,7 @@ a gate of their own; verdicts on duplicates, on memories in view and on expired 
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -57,7 +58,7 @@ from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, QuestionKind,
 from memory_extproc.recall.prompt_block import GROUPS
 from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
-from memory_extproc.text.intents import content_stems
+from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import relation_words, subject
 from memory_extproc.text.words import negates, rarity
 
@@ -66,7 +67,7 @@ _PEOPLE = ATTRIBUTES.in_groups({"people"}) & ~ATTRIBUTES.mask(["pets"])
 _NOT_UNLIKELY = 0.3  # relevance of a candidate, where likeness shows an attribute
 _LIKELY = 0.35  # relevance of a candidate, for questions about a past conversation
 _MOST_TOPICS = 12  # summaries of all conversations
-_ENOUGH = 0.6  # share of the question's words in a procedure
+_ENOUGH, _SOME = 0.6, 0.4  # share of the question's words in a procedure, and in one that the search has, too
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
 _FULL = 40  # memories of an overview beside which no statement without an attribute is needed
 _RESTRICTIONS, _DISLIKES = ATTRIBUTES.mask(["diet", "allergies"]), ATTRIBUTES.mask(["dislikes"])
@@ -112,6 +113,18 @@ class Lookups:
         return await find_named(
             QuestionReading(self._selects, None, wish, Intent(QuestionKind.HOPS, words=words), searched, now)
         )
+
+    async def of_steps(self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime) -> Lookup | None:
+        """For a question for the steps of something in words of its own, where the search is sure of no memory."""
+        words = plain_words(wish.question[:LONGEST])
+        subject = " ".join(word for word in words if word not in INTENTS.words["reporting"])
+        asking = asks(wish.question) or INTENTS.words["requesting"].intersection(words[:1])
+        if not asking or not INTENTS.words["no_steps"].isdisjoint(words[:1]):
+            return None
+        passing = any(one.relevance >= wish.threshold for one in searched)
+        if passing and not INTENTS.asks_of_world(wish.question, ()):
+            return None
+        return await self._of(wish, Intent(QuestionKind.PROCEDURE, subject=subject), searched, now)
 
     async def _of(
         self, wish: RecallRequest, intent: Intent, searched: Sequence[Candidate], now: datetime
@@ -298,7 +311,7 @@ async def _past(asked: QuestionReading) -> Lookup | None:
     if intent.subject:
         of_subject = _past_subject(asked, summaries) or _past_subject(asked, everything)
         advised = INTENTS.patterns["advised"].search(" ".join(intent.words))
-        advice = await _advice(asked) if advised or of_subject is None else []
+        advice = await _advice(asked, rows) if advised or of_subject is None else []
         if not advice:
             return of_subject
         behind, opens = (of_subject.memories, of_subject.opens) if of_subject else ((), False)
@@ -322,9 +335,9 @@ async def _past(asked: QuestionReading) -> Lookup | None:
     return asked.lookup(sorted(said, key=lambda one: (-valid_since(one), -one.seq)), alone=True, all_of_it=True)
 
 
-async def _advice(asked: QuestionReading) -> list[Memory]:
-    """The assistant's answers on the subject, by their words and those of the message before; then the answers that
-    the search has first."""
+async def _advice(asked: QuestionReading, summaries: Sequence[Memory]) -> list[Memory]:
+    """The assistant's answers on the subject, by their words and those of the message before, and the answers of
+    the same topic; then the answer that the search has first."""
     wanted, place = content_stems(asked.intent.subject), asked.place()
     rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources)
     before = {(one.owner, one.session, one.seq + 1): one for one in rows if one.role is Role.USER}
@@ -340,10 +353,21 @@ async def _advice(asked: QuestionReading) -> list[Memory]:
     weighed.sort(key=lambda each: each[:2], reverse=True)
     probable = (one.memory for one in asked.searched if one.relevance >= _NOT_UNLIKELY)
     answers = [one for one in probable if one.role is Role.ASSISTANT and one.source is not Source.SUMMARY]
-    return each_once([*[one for _, _, one in weighed[:_MOST_ADVICE]], *answers[:1]])
+    best = [one for _, _, one in weighed[:_MOST_ADVICE]] or answers[:1]
+    if not best:
+        return []
+    # What was asked on has other words; the answers of one topic belong together.
+    spans = [span_of(one) or range(0) for one in summaries if (one.owner, one.session) == (best[0].owner, best[0].session)]
+    around = range(best[0].seq - _AROUND, best[0].seq + _AROUND + 1)
+    topic = min((span for span in spans if best[0].seq in span), key=len, default=around)
+    beside = [one for one in rows if one.role is Role.ASSISTANT and stands_in(one, best[0].owner, best[0].session, topic)]
+    beside.sort(key=lambda one: (abs(one.seq - best[0].seq), one.seq))
+    return each_once([*best, *beside[:_MOST_OF_TOPIC], *answers[:1]])
 
 
 _MOST_ADVICE = 3  # answers
+_MOST_OF_TOPIC = 6  # answers beside the best one
+_AROUND = 6  # places of a conversation without topics
 
 
 def _past_subject(asked: QuestionReading, summaries: Sequence[Memory]) -> Lookup | None:
@@ -409,7 +433,9 @@ async def _days(asked: QuestionReading) -> Lookup | None:
         # A statement tells itself; a question is not stored, so that its answer tells of it.
         stated = {(one.owner, one.session, one.seq + 1) for one in own}
         answers = [one for one in answers if (one.owner, one.session, one.seq) not in stated]
-    return asked.lookup([*own, *answers], alone=True, all_of_it=True)
+    # Where the caller only asked, a summary tells of it.
+    about = [] if asked.intent.rest else once_for_session([one for one in rows if one.source is Source.SUMMARY])
+    return asked.lookup([*own, *about, *answers], alone=True, all_of_it=True)
 
 
 async def _list(asked: QuestionReading) -> Lookup | None:
@@ -597,13 +623,23 @@ def _having_words(asked: QuestionReading, found: Sequence[Memory]) -> list[Memor
     return kept if len(kept) > 1 else list(found)  # a single value is as a rule the one of today
 
 
+# "to reset the boiler: hold the knob, wait, bleed the radiator"
+_STEPS = re.compile(r"\w: \w[^.?!]*(?:,| and | then | und | et | y )|\bthen\b|\bdann\b|\bpuis\b|\bluego\b")
+
+
 async def _procedure(asked: QuestionReading) -> Lookup | None:
     wanted = content_stems(asked.intent.subject)
     if not wanted:
         return None
     rows = await asked.select(Selection(everything=True), types=asked.wish.scope.types & {MemoryType.PROCEDURAL})
-    fitting = {one.id: len(wanted & content_stems(one.content)) / len(wanted) for one in rows}
-    found = [one for one in rows if fitting[one.id] >= _ENOUGH]
+    # Rules do not read every set of steps; the words of such a message are steps, too.
+    said = (one.memory for one in asked.searched if one.memory.source is Source.VERBATIM and said_by_owner(one.memory))
+    rows += [one for one in said if _STEPS.search(one.content) and states_something(one)]
+    whole = sum(map(rarity, wanted))
+    fitting = {one.id: sum(map(rarity, wanted & content_stems(one.content))) / whole for one in rows}
+    # In other words than the question's, by the search.
+    likely = {one.memory.id for one in asked.searched[:FIRST] if one.relevance >= _NOT_UNLIKELY}
+    found = [one for one in rows if fitting[one.id] >= (_SOME if one.id in likely else _ENOUGH)]
     found.sort(key=lambda one: (-fitting[one.id], -valid_since(one)))
     return asked.lookup(found[: asked.wish.limit], alone=True)
 

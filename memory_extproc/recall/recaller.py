@@ -401,6 +401,7 @@ class Recaller:
                 reading = replace(await self._read_by_examples(wish, coming), notes=reading.notes)
             lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
             lookup = lookup or await self._lookups.of_people(wish, candidates, self._now())
+            lookup = lookup or await self._lookups.of_steps(wish, candidates, self._now())
         if not reading.intents:
             return reading, lookup
         if reading.intents[0].kind is QuestionKind.SUBJECT and not (lookup and lookup.memories):

@@ -45,7 +45,10 @@ _BARE_DAY = re.compile(
 )
 _PLANNED = 6  # months ahead that people speak of without the year
 _OVER = re.compile(
-    r"\b(?:was|were|did|had|went|came|took|got|saw|met|used\s+to|last|ago|war|waren|hatte\w*|gewesen|gegangen"
+    r"\b(?:was|were|did|had|went|came|took|got|saw|met|told|said|talked|spoke|discussed|mentioned|used\s+to|last|ago"
+    r"|(?:have|has)\s+(?:i|we|you)\s+\w+(?:ed|id|en|ne|oke)|(?:habe?|haben|hast|hat)\b.*\bge\w+(?:t|en)"
+    r"|(?:habe?|haben|hast|hat)\b.*\w+(?:iert|z\u00e4hlt)|(?:ai|as|a|avons|avez|ont)\b.*\w+(?:\u00e9e?s?|it|u)|\w+(?:amos|imos)"
+    r"|cont\u00e9|dije|habl\u00e9|war|waren|hatte\w*|gewesen|gegangen"
     r"|\u00e9tait|\u00e9tais|avais|avait|all\u00e9e?s?|era|fui|fue|fuimos|hice|tuve|ten\u00eda)\b",
     re.IGNORECASE,
 )
@@ -194,7 +197,7 @@ _ENGLISH = re.compile(
         (?P<unit>week(?:end)?|month|year|{_ENGLISH_SEASON}|(?:mon|tue|wed|thu|fri|sat|sun)\w*)
       | (?P<count>\d{{1,3}}|an?|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve
           |(?:a\s+)?(?:couple|few))
-        \s+(?:of\s+)?(?P<ago>day|week|month|year)s?\s+ago
+        \s+(?:of\s+)?(?P<ago>day|week|fortnight|month|year)s?\s+(?:ago|back)
     )\b""",
     re.VERBOSE | re.IGNORECASE,
 )
@@ -217,13 +220,13 @@ _ELSEWHERE = re.compile(
 )
 # Every pattern needs a word of its own: finding words is quicker than trying every pattern at every place.
 _DAY_WORD = re.compile(r"\w+")
-_WORDS_OF_ENGLISH = frozenset({"today", "tonight", "yesterday", "tomorrow", "last", "past", "next", "this", "ago"})
+_WORDS_OF_ENGLISH = frozenset({"today", "tonight", "yesterday", "tomorrow", "last", "past", "next", "this", "ago", "back"})
 _WORDS_ELSEWHERE = frozenset(
     word
     for phrase in (*_DAYS_TOLD, *PHRASES["last_told"].split(), PHRASES["ago_before"], PHRASES["ago_behind"])
     for word in _DAY_WORD.findall(phrase)
 ) - {"a", "y"}
-_LENGTHS = {"day": 1, "week": 7, "month": 30, "year": 365}
+_LENGTHS = {"day": 1, "week": 7, "fortnight": 14, "month": 30, "year": 365}
 _OFFSETS = {"yesterday": -1, "last night": -1, "tomorrow": 1}
 _STEPS = {"last": -1, "past": -1, "next": 1, "this": 0}
 
@@ -312,7 +315,7 @@ def _season_near(step: int, month: int, said: date) -> Span:
         return [span for span in around if span[1] < today][-1]
     if step > 0:
         return next((span for span in around if span[0] > today), around[-1])
-    return next((span for span in around if span[1] >= today), around[-1])
+    return min(around, key=lambda span: abs(span[0] + span[1] - 2 * today))
 
 
 # --- past --------------------------------------------------------------------------------------------
@@ -404,6 +407,7 @@ _RECENTLY = re.compile(
     r"\b(?:recently|lately|these days|neulich|kurzlich|in letzter zeit|recemment|ces derniers temps"
     r"|ultimamente|recientemente)\b"
 )
+_WEEKEND = re.compile(r"\b(?:over|at|on|during) the weekend\b|\bam wochenende\b|\b(?:ce|le) week-end\b|\bel fin de semana\b")
 _YESTERDAY = re.compile(r"\b(?:hier|ayer|ieri|ontem)\b")
 _OWN_YESTERDAY = re.compile(r"\b(?:je|j'ai|ai-je|on|nous|avons|qu'ai-je|que|yo|hice|hicimos|hablamos)\b")
 
@@ -446,6 +450,10 @@ def _told_from_today(joined: str, today: date) -> Span | None:
         return now - 2, now - 2
     if _RECENTLY.search(joined):
         return now - _LATELY, now
+    if _WEEKEND.search(joined):
+        ahead = _AHEAD.search(joined) is not None
+        saturday = now - (today.weekday() + 2) % _WEEK if not ahead else now + (5 - today.weekday()) % _WEEK
+        return saturday, min(saturday + 1, max(now, saturday)) if not ahead else saturday + 1
     if (few := _PAST_FEW.search(joined)) is not None:
         count = few["count"] or "1"
         number = int(count) if count.isdigit() else 2 if count.startswith("couple") else _SEVERAL[count]
