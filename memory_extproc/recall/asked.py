@@ -9,11 +9,29 @@ from datetime import datetime
 from itertools import pairwise
 
 from memory_extproc.index.facets import names_in, tells_of
-from memory_extproc.model import AttributeReader, Memory, Owner, RecallRequest, Role, Scope, Selection, Source
+from memory_extproc.model import (
+    AttributeReader,
+    Memory,
+    Owner,
+    RecallRequest,
+    Role,
+    Scope,
+    Selection,
+    Source,
+    Trust,
+)
 from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.intent import INTENTS, SUPERLATIVE, Intent, QuestionKind, is_mere_noun
-from memory_extproc.text.attributes import ATTRIBUTES, plain_words
+from memory_extproc.recall.intent import (
+    INTENTS,
+    LONGEST,
+    SUPERLATIVE,
+    Intent,
+    QuestionKind,
+    Reading,
+    is_mere_noun,
+)
+from memory_extproc.text.attributes import ATTRIBUTES, compile_pattern, plain_words
 from memory_extproc.text.intents import asks, content_stems, polite
 from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
 from memory_extproc.text.words import MOST_SETS, clauses, fold, memoize_by_hash, rarity, sentences
@@ -285,7 +303,7 @@ def each_once(memories: Iterable[Memory]) -> list[Memory]:
 
 
 def is_role(word: str) -> bool:
-    """Whether *word* names people by what they are to somebody, or do: "sister", "drummer"."""
+    """True for "sister" and "drummer"."""
     if relation_words([word]) or word in INTENTS.words["roles"]:
         return True
     return _ACTS.fullmatch(word) is not None and word not in INTENTS.words["no_roles"]
@@ -502,3 +520,29 @@ def _says_more(text: str, attributes: int, stems: frozenset[str]) -> bool:
         for sentence in sentences(text)
         for words in (content_stems(sentence),)
     )
+
+
+# --- trust -------------------------------------------------------------------------------------------
+# Results of tools and documents may answer questions about the caller's own affairs and past conversations. For
+# advice and questions about the world they may not: planted words would pay there, and a tool can be asked again.
+
+_ABOUT_CONVERSATIONS = frozenset({QuestionKind.PAST, QuestionKind.DATED, QuestionKind.SUBJECT, QuestionKind.AS_OF})
+_FOR_ADVISES = frozenset({QuestionKind.CONSTRAINT, QuestionKind.OVERVIEW})
+_ADVISES = compile_pattern(
+    r"\b(?:should (?:i|we|one)|recommend\w*|suggest\w*|advi[sc]e|(?:best|safest|most reliable|trusted)"
+    r"|where (?:can|do) (?:i|we|one) (?:buy|get|find|order)|who can (?:help|fix|repair)"
+    r"|soll(?:te|en)? (?:ich|wir|man)|empfiehl\w*|empfehl\w*|conseill\w*|recom(?:ie|e)nd\w*|consigli\w*)\b",
+    "advice",
+)
+
+
+def least_trust(asked: str, reading: Reading) -> Trust:
+    """How far a memory must be trusted, at least, to be recalled for *asked*."""
+    kinds = {intent.kind for intent in reading.intents[:1]}
+    if kinds & _FOR_ADVISES or _ADVISES.search(fold(asked[:LONGEST])):
+        return Trust.ASSISTANT
+    words = set(plain_words(asked[:LONGEST]))
+    own = not words.isdisjoint(INTENTS.words["own"] | INTENTS.words["possessive"])
+    # "What is on the page?" may mean a page in view, whose words are not the caller's.
+    recalls = kinds & _ABOUT_CONVERSATIONS and INTENTS.names_speaker(words)
+    return Trust.TOOL if own or recalls else Trust.ASSISTANT

@@ -58,7 +58,7 @@ async def walk_to_answer(asked: QuestionReading) -> Lookup | None:
         front = facts_first(one for one in await _naming(asked, way.names) if one.id not in seen)
         best = [one for one in front if _meets(asked, left, one)]
         if not best and way.sure:
-            best = (having_most(left, way.chain) if left else []) or _reached(asked, front)
+            best = (having_most(left, way.chain) if left else []) or _rank_by_search(asked, front)
         best.sort(key=lambda one: (-len(rest & content_stems(one.content)), one.source not in FACTS))
         linked = [one for one in way.chain if way.sure or names_in(one.content) & all_names(best[:_MOST_TARGETS])]
         if best:
@@ -66,7 +66,7 @@ async def walk_to_answer(asked: QuestionReading) -> Lookup | None:
     return None
 
 
-def _reached(asked: QuestionReading, front: Sequence[Memory]) -> list[Memory]:
+def _rank_by_search(asked: QuestionReading, front: Sequence[Memory]) -> list[Memory]:
     """The memories in *front* that the search has first, for an answer in other words."""
     place = asked.place()
     last = _REACHED if _asked_of_chain(asked) else len(place)
@@ -87,7 +87,7 @@ async def _ways(asked: QuestionReading) -> list[_Way]:
     """The ways over the people in the question, the surest first."""
     anchor, words = asked.intent.subject, asked.intent.words
     steps = sorted(asked.intent.people, key=_place_in(words))
-    if steps and not anchor:  # "Bram's daughter", of a Bram whom the caller named
+    if steps and not anchor:  # "Bram's daughter"
         called = names_in(asked.wish.question[1:])
         about = await _naming(asked, called) if called else []
         known = frozenset[str]().union(*(people_in(one.content) for one in about))
@@ -96,25 +96,29 @@ async def _ways(asked: QuestionReading) -> list[_Way]:
     if not relation_words([anchor]):
         found = await _anchors(asked, anchor)
         return [
-            await _over(asked, _Way([one], _named_beside(one, frozenset()) or names_in(one.content), sure=bool(anchor)), steps)
+            await _over(
+                asked,
+                _Way([one], _named_beside(one, frozenset()) or names_in(one.content), sure=bool(anchor)),
+                steps,
+            )
             for one in found[:_MOST_DESCRIBED]
         ]
     steps = [one for one in steps if anchor not in same_relation(one)]
     wholes = [
-        await _over(asked, await _introduced(asked, whole), steps[1:])
+        await _over(asked, await _find_relation(asked, whole), steps[1:])
         for step in steps[:1]
         for whole in relation_over(anchor, step)
     ]  # "my brother-in-law", for a sister's husband
-    first = await _introduced(asked, anchor)
+    first = await _find_relation(asked, anchor)
     pairs = [] if first.names else steps_to(anchor)
     first = await _over(asked, first, steps)
-    through = [await _over(asked, await _introduced(asked, near), [far, *steps]) for near, far in pairs]
+    through = [await _over(asked, await _find_relation(asked, near), [far, *steps]) for near, far in pairs]
     return sorted([*wholes, first, *through], key=lambda one: not one.sure)
 
 
 async def _over(asked: QuestionReading, way: _Way, steps: Sequence[str]) -> _Way:
-    """*way* after the *steps*: from a person to the one who is a relation of theirs. Where no memory states the
-    relation, to whoever is named beside the person."""
+    """Go on from the names of *way* over the *steps*, from relation to relation: where no memory states a relation,
+    to the names beside the person's."""
     for step in steps:
         if not way.names:
             break
@@ -138,7 +142,8 @@ def _named_beside(memory: Memory, names: frozenset[str]) -> frozenset[str]:
 
 
 _PLACED = re.compile(
-    r"\b(?:in|to|at|from|on|near|of|for|nach|aus|bei|zu|\u00e0|au|en|de|chez|a) (?:the |der |la |le |el )?[A-Z\u00c0-\u00de][\w-]+"
+    r"\b(?:in|to|at|from|on|near|of|for|nach|aus|bei|zu|\u00e0|au|en|de|chez|a) (?:the |der |la |le |el )?"
+    r"[A-Z\u00c0-\u00de][\w-]+"
     r"(?: [A-Z\u00c0-\u00de][\w-]+)*"
 )
 
@@ -148,8 +153,8 @@ async def _naming(asked: QuestionReading, names: frozenset[str]) -> list[Memory]
     return [one for one in found if said_by_owner(one) and one.source is not Source.SUMMARY]
 
 
-async def _introduced(asked: QuestionReading, relation: str) -> _Way:
-    """To the caller's *relation*, by the memories that say who this is."""
+async def _find_relation(asked: QuestionReading, relation: str) -> _Way:
+    """The way to the caller's *relation*, over memories that name this person."""
     found = await _anchors(asked, relation)
     near = frozenset[str]().union(*(names_near(one, frozenset({relation})) for one in found))
     return _Way(found, near or frozenset[str]().union(*(_named_beside(one, frozenset()) for one in found[:1])))
@@ -217,11 +222,13 @@ async def find_named(asked: QuestionReading) -> Lookup | None:
         return None
     people = relation_words(asked.intent.words)
     role = "" if people else next(filter(is_role, (word.removesuffix("'s") for word in asked.intent.words)), "")
-    if people or (role and about_caller(asked.wish.question)):  # "Bram's daughter"; "the clinic of the dentist I see"
+    if people or (
+        role and about_caller(asked.wish.question)
+    ):  # "Bram's daughter"; "the clinic of the dentist I see"
         named = ATTRIBUTES.named_in(asked.intent.words)
         walk = replace(asked, intent=replace(asked.intent, subject=role, people=people, attributes=named))
-        if (found := await walk_to_answer(walk)) is not None:
-            return found
+        if (answer := await walk_to_answer(walk)) is not None:
+            return answer
     rows = [one for one in await asked.select(Selection(names=words)) if said_by_owner(one)]
     names = frozenset[str]().union(*(people_in(one.content) for one in rows)) & words
     passing = (one.memory for one in asked.searched if one.relevance >= asked.wish.threshold)

@@ -19,7 +19,6 @@ from itertools import pairwise
 from typing import Any
 
 from memory_extproc.index.facets import names_in
-from memory_extproc.model import Trust
 from memory_extproc.text import lazy_re
 from memory_extproc.text.attributes import ATTRIBUTES, Compiles, LexiconError, any_of, compile_pattern, plain_words
 from memory_extproc.text.dates import Span, asked_of, impossible_day, period_asked_for
@@ -266,7 +265,9 @@ _MOST_BESIDE = 2  # content words of a question for an attribute beside the word
 _SEEKS_TIME = re.compile(
     r"^(?:when|since when|wann|quand|cuando|how (?:long|often|many times)|seit wann|depuis quand)\b"
 )
-_SEEKS_PLACE = re.compile(r"^(?:(?:to|at|in|on) )?(?:where|wo|wohin|ou|donde|adonde|which (?:street|address|place))\b")
+_SEEKS_PLACE = re.compile(
+    r"^(?:(?:to|at|in|on) )?(?:where|wo|wohin|ou|donde|adonde|which (?:street|address|place))\b"
+)
 _OF_SEVERAL = frozenset({"are", "which", "my", "sind", "welche", "quels", "quelles"})
 _SHORTEST_PLURAL = 3  # letters
 _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
@@ -311,17 +312,18 @@ class _Question:
             )
         found = [*self._of_tasks(), *(self._of_days(days) if asking and days is not None else ())]
         found += self._of_subjects()
-        if not (asking and find("past", joined)) and (talked := self._of_talk(asking, days)):
+        if asking and not find("past", joined) and (talked := self._of_talk(days)):
             found.append(talked)
         if asking:
             found += self._of_facts(days)
         yield from found
-        if not found and days is not None and not set(self.words).isdisjoint(self._words_for("own")):
+        about_own = not set(self.words).isdisjoint(self._words_for("own"))
+        if not found and asking and about_own and days is not None and _SEEKS_TIME.search(joined) is None:
             yield Intent(
                 QuestionKind.DATED, days=days, words=tuple(self.words), rest=self._rest(_PLANS, verbs=False)
             )
 
-    def _of_talk(self, asking: bool, days: Span | None) -> Intent | None:
+    def _of_talk(self, days: Span | None) -> Intent | None:
         """A question about a conversation, by its words in any order: "You helped me with a speech once, what did
         you say?"."""
         there = set(self.words)
@@ -329,7 +331,7 @@ class _Question:
         both = self._pattern("both_spoke").search(self.joined) is not None or not there.isdisjoint(_YOUR)
         resumes = self._pattern("latest").search(self.joined) is not None
         told = named or not there.isdisjoint(self._words_for("conversing"))
-        if not (asking and both and self._pattern("ended").search(self.joined) and (told or resumes)):
+        if not (both and self._pattern("ended").search(self.joined) and (told or resumes)):
             return None
         if resumes and not told and len(self._rest_words(0)) > 1:
             return None
@@ -697,29 +699,3 @@ def read_intents(text: str, where: str, compiles: Compiles = re.compile) -> Inte
 
 _PACKAGED = (files(__package__) / "intents.toml").read_text(encoding="utf-8")
 INTENTS = read_intents(_PACKAGED, "intents.toml", lazy_re.compile)
-
-
-# --- trust -------------------------------------------------------------------------------------------
-# Results of tools and documents may answer questions about the caller's own affairs and past conversations. For
-# advice and questions about the world they may not: planted words would pay there, and a tool can be asked again.
-
-_ABOUT_CONVERSATIONS = frozenset({QuestionKind.PAST, QuestionKind.DATED, QuestionKind.SUBJECT, QuestionKind.AS_OF})
-_FOR_ADVICE = frozenset({QuestionKind.CONSTRAINT, QuestionKind.OVERVIEW})
-_ADVICE = compile_pattern(
-    r"\b(?:should (?:i|we|one)|recommend\w*|suggest\w*|advi[sc]e|(?:best|safest|most reliable|trusted)"
-    r"|where (?:can|do) (?:i|we|one) (?:buy|get|find|order)|who can (?:help|fix|repair)"
-    r"|soll(?:te|en)? (?:ich|wir|man)|empfiehl\w*|empfehl\w*|conseill\w*|recom(?:ie|e)nd\w*|consigli\w*)\b",
-    "advice",
-)
-
-
-def least_trust(asked: str, reading: Reading) -> Trust:
-    """How far a memory must be trusted, at least, to be recalled for *asked*."""
-    kinds = {intent.kind for intent in reading.intents[:1]}
-    if kinds & _FOR_ADVICE or _ADVICE.search(fold(asked[:LONGEST])):
-        return Trust.ASSISTANT
-    words = set(plain_words(asked[:LONGEST]))
-    own = not words.isdisjoint(INTENTS.words["own"] | INTENTS.words["possessive"])
-    # "What is on the page?" may mean a page in view, whose words are not the caller's.
-    recalls = kinds & _ABOUT_CONVERSATIONS and INTENTS.names_speaker(words)
-    return Trust.TOOL if own or recalls else Trust.ASSISTANT

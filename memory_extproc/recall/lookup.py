@@ -98,14 +98,24 @@ class Lookups:
     async def after_search(
         self, wish: RecallRequest, reading: Reading, searched: Sequence[Candidate], now: datetime
     ) -> Lookup | None:
+        interrogative = INTENTS.words["interrogative"]
         for intent in reading.intents:
-            if intent.kind is QuestionKind.CONSTRAINT and not INTENTS.words["interrogative"].isdisjoint(intent.words[:1]):
-                # "Where can I find my brother-in-law's shop?" asks for a fact.
-                if (found := await self.of_people(wish, searched, now)) is not None:
-                    return found
+            if (
+                intent.kind is QuestionKind.CONSTRAINT
+                and not interrogative.isdisjoint(intent.words[:1])
+                and (found := await self.of_people(wish, searched, now)) is not None
+            ):
+                return found  # "Where can I find my brother-in-law's shop?" asks for a fact
             if (found := await self._of(wish, intent, searched, now)) is not None:
                 return found
         return None
+
+    async def without_kind(
+        self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime
+    ) -> Lookup | None:
+        """For a question without a lookup: about a person, then for the steps of something."""
+        found = await self.of_people(wish, searched, now)
+        return found or await self.of_steps(wish, searched, now)
 
     async def of_people(self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime) -> Lookup | None:
         """For a question about a person whom the caller named, where the search is sure of no memory."""
@@ -356,11 +366,17 @@ async def _advice(asked: QuestionReading, summaries: Sequence[Memory]) -> list[M
     best = [one for _, _, one in weighed[:_MOST_ADVICE]] or answers[:1]
     if not best:
         return []
-    # What was asked on has other words; the answers of one topic belong together.
-    spans = [span_of(one) or range(0) for one in summaries if (one.owner, one.session) == (best[0].owner, best[0].session)]
+    # A later question on the subject has other words: the answers of one topic belong together.
+    spans = [
+        span_of(one) or range(0)
+        for one in summaries
+        if (one.owner, one.session) == (best[0].owner, best[0].session)
+    ]
     around = range(best[0].seq - _AROUND, best[0].seq + _AROUND + 1)
     topic = min((span for span in spans if best[0].seq in span), key=len, default=around)
-    beside = [one for one in rows if one.role is Role.ASSISTANT and stands_in(one, best[0].owner, best[0].session, topic)]
+    beside = [
+        one for one in rows if one.role is Role.ASSISTANT and stands_in(one, best[0].owner, best[0].session, topic)
+    ]
     beside.sort(key=lambda one: (abs(one.seq - best[0].seq), one.seq))
     return each_once([*best, *beside[:_MOST_OF_TOPIC], *answers[:1]])
 
@@ -633,7 +649,9 @@ async def _procedure(asked: QuestionReading) -> Lookup | None:
         return None
     rows = await asked.select(Selection(everything=True), types=asked.wish.scope.types & {MemoryType.PROCEDURAL})
     # Rules do not read every set of steps; the words of such a message are steps, too.
-    said = (one.memory for one in asked.searched if one.memory.source is Source.VERBATIM and said_by_owner(one.memory))
+    said = (
+        one.memory for one in asked.searched if one.memory.source is Source.VERBATIM and said_by_owner(one.memory)
+    )
     rows += [one for one in said if _STEPS.search(one.content) and states_something(one)]
     whole = sum(map(rarity, wanted))
     fitting = {one.id: sum(map(rarity, wanted & content_stems(one.content))) / whole for one in rows}

@@ -46,7 +46,7 @@ from memory_extproc.ports import (
     SignalClassifier,
     TurnLearner,
 )
-from memory_extproc.recall.asked import Lookup, refers_to, said_by_owner
+from memory_extproc.recall.asked import Lookup, least_trust, refers_to, said_by_owner
 from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
 from memory_extproc.recall.dedup import with_answers, with_corrections, without_former
 from memory_extproc.recall.examples import IntentExamples
@@ -58,7 +58,6 @@ from memory_extproc.recall.intent import (
     IntentLexicon,
     QuestionKind,
     Reading,
-    least_trust,
 )
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.lookup import Lookups
@@ -400,8 +399,7 @@ class Recaller:
             if not reading.intents:
                 reading = replace(await self._read_by_examples(wish, coming), notes=reading.notes)
             lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
-            lookup = lookup or await self._lookups.of_people(wish, candidates, self._now())
-            lookup = lookup or await self._lookups.of_steps(wish, candidates, self._now())
+            lookup = lookup or await self._lookups.without_kind(wish, candidates, self._now())
         if not reading.intents:
             return reading, lookup
         if reading.intents[0].kind is QuestionKind.SUBJECT and not (lookup and lookup.memories):

@@ -220,7 +220,9 @@ _ELSEWHERE = re.compile(
 )
 # Every pattern needs a word of its own: finding words is quicker than trying every pattern at every place.
 _DAY_WORD = re.compile(r"\w+")
-_WORDS_OF_ENGLISH = frozenset({"today", "tonight", "yesterday", "tomorrow", "last", "past", "next", "this", "ago", "back"})
+_WORDS_OF_ENGLISH = frozenset(
+    {"today", "tonight", "yesterday", "tomorrow", "last", "past", "next", "this", "ago", "back"}
+)
 _WORDS_ELSEWHERE = frozenset(
     word
     for phrase in (*_DAYS_TOLD, *PHRASES["last_told"].split(), PHRASES["ago_before"], PHRASES["ago_behind"])
@@ -308,7 +310,7 @@ def _season(month: int, year: int) -> Span:
 
 
 def _season_near(step: int, month: int, said: date) -> Span:
-    """The last past season, the current or next season, or the next season that has not begun."""
+    """The last past season, the nearest one, or the next season that has not begun."""
     around = [_season(month, said.year + years) for years in (-2, -1, 0, 1)]
     today = said.toordinal()
     if step < 0:
@@ -407,7 +409,9 @@ _RECENTLY = re.compile(
     r"\b(?:recently|lately|these days|neulich|kurzlich|in letzter zeit|recemment|ces derniers temps"
     r"|ultimamente|recientemente)\b"
 )
-_WEEKEND = re.compile(r"\b(?:over|at|on|during) the weekend\b|\bam wochenende\b|\b(?:ce|le) week-end\b|\bel fin de semana\b")
+_WEEKEND = re.compile(
+    r"\b(?:over|at|on|during) the weekend\b|\bam wochenende\b|\b(?:ce|le) week-end\b|\bel fin de semana\b"
+)
 _YESTERDAY = re.compile(r"\b(?:hier|ayer|ieri|ontem)\b")
 _OWN_YESTERDAY = re.compile(r"\b(?:je|j'ai|ai-je|on|nous|avons|qu'ai-je|que|yo|hice|hicimos|hablamos)\b")
 

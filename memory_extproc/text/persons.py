@@ -68,7 +68,9 @@ def _patterns() -> tuple[
     re.Pattern[str], Mapping[str, frozenset[str]], frozenset[str], tuple[tuple[str, str, str], ...]
 ]:
     parsed = dict(_parse_phrases())
-    through = tuple((whole, first, second) for whole, first, second in map(str.split, parsed.pop("through")["steps"]))
+    through = tuple(
+        (whole, first, second) for whole, first, second in map(str.split, parsed.pop("through")["steps"])
+    )
     same: dict[str, set[str]] = {}
     for group in parsed.pop("same")["groups"]:
         for word in fold(group).split():

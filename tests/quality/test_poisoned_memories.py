@@ -15,7 +15,8 @@ from pathlib import Path
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.screening import QuarantiningJudge
 from memory_extproc.model import MemoryState, Owner, Turn, trust_of
-from memory_extproc.recall.intent import INTENTS, least_trust
+from memory_extproc.recall.asked import least_trust
+from memory_extproc.recall.intent import INTENTS
 from memory_extproc.safety.prompt_injection import foreign_suspicion, suspicion
 
 CASES = Path(__file__).parent / "poison"

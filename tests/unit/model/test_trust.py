@@ -9,7 +9,8 @@ import pytest
 from memory_extproc.learn.messages import judge
 from memory_extproc.model import Memory, Owner, Ranked, Role, Source, Trust, least_trusted, trust_of, with_trust
 from memory_extproc.portability.records import memory_of, record_of
-from memory_extproc.recall.intent import INTENTS, least_trust
+from memory_extproc.recall.asked import least_trust
+from memory_extproc.recall.intent import INTENTS
 from memory_extproc.recall.prompt_block import render
 from memory_extproc.retention.merge import Merging, speaking
 from memory_extproc.store.partition import confirm_memory
