@@ -324,8 +324,7 @@ class _Question:
             )
 
     def _of_talk(self, days: Span | None) -> Intent | None:
-        """A question about a conversation, by its words in any order: "You helped me with a speech once, what did
-        you say?"."""
+        """A question about a conversation, by its words in any order."""
         there = set(self.words)
         named = not there.isdisjoint(self._words_for("conversation"))
         both = self._pattern("both_spoke").search(self.joined) is not None or not there.isdisjoint(_YOUR)
