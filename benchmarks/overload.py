@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,9 +56,12 @@ def spread(times: Sequence[float]) -> str:
 
 
 @asynccontextmanager
-async def standing(scratch: Path) -> AsyncIterator[Bench]:
+async def standing(scratch: Path, more: Mapping[str, int] | None = None) -> AsyncIterator[Bench]:
+    """*more*: further callers and the number of their memories."""
     place = Place.make(scratch, "store")
     await prepare(place, USERS, MEMORIES)
+    for caller, count in (more or {}).items():
+        await prepare(place, [caller], count)
     cores = sorted(os.sched_getaffinity(0))
     async with AsyncExitStack() as stack:
         os.sched_setaffinity(0, cores[:1])
