@@ -12,24 +12,14 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from importlib.resources import files
-from sys import intern
 from typing import Any, Final
 
 from memory_extproc.text import lazy_re
-from memory_extproc.text.words import (
-    MOST_REMEMBERED,
-    MOST_SETS,
-    PHRASES,
-    UNSPACED,
-    fold,
-    memoize_by_hash,
-    strip_accents,
-)
+from memory_extproc.text.words import MOST_REMEMBERED, PHRASES, UNSPACED, fold, memoize_by_hash, strip_accents
 
 Compiles = Callable[[str], re.Pattern[str]]
 
 _READ = 1_000  # characters of a statement, which names its attribute early
-_KEPT_WORDS_OF = 400  # characters; a question reads its candidates several times
 _LED_WITHIN = 4  # words, from a leading word to the word behind it
 _WORD = re.compile(r"\w+(?:['-]\w+)*")
 _UNSPACED = re.compile(UNSPACED)
@@ -66,10 +56,6 @@ class Attribute:
 
 def plain_words(text: str) -> list[str]:
     """The words of *text*, folded, without accents, contractions written out ("I'm": "i am")."""
-    return list(_plain_words_of_short(text) if len(text) <= _KEPT_WORDS_OF else _plain_words(text))
-
-
-def _plain_words(text: str) -> Sequence[str]:
     words: list[str] = []
     for word in _WORD.findall(strip_accents(fold(text))):
         if (meant := _CONTRACTIONS.get(word)) is not None:
@@ -77,11 +63,6 @@ def _plain_words(text: str) -> Sequence[str]:
         else:
             words.append(word)
     return words
-
-
-@memoize_by_hash(MOST_SETS)
-def _plain_words_of_short(text: str) -> Sequence[str]:
-    return tuple(map(intern, _plain_words(text)))
 
 
 class AttributeLexicon:
