@@ -100,6 +100,7 @@ class ReadPathParts:
 
     def exchange_deps(self, settings: Settings) -> ExchangeDeps:
         options, identity = wire_options(settings), self.identifies.identity(settings)
+        decisions = self.decisions if settings.trace.keep else None
         return ExchangeDeps(
             admits=Admission(options, identity, self.load),
             enriches=Enricher(
@@ -115,7 +116,7 @@ class ReadPathParts:
                 traces=self.traces,
                 compression=self.compression,
                 profiles=self.profiles,
-                decisions=self.decisions,
+                decisions=decisions,
             ),
             follows=self.replays,
             learns=self.learns,
@@ -131,7 +132,7 @@ class ReadPathParts:
             incognito=self.door.incognito,
             traces=self.traces,
             tag=self.tag,
-            receipts=self.decisions,
+            receipts=decisions,
             hands=encode_handover,
         )
 
@@ -289,7 +290,7 @@ def _examples(settings: Settings, embedder: EmbeddingModel, fusion: Fusion) -> I
     """None with weights of another model than the packaged one, whose vectors the examples have."""
     if settings.recall.weights and embedder.fingerprint not in packaged_weights().embedding_models:
         return None
-    return IntentExamples(lambda: fusion.fitted)
+    return IntentExamples(partial(getattr, fusion, "fitted"))
 
 
 async def open_canary(

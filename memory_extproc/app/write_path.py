@@ -199,7 +199,7 @@ async def _open_learner(
             traces=frame.traces,
             topics=topics,
             store_works=lambda: not kept.store.failing_for,
-            pace=Pace(lambda: frame.load.is_busy),
+            pace=Pace(frame.load.is_busy),
             intake_log=intake_log,
             receipts=receipts,
             helper=frame.helper,

@@ -43,6 +43,7 @@ class Identity:
         if hash_key is not None and len(hash_key) < HASH_KEY_BYTES:
             raise ValueError(f"the key of user id hashes needs {HASH_KEY_BYTES} bytes or more")
         self._section, self._hash_key = section, hash_key
+        self._by_token = section.jwt.given
         self._tokens = tokens
         # fnmatchcase would do, but compiles through a bounded shared cache
         self._people = re.compile(translate(section.people_only)) if section.people_only else None
@@ -67,7 +68,7 @@ class Identity:
         The fallback requires that the configuration trusts bodies and that no identity header came at all. An
         invalid header is not replaced by the body."""
         section = self._section
-        by_header = not (section.metadata or section.jwt.given)
+        by_header = not (section.metadata or self._by_token)
         if not (section.trust_body and by_header) or section.user_header in headers:
             return self.caller(headers, metadata)
         tenant = self._tenant_of(headers)
@@ -77,7 +78,7 @@ class Identity:
     def _identify(self, headers: Headers, metadata: Mapping[str, Any]) -> tuple[str, str] | None:
         """(tenant, user) from the configured source; None if either is invalid."""
         section = self._section
-        if section.jwt.given:
+        if self._by_token:
             return self._of_token(headers)
         if section.metadata:
             user = accept_name(look_up_metadata(metadata, section.metadata))
@@ -129,7 +130,7 @@ class Identity:
         section = self._section
         if section.metadata_projects:
             return names_in(look_up_metadata(metadata, section.metadata_projects))
-        if section.jwt.given and section.jwt.projects_claim:
+        if self._by_token and section.jwt.projects_claim:
             return names_in(look_up(self._verify_claims(headers), section.jwt.projects_claim))
         return ()
 

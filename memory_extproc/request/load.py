@@ -74,7 +74,6 @@ class LoadLimit:
     def limit(self) -> float:
         return self._limit
 
-    @property
     def is_busy(self) -> bool:
         """Whether requests need the time that background work would take."""
         return self._running >= self._limit or self._clock() - self._refused_at < self.COMES_WITHIN
