@@ -127,6 +127,7 @@ async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
         ("my allergies", "list", [PEANUTS, SHELLFISH], [NURSE]),
         ("whom did I mention?", "mentioned", [SISTER, TWINS], [PEANUTS]),
         ("where is the bakery of my sister's husband", "several_hops", [SISTER, TOM], [NURSE]),
+        ("on which street is my brother-in-law's bakery?", "several_hops", [SISTER, TOM], [NURSE]),
         ("recommend a restaurant", "constraint", [PEANUTS, SHELLFISH], [SISTER, NURSE]),
         ("where did I live before?", "as_of", [FORMERLY], [HOME]),
         ("how do I deploy atlas", "procedure", [DEPLOY], [NURSE]),
