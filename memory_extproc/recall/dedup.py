@@ -27,7 +27,16 @@ from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, only_asks, polite
-from memory_extproc.text.persons import ValueKind, corrects, expected_answer_type, kinds, may_correct, subject
+from memory_extproc.text.persons import (
+    ValueKind,
+    chooses,
+    corrects,
+    expected_answer_type,
+    kinds,
+    may_choose,
+    may_correct,
+    subject,
+)
 from memory_extproc.text.words import (
     MOST_REMEMBERED,
     clauses,
@@ -313,7 +322,7 @@ def with_corrections(ordered: Sequence[Candidate], threshold: float) -> Sequence
     passing = [one for one in ordered if one.relevance >= threshold][:_FOLLOWING_LOOKED_AT]
     if not passing:
         return ordered
-    later = [one for one in ordered if said_by_caller(one.memory) and may_correct(one.memory.content)]
+    later = [one for one in ordered if said_by_caller(one.memory) and _may_follow(one.memory.content)]
     if not later:
         return ordered
     ahead = {one.memory.id: _chain(one, later) for one in passing}
@@ -343,8 +352,18 @@ def _chain(corrected: Candidate, later: Sequence[Candidate]) -> Sequence[Candida
 
 def _newest(corrected: Candidate, later: Sequence[Candidate]) -> Candidate | None:
     """The latest correction of *corrected*; None without corrections."""
-    found = [one for one in later if is_correction(one.memory, corrected.memory)]
+    found = [one for one in later if _follows(one.memory, corrected.memory)]
     return max(found, key=lambda one: when(one.memory), default=None)
+
+
+def _may_follow(text: str) -> bool:
+    return may_correct(text) or may_choose(text)
+
+
+def _follows(new: Memory, old: Memory) -> bool:
+    """Whether *new* corrects *old*, or settles a choice that *old* leaves open."""
+    settles = may_choose(new.content) and said_by_caller(old) and new.owner == old.owner and when(new) > when(old)
+    return is_correction(new, old) or (settles and chooses(new.content, old.content))
 
 
 def with_answers(ordered: Sequence[Candidate], threshold: float) -> Sequence[Candidate]:

@@ -46,9 +46,13 @@ _REQUESTS = re.compile(
       |describe|compare|calculate|compute|convert|define|fix|improve|rewrite|rephrase|continue|repeat|check|review
       |analy[sz]e|outline|search|look\ (?:up|for)|walk\ me|teach|design|plan|propose|name|solve|implement
       |refactor|debug|proofread|edit|shorten|expand|elaborate|guess|compose|print|provide|answer|go\ on|let's
+      |go\ (?:through|over)\ (?:what|all|everything)
+      |remind\ (?:me|us)\ (?:again\ )?(?:what|who\w*|where|when|which|why|how)
+      |(?:all|anything|everything|what(?:ever)?)\ (?:that\ )?you\ (?:know|remember|recall|learned|have)
+      |recall\ (?:what|who|where|when|how)
       |erkl\u00e4r\w*
       |schreib\w*|zeig\w*|sag\w*|hilf|nenn\w*|gib|\u00fcbersetz\w*|explique\w*|\u00e9cri\w*|montre\w*|donne\w*
-      |aide\w*|dime|dame|expl\u00edca\w*|escribe\w*|mu\u00e9stra\w*|ay\u00fada\w*)\b
+      |aide\w*|dis-moi|dites-moi|raconte\w*|r\u00e9sum\w*|cu\u00e9nta\w*|res\u00fam\w*|dime|dame|expl\u00edca\w*|escribe\w*|mu\u00e9stra\w*|ay\u00fada\w*)\b
     """,
     re.VERBOSE,
 )
@@ -60,7 +64,8 @@ _WONDERS = re.compile(
 )
 # "remember that …" looks like a request and is the plainest statement of all
 _TELLS = re.compile(
-    r"\b(?:remember|note|keep in mind|don't forget|for the record|fyi|merk dir|retiens|recuerda|from now on"
+    r"\b(?:(?<!\bwhat you )(?<!thing you )(?<!\ball you )(?<!much you )(?<!\bwhat do you )remember"
+    r"|note|keep in mind|don't forget|for the record|fyi|merk dir|retiens|recuerda|from now on"
     r"|going forward|(?:keep|make|write|give)\s+(?:me\s+)?(?:all\s+|your\s+|the\s+)?(?:answers?|replies|responses)"
     r"|(?:always|never)\s+(?:use|answer|reply|respond|write|call|include|add)|no\s+(?:emojis?|buzzwords|jargon))\b"
 )

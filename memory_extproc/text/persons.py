@@ -195,6 +195,11 @@ _LEANS = re.compile(
         \s+(?:it|that|them)\b
       | \b(?:es|das)\b.*\bverschoben\b | \u6539\u5230 | \u6539\u6210"""
 )
+_NOW_AT = re.compile(
+    r"(?x)\b(?:it's|it\s+is|that's|they're|es\s+sind|das\s+sind|c'est|ahora\s+(?:es|son))\s+(?:now\s+)?(?:up\s+to\s+|down\s+to\s+)?"
+    r"[\d$\u20ac\u00a3]\S*(?:\s+\w+)?\s+(?:now|jetzt|maintenant|instead)\b"
+    r"|\b(?:it's|it\s+is|that's|they're)\s+now\s+(?:up\s+to\s+|down\s+to\s+)?[\d$\u20ac\u00a3]"
+)
 # An addition corrects nothing.
 _ADDS = re.compile(r"\b(?:also|another|too|as\s+well|besides|auch|aussi|tambi\u00e9n)\b|\u4e5f|\u3082\u3046\u4e00")
 _DAY = re.compile(
@@ -241,7 +246,8 @@ def may_correct(text: str) -> bool:
         return False
     folded = fold(text)
     plainly = _PLAINLY.match(folded) is not None
-    if not plainly and _BEGINS_NO.match(folded) is None and _ANEW.search(folded) is None:
+    anew = _ANEW.search(folded) is not None or _NOW_AT.search(folded) is not None
+    if not plainly and _BEGINS_NO.match(folded) is None and not anew:
         return False
     if not content_words(text):
         return False
@@ -256,6 +262,9 @@ def corrects(new: str, old: str, *, at_once: bool) -> bool:
     shared = _subjects(new) & _subjects(old)
     alike = kinds(new) & kinds(old)
     folded = fold(new)
+    # "The garage rang, it's 410 now": a thing named in both, and a value that nothing else is said to have.
+    if ValueKind.NUMBER in alike and shared and _NOW_AT.search(folded) is not None:
+        return True
     if not at_once:  # of two that only have a word in common, neither takes the other back
         return bool(alike) and _SHARED * len(shared) >= min(len(_subjects(new)), len(_subjects(old))) > 0
     if _PLAINLY.match(folded):
@@ -263,6 +272,42 @@ def corrects(new: str, old: str, *, at_once: bool) -> bool:
     # A renewed statement names no other subject: "my sister moved to Toronto" corrects nothing.
     leans = _BEGINS_NO.match(folded) is not None or _LEANS.search(folded) is not None
     return bool(alike and (shared or leans))
+
+
+# A choice that is still open, from its first option on: "thinking sage green or maybe a warm white".
+_OPEN_CHOICE = re.compile(
+    r"""(?x)(?:\b(?: thinking(?:\s+(?:of|about))? | considering | torn\s+between
+        | (?:can't|cannot|can\s+not)\s+decide
+        | not\s+sure\s+(?:about|whether|if|which) | undecided | leaning\s+towards? | choosing\s+between | either
+        | whether | \u00fcberleg\w* | entweder | schwank\w* | j'h\u00e9site | h\u00e9site | soit | dudo | dudando
+        )\b[^.!?]* | (?:\S+\s+){1,4}(?:or|oder|ou|o)\s[^.!?]*)"""
+)
+_CHOSEN = re.compile(
+    r"""(?x)\b(?: went\s+(?:with|for) | in\s+the\s+end | after\s+all | ended\s+up | settled\s+(?:on|for)
+        | decided\s+(?:on|to|for|against) | chose | picked | opted\s+for | going\s+with
+        | we'll\s+take | booked | bought
+        | am\s+ende | schlie\u00dflich | entschieden | ist\s+es\s+geworden | genommen
+        | finalement | (?:ai|avons)\s+(?:choisi|pris)
+        | al\s+final | eleg\u00ed | elegimos | me\s+qued\u00e9\s+con | nos\s+quedamos\s+con )\b"""
+)
+
+
+@memoize_by_hash(MOST_REMEMBERED)
+def may_choose(text: str) -> bool:
+    """Whether *text* has words that settle an open choice."""
+    return len(text) <= _LONGEST and _CHOSEN.search(fold(text)) is not None and not only_asks(text)
+
+
+def chooses(new: str, old: str) -> bool:
+    """Whether *new*, said later by the same person, names an option of a choice that *old* leaves open."""
+    return may_choose(new) and not _subjects(new).isdisjoint(_options(old))
+
+
+@memoize_by_hash(MOST_SETS)
+def _options(text: str) -> frozenset[str]:
+    """Stems of the options between which *text* is undecided."""
+    found = _OPEN_CHOICE.findall(fold(text[:_LONGEST]))
+    return frozenset().union(*map(_subjects, found))
 
 
 @memoize_by_hash(MOST_SETS)

@@ -437,6 +437,7 @@ def _stems_of_short(text: str) -> frozenset[str]:
 _ABBREVIATIONS = frozenset(PHRASES["abbreviations"].split())
 _MONTHS = tuple(PHRASES["months"].split())
 _DIGITS_OF_A_DAY = 2
+_WITHIN_NUMBERS = frozenset(":,/-+#$\u20ac\u00a3")  # "3:45" and "$20" are no places in a row
 # Only at the first of several marks: else each of a thousand is followed to their end.
 _ENDING = re.compile(
     r"(?<![.!?\u2026])[.!?\u2026]+[\"'\u201d\u2019)\]]*(?=\s|$)|[\u3002\uff01\uff1f]+[\u300d\u300f\u201d]?|\n+"
@@ -447,7 +448,8 @@ _BLANKS = re.compile(r"\s{9,}")
 # Words that begin a sentence also where a writer uses no capitals: "the exam is on june 9. can you ...".
 _OPENERS = re.compile(
     r"(?:i|i'm|i've|i'll|i'd|we|we're|you|he|she|it|it's|they|my|our|his|her|their|there|this|that|but|so|also|please|can|could"
-    r"|would|will|should|do|does|did|is|are|was|what|what's|how|where|when|why|who|which|ich|wir|er|sie|es|mein\w*|kannst|was|wie|wann|wo"
+    r"|would|will|should|do|does|did|is|are|was|what|what's|how|where|when|why|who|which|if|then|last|next|yesterday"
+    r"|today|tomorrow|tonight|ich|wir|er|sie|es|mein\w*|kannst|was|wie|wann|wo"
     r"|je|nous|il|elle|mon|ma|mes|yo|mi|mis)\b",
     re.IGNORECASE,
 )
@@ -503,7 +505,8 @@ def _continues(text: str, start: int, ending: re.Match[str]) -> bool:
     if word in {"a.m", "p.m", "etc", "usw"}:
         return following[0].islower()
     initial = len(word) == 1 and word.isalpha() and last[0].isupper() and last[0] != "I"
-    return word in _ABBREVIATIONS or initial or _counts(word, following) or _is_bullet(text, start, ending)
+    in_row = text[last.start() - 1 : last.start()] not in _WITHIN_NUMBERS and _counts(word, following)
+    return word in _ABBREVIATIONS or initial or in_row or _is_bullet(text, start, ending)
 
 
 def _counts(word: str, following: str) -> bool:

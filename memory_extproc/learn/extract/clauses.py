@@ -80,6 +80,7 @@ _FRONTED = re.compile(
     r"(?P<rest>(?:i|i'm|i've|we|we're|we've|my|our)\s.+)$",
     re.IGNORECASE,
 )
+_WEEKDAY = re.compile(r"(?:mon|tues|wednes|thurs|fri|satur|sun)day", re.IGNORECASE)
 _HEDGED = re.compile(
     rf"^(?P<who>(?:i|we)(?:'m|'ve|'re|\s+am|\s+are|\s+have)?|my\s+{_RELATIVE}(?:\s+is|\s+has)?)\s+{_ADVERB}+",
     re.IGNORECASE,
@@ -375,7 +376,9 @@ def _unfold(clause: str) -> str:
     bare = _TRAILING.sub("", _SUBORDINATE.sub("", clause))
     fronted = _FRONTED.match(bare)
     if fronted is not None:
-        bare = f"{fronted['rest']} {fronted['when'][0].lower()}{fronted['when'][1:]}"
+        when = fronted["when"]
+        when = f"on {when.capitalize()}" if _WEEKDAY.match(when) else f"{when[0].lower()}{when[1:]}"
+        bare = f"{fronted['rest']}{',' if ',' in fronted['rest'] else ''} {when}"
     bare = _HEDGED.sub(r"\g<who> ", _THE_ONE.sub("I ", _WOULD_LIKE.sub("I want ", bare)))
     return _with_dropped_subject(bare)
 

@@ -112,7 +112,7 @@ async def test_of_the_sentences_in_the_set_hardly_any_makes_a_wrong_fact_and_mos
         ("Crowds make me anxious", "Crowds make them anxious"),
         ("No garlic please, my niece is intolerant", "User's niece is allergic to garlic"),
         ("The house we rent has a tiny yard", "User's house has a tiny yard"),
-        ("Fridays I'm off", "User is off fridays"),
+        ("Fridays I'm off", "User is off on Fridays"),
         ("Before that I drove a bus", "User drove a bus before that"),
         ("My wrists don't let me type for long", "User's wrists do not allow them to type for long"),
         ("service charge will be 210 a month", "User's service charge is 210 a month"),

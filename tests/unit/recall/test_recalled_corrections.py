@@ -38,6 +38,18 @@ def test_a_correction_that_names_nothing_is_one_of_what_was_said_just_before() -
     assert ordered(dentist, home, thursday, relevant=(dentist,))[:2] == [(thursday, True), (dentist, True)]
 
 
+def test_what_was_chosen_is_given_with_what_was_to_be_chosen() -> None:
+    paint = a_message("Thinking sage green or maybe a warm white for the living room?", session="s", seq=0)
+    went = a_message("went with sage green in the end", session="t", seq=0, created_at=later(days=7))
+    assert ordered(paint, HIKING, went, relevant=(paint,)) == [(went, True), (paint, True), (HIKING, False)]
+    of_bob = a_message("went with sage green in the end", BOB, session="t", created_at=later(days=7))
+    before = a_message("went with sage green in the end", session="r", created_at=later(days=-7))
+    for other in (of_bob, before):
+        assert ordered(paint, other, relevant=(paint,)) == [(paint, True), (other, False)]
+    both = [Ranked(one, 0.9) for one in (went, paint)]
+    assert "corrected" not in render(both, 1000).text, "to choose is not to correct"
+
+
 RETAKE = a_message("When is the retake?", role=Role.ASSISTANT, session="s", seq=1, created_at=later(seconds=30))
 JUNE = a_message("on June 9", session="s", seq=2, created_at=later(seconds=60))
 

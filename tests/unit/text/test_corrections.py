@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.text.persons import ValueKind, corrects, kinds, may_correct
+from memory_extproc.text.persons import ValueKind, chooses, corrects, kinds, may_choose, may_correct
 
 BUDGET = "My budget for Hawaii is $10,000"
 
@@ -38,6 +38,8 @@ def test_what_is_said_anew_a_moment_later_takes_back_what_was_said(new: str, old
         ("Correction on the migration: we cut over on February 20", "The migration is on February 13"),
         ("final count for the party: 14 kids not 12", "planning the party: the 21st, 12 kids"),
         ("The Skye trip is now in July actually", "Our Skye trip is in the first week of June"),
+        ("garage rang, it's 410 now", "the garage said the brakes need doing, quoted me \u00a3340"),
+        ("the caterer wrote: it's now 52 a head with the wine", "our caterer wants 45 per person"),
     ],
 )
 def test_what_is_said_anew_another_day_has_to_name_what_it_is_about(new: str, old: str) -> None:
@@ -61,6 +63,39 @@ def test_what_is_said_anew_another_day_has_to_name_what_it_is_about(new: str, ol
 )
 def test_nothing_else_takes_back_a_budget(new: str, at_once: bool) -> None:
     assert not corrects(new, BUDGET, at_once=at_once)
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        ("went with sage green in the end, it looks lovely", "Thinking sage green or maybe a warm white?"),
+        ("we booked Lisbon!", "I can't decide between Lisbon and Porto for the weekend"),
+        ("decided on the Fairphone", "I'm considering a Pixel, or the Fairphone if it's any good"),
+        ("Am Ende ist es doch der Golf geworden", "Soll ich den Golf oder den Polo nehmen?"),
+        ("finalement j'ai pris le vert", "J'h\u00e9site entre le bleu et le vert pour la cuisine"),
+        ("al final me qued\u00e9 con la bici roja", "Dudo entre la bici roja y la azul"),
+    ],
+)
+def test_a_later_word_settles_a_choice_that_was_open(new: str, old: str) -> None:
+    assert chooses(new, old)
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        ("went with my sister to the cinema", "Thinking sage green or maybe a warm white?"),
+        ("we booked Lisbon!", "Lisbon was lovely last year"),
+        ("should I have picked the sage green?", "Thinking sage green or maybe a warm white?"),
+        ("I like sage green", "Thinking sage green or maybe a warm white?"),
+    ],
+)
+def test_other_words_settle_nothing(new: str, old: str) -> None:
+    assert not chooses(new, old)
+
+
+@given(st.text(max_size=500), st.text(max_size=500))
+def test_nothing_settles_a_choice_that_has_not_the_words_of_it(new: str, old: str) -> None:
+    assert may_choose(new) or not chooses(new, old)
 
 
 def test_news_about_somebody_take_back_nothing_that_was_said_of_others() -> None:

@@ -141,6 +141,13 @@ def test_the_patterns_of_persons_can_be_configured() -> None:
         "Tell me about my trip to Rome",
         "How do I get from Leeds to York with my bike?",
         "Write an email to my boss",
+        "tell me everything you remember about me",
+        "Everything you know about me, please",
+        "What do you remember?",
+        "remind me what I said about Rome",
+        "Go through what you remember of my family.",
+        "Dis-moi tout ce que tu sais sur moi",
+        "Cu\u00e9ntame lo que sabes de m\u00ed",
     ],
 )
 def test_a_message_of_questions_and_requests_only_asks(text: str) -> None:
@@ -175,6 +182,11 @@ def test_a_message_of_questions_and_requests_only_asks(text: str) -> None:
         "the retake is on june 9. can you help me plan from april?",
         "I want you to keep answers to bullet points",
         "Please always use metric units",
+        "All you remember is wrong, I live in Rome",
+        "Can you remember that I'm vegetarian?",
+        "remind me to buy milk",
+        "Remind me about Tuesday's dentist appointment at 4",
+        "go over the budget with Anna on Friday",
     ],
 )
 def test_a_message_that_tells_something_besides_asking_does_not_only_ask(text: str) -> None:
