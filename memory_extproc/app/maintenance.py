@@ -39,8 +39,7 @@ from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.partition import Partitions
-from memory_extproc.topics.boundaries import LEAST_MESSAGES
-from memory_extproc.topics.state import Sayings
+from memory_extproc.topics.state import LEAST_MESSAGES, Sayings
 from memory_extproc.topics.summarizer import (
     SESSION,
     SHIFT,

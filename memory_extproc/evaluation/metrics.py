@@ -18,7 +18,7 @@ from memory_extproc.evaluation.runner import Bounds, EvaluatedAnswer, EvaluatedQ
 from memory_extproc.model import Memory
 from memory_extproc.ports import EmbeddingModel
 from memory_extproc.settings.memory import Topics
-from memory_extproc.topics.boundaries import embed_turns, shifts
+from memory_extproc.topics.state import embed_turns, shifts
 
 DEPTHS = (5, 10, 20)
 THRESHOLDS = tuple(at / 20 for at in range(21))

@@ -640,7 +640,7 @@ def _having_words(asked: QuestionReading, found: Sequence[Memory]) -> list[Memor
 
 
 # "to reset the boiler: hold the knob, wait, bleed the radiator"
-_STEPS = re.compile(r"\w: \w[^.?!]*(?:,| and | then | und | et | y )|\bthen\b|\bdann\b|\bpuis\b|\bluego\b")
+_STEPS = re.compile(r"\w: \w[^.?!]{0,200}?(?:,| and | then | und | et | y )|\bthen\b|\bdann\b|\bpuis\b|\bluego\b")
 
 
 async def _procedure(asked: QuestionReading) -> Lookup | None:

@@ -26,16 +26,16 @@ class LoadLimit:
     """An adaptive limit of requests with recall at a time, after Envoy's adaptive concurrency filter.
 
     It compares the times that requests take, queues included, with times of requests alone. It falls while they
-    take `TOLERATED` times as long because the event loop is busy (`LAG`), and while streams wait before us `LEAST`
-    stands for it. Else it rises by 1, beyond `FIRST` only while requests are refused. `WAITING` further requests wait for their turn, the others are refused: gRPC
-    accepts a stream in two rounds of the event loop, so each recall that runs makes all streams wait. A large
-    body counts as several requests, so under load it is refused before small ones. A few of the refused requests
-    are still read, to be learned from (`LEARNED`)."""
+    take `TOLERATED` times as long because the event loop is busy (`LAG`). Else it rises by 1, beyond `FIRST`
+    only while requests are refused. While streams wait before us, `LEAST` stands for it. `WAITING` further
+    requests wait for their turn, the others are refused: gRPC accepts a stream in two rounds of the event loop, so
+    each recall that runs makes all streams wait. A large body counts as several requests, so under load it is
+    refused before small ones. A few of the refused requests are still read, to be learned from (`LEARNED`)."""
 
-    FIRST, LEAST = 16, 6  # with WAITING: up to ten requests at once are no overload, however slow they are
+    FIRST, LEAST = 16, 4  # with WAITING: up to eight requests at once are no overload, however slow they are
     WAITING = 4
     TOLERATED = 2.5
-    LEARNED = RateLimits(per_second=20, burst=200)
+    LEARNED = RateLimits(per_second=10, burst=60)
     WINDOW = 20  # requests between two changes of the limit
     ALONE = 50  # latest times of requests that ran alone
     AT_ONCE = 0.001  # seconds; a longer wait is for its turn

@@ -46,8 +46,9 @@ _BARE_DAY = re.compile(
 _PLANNED = 6  # months ahead that people speak of without the year
 _OVER = re.compile(
     r"\b(?:was|were|did|had|went|came|took|got|saw|met|told|said|talked|spoke|discussed|mentioned|used\s+to|last|ago"
-    r"|(?:have|has)\s+(?:i|we|you)\s+\w+(?:ed|id|en|ne|oke)|(?:habe?|haben|hast|hat)\b.*\bge\w+(?:t|en)"
-    r"|(?:habe?|haben|hast|hat)\b.*\w+(?:iert|z\u00e4hlt)|(?:ai|as|a|avons|avez|ont)\b.*\w+(?:\u00e9e?s?|it|u)|\w+(?:amos|imos)"
+    r"|(?:have|has)\s+(?:i|we|you)\s+\w{1,20}(?:ed|id|en|ne|oke)|(?:habe?|haben|hast|hat)\b.{0,80}?\bge\w{1,20}(?:t|en)"
+    r"|(?:habe?|haben|hast|hat)\b.{0,80}?\b\w{1,20}(?:iert|z\u00e4hlt)|\w{1,20}(?:amos|imos)"
+    r"|(?:ai|as|a|avons|avez|ont)\s+(?:\w{1,15}\s+){0,2}?\w{1,20}(?:\u00e9e?s?|it|u)"
     r"|cont\u00e9|dije|habl\u00e9|war|waren|hatte\w*|gewesen|gegangen"
     r"|\u00e9tait|\u00e9tais|avais|avait|all\u00e9e?s?|era|fui|fue|fuimos|hice|tuve|ten\u00eda)\b",
     re.IGNORECASE,

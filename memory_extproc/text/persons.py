@@ -280,7 +280,7 @@ _OPEN_CHOICE = re.compile(
         | (?:can't|cannot|can\s+not)\s+decide
         | not\s+sure\s+(?:about|whether|if|which) | undecided | leaning\s+towards? | choosing\s+between | either
         | whether | \u00fcberleg\w* | entweder | schwank\w* | j'h\u00e9site | h\u00e9site | soit | dudo | dudando
-        )\b[^.!?]* | (?:\S+\s+){1,4}(?:or|oder|ou|o)\s[^.!?]*)"""
+        )\b[^.!?]* | (?<!\S)(?:\S{1,30}\s{1,2}){1,4}(?:or|oder|ou|o)\s[^.!?]*)"""
 )
 _CHOSEN = re.compile(
     r"""(?x)\b(?: went\s+(?:with|for) | in\s+the\s+end | after\s+all | ended\s+up | settled\s+(?:on|for)

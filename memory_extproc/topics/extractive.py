@@ -31,8 +31,7 @@ from memory_extproc.text.words import (
     terms_in,
     tokens,
 )
-from memory_extproc.topics.boundaries import announces_other_subject
-from memory_extproc.topics.state import TurnWords
+from memory_extproc.topics.state import TurnWords, announces_other_subject
 
 ANSWER = "Answer: "  # before the assistant's sentences
 ASKED = "Asked: "  # before the caller's questions, where nothing else was said

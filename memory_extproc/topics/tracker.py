@@ -23,16 +23,21 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chance, Coordination, EmbeddingModel, Now, Steady
 from memory_extproc.settings import CurrentSettings
 from memory_extproc.topics import state
-from memory_extproc.topics.boundaries import (
+from memory_extproc.topics.state import (
     MOST_TURNS,
     Decided,
     DecidingMeasure,
     EmbeddedTurn,
+    OpenSessions,
     OpenTopic,
+    SaidTurn,
+    Sayings,
+    Thread,
+    TopicTurn,
+    TurnWords,
     decide,
     embed_turns,
 )
-from memory_extproc.topics.state import OpenSessions, SaidTurn, Sayings, Thread, TopicTurn, TurnWords
 from memory_extproc.topics.summarizer import Summaries
 from memory_extproc.topics.writer import Checks, Closing
 

@@ -30,8 +30,7 @@ from memory_extproc.model import (
 from memory_extproc.ports import EmbeddingModel, MemoryWriter, Now
 from memory_extproc.text.words import estimate_tokens
 from memory_extproc.topics import state
-from memory_extproc.topics.boundaries import unit
-from memory_extproc.topics.state import Group, SaidTurn, Sayings, Thread, TurnWords, said_in
+from memory_extproc.topics.state import Group, SaidTurn, Sayings, Thread, TurnWords, said_in, unit
 from memory_extproc.topics.summarizer import (
     PARAGRAPH,
     SENTENCE,

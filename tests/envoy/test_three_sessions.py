@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from memory_extproc.model import Memory, Owner, Source
-from memory_extproc.topics.boundaries import DecidingMeasure
+from memory_extproc.topics.state import DecidingMeasure
 from tests.support.upstream import ANSWER, Upstream, answer_json
 from tests.support.waiting import until
 from tests.support.whole import WholeStand
