@@ -19,7 +19,7 @@ VERSIONS = sorted(path.parent for path in Path(__file__).parents[1].joinpath("fr
 every_version = pytest.mark.parametrize("frozen", VERSIONS, ids=lambda path: path.name)
 # "kind: name" or "kind: name part" → why it went. An enum is called by its values, one after another.
 GONE: Mapping[str, str] = {
-    "enums: all nobody tenant": "never stored nor sent: it joined memory.global's settings, which are read themselves",
+    "enums: all nobody tenant": "never stored nor sent: two settings of memory.global in one, read themselves now",
     **dict.fromkeys(
         (
             "metrics: memory_extproc_files_put_back",
