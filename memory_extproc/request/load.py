@@ -26,15 +26,16 @@ class LoadLimit:
     """An adaptive limit of requests with recall at a time, after Envoy's adaptive concurrency filter.
 
     It compares the times that requests take, queues included, with times of requests alone. It falls while they
-    take `TOLERATED` times as long because the event loop is busy (`LAG`). Else it rises by 1, beyond `FIRST`
-    only while requests are refused. While streams wait before us, `LEAST` stands for it. `WAITING` further
-    requests wait for their turn, the others are refused: gRPC accepts a stream in two rounds of the event loop, so
-    each recall that runs makes all streams wait. A large body counts as several requests, so under load it is
-    refused before small ones. A few of the refused requests are still read, to be learned from (`LEARNED`)."""
+    take `TOLERATED` times as long because the event loop is busy (`LAG`). Else it rises: by 1 while requests are
+    refused, quicker while none is, up to `FIRST`. While streams wait before us, `LEAST` stands for it. `WAITING`
+    further requests wait for their turn, the others are refused: gRPC accepts a stream in two rounds of the event
+    loop, so each recall that runs makes all streams wait. A large body counts as several requests, so under load it
+    is refused before small ones. A few of the refused requests are still read, to be learned from (`LEARNED`)."""
 
-    FIRST, LEAST = 16, 4  # with WAITING: up to eight requests at once are no overload, however slow they are
+    FIRST, LEAST = 64, 4  # with WAITING: eight requests at once are no overload, however slow they are
     WAITING = 4
     TOLERATED = 2.5
+    RECOVERS = 1.25  # times the limit in each window, once no request is refused
     LEARNED = RateLimits(per_second=10, burst=60)
     WINDOW = 20  # requests between two changes of the limit
     ALONE = 50  # latest times of requests that ran alone
@@ -167,8 +168,10 @@ class LoadLimit:
         share = self.TOLERATED * self._usual / slow
         if share < 1 and lag > self.LAG:
             self._limit = max(min(self.LEAST, self._most), self._limit * max(0.5, (1 + share) / 2))
-        elif share >= 1 and (full or self._limit < self.FIRST):
+        elif share >= 1 and full:
             self._limit = min(self._most, self._limit + 1)
+        elif share >= 1 and self._limit < self.FIRST:
+            self._limit = min(self._most, self.FIRST, self._limit * self.RECOVERS)
 
 
 def _cost(size: int) -> int:
