@@ -1,9 +1,9 @@
-"""`python -m benchmarks.compression`: what compressing a long chat saves, and what is lost by it.
+"""`python -m benchmarks.compression`: tokens saved and facts lost by compressing a long chat.
 
 A chat of 200 turns in which twenty facts are told along the way, played as its client sends it and through
 compression with the rules (no model). Tokens are estimated. A provider's prompt cache can serve what a request
 shares with the one before, from its first byte on. A fact is in view where the last request holds its value: in the
-state or in a turn that stayed. What is not in view is still remembered, and recalled by who asks for it.
+state or in a turn that stayed. A fact that is not in view is still remembered: a question about it recalls it.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ class Played(NamedTuple):
 
     @property
     def cacheable(self) -> float:
-        """Of all bytes but the first request's, those that a request shares with the one before."""
+        """Share of the bytes, but for the first request's, that a request shares with the one before."""
         pairs = zip(self.bodies, self.bodies[1:], strict=False)
-        return sum(_shared(before, after) for before, after in pairs) / sum(map(len, self.bodies[1:]))
+        return sum(_shared_bytes(before, after) for before, after in pairs) / sum(map(len, self.bodies[1:]))
 
     @property
     def dear(self) -> float:
@@ -95,7 +95,7 @@ class Played(NamedTuple):
         return sum(value in self.bodies[-1].decode() for _, value in FACTS.values())
 
 
-def _shared(one: bytes, other: bytes) -> int:
+def _shared_bytes(one: bytes, other: bytes) -> int:
     most = min(len(one), len(other))
     return bisect_left(range(1, most + 1), x=True, key=lambda size: one[:size] != other[:size])
 

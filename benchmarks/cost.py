@@ -99,7 +99,7 @@ def _difference(after: Mapping[str, float], before: Mapping[str, float], share: 
 
 
 async def costs(scratch: Path, *, quick: bool) -> list[Cost]:
-    """Of callers with 1,000 and 10,000 memories, in rounds that take turns."""
+    """CPU for callers with 1,000 and 10,000 memories, in rounds that take turns."""
     sizes = (1_000,) if quick else (1_000, 10_000)
     rounds, requests = (2, 60) if quick else (5, 120)
     ways = {RECALL: requests, LEARN: requests // 2, STREAMED: 2 if quick else 4}

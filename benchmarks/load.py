@@ -34,7 +34,7 @@ NANOSECONDS = 1e9
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What to send: to *port*, one client per caller, until *requests* of each or *seconds* are over."""
+    """A plan of requests: to *port*, one client per caller, until *requests* of each or *seconds* are over."""
 
     port: int
     callers: Sequence[str]
@@ -49,7 +49,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What came of it. Times in seconds: of a whole exchange each or, streamed, the delay of an event each."""
+    """Results of a round. Times in seconds: of a whole exchange each or, streamed, the delay of an event each."""
 
     times: list[float]
     elapsed: float

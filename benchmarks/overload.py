@@ -42,7 +42,7 @@ class Bench:
     first: int = 1_000
 
     async def round(self, plan: Round) -> tuple[Sent, list[float]]:
-        """What came of *plan*, and the seconds of a core of the sidecar, the generator and the others."""
+        """The results of *plan*, and the CPU seconds of the sidecar, the generator and the others."""
         whose = (family(self.sidecar.pid), [self.client.pid], self.others)
         before = [sum(map(cpu_seconds, pids)) for pids in whose]
         plan = structs.replace(plan, port=self.port, first=self.first)

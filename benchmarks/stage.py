@@ -91,7 +91,7 @@ async def measure(count: int, questions: int) -> Stage:
 
 
 async def stages(*, quick: bool) -> list[Stage]:
-    """Of each size, the round with the median multiple."""
+    """The round with the median multiple, for each size."""
     rounds, questions = (1, 50) if quick else (3, 200)
     found = []
     for count in SIZES:

@@ -346,7 +346,7 @@ class Breaker:
         self._probing = False
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return self._opened_at is None
 
     def admit(self) -> None:

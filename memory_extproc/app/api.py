@@ -297,7 +297,7 @@ class Proofs:
             ways.append(TrustedProxy(identity, proxy))
         if self.tokens is not None:
             # Another issuer's tokens, of api.jwt, say nothing of the projects of chats.
-            projects_claim = "" if api.jwt.given or not shares else identity.jwt.projects_claim
+            projects_claim = "" if api.jwt.is_set or not shares else identity.jwt.projects_claim
             ways.append(JwtCredentials(self.tokens, jwt_of(api, identity), projects_claim))
         if self.keys is not None:
             ways.append(ApiKey(self.keys))

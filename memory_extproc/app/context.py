@@ -227,7 +227,7 @@ def server_options(settings: Settings) -> ServerOptions:
     return ServerOptions(
         address=settings.listen.ext_proc,
         also=settings.listen.ext_proc_unix,
-        tls=ServerTls(Path(tls.cert), Path(tls.key), Path(tls.client_ca)) if tls.given else None,
+        tls=ServerTls(Path(tls.cert), Path(tls.key), Path(tls.client_ca)) if tls.is_set else None,
         drain_wait=settings.shutdown.announce,
         grace=settings.shutdown.grace,
         channel=(
@@ -246,7 +246,7 @@ def server_options(settings: Settings) -> ServerOptions:
 def api_options(settings: Settings) -> ServerOptions:
     """Options of the memory API's port. It closes at once on shutdown: clients are told to retry elsewhere."""
     own, tls = settings.api.tls, None
-    if own.given:
+    if own.is_set:
         tls = ServerTls(Path(own.cert), Path(own.key), Path(own.client_ca) if own.client_ca else None)
     given = server_options(settings)
     return replace(

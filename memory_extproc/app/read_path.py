@@ -420,7 +420,7 @@ class IdentityFactory:
 
 async def open_identities(live: Live, stack: AsyncExitStack) -> IdentityFactory:
     settings = live.settings
-    if not settings.identity.jwt.given:
+    if not settings.identity.jwt.is_set:
         return IdentityFactory(None)
     tokens = await open_tokens(settings.identity.jwt, stack)
     live.subscribe(lambda new: tokens.reconfigure(new.identity.jwt))
@@ -436,4 +436,4 @@ async def open_tokens(jwt: Signed, stack: AsyncExitStack) -> Tokens:
 
 
 def peers_of(settings: Settings) -> AllowedPeers | None:
-    return AllowedPeers(settings.tls.allowed_names) if settings.tls.given else None
+    return AllowedPeers(settings.tls.allowed_names) if settings.tls.is_set else None

@@ -313,7 +313,7 @@ def _client_tls(
 ) -> ClientTls | None:
     cert, key, authorities = given
     address = sidecar or reachable(settings.listen.ext_proc)
-    if not settings.tls.given:
+    if not settings.tls.is_set:
         return None
     named = zip(("--sidecar-client-cert", "--sidecar-client-key", "--sidecar-ca"), given, strict=True)
     faults += [f"{option}: the sidecar asks for mutual TLS" for option, value in named if not value]

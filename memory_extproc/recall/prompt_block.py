@@ -222,7 +222,7 @@ def _line(memory: Memory, *, corrects: bool) -> str:
     return f"- [{when}] {mark}{content}"
 
 
-# Whose words they are, where they are not the caller's.
+# The mark of a line, by the class of its trust, where the words are not the caller's.
 _WORDS_OF = {
     Trust.TOOL: "(from a tool or document) ",
     Trust.ASSISTANT: "(from the assistant) ",

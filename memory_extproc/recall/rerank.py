@@ -36,8 +36,8 @@ class RerankOutcome(StrEnum):
 
 
 _LEAST = 5  # texts to rerank, where the time is short
-# Of the time left a reranker may take a share less the reserve: the threshold and the block come after it, and a
-# timer on a busy event loop rings late. Without them a late reranker would cost the whole recall.
+# A reranker may take a share of the time that is left, less the reserve: the threshold and the block come after
+# it, and a timer on a busy event loop rings late. A late reranker would cost the whole recall.
 _SHARE = 0.9
 _RESERVE = timedelta(milliseconds=5)
 

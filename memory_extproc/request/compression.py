@@ -94,26 +94,26 @@ class Compression:
 
     def is_wanted(self, request: ChatRequest, *, forced: bool) -> bool:
         """Whether to compress *request*. A conversation stored by the provider is skipped and counted."""
-        asked = forced or self._current.settings.compress.enabled
+        compress = self._current.settings.compress
+        asked = forced or compress.enabled
         if request.continues:
             if asked:
                 self._count_outcome("elsewhere")
             return False
-        if len(request.user_at) <= max(self._current.settings.compress.keep_turns, _OPENED_BY):
+        if len(request.user_at) <= max(compress.keep_turns, _OPENED_BY):
             return False
-        return forced or (
-            self._current.settings.compress.enabled
-            and request.prompt_tokens > self._current.settings.compress.above_tokens
-        )
+        return forced or (compress.enabled and request.prompt_tokens > compress.above_tokens)
 
     async def shorten(self, dialect: Dialect, caller: Caller, request: ChatRequest) -> bytes | None:
         """The body with the state in place of the older messages; None to send the full history.
 
         Never raises. Schedules a new state in the background if none matches or the current state is too old."""
+        settings = self._current.settings
+        compress = settings.compress
         said = await off_loop(len(request.body), _hashes, request)
         key = digest("compressed", caller.project, caller.session, said[_OPENED_BY])
         try:
-            async with asyncio.timeout((self._current.settings.deadline / 3).total_seconds()):
+            async with asyncio.timeout((settings.deadline / 3).total_seconds()):
                 record = await self._read(caller.owner, key, said)
         except (MemoryExtprocError, TimeoutError) as error:
             log.warning("compress.unread", kind=type(error).__name__)
@@ -131,11 +131,8 @@ class Compression:
         # Update after about as many tokens as were saved, and never before the kept turns have passed.
         left = request.prompt_tokens * len(body) // max(1, len(request.body))
         behind = len(said) - 1 - record.cut
-        crowded = (
-            left > self._current.settings.compress.above_tokens
-            and behind >= 2 * self._current.settings.compress.keep_turns
-        )
-        if crowded or behind >= 4 * self._current.settings.compress.keep_turns:
+        crowded = left > compress.above_tokens and behind >= 2 * compress.keep_turns
+        if crowded or behind >= 4 * compress.keep_turns:
             await self._make(dialect, caller, key, request, said, record)
         self._metrics.compressed_tokens.labels("before").inc(request.prompt_tokens)
         self._metrics.compressed_tokens.labels("after").inc(left)

@@ -38,12 +38,12 @@ class Identity:
         self, section: IdentitySection, tokens: TokenVerifier | None = None, hash_key: bytes | None = None
     ) -> None:
         """*hash_key*: replaces user ids by a keyed hash."""
-        if section.jwt.given and tokens is None:
+        if section.jwt.is_set and tokens is None:
             raise ValueError("identity from JWT claims needs something that verifies tokens")
         if hash_key is not None and len(hash_key) < HASH_KEY_BYTES:
             raise ValueError(f"the key of user id hashes needs {HASH_KEY_BYTES} bytes or more")
         self._section, self._hash_key = section, hash_key
-        self._by_token = section.jwt.given
+        self._by_token = section.jwt.is_set
         self._tokens = tokens
         # fnmatchcase would do, but compiles through a bounded shared cache
         self._people = re.compile(translate(section.people_only)) if section.people_only else None

@@ -191,9 +191,8 @@ class ArrivalQueue:
     """
 
     WINDOW = 10.0  # seconds
-    IN_A_ROW = (
-        8  # late requests within a second of one another make a queue; a single late request is a busy machine
-    )
+    # So many late requests within a second of one another make a queue; a single one is a busy machine.
+    IN_A_ROW = 8
 
     def __init__(self, late_after: timedelta, now: Callable[[], float] = time.time) -> None:
         self._late_after, self._now = late_after.total_seconds(), now

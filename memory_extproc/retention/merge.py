@@ -160,8 +160,8 @@ def histories(
 ) -> list[Consolidation]:
     """Consolidate repeated statements among all *rows* of an owner.
 
-    Statements are grouped by project, type, subject and attribute. Nothing is consolidated where several values
-    hold at a time (a person may have two dogs)."""
+    Statements are grouped by project, type, subject and attribute. Statements of which several hold at a
+    time (a person may have two dogs) are left alone."""
     if rules.above is None:
         return []
     things: defaultdict[Hashable, list[Memory]] = defaultdict(list)

@@ -42,7 +42,7 @@ class ApiTls(Section):
     )
 
     @property
-    def given(self) -> bool:
+    def is_set(self) -> bool:
         return bool(self.cert or self.key)
 
 
@@ -171,12 +171,12 @@ class Api(Section):
 
 def ways_of(api: Api, identity: IdentitySection) -> tuple[Way, ...]:
     """The ways in effect."""
-    return api.auth or (("jwt",) if identity.jwt.given else ("trusted_proxy",))
+    return api.auth or (("jwt",) if identity.jwt.is_set else ("trusted_proxy",))
 
 
 def jwt_of(api: Api, identity: IdentitySection) -> ApiJwt:
     """The tokens in effect."""
-    if api.jwt.given:
+    if api.jwt.is_set:
         return api.jwt
     shared = identity.jwt.model_dump(include=set(ApiJwt.model_fields))
     return ApiJwt(**{**shared, "roles_claim": api.jwt.roles_claim})
@@ -188,7 +188,7 @@ def api_is_shut(listen: Listen, tls: Tls, api: Api, identity: IdentitySection) -
     for key, address in (("api", listen.api), ("console", listen.console)):
         if on_loopback(address) or api.insecure:
             continue
-        if not (api.tls.given or tls.given):
+        if not (api.tls.is_set or tls.is_set):
             yield (
                 f"listen.{key}: {address} is off loopback, and credentials and memories would pass in plain sight: "
                 "give api.tls, or write api.insecure: true"
@@ -198,9 +198,9 @@ def api_is_shut(listen: Listen, tls: Tls, api: Api, identity: IdentitySection) -
             yield f"api.auth: none {why}: api.insecure: true says so"
     if bool(api.tls.cert) != bool(api.tls.key):
         yield "api.tls: cert and key belong together"
-    if api.tls.client_ca and not api.tls.given:
+    if api.tls.client_ca and not api.tls.is_set:
         yield "api.tls.client_ca: without cert and key it does nothing"
-    known = bool(api.tls.client_ca if api.tls.given else tls.client_ca)
+    known = bool(api.tls.client_ca if api.tls.is_set else tls.client_ca)
     for needed, path in (("mtls" in ways, "api.auth"), (bool(api.trusted_proxy.names), "api.trusted_proxy.names")):
         if needed and not known:
             yield f"{path}: needs client certificates, and no client_ca is given in api.tls or tls"
@@ -219,7 +219,7 @@ def api_ways_are_whole(api: Api, identity: IdentitySection) -> Iterator[str]:
         ),
         ("api_key", api.keys_file, "api.keys_file: auth api_key needs one"),
         ("mtls", api.certificates, "api.certificates: auth mtls needs at least one"),
-        ("jwt", api.jwt.given or identity.jwt.given, "api.jwt: auth jwt needs keys: give jwks_file or jwks_url"),
+        ("jwt", api.jwt.is_set or identity.jwt.is_set, "api.jwt: auth jwt needs keys: give jwks_file or jwks_url"),
     )
     for way, there, fault in needs:
         if way in ways and not there:
@@ -253,7 +253,7 @@ def api_notices(listen: Listen, tls: Tls, api: Api, identity: IdentitySection, r
             f"api.auth: none: WHOEVER REACHES {listen.api} READS, CHANGES AND FORGETS EVERYBODY'S MEMORIES; "
             "give it another way to know its callers"
         )
-    elif api.insecure and not on_loopback(listen.api) and not (api.tls.given or tls.given):
+    elif api.insecure and not on_loopback(listen.api) and not (api.tls.is_set or tls.is_set):
         yield f"api.insecure: whoever listens on the way to {listen.api} reads memories and credentials"
     if ways_of(api, identity) == ("trusted_proxy",) and not identity.user_header:
         yield "api.auth: nobody can call the memory API: identity.user_header, which a gateway would set, is empty"

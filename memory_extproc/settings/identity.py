@@ -38,7 +38,7 @@ class Signed(Section):
     )
 
     @property
-    def given(self) -> bool:
+    def is_set(self) -> bool:
         return bool(self.jwks_file or self.jwks_url)
 
 

@@ -168,7 +168,7 @@ def _notices(settings: Settings) -> Iterator[str]:
             "recall.deadline: 1.5s instead of 150ms, because a language model takes part in the read path; "
             f"Envoy's message_timeout follows with {settings.message_timeout.total_seconds():g}s"
         )
-    if settings.listen.insecure and not settings.tls.given and not on_loopback(settings.listen.ext_proc):
+    if settings.listen.insecure and not settings.tls.is_set and not on_loopback(settings.listen.ext_proc):
         yield (
             f"listen.insecure: whoever reaches {settings.listen.ext_proc} can name any caller and read their "
             "memories; keep it inside a network that only Envoy shares"
@@ -253,7 +253,7 @@ def _models_are_there(external_models: tuple[ExternalModel, ...], recall: Recall
 
 
 def _the_door_is_shut(listen: Listen, tls: Tls) -> Faults:
-    if tls.given:
+    if tls.is_set:
         for key in ("cert", "key", "client_ca", "allowed_names"):
             if not getattr(tls, key):
                 yield f"tls.{key}: is missing; TLS here is mutual, with names that may call us"
@@ -279,13 +279,13 @@ def _addresses_differ(listen: Listen) -> Faults:
 
 def _one_source_of_identity(identity: IdentitySection) -> Faults:
     jwt = identity.jwt
-    if identity.metadata and jwt.given:
+    if identity.metadata and jwt.is_set:
         yield "identity.metadata: identity.jwt is given too; there is one source of identity"
-    if not (identity.metadata or jwt.given or identity.user_header):
+    if not (identity.metadata or jwt.is_set or identity.user_header):
         yield "identity.user_header: is empty, and neither metadata nor jwt says who asks"
     if identity.metadata_tenant and not identity.metadata:
         yield "identity.metadata_tenant: it comes from where the user comes from, and identity.metadata is empty"
-    if identity.trust_body and (identity.metadata or jwt.given):
+    if identity.trust_body and (identity.metadata or jwt.is_set):
         yield "identity.trust_body: a body cannot stand in for a verified identity"
 
 
@@ -310,16 +310,16 @@ def _tokens_can_be_verified(identity: IdentitySection) -> Faults:
 
 def _api_tokens_can_be_verified(api: Api) -> Faults:
     # Without its own keys it uses identity's keys, and may still name the roles claim.
-    if api.jwt.given or api.jwt != ApiJwt(roles_claim=api.jwt.roles_claim):
+    if api.jwt.is_set or api.jwt != ApiJwt(roles_claim=api.jwt.roles_claim):
         yield from _sound_tokens("api.jwt", api.jwt)
 
 
 def _sound_tokens(path: str, jwt: Jwt | ApiJwt) -> Faults:
     if jwt.jwks_file and jwt.jwks_url:
         yield f"{path}.jwks_file: jwks_url is given too: keep one"
-    if not jwt.given and jwt != type(jwt)():
+    if not jwt.is_set and jwt != type(jwt)():
         yield f"{path}: names no keys: give jwks_file or jwks_url"
-    if jwt.given:
+    if jwt.is_set:
         for key in ("issuer", "audience"):
             if not getattr(jwt, key):
                 yield f"{path}.{key}: is missing; a token made for someone else would be taken"

@@ -63,7 +63,7 @@ class Tls(Section):
     )
 
     @property
-    def given(self) -> bool:
+    def is_set(self) -> bool:
         return bool(self.cert or self.key)
 
 

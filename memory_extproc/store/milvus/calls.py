@@ -98,7 +98,9 @@ class Calls:
         if operation in _WRITES:
             self._writes_fail = True
         elif operation in _READS and fault is not StoreFault.REFUSED:
-            self._reads_fail = self._reads_fail or answered or not self._breaker.closed  # a single timeout may pass
+            self._reads_fail = (
+                self._reads_fail or answered or not self._breaker.is_closed
+            )  # a single timeout may pass
         self._report(fault.value)
 
     def mark_opened(self) -> None:

@@ -382,7 +382,7 @@ def test_rules_and_identity_reach_the_wire_as_they_were_written() -> None:
             ],
         }
     )
-    assert settings.identity.jwt.given
+    assert settings.identity.jwt.is_set
     assert (settings.identity.jwt.user_claim, settings.identity.jwt.tenant_claim) == ("sub", "tid")
     assert settings.privacy.key == b"0123456789abcdef"
     rule = settings.rules[0]

@@ -159,7 +159,7 @@ def broken(clock: Seconds) -> Breaker:
 
 def test_after_three_failures_in_a_row_nobody_waits() -> None:
     breaker = broken(Seconds())
-    assert not breaker.closed
+    assert not breaker.is_closed
     with pytest.raises(TransientError):
         breaker.admit()
 
@@ -186,7 +186,7 @@ def test_after_the_pause_one_call_probes_and_decides() -> None:
     clock.now = 2.0
     breaker.admit()
     breaker.count_success()
-    assert breaker.closed
+    assert breaker.is_closed
     breaker.admit()
 
 
