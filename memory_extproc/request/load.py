@@ -26,11 +26,12 @@ class LoadLimit:
     """An adaptive limit of requests with recall at a time, after Envoy's adaptive concurrency filter.
 
     It compares the times that requests take, queues included, with times of requests alone. It falls while they
-    take `TOLERATED` times as long because the event loop is busy (`LAG`). Else it rises: by 1 while requests are
-    refused, quicker while none is, up to `FIRST`. While streams wait before us, `LEAST` stands for it. `WAITING`
-    further requests wait for their turn, the others are refused: gRPC accepts a stream in two rounds of the event
-    loop, so each recall that runs makes all streams wait. A large body counts as several requests, so under load it
-    is refused before small ones. A few of the refused requests are still read, to be learned from (`LEARNED`)."""
+    take `TOLERATED` times as long because the event loop is busy (`LAG`), and have done so for `BURST` without a
+    pause: neither a burst nor a busy machine alone lowers it. Else it rises: by 1 while requests are refused,
+    quicker while none is, up to `FIRST`. `WAITING` further requests wait for their turn, the others are refused:
+    gRPC accepts a stream in two rounds of the event loop, so each recall that runs makes all streams wait. A large
+    body counts as several requests, so under load it is refused before small ones. A few of the refused requests
+    are still read, to be learned from (`LEARNED`)."""
 
     FIRST, LEAST = 64, 4  # with WAITING: eight requests at once are no overload, however slow they are
     WAITING = 4
@@ -38,6 +39,7 @@ class LoadLimit:
     RECOVERS = 1.25  # times the limit in each window, once no request is refused
     LEARNED = RateLimits(per_second=10, burst=60)
     WINDOW = 20  # requests between two changes of the limit
+    BURST = 1.0  # seconds; requests that are slow for a shorter time are no overload
     ALONE = 50  # latest times of requests that ran alone
     AT_ONCE = 0.001  # seconds; a longer wait is for its turn
     LAG = 0.004  # seconds that a callback waits for the event loop on average
@@ -57,12 +59,12 @@ class LoadLimit:
         self._queued = 0
         self._coming: deque[float] = deque()  # times of admission of requests whose bodies are not here yet
         self._begun = 0
+        self._slow_since: float | None = None  # requests have been slow since then, without a pause
         self._refused_at = -math.inf
         self._was_full = False
         self._times: list[float] = []
         self._alone: deque[float] = deque(maxlen=self.ALONE)
         self._lag = 0.0  # seconds, of this window together
-        self._usual = math.inf  # 90th percentile of the seconds that requests take alone
         self._queued_before = 0.0  # seconds that streams waited before us lately, on average
         self._learned = TokenBuckets(self.LEARNED, clock, 1)
 
@@ -121,8 +123,7 @@ class LoadLimit:
 
     def _has_room(self, cost: int, coming: int) -> bool:
         used = self._running + self._queued + coming
-        room = self.LEAST + self.WAITING if self._queued_before > self._usual else self._limit + self.WAITING
-        return used + cost <= room or not used
+        return used + cost <= self._limit + self.WAITING or not used
 
     def _refuse(self) -> Room:
         self._was_full, self._refused_at = True, self._clock()
@@ -150,6 +151,8 @@ class LoadLimit:
 
     def _release(self, cost: int) -> None:
         self._running -= cost
+        if not (self._running or self._waiting):
+            self._slow_since = None
         while self._waiting and self._fits(self._waiting[0][0]):
             cost, place = self._waiting.popleft()
             self._queued -= cost
@@ -162,11 +165,15 @@ class LoadLimit:
 
     def _adapt(self) -> None:
         slow, lag = _slow(self._times) + self._queued_before, self._lag / len(self._times) + self._queued_before
-        full = self._was_full
-        self._usual = _slow(self._alone or [min(self._times)])
+        now, full = self._clock(), self._was_full
+        usual = _slow(self._alone or [min(self._times)])
         self._times, self._lag, self._was_full = [], 0.0, False
-        share = self.TOLERATED * self._usual / slow
+        share = self.TOLERATED * usual / slow
+        since, self._slow_since = self._slow_since, None
         if share < 1 and lag > self.LAG:
+            self._slow_since = now if since is None else since
+            if now - self._slow_since < self.BURST:
+                return
             self._limit = max(min(self.LEAST, self._most), self._limit * max(0.5, (1 + share) / 2))
         elif share >= 1 and full:
             self._limit = min(self._most, self._limit + 1)

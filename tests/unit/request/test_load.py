@@ -42,9 +42,10 @@ class Load:
         return rooms
 
     async def run(self, seconds: Sequence[float]) -> float:
-        """The limit after so many rounds of two requests each."""
-        for took in seconds:
-            await self.take(took, 2)
+        """The limit after so many rounds, each of as many requests as always have room, without a pause."""
+        async with self.limit.work(0):
+            for took in seconds:
+                await self.take(took, LoadLimit.LEAST - 1)
         return self.limit.limit
 
     async def known(self) -> Load:
@@ -80,18 +81,23 @@ async def test_the_limit_grows_up_to_the_operators_while_requests_are_refused_an
     assert load.limit.limit == 2
 
 
-async def test_while_streams_wait_before_us_only_as_many_run_as_always_may() -> None:
+async def test_streams_that_wait_before_us_lower_the_limit() -> None:
     load = await Load().known()
-    for _ in range(200):
-        load.limit.room_for(0, waited=10 * ALONE)
-    load.now += 1
-    rooms = [load.limit.room_for(0, waited=10 * ALONE) for _ in range(100)]
-    assert rooms.count(Room.RECALL) == LoadLimit.LEAST + LoadLimit.WAITING
-    load.now += 1
-    for _ in range(200):
-        load.limit.room_for(0, waited=0.0)
-    load.now += 1
-    assert [load.limit.room_for(0) for _ in range(100)].count(Room.RECALL) == ROOM
+    async with load.limit.work(0):
+        for _ in range(200):
+            load.limit.room_for(0, waited=10 * ALONE)
+            load.now += 1
+            await load.take(ALONE, LoadLimit.LEAST - 1)
+    assert load.limit.limit == LoadLimit.LEAST
+
+
+async def test_bursts_are_served_one_after_another_also_on_a_busy_machine() -> None:
+    load = await Load(lag=0.02).known()
+    for _ in range(50):
+        burst = [load.limit.room_for(0, waited=20 * ALONE) for _ in range(40)]
+        assert burst == [Room.RECALL] * 40
+        assert await load.take(20 * ALONE, 40) == [Room.RECALL] * 40
+        load.now += 1
 
 
 async def test_eight_clients_one_after_another_are_never_refused_however_slow_the_machine() -> None:
