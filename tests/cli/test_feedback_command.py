@@ -82,11 +82,15 @@ async def test_judged_memories_label_the_requests_that_were_given_them(ann: Feed
     await ann.remember(*facts)
     await ann.ask("r-1", "", facts)
     await ann.ask("r-2", "", [plain])
+    await ann.ask("r-3", "", [wrong, plain])
     assert await ann.label() == [], "nobody judged anything"
     await ann.judge("rate", helpful.id, "helpful")
     await ann.judge("rate", wrong.id, "wrong")
     await ann.judge("update", corrected.id, "--content", "likes green tea")
-    (found,) = await ann.label()
+    labels = {one["request"]: one for one in await ann.label()}
+    assert labels.keys() == {"r-1", "r-3"}
+    assert (labels["r-3"]["relevant"], labels["r-3"]["unwanted"]) == ([], [wrong.id])
+    found = labels["r-1"]
     assert (found["request"], found["owner"], found["kind"]) == ("r-1", "u1", "list")
     assert set(found["relevant"]) == {helpful.id, corrected.id}
     assert found["unwanted"] == [wrong.id]
