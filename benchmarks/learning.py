@@ -25,8 +25,8 @@ from memory_extproc.app.write_path import Extraction, make_budget, make_extracti
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.queue import LearnLimits
+from memory_extproc.learn.ingest import Intake
+from memory_extproc.learn.queue import LearnLimits, QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn
@@ -36,6 +36,7 @@ from memory_extproc.settings import Settings, load
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
 from memory_extproc.text.words import estimate_tokens
+from tests.support.learner import make_intake
 
 CALLERS = 8
 BATCH = 10  # turns of a session, as configured by default
@@ -72,7 +73,7 @@ def exchange(number: int, callers: int = CALLERS) -> Exchanged:
 
 @dataclass
 class Rig:
-    learner: Learner
+    learner: Intake
     journal: Journal
     metrics: Metrics
 
@@ -111,7 +112,7 @@ async def rig(settings: Settings, data: Path, journal: Journal | None = None) ->
         )
         names = iter(range(10**9))
         learner = await stack.enter_async_context(
-            Learner(
+            make_intake(
                 journal,
                 Sessions(coordination, SessionLimits(), new_session=lambda: str(next(names))),
                 partitions,
@@ -123,7 +124,7 @@ async def rig(settings: Settings, data: Path, journal: Journal | None = None) ->
                 fallback=extraction.fallback,
                 reconciler=Reconciler(partitions, embedder, metrics, judges=extraction.judges),
                 now=now,
-                rng=random.random,
+                policy=QueuePolicy(random.random),
             )
         )
         yield Rig(learner, journal, metrics)

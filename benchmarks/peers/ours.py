@@ -26,8 +26,8 @@ from memory_extproc.app import make_recaller, milvus_options, open_embedder
 from memory_extproc.evaluation.bench import bench
 from memory_extproc.evaluation.runner import Clock
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.queue import LearnLimits
+from memory_extproc.learn.ingest import Intake
+from memory_extproc.learn.queue import LearnLimits, QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, Message, Owner, RecallRequest, Role, TurnOutcome
@@ -39,6 +39,7 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination
+from tests.support.learner import make_intake
 
 _LIMITS = LearnLimits(
     journal_wait=timedelta(seconds=60), idle=timedelta(days=1), attempts=1, grace=timedelta(minutes=30)
@@ -48,7 +49,7 @@ _LEFT_OUT = {Verdict.DUPLICATE, Verdict.IN_VIEW, Verdict.NOT_RECALLABLE}
 
 @dataclass
 class System:
-    learner: Learner
+    learner: Intake
     recaller: Recaller
     clock: Clock
     ids: dict[tuple[str, str, int], str]  # owner, session and place of a message
@@ -110,10 +111,10 @@ async def open_system(directory: Path, settings: Settings, stack: AsyncExitStack
     journal = await stack.enter_async_context(SqliteJournal(directory / "journal.db", now=clock))
     sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
     learner = await stack.enter_async_context(
-        Learner(
+        make_intake(
             journal, sessions, partitions, embedder, coordination, _LIMITS, metrics,
             extractor=made.extractor, reconciler=Reconciler(partitions, embedder, metrics), now=clock,
-            rng=lambda: 0.0, judged=made.judged,
+            policy=QueuePolicy(lambda: 0.0), judged=made.judged,
         )
     )  # fmt: skip
     recaller = make_recaller(

@@ -169,7 +169,7 @@ async def open_wire(
     decisions: DecisionLog,
 ) -> ReadPathParts:
     settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
-    door, learner, partitions = writing.door, writing.learner, kept.partitions
+    door, intake, partitions = writing.door, writing.intake, kept.partitions
     return ReadPathParts(
         identifies=await open_identities(live, stack),
         recalls=recalls,
@@ -178,7 +178,7 @@ async def open_wire(
         decisions=decisions,
         sessions=writing.sessions,
         door=door,
-        learns=learner,
+        learns=intake,
         gets=partitions,
         held=BodyMemoryBudget(settings.limits.process_bytes, metrics),
         load=frame.load,
@@ -186,7 +186,7 @@ async def open_wire(
         metrics=metrics,
         traces=frame.traces,
         tag=caller_tag(settings),
-        profiles=Profiles(partitions, lambda: live.settings, now=now, learns=learner),
+        profiles=Profiles(partitions, lambda: live.settings, now=now, learns=intake),
         compression=make_compression(
             settings, kept.coordination, writing.extraction, door, background, metrics, stack, live, now=now
         ),

@@ -116,7 +116,7 @@ async def sidecar(
         noting = await stack.enter_async_context(Background(metrics, grace=RECORDS_GRACE, most=RECORDS_AT_ONCE))
         decisions = DecisionLog(kept.coordination, live, background=noting, now=now)
         writing = await open_writing(frame, kept, decisions)
-        reading = await open_reading(frame, kept, writing.learner)
+        reading = await open_reading(frame, kept, writing.intake)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
         replays = BlockReplay(
             wire_options(settings), kept.coordination, background=background, metrics=metrics, now=now
@@ -156,7 +156,7 @@ async def _open_forgetter(
             journal=kept.journal,
             coordination=kept.coordination,
             foresees=writing.foresees,
-            discard_waiting=writing.learner.intake.erase,
+            discard_waiting=writing.intake.erase,
             keys=renewed_keys(kept.keys, kept.unsealed, kept.journal),
             purges=kept.store,
             caches=(replays.forget, writing.retention.request_pass, *((topics.forget,) if topics else ())),
@@ -259,7 +259,7 @@ def _api_parts(
         embedder=kept.embedder,
         coordination=kept.coordination,
         journal=kept.journal,
-        learns=writing.learner,
+        learns=writing.intake,
         explains=recaller,
         decisions=decisions,
         owners=kept.owners,

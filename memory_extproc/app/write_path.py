@@ -33,14 +33,16 @@ from memory_extproc.learn.commands.runner import (
     ForgetFilteringJudge,
 )
 from memory_extproc.learn.conflicts import LlmJudge
-from memory_extproc.learn.extract.extractor import FactExtractor, Fallback, Measured
+from memory_extproc.learn.extract.extractor import FactExtractor, FactFinder, Fallback, Measured
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.intake_log import INTAKE, IntakeLog, IntakeLogLimits
-from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.messages import judge
+from memory_extproc.learn.learner import ForgetGuard, Learner, LearnStages
+from memory_extproc.learn.messages import MessagePreparer, judge
+from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.reconcile import ComingMemories, ConflictJudge, Reconciler
 from memory_extproc.learn.screening import (
     Incognito,
@@ -74,7 +76,7 @@ class WritePath:
     retention: RetentionJob  # entered by the caller, in shutdown order
     noticing: ChangeNotifier  # the partitions, with change notification for retention
     foresees: ComingMemories
-    learner: Learner
+    intake: Intake
 
 
 async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts | None = None) -> WritePath:
@@ -105,17 +107,17 @@ async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts 
     judged = skip_forget_requests(
         live, quarantine_messages(live, partial(judge, limits=piece_limits(settings, embedder)))
     )
-    learner = await _open_learner(
+    intake = await _open_intake(
         frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log, receipts
     )
     replicas = kept.erasing.replicas
     if isinstance(replicas, RedisReplicas):
         # Our entry in the register of data directories, read by replicas that forget.
         replicas.oldest_waiting = lambda: min(
-            filter(None, (learner.intake.oldest_waiting(), kept.oldest_aside())), default=None
+            filter(None, (intake.oldest_waiting(), kept.oldest_aside())), default=None
         )
     elif isinstance(replicas, SoleReplica):
-        replicas.oldest_waiting = learner.intake.oldest_waiting
+        replicas.oldest_waiting = intake.oldest_waiting
     return WritePath(
         door=door,
         sessions=sessions,
@@ -130,7 +132,7 @@ async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts 
             now=now,
             helper=frame.helper,
         ),
-        learner=learner,
+        intake=intake,
     )
 
 
@@ -153,7 +155,7 @@ def _retention(
     )
 
 
-async def _open_learner(
+async def _open_intake(
     frame: AppContext,
     kept: Storage,
     door: Door,
@@ -164,54 +166,57 @@ async def _open_learner(
     judged: Judging,
     intake_log: IntakeLog,
     receipts: TurnReceipts | None,
-) -> Learner:
-    settings, live, metrics, now = frame.settings, frame.live, frame.metrics, frame.now
+) -> Intake:
+    live, metrics, now, helper = frame.live, frame.metrics, frame.now, frame.helper
     journal, embedder, coordination = kept.journal, kept.embedder, kept.coordination
-    learner = await frame.stack.enter_async_context(
-        Learner(
+    limits = learn_limits(frame.settings)
+    guard = ForgetGuard(journal, coordination, kept.erasing.forgotten)
+    extractor = filter_extractor(live, extraction.extractor, helper)
+    fallback = filter_extractor(live, extraction.fallback, helper)
+    commands = make_commands(
+        live, noticing, embedder, journal, coordination, metrics, frame.stack, extraction, now=now, helper=helper
+    )
+    stages = LearnStages(
+        journal,
+        noticing,
+        guard,
+        MessagePreparer(embedder, judged, now=now, helper=helper),
+        FactFinder(extractor, fallback, limits, now=now) if extractor else None,
+        Reconciler(noticing, embedder, metrics, judges=extraction.judges),
+        limits,
+        commands,
+    )
+    learner = Learner(
+        stages,
+        journal,
+        QueuePolicy(random.random, pace=Pace(frame.load.is_busy)),
+        limits,
+        metrics,
+        now=now,
+        topics=topics,
+        store_works=lambda: not kept.store.failing_for,
+        traces=frame.traces,
+    )
+    intake = await frame.stack.enter_async_context(
+        Intake(
+            learner,
             journal,
             sessions,
-            noticing,
-            embedder,
-            coordination,
-            learn_limits(settings),
+            guard,
+            limits,
             metrics,
-            extractor=filter_extractor(live, extraction.extractor, frame.helper),
-            fallback=filter_extractor(live, extraction.fallback, frame.helper),
-            reconciler=Reconciler(noticing, embedder, metrics, judges=extraction.judges),
-            now=now,
-            rng=random.random,
-            judged=judged,
-            commands=make_commands(
-                live,
-                noticing,
-                embedder,
-                journal,
-                coordination,
-                metrics,
-                frame.stack,
-                extraction,
-                now=now,
-                helper=frame.helper,
-            ),
             screens=door.screening,
-            forgotten=kept.erasing.forgotten,
-            traces=frame.traces,
-            topics=topics,
-            store_works=lambda: not kept.store.failing_for,
-            pace=Pace(frame.load.is_busy),
             intake_log=intake_log,
             receipts=receipts,
-            helper=frame.helper,
         )
     )
-    live.subscribe(partial(_use, kept.partitions, learner))
-    return learner
+    live.subscribe(partial(_use, kept.partitions, intake))
+    return intake
 
 
-def _use(partitions: Partitions, learner: Learner, new: Settings) -> None:
+def _use(partitions: Partitions, intake: Intake, new: Settings) -> None:
     partitions.reconfigure(partition_limits(new))
-    learner.reconfigure(learn_limits(new))
+    intake.reconfigure(learn_limits(new))
 
 
 # The write path as configured.

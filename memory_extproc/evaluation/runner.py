@@ -28,10 +28,11 @@ from memory_extproc.evaluation.datasets import (
 )
 from memory_extproc.index.features import CLOSELY
 from memory_extproc.index.owner_index import OwnerIndex
-from memory_extproc.learn.extract.extractor import FactExtractor
-from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.messages import JudgedMessage
-from memory_extproc.learn.queue import LearnLimits
+from memory_extproc.learn.extract.extractor import FactExtractor, FactFinder
+from memory_extproc.learn.ingest import Intake
+from memory_extproc.learn.learner import ForgetGuard, Learner, LearnStages
+from memory_extproc.learn.messages import JudgedMessage, MessagePreparer
+from memory_extproc.learn.queue import LearnLimits, QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
@@ -492,17 +493,15 @@ async def play(
         follows = topics(partitions, coordination, clock) if topics else None
         if follows is not None:
             await stack.enter_async_context(follows)
-        learner = Learner(
-            journal, sessions, partitions, embedder, coordination, _PATIENT, metrics,
-            extractor=extractor,
-            reconciler=Reconciler(partitions, embedder, metrics),
-            now=clock,
-            rng=lambda: 0.0,
-            judged=judged,
-            topics=follows,
+        guard = ForgetGuard(journal, coordination)
+        stages = LearnStages(
+            journal, partitions, guard, MessagePreparer(embedder, judged, now=clock),
+            FactFinder(extractor, None, _PATIENT, now=clock) if extractor else None,
+            Reconciler(partitions, embedder, metrics), _PATIENT,
         )  # fmt: skip
-        async with learner:
-            messages = await _tell_learner(learner, conversation, owner, clock)
+        learner = Learner(stages, journal, QueuePolicy(lambda: 0.0), _PATIENT, metrics, now=clock, topics=follows)
+        async with Intake(learner, journal, sessions, guard, _PATIENT, metrics) as intake:
+            messages = await _tell_learner(intake, conversation, owner, clock)
         if follows is not None:
             await follows.end(owner, "")
             await follows.quiet()
@@ -567,20 +566,20 @@ def _pairs(messages: Sequence[SaidMessage]) -> Iterator[tuple[SaidMessage | None
 
 
 async def _tell_learner(
-    learner: Learner, conversation: EvaluationCase, owner: Owner, clock: Clock
+    intake: Intake, conversation: EvaluationCase, owner: Owner, clock: Clock
 ) -> dict[tuple[str, int], tuple[str, ...]]:
     """Hands every exchange over at its time; (session, seq) → ids in the data set."""
     messages: dict[tuple[str, int], tuple[str, ...]] = {}
     for exchange in exchanges(conversation, owner):
         clock.now = exchange.exchanged.at
-        await _accept(learner, exchange.exchanged)
+        await _accept(intake, exchange.exchanged)
         messages |= exchange.places
-    await learner.wait_visible(Caller(owner))
+    await intake.wait_visible(Caller(owner))
     return messages
 
 
-async def _accept(learner: Learner, exchanged: Exchanged) -> None:
-    stored = await learner.accept(exchanged)
+async def _accept(intake: Intake, exchanged: Exchanged) -> None:
+    stored = await intake.accept(exchanged)
     if stored is not TurnOutcome.JOURNALLED:
         raise PermanentError(f"a turn of session {exchanged.caller.session} was not taken in: {stored}")
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 from bisect import bisect_left, insort
-from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
+from typing import Self
 
 import msgspec
 
 from memory_extproc.concurrency import contain_faults, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, LogKind, LogRecord
+from memory_extproc.learn.learner import ForgetGuard, Learner
 from memory_extproc.learn.queue import LearnLimits
-from memory_extproc.learn.screening import TurnScreener
-from memory_extproc.learn.sessions import RESPONSE, Placed, Sessions
+from memory_extproc.learn.screening import TurnScreener, Unscreened
+from memory_extproc.learn.sessions import Placed, Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Journal, JournalEntry, TombstoneReader, TurnReceipts
+from memory_extproc.ports import Journal, TurnReceipts
 
 log = logger(__name__)
 _GONE_WRONG = {TurnOutcome.JOURNAL_FULL, TurnOutcome.JOURNAL_FAILED, TurnOutcome.PROCESS_LIMIT}
@@ -42,39 +43,30 @@ class _Logged:
 
 
 class Intake:
-    """Screens an exchange, places it in a session and appends it to the journal. The caller waits for
-    `journal_wait` at most. The exchange is in the intake log from before the first await until it is journalled or
-    rejected, so it survives a cancelled caller and a killed process. Exchanges that cannot be decided or journalled
-    now wait there, in order per owner."""
+    """Implements ports.TurnLearner. Screens an exchange, places it in a session, appends it to the journal and
+    gives the turn to *learner*. The caller waits for `journal_wait` at most. The exchange is in the intake log from
+    before the first await until it is journalled or rejected, so it survives a cancelled caller and a killed
+    process. Exchanges that cannot be decided or journalled now wait there, in order per owner.
+
+    Entering resumes the work left in log and journal. Leaving finishes accepted turns, with extraction, within
+    *grace*; the rest stays in the journal."""
 
     def __init__(
         self,
+        learner: Learner,
         journal: Journal,
         sessions: Sessions,
-        coordination: Coordination,
+        guard: ForgetGuard,
         limits: LearnLimits,
         metrics: Metrics,
         *,
-        screens: TurnScreener,
-        tombstones: TombstoneFilter,
-        pending: PendingWrites,
-        journalled: Callable[[Turn], None],
-        ends: Callable[[Caller], Awaitable[None]],
-        intake_log: IntakeLog | None,  # None: nothing outlives the process before it is in the journal
+        screens: TurnScreener | None = None,  # None: every message is kept
+        intake_log: IntakeLog | None = None,  # None: an accepted exchange can be lost until it is in the journal
         receipts: TurnReceipts | None = None,
     ) -> None:
-        """*journalled* is called with each newly journalled turn; *ends* when a session ends with an exchange that
-        produced no turn."""
-        self._journal = journal
-        self._sessions = sessions
-        self._coordination = coordination
-        self._limits = limits
-        self._metrics = metrics
-        self._screens = screens
-        self._tombstones = tombstones
-        self._pending = pending
-        self._journalled = journalled
-        self._ends = ends
+        self._learner, self._journal, self._sessions, self._guard = learner, journal, sessions, guard
+        self._limits, self._metrics = limits, metrics
+        self._screens: TurnScreener = screens or Unscreened()
         self._log, self._receipts = intake_log, receipts
         self._under_way: dict[asyncio.Task[TurnOutcome], Exchanged] = {}
         self._bytes = 0  # of their texts
@@ -83,11 +75,47 @@ class Intake:
         self._count = 0  # of them
         self._settling = False  # nothing is decided until all that is asked for that has answered for a while
         self._answering_since: float | None = None
-        self._closed = False
+        self._background: list[asyncio.Task[None]] = []
+        self._closing = asyncio.Event()  # set: new exchanges wait for the next start
         self._told = TurnOutcome.JOURNALLED
 
     def reconfigure(self, limits: LearnLimits) -> None:
+        """From now on: a change of the configuration. How many owners' messages are stored at a time stays."""
         self._limits = limits
+        self._learner.reconfigure(limits)
+
+    async def __aenter__(self) -> Self:
+        self._learner.start()
+        self._background = [
+            asyncio.create_task(self._catch_up(), name="intake"),
+            asyncio.create_task(self._tend(), name="intake log"),
+        ]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._closing.set()
+        try:
+            async with asyncio.timeout(self._limits.grace.total_seconds()):
+                if self._under_way:  # in the end all that was accepted is in the journal, waits or has failed
+                    await asyncio.wait(self._under_way)
+                await asyncio.gather(*self._background)
+                await self._learner.finish()
+        except TimeoutError:
+            log.warning("learn.drain_cut_short")
+        finally:
+            tasks = [*self._background, *self._under_way]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._waiting:
+                log.warning("turns.left_undecided", turns=self._count)
+            await self._learner.stop()
+
+    async def wait_visible(self, caller: Caller) -> None:
+        await self._learner.wait_visible(caller)
+
+    async def end_session(self, caller: Caller) -> None:
+        await self._learner.end_session(caller)
 
     async def accept(self, exchanged: Exchanged) -> TurnOutcome:
         """As ports.TurnLearner."""
@@ -95,14 +123,14 @@ class Intake:
         refused = self._screens.refuses(exchanged)
         if not refused and not self._screens.has_room(owner):
             if exchanged.ends_session:
-                await self._ends(exchanged.caller)
+                await self._learner.end_session(exchanged.caller)
             return TurnOutcome.OVER_QUOTA
         logged = None if refused else await self._append_to_log(exchanged)
         crowded = not self._has_room(exchanged)
-        if logged is not None and (self._closed or self._settling or crowded or owner in self._waiting):
+        if logged is not None and (self._closing.is_set() or self._settling or crowded or owner in self._waiting):
             self._put_off(logged, TurnOutcome.JOURNAL_LATE)
             return TurnOutcome.UNDECIDED if self._settling else TurnOutcome.JOURNAL_LATE
-        if self._closed:
+        if self._closing.is_set():
             return self._tell(TurnOutcome.JOURNAL_FAILED)
         if crowded:
             return self._tell(TurnOutcome.PROCESS_LIMIT)
@@ -110,7 +138,7 @@ class Intake:
         task = asyncio.create_task(self._attempt(exchanged, logged), name="journal append")
         self._under_way[task] = exchanged
         self._bytes += exchanged.text_bytes
-        self._pending.add(owner, task)
+        self._learner.pending.add(owner, task)
         task.add_done_callback(lambda done: self._taken_in(owner, done))
         await asyncio.wait({task}, timeout=self._limits.journal_wait.total_seconds())
         if task.done():
@@ -138,31 +166,13 @@ class Intake:
             self._discard(record)
         return len(gone)
 
-    def close(self) -> None:
-        """Stop deciding: new exchanges wait for the next start."""
-        self._closed = True
-
-    async def finish(self) -> None:
-        """Returns when all that was accepted is in the journal, waits in the log or has failed."""
-        if self._under_way:
-            await asyncio.wait(self._under_way)
-
-    async def stop(self) -> None:
-        """Cancel work in progress."""
-        tasks = list(self._under_way)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._waiting:
-            log.warning("turns.left_undecided", turns=self._count)
-
-    async def tend(self, closing: asyncio.Event) -> None:
+    async def _tend(self) -> None:
         """Looks after the log's files."""
-        while self._log is not None and not await wait_for_event(closing, self._limits.look.total_seconds()):
+        while self._log is not None and not await wait_for_event(self._closing, self._limits.look.total_seconds()):
             await contain_faults(self._log.tend)
 
-    async def catch_up(self, closing: asyncio.Event) -> None:
-        """Decide waiting exchanges once that is possible, and a last time when *closing* is set."""
+    async def _catch_up(self) -> None:
+        """Decide waiting exchanges once that is possible, and a last time when it closes."""
         ended = False
         while self._log is not None:
             for record in self._log.take_left(LogKind.TURN):
@@ -170,7 +180,7 @@ class Intake:
             await contain_faults(self._look)
             if ended:
                 return
-            ended = await wait_for_event(closing, self._limits.look.total_seconds())
+            ended = await wait_for_event(self._closing, self._limits.look.total_seconds())
 
     async def _look(self) -> None:
         if self._settling:
@@ -297,13 +307,13 @@ class Intake:
             return screened
         if isinstance(screened, TurnOutcome):
             if exchanged.ends_session:
-                await self._ends(exchanged.caller)
+                await self._learner.end_session(exchanged.caller)
             return screened
         try:
             place = await self._sessions.place(screened.whole, screened.kept, apart=logged is None)
         except TransientError:
             return TurnOutcome.UNDECIDED
-        placed = await self._tombstones.filter_placed(place)
+        placed = await self._guard.filter_placed(place)
         if placed is None:
             return TurnOutcome.FORGOTTEN
         turn = replace(placed.turn, last=exchanged.ends_session)
@@ -312,9 +322,9 @@ class Intake:
             self._receipts.note(exchanged.caller, exchanged.request_id, stored, turn.id)
         # An attempt that failed after the append has not announced the turn.
         if stored is TurnOutcome.JOURNALLED or (stored is TurnOutcome.DUPLICATE and waited):
-            self._journalled(turn)
+            self._learner.enqueue(turn)
         elif exchanged.ends_session and stored is not TurnOutcome.FORGOTTEN:
-            await self._ends(Caller(turn.owner, session=turn.session))
+            await self._learner.end_session(Caller(turn.owner, session=turn.session))
         return stored
 
     async def _append(self, turn: Turn, placed: Placed) -> TurnOutcome:
@@ -328,14 +338,11 @@ class Intake:
             raise noted
         if isinstance(stored, BaseException):
             raise stored
-        if await self._tombstones.withdrawn(turn):
-            await self._coordination.delete_records(turn.owner, [RESPONSE])
-            return TurnOutcome.FORGOTTEN
-        return stored
+        return TurnOutcome.FORGOTTEN if await self._guard.withdrawn(turn) else stored
 
     def _taken_in(self, owner: Owner, task: asyncio.Task[TurnOutcome]) -> None:
         self._bytes -= self._under_way.pop(task).text_bytes
-        self._pending.remove(owner, [task])
+        self._learner.pending.remove(owner, [task])
 
     def _came_late(self, task: asyncio.Task[TurnOutcome]) -> None:
         """Log a failure after the caller was given JOURNAL_LATE."""
@@ -367,90 +374,3 @@ def _encode(exchanged: Exchanged) -> bytes:
         return msgspec.json.encode(exchanged)
     except UnicodeEncodeError:  # lone surrogates, which JSON can escape and UTF-8 cannot hold
         return json.dumps(msgspec.to_builtins(exchanged)).encode()
-
-
-# Callers that wait until their earlier messages can be found.
-
-
-class PendingWrites:
-    """Writes that are not visible yet. One event loop owns it."""
-
-    def __init__(self) -> None:
-        self._things: dict[Owner, set[object]] = {}
-        self._waiting: dict[Owner, list[asyncio.Future[None]]] = {}
-
-    def add(self, owner: Owner, thing: object) -> None:
-        self._things.setdefault(owner, set()).add(thing)
-
-    def remove(self, owner: Owner, things: Iterable[object]) -> None:
-        """Remove *things*; with the last write of *owner*, its waiting callers continue."""
-        left = self._things.get(owner)
-        if left is None:
-            return
-        left.difference_update(things)
-        if not left:
-            self._release(owner)
-
-    async def wait_visible(self, owner: Owner) -> None:
-        """Returns once there is nothing of *owner*'s; at once where there is nothing now."""
-        if owner not in self._things:
-            return
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, []).append(waiter)
-        await waiter
-
-    def release_all(self) -> None:
-        """Release all callers, with writes pending or not."""
-        for owner in list(self._waiting):
-            self._release(owner)
-
-    def _release(self, owner: Owner) -> None:
-        self._things.pop(owner, None)
-        for waiter in self._waiting.pop(owner, ()):
-            if not waiter.done():
-                waiter.set_result(None)
-
-
-# Drops exchanges and turns that their owner has forgotten.
-
-
-class TombstoneFilter:
-    """Asked before a turn goes into the journal, once it is there, and whenever it is read from it. Without
-    *forgotten* everything may be learned."""
-
-    def __init__(self, forgotten: TombstoneReader | None, journal: Journal) -> None:
-        self._forgotten = forgotten
-        self._journal = journal
-
-    async def filter_placed(self, placed: Placed) -> Placed | None:
-        """The storable part of *placed*, or None. While the tombstones are unreadable it is kept: the journal is
-        not recalled, and turns are filtered again before they are learned."""
-        if self._forgotten is None:
-            return placed
-        try:
-            kept = await self._forgotten.learnable(placed.exchanged, placed.turn)
-        except TransientError as error:
-            log.warning("learn.not_sifted", error=type(error).__name__)
-            return placed
-        return None if kept is None else replace(placed, exchanged=kept[0], turn=kept[1])
-
-    async def withdrawn(self, turn: Turn) -> bool:
-        """Whether *turn*, in the journal by now, was forgotten while it went there; then it is out again."""
-        if self._forgotten is None:
-            return False
-        try:
-            gone = not await self._forgotten.filter_turns([turn])
-        except TransientError:
-            return False  # the forget that is under way will look into the journal
-        if gone:
-            await self._journal.erase(turn.owner, [turn.id])
-        return gone
-
-    async def filter_entries(self, owner: Owner, entries: Sequence[JournalEntry]) -> Sequence[JournalEntry]:
-        """*entries* that may be learned; the others leave the journal."""
-        if self._forgotten is None or not entries:
-            return entries
-        left = {turn.id for turn in await self._forgotten.filter_turns([entry.turn for entry in entries])}
-        if gone := [entry.turn.id for entry in entries if entry.turn.id not in left]:
-            await self._journal.erase(owner, gone)
-        return [entry for entry in entries if entry.turn.id in left]

@@ -1,11 +1,11 @@
 """The write path in the background: an accepted turn is stored, then learned from.
 
-Intake puts an exchange into the journal at once. From there a turn passes two stages, each a function of `Learner`
-that a queue runs for one owner at a time:
+`Intake` puts an exchange into the journal and adds its turn here. The turn passes two stages, each a function of
+`LearnStages`; `Learner` runs them for one owner at a time:
 
-1. `_store_messages`: judge, embed and store the messages of a turn, and obey its chat commands. Where writes are
-   gathered, `_show_messages` makes them visible to the next request before.
-2. `_extract_facts`: extract facts from the turns of a session, and reconcile them with the stored memories.
+1. `store_messages`: judge, embed and store the messages of a turn, and obey its chat commands. Where writes are
+   gathered, `show_messages` makes them visible to the next request before.
+2. `extract_facts`: extract facts from the turns of a session, and reconcile them with the stored memories.
 
 Queues hold turn ids only; the words are read from the journal when a turn is due, so a forget that erases the
 journal also cancels queued work. For that, a forget first writes its tombstones, advances the epoch, erases the
@@ -14,51 +14,37 @@ journal, and then deletes stored rows. Each stage reads the epoch first and chec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Protocol, Self
+from typing import Protocol
 
-from memory_extproc.concurrency import HELPER_THREAD, HelperThread, Pace
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.learn.extract.extractor import Fact, FactExtractor, FactFinder
-from memory_extproc.learn.ingest import Intake, PendingWrites, TombstoneFilter
-from memory_extproc.learn.intake_log import IntakeLog
+from memory_extproc.learn.extract.extractor import Fact, FactFinder
 from memory_extproc.learn.messages import (
     Decisions,
-    Judges,
+    JudgedMessage,
     MessagePreparer,
     find_corrected,
-    judge,
     list_outdated,
     memories_of,
 )
 from memory_extproc.learn.queue import (
-    Evidence,
+    Failures,
     JournalPoller,
     LearnLimits,
     OwnerQueues,
-    Revival,
+    QueuePolicy,
     SessionBatcher,
     Trigger,
     WriteBehind,
 )
-from memory_extproc.learn.screening import TurnScreener, Unscreened
-from memory_extproc.learn.sessions import Sessions
-from memory_extproc.model import Caller, Embedded, Exchanged, Owner, Turn, TurnOutcome
+from memory_extproc.learn.sessions import RESPONSE, Placed
+from memory_extproc.model import Caller, Embedded, Owner, Turn
 from memory_extproc.observe.log import NO_TRACES, Traces, following, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import (
-    Chance,
-    Coordination,
-    EmbeddingModel,
-    Journal,
-    JournalEntry,
-    MemoryWriter,
-    Now,
-    TombstoneReader,
-    TurnReceipts,
-)
+from memory_extproc.ports import Coordination, Journal, JournalEntry, MemoryWriter, Now, TombstoneReader
 
 log = logger(__name__)
 
@@ -116,91 +102,262 @@ class NoCommands:
         return frozenset()
 
 
-class Learner:
-    """Implements ports.TurnLearner. Entering resumes the work left in the journal. Leaving finishes accepted turns,
-    with extraction, within *grace*; the rest stays in the journal. Exchanges that are not in the journal yet are in
-    `intake`."""
+class ForgetGuard:
+    """Drops exchanges and turns that their owner has forgotten: before a turn goes into the journal, once it is
+    there, whenever it is read from it, and before memories are written. Without *forgotten* it only notices an
+    epoch that advances meanwhile."""
+
+    def __init__(
+        self, journal: Journal, coordination: Coordination, forgotten: TombstoneReader | None = None
+    ) -> None:
+        self._journal, self._coordination, self._forgotten = journal, coordination, forgotten
+
+    async def epoch(self, owner: Owner) -> int:
+        return await self._coordination.epoch(owner)
+
+    async def check_epoch(self, owner: Owner, epoch: int) -> None:
+        """TransientError if *owner* was forgotten since; turns still in the journal are newer than the forget."""
+        if await self._coordination.epoch(owner) != epoch:
+            raise TransientError("the owner was forgotten while we worked")
+
+    async def filter_placed(self, placed: Placed) -> Placed | None:
+        """The storable part of *placed*, or None. While the tombstones are unreadable it is kept: the journal is
+        not recalled, and turns are filtered again before they are learned."""
+        if self._forgotten is None:
+            return placed
+        try:
+            kept = await self._forgotten.learnable(placed.exchanged, placed.turn)
+        except TransientError as error:
+            log.warning("learn.not_sifted", error=type(error).__name__)
+            return placed
+        return None if kept is None else replace(placed, exchanged=kept[0], turn=kept[1])
+
+    async def withdrawn(self, turn: Turn) -> bool:
+        """Whether *turn*, in the journal by now, was forgotten while it went there; then it is out again."""
+        if self._forgotten is None:
+            return False
+        try:
+            gone = not await self._forgotten.filter_turns([turn])
+        except TransientError:
+            return False  # the forget that is under way will look into the journal
+        if gone:
+            await self._journal.erase(turn.owner, [turn.id])
+            await self._coordination.delete_records(turn.owner, [RESPONSE])
+        return gone
+
+    async def read_turns(self, owner: Owner, turn_ids: Sequence[str]) -> Sequence[JournalEntry]:
+        """The journal's entries of *turn_ids* that may be learned; the others leave the journal."""
+        entries = await self._journal.get(owner, turn_ids)
+        if self._forgotten is None or not entries:
+            return entries
+        left = {turn.id for turn in await self._forgotten.filter_turns([entry.turn for entry in entries])}
+        if gone := [entry.turn.id for entry in entries if entry.turn.id not in left]:
+            await self._journal.erase(owner, gone)
+        return [entry for entry in entries if entry.turn.id in left]
+
+
+class PendingWrites:
+    """Writes that are not visible yet. Callers wait for those of their earlier messages. One event loop owns it."""
+
+    def __init__(self) -> None:
+        self._things: dict[Owner, set[object]] = {}
+        self._waiting: dict[Owner, list[asyncio.Future[None]]] = {}
+
+    def add(self, owner: Owner, thing: object) -> None:
+        self._things.setdefault(owner, set()).add(thing)
+
+    def remove(self, owner: Owner, things: Iterable[object]) -> None:
+        """Remove *things*; with the last write of *owner*, its waiting callers continue."""
+        left = self._things.get(owner)
+        if left is None:
+            return
+        left.difference_update(things)
+        if not left:
+            self._release(owner)
+
+    async def wait_visible(self, owner: Owner) -> None:
+        """Returns once there is nothing of *owner*'s; at once where there is nothing now."""
+        if owner not in self._things:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, []).append(waiter)
+        await waiter
+
+    def release_all(self) -> None:
+        """Release all callers, with writes pending or not."""
+        for owner in list(self._waiting):
+            self._release(owner)
+
+    def _release(self, owner: Owner) -> None:
+        self._things.pop(owner, None)
+        for waiter in self._waiting.pop(owner, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class LearnStages:
+    """The two stages of learning. Leaves it to the caller when they run, and what follows from a failure."""
 
     def __init__(
         self,
         journal: Journal,
-        sessions: Sessions,
         memories: MemoryWriter,
-        embedder: EmbeddingModel,
-        coordination: Coordination,
+        guard: ForgetGuard,
+        messages: MessagePreparer,
+        facts: FactFinder | None,  # None: no facts are extracted
+        reconciler: FactReconciler,
+        limits: LearnLimits,
+        commands: CommandApplier | None = None,  # None: chat commands are ignored
+    ) -> None:
+        self.pending = PendingWrites()
+        self.facts = facts
+        self.commands: CommandApplier = commands or NoCommands()
+        self._journal, self._memories, self._guard = journal, memories, guard
+        self._messages, self._reconciler, self._limits = messages, reconciler, limits
+
+    def reconfigure(self, limits: LearnLimits) -> None:
+        self._limits = limits
+        if self.facts is not None:
+            self.facts.reconfigure(limits)
+
+    async def show_messages(self, owner: Owner, turn_ids: Sequence[str]) -> bool:
+        """Show messages before they are stored, so that they can be stored together. Visible in this process alone.
+        Returns whether the turns are shown. Turns that forget memories, or take the place of others, are not."""
+        epoch = await self._guard.epoch(owner)
+        fresh = [entry for entry in await self._guard.read_turns(owner, turn_ids) if not entry.stored]
+        commands = self.commands
+        if any(entry.replaced or commands.is_doubtful(entry.turn) or commands.of(entry.turn) for entry in fresh):
+            return False
+        decisions = await self._messages.judge(fresh)
+        rows = await self._messages.embed(decisions)
+        await self._guard.check_epoch(owner, epoch)
+        if rows:
+            await self._memories.show(owner, rows)
+        self._messages.note_shown(fresh, decisions)
+        self.pending.remove(owner, turn_ids)
+        return True
+
+    async def store_messages(
+        self, owner: Owner, turn_ids: Sequence[str]
+    ) -> tuple[Sequence[JournalEntry], list[JudgedMessage]]:
+        """Stage 1. Returns the turns, and the decisions on the messages of new turns. Callers wait for the first
+        attempt at most, and only until the partition shows the rows, which is before the store has them."""
+        try:
+            epoch = await self._guard.epoch(owner)
+            entries = await self._guard.read_turns(owner, turn_ids)
+            fresh = [entry for entry in entries if not entry.stored]
+            commanding = [entry.turn for entry in fresh if self.commands.of(entry.turn)]
+
+            shown = await self._store_shown(owner, epoch, fresh)
+            others = [entry for entry in fresh if entry.turn.id not in shown]
+            decisions = await self._messages.judge(others)
+            corrected = await find_corrected(self._memories, owner, others, decisions)
+            rows = await self._messages.embed(decisions, but=corrected)
+            await self._guard.check_epoch(owner, epoch)
+            # A turn with a forget stays pending until the forget is done.
+            await self._put(owner, rows, visible=() if commanding else turn_ids)
+            if outdated := list_outdated(others, decisions) - corrected:
+                await self._memories.delete(owner, sorted(outdated))
+
+            await self.commands.apply(commanding)
+            if commanding and self.facts:
+                self.facts.forget(owner)
+            await self._journal.mark_stored(fresh)
+        finally:
+            self._messages.drop_shown(turn_ids)  # a retry reads their words again
+            self.pending.remove(owner, turn_ids)
+        return entries, [one for theirs in (shown | decisions).values() for one in theirs]
+
+    async def _store_shown(self, owner: Owner, epoch: int, entries: Sequence[JournalEntry]) -> Decisions:
+        """Store messages of *entries* that were shown, with corrections made since. Returns the decisions on them:
+        none where they are too many for a call, or no longer shown."""
+        shown = self._messages.find_shown(entries)
+        ids = [memory.id for memory in memories_of(shown)]
+        if not ids or len(ids) > self._limits.rows:
+            return {}
+        await self._guard.check_epoch(owner, epoch)
+        return shown if await self._memories.store_shown(owner, ids) else {}
+
+    async def _put(self, owner: Owner, rows: Sequence[Embedded], visible: Sequence[str]) -> None:
+        """Store *rows*. Callers who wait for the turns *visible* go on when the last row can be found."""
+        most = self._limits.rows
+        for start in range(0, len(rows), most):
+            last = start + most >= len(rows)
+            shown = partial(self.pending.remove, owner, visible if last else ())
+            await self._memories.put(owner, rows[start : start + most], shown=shown)
+
+    async def extract_facts(self, owner: Owner, turn_ids: Sequence[str]) -> bool:
+        """Stage 2. Returns whether it found facts."""
+        epoch = await self._guard.epoch(owner)
+        entries = await self._guard.read_turns(owner, turn_ids)
+        if not entries or self.facts is None or not self._journal.holds(owner):
+            if self.facts is not None:
+                self.facts.stop_waiting(turn_ids)
+            return False
+        turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
+
+        facts, final = await self.facts.find(owner, turns, epoch)
+        await self._guard.check_epoch(owner, epoch)
+        if facts:  # a chat command may have forgotten some of the turns meanwhile
+            there = {entry.turn.id for entry in await self._journal.get(owner, turn_ids)}
+            facts = [fact for fact in facts if fact.turn_id in there]
+        await self._reconciler.apply(owner, facts, turns)
+        if not final:
+            self.facts.wait_for_extractor(turns)
+            raise TransientError("the stand-in served; the extractor is still to come")
+
+        forgetting = await self.commands.decide([turn for turn in turns if self.commands.is_doubtful(turn)])
+        await self._journal.mark_learned(entries)
+        if forgetting:
+            self.facts.forget(owner)
+        self.facts.mark_learned(owner, turns, epoch, unshown=forgetting)
+        return bool(facts)
+
+
+class Learner:
+    """Runs the stages for the turns in the journal. From `start` it resumes the work left there; `finish` works off
+    accepted turns, with extraction; `stop` ends all work, and the rest stays in the journal."""
+
+    def __init__(
+        self,
+        stages: LearnStages,
+        journal: Journal,
+        policy: QueuePolicy,
         limits: LearnLimits,
         metrics: Metrics,
         *,
-        extractor: FactExtractor | None,  # None: no facts are extracted
-        fallback: FactExtractor | None = None,  # serves while *extractor* cannot be reached; the turns wait for it
-        reconciler: FactReconciler,
         now: Now,
-        rng: Chance,
-        judged: Judges = judge,
-        screens: TurnScreener | None = None,  # None: every message is kept
-        forgotten: TombstoneReader | None = None,
-        commands: CommandApplier | None = None,  # None: chat commands are ignored
-        traces: Traces = NO_TRACES,
         topics: TopicFollower | None = None,
         store_works: Callable[[], bool] = lambda: True,  # whether writes to the store succeed now
-        intake_log: IntakeLog | None = None,  # None: an accepted exchange can be lost until it is in the journal
-        receipts: TurnReceipts | None = None,  # None: no receipts
-        helper: HelperThread = HELPER_THREAD,
-        pace: Pace | None = None,  # None: learning never gives way to requests
+        traces: Traces = NO_TRACES,
     ) -> None:
-        self._pace = pace or Pace()
-        self._journal = journal
-        self._memories = memories
-        self._coordination = coordination
-        self._limits = limits
-        self._metrics = metrics
-        self._reconciler = reconciler
-        self._commands = commands or NoCommands()
-        self._traces = traces
-        self._pending = PendingWrites()
-        self._store_evidence, self._extract_evidence = Evidence(store_works), Evidence(store_works)
-        revival = Revival(journal, (self._store_evidence, self._extract_evidence), store_works)
-        self._tombstones = TombstoneFilter(forgotten, journal)
-        self._messages = MessagePreparer(embedder, judged, now=now, helper=helper)
-        self._facts: FactFinder | None = None
-        if extractor is not None:
-            self._facts = FactFinder(
-                extractor, fallback, patience=limits.patience, most=limits.stood_in_for, now=now
-            )
-        self.intake = Intake(
-            journal, sessions, coordination, limits, metrics,
-            screens=screens or Unscreened(), tombstones=self._tombstones, pending=self._pending,
-            journalled=self._enqueue, ends=self.end_session, intake_log=intake_log,
-            receipts=receipts,
-        )  # fmt: skip
-        self._show_queue, self._store_queue, self._extract_queue = self._make_queues(rng)
+        self._stages, self._journal, self._policy = stages, journal, policy
+        self._limits, self._metrics, self._topics, self._traces = limits, metrics, topics, traces
+        self._failures = Failures(journal, limits, store_works)
+        self._show_queue, self._store_queue, self._extract_queue = self._make_queues()
         self._write_behind = WriteBehind(self._enqueue_store, period=limits.gather, most=limits.gathered)
         self._batches = SessionBatcher(self._extract_queue.add, metrics, batch=limits.batch, idle=limits.idle)
-        self._topics = topics
         if topics is not None:
             topics.shifted = partial(self._batches.flush, trigger=Trigger.TOPIC)
-        self._poller = JournalPoller(
-            journal, self._take_arrivals, limits, metrics, revive=revival.revive, now=now, rng=rng
-        )
+        self._poller = JournalPoller(journal, self._failures, policy, limits, metrics, now)
         self._unstored: dict[Owner, dict[str, str]] = {}  # turn id → session, for turns before the end of stage 1
         self._ending: set[str] = set()  # ids of these turns that end their session
         self._background: list[asyncio.Task[None]] = []
         self._closing = asyncio.Event()
 
-    def _make_queues(self, rng: Chance) -> tuple[OwnerQueues[str], OwnerQueues[str], OwnerQueues[tuple[str, ...]]]:
+    def _make_queues(self) -> tuple[OwnerQueues[str], OwnerQueues[str], OwnerQueues[tuple[str, ...]]]:
         """Queues of the stages: by turn id, and by the turn ids of a part of a session."""
         limits, trace_step = self._limits, self._traces.trace_step
-        queues = partial(OwnerQueues, in_vain=limits.overlaid, backoff=limits.backoff, rng=rng, pace=self._pace)
-        show: OwnerQueues[str] = queues(
-            "show", self._show_messages, self._store_unshown,
+        show = OwnerQueues[str](
+            "show", self._show_messages, self._store_unshown, self._policy,
             at_once=limits.remembering, together=limits.together,
         )  # fmt: skip
-        store: OwnerQueues[str] = queues(
-            "remember", trace_step("learn.remember", self._store_messages), self._fail_to_store,
+        store = OwnerQueues[str](
+            "remember", trace_step("learn.remember", self._store_messages), self._fail_to_store, self._policy,
             at_once=limits.remembering, together=limits.together,
         )  # fmt: skip
-        extract: OwnerQueues[tuple[str, ...]] = queues(
-            "extract", trace_step("learn.extract", self._extract_batches), self._fail_to_extract,
+        extract = OwnerQueues[tuple[str, ...]](
+            "extract", trace_step("learn.extract", self._extract_facts), self._fail_to_extract, self._policy,
             at_once=limits.extracting, together=1,
         )  # fmt: skip
         return show, store, extract
@@ -208,55 +365,47 @@ class Learner:
     def reconfigure(self, limits: LearnLimits) -> None:
         """From now on: a change of the configuration. How many owners' messages are stored at a time stays."""
         self._limits = limits
-        self.intake.reconfigure(limits)
-        if self._facts is not None:
-            self._facts.reconfigure(limits.patience)
+        self._stages.reconfigure(limits)
+        self._failures.reconfigure(limits)
         self._batches.reconfigure(batch=limits.batch, idle=limits.idle)
         self._extract_queue.reconfigure(at_once=limits.extracting)
         self._poller.reconfigure(limits)
 
-    async def __aenter__(self) -> Self:
+    def start(self) -> None:
         self._background = [
-            asyncio.create_task(self._poller.arrivals(self._closing), name="journal take-up"),
+            asyncio.create_task(self._poller.arrivals(self._take_arrivals, self._closing), name="journal take-up"),
             asyncio.create_task(self._poller.look_after(self._closing), name="journal sweep"),
-            asyncio.create_task(self.intake.catch_up(self._closing), name="intake"),
-            asyncio.create_task(self.intake.tend(self._closing), name="intake log"),
         ]
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def finish(self) -> None:
         self._closing.set()
-        self.intake.close()
-        try:
-            async with asyncio.timeout(self._limits.grace.total_seconds()):
-                await self.intake.finish()
-                await asyncio.gather(*self._background)
-                await self._show_queue.finish()
-                self._write_behind.flush()
-                await self._store_queue.finish()
-                self._batches.flush_all()
-                await self._extract_queue.finish()
-                await self._poller.measure()
-        except TimeoutError:
-            log.warning("learn.drain_cut_short")
-        finally:
-            self._batches.close()
-            self._write_behind.close()
-            for task in self._background:
-                task.cancel()
-            await asyncio.gather(*self._background, return_exceptions=True)
-            await self.intake.stop()
-            await self._show_queue.stop()
-            await self._store_queue.stop()
-            await self._extract_queue.stop()
-            self._pending.release_all()
+        await asyncio.gather(*self._background)
+        await self._show_queue.finish()
+        self._write_behind.flush()
+        await self._store_queue.finish()
+        self._batches.flush_all()
+        await self._extract_queue.finish()
+        await self._poller.measure()
 
-    async def accept(self, exchanged: Exchanged) -> TurnOutcome:
-        return await self.intake.accept(exchanged)
+    async def stop(self) -> None:
+        self._batches.close()
+        self._write_behind.close()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._show_queue.stop()
+        await self._store_queue.stop()
+        await self._extract_queue.stop()
+        self.pending.release_all()
+
+    @property
+    def pending(self) -> PendingWrites:
+        """Turns that cannot be searched yet."""
+        return self._stages.pending
 
     async def wait_visible(self, caller: Caller) -> None:
-        if not self._pace.is_busy():  # else learning is put off, and waiting for it takes longer than is worth
-            await self._pending.wait_visible(caller.owner)
+        if not self._policy.pace.is_busy():  # else learning is put off, and waiting takes longer than it is worth
+            await self.pending.wait_visible(caller.owner)
 
     async def end_session(self, caller: Caller) -> None:
         """Facts of this session, or of all the caller's when none is named, are extracted as soon as the
@@ -273,106 +422,43 @@ class Learner:
                 self._batches.flush(caller.owner, session)
         await self._end_topics(caller.owner, caller.session, but=frozenset(last_of))
 
-    def _enqueue(self, turn: Turn, *, arrived: bool = False) -> None:
+    def enqueue(self, turn: Turn, *, arrived: bool = False) -> None:
         """*arrived*: another process may have stored it, and a person corrected it, so it is not shown first."""
         self._traces.keep(turn.id)
         self._unstored.setdefault(turn.owner, {})[turn.id] = turn.session
         first = self._show_queue if self._limits.gather and not arrived else self._store_queue
         if first.add(turn.owner, turn.id):
-            self._pending.add(turn.owner, turn.id)
+            self.pending.add(turn.owner, turn.id)
 
     def _enqueue_store(self, owner: Owner, turn_id: str) -> None:
         if not self._store_queue.add(owner, turn_id):
-            self._pending.remove(owner, [turn_id])
+            self.pending.remove(owner, [turn_id])
 
     async def _take_arrivals(self, arrived: Sequence[JournalEntry]) -> None:
         """Resume entries that this process did not append, each at its stage."""
         await self._hand_on([entry for entry in arrived if entry.stored])
         for entry in arrived:
             if not entry.stored:
-                self._enqueue(entry.turn, arrived=True)
-
-    # Stage 1: store the messages of turns.
+                self.enqueue(entry.turn, arrived=True)
 
     async def _show_messages(self, owner: Owner, turn_ids: Sequence[str]) -> None:
-        """Show messages before they are stored, so that they can be stored together. Visible in this process alone;
-        a turn that cannot be shown is stored at once."""
+        """A turn that cannot be shown is stored at once."""
         shown = False
         with following(None), suppress(MemoryExtprocError):  # storing meets the error again and handles it
-            shown = self._store_queue.has_room and await self._show(owner, turn_ids)
+            shown = self._store_queue.has_room and await self._stages.show_messages(owner, turn_ids)
         self._write_behind.add(owner, turn_ids, at_once=not shown)
-
-    async def _show(self, owner: Owner, turn_ids: Sequence[str]) -> bool:
-        """Whether the turns are shown. Turns that forget memories, or take the place of others, are not."""
-        epoch = await self._coordination.epoch(owner)
-        fresh = [entry for entry in await self._read_turns(owner, turn_ids) if not entry.stored]
-        commands = self._commands
-        if any(entry.replaced or commands.is_doubtful(entry.turn) or commands.of(entry.turn) for entry in fresh):
-            return False
-        decisions = await self._messages.judge(fresh)
-        rows = await self._messages.embed(decisions)
-        await self._check_epoch(owner, epoch)
-        if rows:
-            await self._memories.show(owner, rows)
-        self._messages.note_shown(fresh, decisions)
-        self._pending.remove(owner, turn_ids)
-        return True
 
     async def _store_unshown(self, owner: Owner, turn_id: str, _: Exception) -> bool:
         self._write_behind.add(owner, [turn_id], at_once=True)
         return True
 
     async def _store_messages(self, owner: Owner, turn_ids: Sequence[str]) -> None:
-        """Stage 1. Callers wait for the first attempt at most, and only until the partition shows the rows, which
-        is before the store has them."""
-        try:
-            epoch = await self._coordination.epoch(owner)
-            entries = await self._read_turns(owner, turn_ids)
-            fresh = [entry for entry in entries if not entry.stored]
-            commanding = [entry.turn for entry in fresh if self._commands.of(entry.turn)]
-
-            shown = await self._store_shown(owner, epoch, fresh)
-            others = [entry for entry in fresh if entry.turn.id not in shown]
-            decisions = await self._messages.judge(others)
-            corrected = await find_corrected(self._memories, owner, others, decisions)
-            rows = await self._messages.embed(decisions, but=corrected)
-            await self._check_epoch(owner, epoch)
-            # A turn with a forget stays pending until the forget is done.
-            await self._put(owner, rows, visible=() if commanding else turn_ids)
-            if outdated := list_outdated(others, decisions) - corrected:
-                await self._memories.delete(owner, sorted(outdated))
-
-            await self._commands.apply(commanding)
-            if commanding and self._facts:
-                self._facts.forget(owner)
-            await self._journal.mark_stored(fresh)
-        finally:
-            self._messages.drop_shown(turn_ids)  # a retry reads their words again
-            self._pending.remove(owner, turn_ids)
-        done = [one for theirs in (shown | decisions).values() for one in theirs]
-        self._store_evidence.succeed(turn_ids, proves=any(one.memory is not None for one in done))
+        entries, done = await self._stages.store_messages(owner, turn_ids)
+        self._failures.storing.succeed(turn_ids, proves=any(one.memory is not None for one in done))
         for one in done:
             self._metrics.remembered.labels(one.role.value, one.decision.value).inc()
         await self._hand_on(entries)
         self._drop_unstored(owner, turn_ids)
-
-    async def _store_shown(self, owner: Owner, epoch: int, entries: Sequence[JournalEntry]) -> Decisions:
-        """Store messages of *entries* that were shown, with corrections made since. Returns the decisions on them:
-        none where they are too many for a call, or no longer shown."""
-        shown = self._messages.find_shown(entries)
-        ids = [memory.id for memory in memories_of(shown)]
-        if not ids or len(ids) > self._limits.rows:
-            return {}
-        await self._check_epoch(owner, epoch)
-        return shown if await self._memories.store_shown(owner, ids) else {}
-
-    async def _put(self, owner: Owner, rows: Sequence[Embedded], visible: Sequence[str]) -> None:
-        """Store *rows*. Callers who wait for the turns *visible* go on when the last row can be found."""
-        most = self._limits.rows
-        for start in range(0, len(rows), most):
-            last = start + most >= len(rows)
-            shown = partial(self._pending.remove, owner, visible if last else ())
-            await self._memories.put(owner, rows[start : start + most], shown=shown)
 
     async def _hand_on(self, entries: Sequence[JournalEntry]) -> None:
         """Pass stored turns to stage 2. The lease holder of the owner extracts facts; a turn handed on without a
@@ -383,12 +469,12 @@ class Learner:
         # From here on, the end of the session need not wait for these turns.
         for entry in entries:
             self._drop_unstored(entry.turn.owner, [entry.turn.id])
-        if self._facts is None:
+        if self._stages.facts is None:
             await self._journal.mark_learned(ours)
             return
         for turn in (entry.turn for entry in ours):
             self._batches.add(turn.owner, turn.session, turn.id, last=turn.last or turn.id in ending)
-            if self._commands.is_doubtful(turn):
+            if self._stages.commands.is_doubtful(turn):
                 self._batches.flush(turn.owner, turn.session, Trigger.COMMAND)
 
     async def _note_topics(self, turns: Sequence[Turn]) -> None:
@@ -429,75 +515,19 @@ class Learner:
             self._unstored.pop(owner, None)
 
     async def _fail_to_store(self, owner: Owner, turn_id: str, error: Exception) -> bool:
-        done = await self._count_failure(owner, self._store_evidence, [turn_id], error)
+        done = await self._failures.count(owner, self._failures.storing, [turn_id], error)
         if done:
             self._drop_unstored(owner, [turn_id])
         return done
 
-    # Stage 2: extract facts from the turns of a session, and reconcile them.
-
-    async def _extract_batches(self, owner: Owner, batches: Sequence[tuple[str, ...]]) -> None:
+    async def _extract_facts(self, owner: Owner, batches: Sequence[tuple[str, ...]]) -> None:
         for turn_ids in batches:
-            await self._extract_facts(owner, turn_ids)
-
-    async def _extract_facts(self, owner: Owner, turn_ids: tuple[str, ...]) -> None:
-        """Stage 2."""
-        epoch = await self._coordination.epoch(owner)
-        entries = await self._read_turns(owner, turn_ids)
-        if not entries or self._facts is None or not self._journal.holds(owner):
-            if self._facts is not None:
-                self._facts.stop_waiting(turn_ids)
-            self._extract_evidence.succeed(turn_ids, proves=False)
-            return
-        turns = sorted((entry.turn for entry in entries), key=lambda turn: (turn.at, turn.seq))
-
-        facts, final = await self._facts.find(owner, turns, epoch)
-        await self._check_epoch(owner, epoch)
-        if facts:  # a chat command may have forgotten some of the turns meanwhile
-            there = {entry.turn.id for entry in await self._journal.get(owner, turn_ids)}
-            facts = [fact for fact in facts if fact.turn_id in there]
-        await self._reconciler.apply(owner, facts, turns)
-        if not final:
-            self._facts.wait_for_extractor(turns)
-            raise TransientError("the stand-in served; the extractor is still to come")
-
-        forgetting = await self._commands.decide([turn for turn in turns if self._commands.is_doubtful(turn)])
-        await self._journal.mark_learned(entries)
-        self._extract_evidence.succeed(turn_ids, proves=bool(facts))
-        if forgetting:
-            self._facts.forget(owner)
-        self._facts.mark_learned(owner, turns, epoch, unshown=forgetting)
+            found = await self._stages.extract_facts(owner, turn_ids)
+            self._failures.extracting.succeed(turn_ids, proves=found)
 
     async def _fail_to_extract(self, owner: Owner, turn_ids: tuple[str, ...], error: Exception) -> bool:
         if len(turn_ids) > 1:  # one turn is at fault: try each alone
             for turn_id in turn_ids:
                 self._extract_queue.add(owner, (turn_id,))
             return True
-        return await self._count_failure(owner, self._extract_evidence, turn_ids, error)
-
-    # Both stages.
-
-    async def _read_turns(self, owner: Owner, turn_ids: Sequence[str]) -> Sequence[JournalEntry]:
-        """The journal's entries of *turn_ids* that were not forgotten."""
-        return await self._tombstones.filter_entries(owner, await self._journal.get(owner, turn_ids))
-
-    async def _check_epoch(self, owner: Owner, epoch: int) -> None:
-        """TransientError if *owner* was forgotten since; turns still in the journal are newer than the forget."""
-        if await self._coordination.epoch(owner) != epoch:
-            raise TransientError("the owner was forgotten while we worked")
-
-    async def _count_failure(
-        self, owner: Owner, evidence: Evidence, turn_ids: Sequence[str], error: Exception
-    ) -> bool:
-        """Whether all of them are done with: dead letters, or no longer in the journal."""
-        entries = await self._journal.get(owner, turn_ids)
-        waiting = 0
-        for entry in entries:
-            accused = evidence.fail(entry.turn.id, error)
-            dead = accused and entry.attempts + 1 >= self._limits.attempts
-            if accused:
-                await self._journal.mark_failed(entry, type(error).__name__, dead=dead)
-            waiting += not dead
-        if not waiting:
-            evidence.succeed(turn_ids, proves=False)
-        return not waiting
+        return await self._failures.count(owner, self._failures.extracting, turn_ids, error)

@@ -42,15 +42,24 @@ class LearnLimits:
     extracting: int = 4  # owners from whose turns facts are extracted at a time
     together: int = 32  # turns of one owner stored together
     rows: int = 256  # memories in one call of the store: a turn can have more than a hundred
-    overlaid: int = 10_000  # turns that the partitions show while the store is down; later turns are not shown
     patience: timedelta = timedelta(hours=24)  # with a model that is away, before the stand-in's word holds
     stood_in_for: int = 20_000  # turns that may wait for the model; beyond it the stand-in has the last word
     attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
-    backoff: Backoff = field(default_factory=Backoff)
     retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
     look: timedelta = timedelta(seconds=1)  # interval of the poll for entries of other processes
     sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
     grace: timedelta = timedelta(seconds=20)  # time to finish accepted turns at shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """How queued work is retried and gives way to requests."""
+
+    rng: Chance
+    backoff: Backoff = field(default_factory=Backoff)
+    # Turns that the partitions show while the store is down; later turns are not shown.
+    in_vain: int = 10_000
+    pace: Pace = field(default_factory=Pace)  # by default work never gives way
 
 
 @dataclass(slots=True)
@@ -63,7 +72,7 @@ class _OwnerQueue(Generic[Job]):
 class OwnerQueues(Generic[Job]):
     """One queue per owner. Jobs of an owner run in order, up to *together* in one call; at most *at_once* calls run
     at a time, and tenants take turns. A call that raises TransientError is repeated after a pause while other
-    queues go on. New jobs get their first try at once while at most *in_vain* jobs of all queues wait for a retry.
+    queues go on. New jobs get their first try at once while at most `in_vain` jobs of all queues wait for a retry.
     After any other error, UnknownFaultError included, the jobs are tried separately and a failing job is passed to
     *failed*, which returns whether the job is finished; otherwise it is retried after a pause, behind the other
     waiting jobs."""
@@ -73,22 +82,16 @@ class OwnerQueues(Generic[Job]):
         name: str,
         work: Callable[[Owner, Sequence[Job]], Awaitable[None]],
         failed: Callable[[Owner, Job, Exception], Awaitable[bool]],
+        policy: QueuePolicy,
         *,
         at_once: int,
         together: int,
-        in_vain: int,
-        backoff: Backoff,
-        rng: Chance,
-        pace: Pace | None = None,
     ) -> None:
-        self._pace = pace or Pace()
         self._name = name
         self._work = work
         self._failed = failed
+        self._policy = policy
         self._together = together
-        self._in_vain = in_vain
-        self._backoff = backoff
-        self._rng = rng
         self._slots = FairSemaphore(at_once)
         self._lanes: dict[Owner, _OwnerQueue[Job]] = {}
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
@@ -107,12 +110,12 @@ class OwnerQueues(Generic[Job]):
             self._tasks[owner] = asyncio.create_task(self._run(owner, lane), name=f"{self._name} lane")
         lane.jobs.append(job)
         lane.news.set()
-        return not lane.tried or self._waiting < self._in_vain
+        return not lane.tried or self._waiting < self._policy.in_vain
 
     @property
     def has_room(self) -> bool:
         """Whether new jobs are tried while failed jobs wait."""
-        return self._waiting < self._in_vain
+        return self._waiting < self._policy.in_vain
 
     async def finish(self) -> None:
         """Return when only jobs that need a retry are left; each gets one last try."""
@@ -147,7 +150,7 @@ class OwnerQueues(Generic[Job]):
             waits = clock() < again
             start = lane.tried if waits else 0
             batch = lane.jobs[start : start + (1 if singly else self._together)]
-            if not batch or (waits and self._waiting >= self._in_vain):
+            if not batch or (waits and self._waiting >= self._policy.in_vain):
                 if self._finishing and last_try:
                     return
                 if self._finishing:
@@ -170,7 +173,7 @@ class OwnerQueues(Generic[Job]):
                     lane.jobs.insert(lane.tried - 1, lane.jobs.pop(start))
                 if not waits:
                     failures += 1
-                    again = clock() + self._backoff.seconds(failures, self._rng())
+                    again = clock() + self._policy.backoff.seconds(failures, self._policy.rng())
                     log.warning("learn.waits", work=self._name, error=type(error).__name__, failures=failures)
 
     def _count_tried(self, lane: _OwnerQueue[Job], tried: int) -> None:
@@ -179,7 +182,7 @@ class OwnerQueues(Generic[Job]):
 
     async def _attempt(self, owner: Owner, batch: Sequence[Job]) -> Exception | None:
         """None if the batch is done, else its error."""
-        async with self._slots.acquire(owner.tenant), self._pace.turn():
+        async with self._slots.acquire(owner.tenant), self._policy.pace.turn():
             try:
                 await self._work(owner, batch)
             # The learner's only catch-all: a turn that meets a bug or bad data must not stop the turns behind it.
@@ -397,28 +400,27 @@ _PAGE = 500  # entries taken up at once
 
 
 class JournalPoller:
-    """Passes new entries to *taken*, a page at a time. Both loops end with *closing*, after a last poll."""
+    """Reads new entries a page at a time. Has the dead letters of an outage tried again with each sweep. Both loops
+    end with *closing*, after a last poll."""
 
     def __init__(
         self,
         journal: Journal,
-        taken: Callable[[Sequence[JournalEntry]], Awaitable[None]],
+        failures: Failures,
+        policy: QueuePolicy,
         limits: LearnLimits,
         metrics: Metrics,
-        *,
-        revive: Callable[[], Awaitable[None]],
         now: Now,
-        rng: Chance,
     ) -> None:
-        """*revive* has dead letters of an outage tried again once it is over; asked with each sweep."""
-        self._journal, self._taken, self._limits, self._metrics = journal, taken, limits, metrics
-        self._revive = revive
-        self._now, self._rng = now, rng
+        self._journal, self._failures, self._policy = journal, failures, policy
+        self._limits, self._metrics, self._now = limits, metrics, now
 
     def reconfigure(self, limits: LearnLimits) -> None:
         self._limits = limits
 
-    async def arrivals(self, closing: asyncio.Event) -> None:
+    async def arrivals(
+        self, take: Callable[[Sequence[JournalEntry]], Awaitable[None]], closing: asyncio.Event
+    ) -> None:
         failures = 0
         page: Sequence[JournalEntry] = ()
         ended = False
@@ -426,11 +428,12 @@ class JournalPoller:
             try:
                 # A page whose taking failed is taken again: the journal gives it once.
                 page = page or await self._journal.arrivals(_PAGE)
-                await self._taken(page)
+                await take(page)
             except Exception as error:  # noqa: BLE001 - were this loop to end, nothing more would be learned
                 failures += 1
                 log.warning("journal.unreadable", error=type(error).__name__, failures=failures)
-                ended = await wait_for_event(closing, self._limits.backoff.seconds(failures, self._rng()))
+                pause = self._policy.backoff.seconds(failures, self._policy.rng())
+                ended = await wait_for_event(closing, pause)
                 continue
             failures = 0
             if not page:
@@ -447,7 +450,7 @@ class JournalPoller:
         """Sweep learned entries past their retention, and measure the backlog."""
         now = self._now()
         try:
-            await self._revive()
+            await self._failures.revive()
             await self._journal.erase_learned(now - self._limits.retention)
             depth = await self._journal.depth()
         except MemoryExtprocError as error:
@@ -501,16 +504,35 @@ class Evidence:
         return False
 
 
-class Revival:
-    """Has dead letters tried again when the process has begun with a store that works, and after each outage."""
+class Failures:
+    """Counts failures against turns, up to a dead letter. Has dead letters tried again when the process has begun
+    with a store that works, and after each outage."""
 
-    def __init__(self, journal: Journal, evidence: Sequence[Evidence], store_works: Callable[[], bool]) -> None:
-        self._journal, self._evidence, self._store_works = journal, evidence, store_works
+    def __init__(self, journal: Journal, limits: LearnLimits, store_works: Callable[[], bool]) -> None:
+        self.storing, self.extracting = Evidence(store_works), Evidence(store_works)
+        self._journal, self._limits, self._store_works = journal, limits, store_works
         self._due = True
         self._revived: Counter[str] = Counter()
 
+    def reconfigure(self, limits: LearnLimits) -> None:
+        self._limits = limits
+
+    async def count(self, owner: Owner, evidence: Evidence, turn_ids: Sequence[str], error: Exception) -> bool:
+        """Whether all of them are done with: dead letters, or no longer in the journal."""
+        entries = await self._journal.get(owner, turn_ids)
+        waiting = 0
+        for entry in entries:
+            accused = evidence.fail(entry.turn.id, error)
+            dead = accused and entry.attempts + 1 >= self._limits.attempts
+            if accused:
+                await self._journal.mark_failed(entry, type(error).__name__, dead=dead)
+            waiting += not dead
+        if not waiting:
+            evidence.succeed(turn_ids, proves=False)
+        return not waiting
+
     async def revive(self) -> None:
-        for one in self._evidence:
+        for one in (self.storing, self.extracting):
             self._due = self._due or one.recovered
             one.recovered = False
         if not self._due or not self._store_works():

@@ -26,8 +26,8 @@ from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.queue import LearnLimits
+from memory_extproc.learn.ingest import Intake
+from memory_extproc.learn.queue import LearnLimits, QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, TurnOutcome
@@ -39,6 +39,7 @@ from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import ANN, BOB
+from tests.support.learner import make_intake
 from tests.support.waiting import until
 from tests.unit.learn.learning import ListingExtractor
 
@@ -53,7 +54,7 @@ def words(number: int) -> str:
 class Parts:
     store: MilvusStore
     partitions: Partitions
-    learner: Learner
+    learner: Intake
     forgetter: Forgetter
     ledger: SqliteLedger
     journal: SqliteJournal
@@ -82,7 +83,7 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
         Partitions(hiding, coordination, PartitionLimits(), metrics, now=utc_now, forgotten=forgotten)
     )
     learner = await stack.enter_async_context(
-        Learner(
+        make_intake(
             journal,
             Sessions(coordination, SessionLimits(), new_session=lambda: uuid4().hex),
             partitions,
@@ -98,7 +99,7 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
             extractor=ListingExtractor(),
             reconciler=Reconciler(partitions, embedder, metrics),
             now=utc_now,
-            rng=random.random,
+            policy=QueuePolicy(random.random),
             forgotten=forgotten,
         )
     )

@@ -33,8 +33,7 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.extract.extractor import Fact
-from memory_extproc.learn.learner import Learner
-from memory_extproc.learn.queue import LearnLimits
+from memory_extproc.learn.queue import LearnLimits, QueuePolicy
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
     Caller,
@@ -55,6 +54,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, JournalEntry
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import ANN, BOB
+from tests.support.learner import make_intake
 from tests.support.waiting import until
 from tests.unit.learn.learning import ListingExtractor
 
@@ -221,7 +221,7 @@ async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
     async with AsyncExitStack() as stack:
         journal, coordination = await opened(stack, directory, redis)
         learner = await stack.enter_async_context(
-            Learner(
+            make_intake(
                 KilledJournal(journal, killer),
                 Sessions(coordination, SessionLimits(), new_session=lambda: uuid4().hex),
                 store,
@@ -238,7 +238,7 @@ async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
                 extractor=KilledExtractor(killer),
                 reconciler=store,
                 now=utc_now,
-                rng=random.random,
+                policy=QueuePolicy(random.random),
             )
         )
         for n in range(turns):

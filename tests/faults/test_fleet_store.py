@@ -15,7 +15,7 @@ from pymilvus import MilvusException
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import TransientError
 from memory_extproc.journal.redis import JournalSharing, RedisJournal
-from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.ingest import Intake
 from memory_extproc.model import Owner, TurnOutcome
 from memory_extproc.testing.adapters import InMemoryStore
 from tests.support.ailing import MilvusWeather
@@ -51,7 +51,7 @@ class Replica:
             store_failing_for=lambda: self.weather.reports.failing_for,
             reports_held=self.world.metrics.journal_parts.set,
         )
-        self.learner: Learner | None = None
+        self.learner: Intake | None = None
 
     @property
     def parts(self) -> float:

@@ -222,7 +222,7 @@ async def test_facts_are_the_holders_business_and_messages_whoevers_heard_them(r
             await until(lambda: len(holder.reconciler.facts) == 2, "the holder extracts")
             # Said and gathered by the holder for a while, then ended without another word, where it is not held.
             await learner.accept(other.exchange("I have a dog."))
-            await until(lambda: holding._batches.sessions(ANN), "the holder has it")
+            await until(lambda: holding._learner._batches.sessions(ANN), "the holder has it")
             await learner.end_session(Caller(ANN, session="s"))
             await until(lambda: len(holder.reconciler.facts) == 3, "the holder extracts once more")
         assert other.reconciler.facts == []

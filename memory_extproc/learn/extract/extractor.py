@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from difflib import SequenceMatcher
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from cachetools import LRUCache
 
 from memory_extproc.errors import MemoryExtprocError, ModelStoppedError, PermanentError, TransientError
 from memory_extproc.learn.extract.llm_client import OverBudgetError
+from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.model import MemoryType, Owner, Source, Trust, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -201,22 +202,21 @@ class Fallback:
 
 
 class FactFinder:
-    """While *extractor* is unreachable, *fallback* gives facts at once and the turns wait for it: for *patience*
-    after they were said, and at most *most* turns. After that the fallback's facts are final."""
+    """While *extractor* is unreachable, *fallback* gives facts at once and the turns wait for it: for
+    `patience` after they were said, and at most `stood_in_for` turns. After that the fallback's facts are final."""
 
     def __init__(
-        self, extractor: FactExtractor, fallback: FactExtractor | None, *, patience: timedelta, most: int, now: Now
+        self, extractor: FactExtractor, fallback: FactExtractor | None, limits: LearnLimits, *, now: Now
     ) -> None:
         self._extractor = extractor
         self._fallback = fallback
-        self._patience = patience
-        self._most = most
+        self._limits = limits
         self._now = now
         self._served: set[str] = set()  # turns that the stand-in gave facts of, and that wait for the extractor
         self._earlier = Earlier()
 
-    def reconfigure(self, patience: timedelta) -> None:
-        self._patience = patience
+    def reconfigure(self, limits: LearnLimits) -> None:
+        self._limits = limits
 
     async def find(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:
         """The facts of *turns* of one session, oldest first, and whether they are final. TransientError if there is
@@ -228,10 +228,10 @@ class FactFinder:
         except TransientError:
             if self._fallback is None:
                 raise
-            waited = abs(self._now() - turns[-1].at) > self._patience
+            waited = abs(self._now() - turns[-1].at) > self._limits.patience
             if not waited and self._served.issuperset(turn.id for turn in turns):
                 raise
-            final = waited or len(self._served) >= self._most
+            final = waited or len(self._served) >= self._limits.stood_in_for
             log.warning("extract.stand_in", extractor=self._fallback.name, turns=len(turns), final=final)
         return await self._fallback.extract(turns, earlier=earlier), final
 

@@ -13,7 +13,6 @@ from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.receipts import ReceiptSigner
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
-from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import ComingMemories
 from memory_extproc.model import Embedded, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner, WaitingPlace
@@ -77,7 +76,7 @@ class World(Surroundings):
 
     def build_partitions(self) -> None:
         """What one process holds in memory."""
-        self.forgotten = TombstoneIndex(self.ledger, self.replicas)
+        self.forgotten: TombstoneIndex = TombstoneIndex(self.ledger, self.replicas)
         self.hiding = TombstoneFilteringStore(self.store, self.forgotten)
         self.partitions = Partitions(
             self.hiding,
@@ -88,23 +87,6 @@ class World(Surroundings):
             forgotten=self.forgotten,
         )
         self.keeps = self.partitions
-
-    def build(self) -> Learner:
-        return Learner(
-            self.journal,
-            self.sessions,
-            self.keeps,
-            self.embeds or self.embedder,
-            self.coordination,
-            self.limits,
-            self.metrics,
-            extractor=self.extractor,
-            reconciler=self.reconciler,
-            now=lambda: self.now,
-            rng=lambda: 0.0,
-            forgotten=self.forgotten,
-            intake_log=self.intake_log,
-        )
 
     def forgetter(self, *, holder: str = "") -> Forgetter:
         made = Forgetter(

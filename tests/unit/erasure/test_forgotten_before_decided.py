@@ -38,7 +38,7 @@ async def test_what_was_asked_before_a_forget_is_not_learned_from_the_log(
         async with IntakeLog(tmp_path) as log:
             world.intake_log = log
             async with world.build() as learner:
-                await until(lambda: learner.intake.oldest_waiting() is None, "all is decided")
+                await until(lambda: learner.oldest_waiting() is None, "all is decided")
                 await learner.wait_visible(Caller(ANN))
                 await learner.wait_visible(Caller(BOB))
     assert world.sample("turns_total", outcome=TurnOutcome.FORGOTTEN.value) == 1

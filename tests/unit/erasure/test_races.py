@@ -25,8 +25,8 @@ from memory_extproc.erasure.forgetter import Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.errors import MemoryExtprocError, TransientError
-from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.messages import judge
+from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.reconcile import ComingMemories, Reconciler, row_of
 from memory_extproc.model import (
     ForgetReceipt,
@@ -43,10 +43,11 @@ from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryJournal, InMemoryLedger, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import ANN, BOB, MONDAY, a_turn
+from tests.support.learner import make_intake
 from tests.unit.erasure.forgetting import LIMITS, FakeReplicas, Files
 from tests.unit.erasure.unsteady import Fate, Unsteady
 from tests.unit.learn.learning import LIMITS as LEARN_LIMITS
-from tests.unit.learn.learning import ListingExtractor, Surroundings, a_fact, until
+from tests.unit.learn.learning import QUICK, ListingExtractor, Surroundings, a_fact, until
 
 RUNS = int(os.environ.get("MEMORY_EXTPROC_TEST_RACES", "200"))
 GROUPS = 20
@@ -133,7 +134,7 @@ class Process:
             hiding, coordination, PartitionLimits(), durable.metrics, now=now, forgotten=self.forgotten
         )
         sessions = type(durable.sessions)(coordination, durable.sessions._limits, new_session=lambda: "s")
-        self.learner = Learner(
+        self.learner = make_intake(
             journal,
             sessions,
             self.partitions,
@@ -144,7 +145,7 @@ class Process:
             extractor=ListingExtractor(),
             reconciler=Reconciler(self.partitions, durable.embedder, durable.metrics),
             now=now,
-            rng=lambda: 0.5,
+            policy=QueuePolicy(lambda: 0.5, backoff=QUICK),
             forgotten=self.forgotten,
         )
         holders = Erasable(

@@ -14,20 +14,22 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.concurrency import Backoff
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
+from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.intake_log import IntakeLog
-from memory_extproc.learn.learner import CommandApplier, FactReconciler, Learner, TopicFollower
+from memory_extproc.learn.learner import CommandApplier, FactReconciler, TopicFollower
 from memory_extproc.learn.messages import judge
-from memory_extproc.learn.queue import LearnLimits
+from memory_extproc.learn.queue import LearnLimits, QueuePolicy
 from memory_extproc.learn.screening import Judging, TurnScreener
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Journal, MemoryWriter
+from memory_extproc.ports import Journal, MemoryWriter, TombstoneReader
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import ANN, MONDAY
+from tests.support.learner import make_intake
 
 QUICK = Backoff(first=timedelta(milliseconds=1), longest=timedelta(milliseconds=5))
 LIMITS = LearnLimits(
@@ -35,7 +37,6 @@ LIMITS = LearnLimits(
     settle=timedelta(milliseconds=20),
     idle=timedelta(hours=1),
     gather=timedelta(milliseconds=1),
-    backoff=QUICK,
     look=timedelta(milliseconds=5),
     sweep=timedelta(milliseconds=5),
     grace=timedelta(seconds=30),
@@ -101,6 +102,7 @@ class Surroundings:
     reconciler: ListingReconciler = field(default_factory=ListingReconciler)
     screens: TurnScreener | None = None  # keeps everything of everybody
     judged: Judging = judge
+    forgotten: TombstoneReader | None = None
     commands: CommandApplier | None = None
     topics: TopicFollower | None = None
     store_works: Callable[[], bool] = lambda: True
@@ -119,10 +121,10 @@ class Surroundings:
         names = (f"s{n}" for n in itertools.count(1))
         self.sessions = Sessions(self.coordination, SessionLimits(), new_session=lambda: next(names))
 
-    def build(self) -> Learner:
+    def build(self) -> Intake:
         if isinstance(self.journal, InMemoryJournal):
             self.journal.reopen()
-        return Learner(
+        return make_intake(
             self.journal,
             self.sessions,
             self.keeps,
@@ -134,9 +136,10 @@ class Surroundings:
             fallback=self.fallback,
             reconciler=self.reconciles or self.reconciler,
             now=lambda: self.now,
-            rng=lambda: 0.0,
+            policy=QueuePolicy(lambda: 0.0, backoff=QUICK),
             screens=self.screens,
             judged=self.judged,
+            forgotten=self.forgotten,
             commands=self.commands,
             topics=self.topics,
             store_works=self.store_works,
@@ -144,7 +147,7 @@ class Surroundings:
         )
 
     @asynccontextmanager
-    async def learner(self) -> AsyncIterator[Learner]:
+    async def learner(self) -> AsyncIterator[Intake]:
         async with self.partitions, self.build() as learner:
             yield learner
 

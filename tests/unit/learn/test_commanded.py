@@ -18,7 +18,7 @@ from memory_extproc.learn.commands.runner import (
     ForgetFilteringJudge,
 )
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Embedded, Memory, MemoryState, Message, Owner, Role, Source, Turn
@@ -48,7 +48,7 @@ class Chat:
             now=lambda: around.now,
             doubts=doubts,
         )
-        self.learner: Learner | None = None
+        self.learner: Intake | None = None
         self.said: list[Message] = []
 
     async def says(self, asked: str, answered: str = "Fine.", owner: Owner = ANN, project: str = "") -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memory_extproc.concurrency import Backoff
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.learn.queue import OwnerQueues
+from memory_extproc.learn.queue import OwnerQueues, QueuePolicy
 from memory_extproc.model import Owner
 from tests.support.builders import ANN, BOB, OTHER_ANN
 from tests.unit.learn.learning import QUICK, until
@@ -35,11 +35,9 @@ class Bench:
             "test",
             self._work,
             self._failed,
+            QueuePolicy(lambda: 0.5, backoff=backoff, in_vain=in_vain),
             at_once=at_once,
             together=together,
-            in_vain=in_vain,
-            backoff=backoff,
-            rng=lambda: 0.5,
         )
 
     async def _work(self, owner: Owner, jobs: Sequence[int]) -> None:

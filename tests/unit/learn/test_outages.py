@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from memory_extproc.errors import TransientError
-from memory_extproc.learn.learner import Learner
+from memory_extproc.learn.ingest import Intake
 from memory_extproc.model import TurnOutcome
 from memory_extproc.testing.adapters import InMemoryJournal
 from tests.support.builders import ANN, BOB
@@ -17,7 +17,7 @@ from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, un
 MINUTES = 60
 
 
-async def talk_for_an_hour(world: Surroundings, learner: Learner) -> list[TurnOutcome]:
+async def talk_for_an_hour(world: Surroundings, learner: Intake) -> list[TurnOutcome]:
     """Each of two people says something each minute."""
     outcomes: list[TurnOutcome] = []
     for minute in range(MINUTES):

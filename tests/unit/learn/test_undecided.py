@@ -19,8 +19,8 @@ import pytest
 from memory_extproc.concurrency import HELPER_THREAD, HelperThread
 from memory_extproc.coordination.consent import Consents
 from memory_extproc.errors import PermanentError, TransientError
+from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
-from memory_extproc.learn.learner import Learner
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, Screening
 from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Message, Owner, Role, Turn, TurnOutcome
 from memory_extproc.safety.policy import Policy
@@ -110,7 +110,7 @@ class Replica:
         self.helper = HELPER_THREAD
 
     @asynccontextmanager
-    async def running(self) -> AsyncIterator[Learner]:
+    async def running(self) -> AsyncIterator[Intake]:
         async with AsyncExitStack() as stack:
             limits = IntakeLogLimits(records=self.records)
             log = await stack.enter_async_context(IntakeLog(self.directory, limits))
@@ -159,13 +159,13 @@ async def test_what_cannot_be_decided_waits_and_is_learned_in_order_when_it_can_
                 assert await learner.accept(said) is TurnOutcome.UNDECIDED
         assert replica.undecided == 6
         assert await replica.learned() == []
-        assert learner.intake.oldest_waiting(ANN) == MONDAY
+        assert learner.oldest_waiting(ANN) == MONDAY
         replica.outage.on = False
         await until(lambda: replica.undecided == 0, "all are decided")
         for owner in (ANN, BOB):
             await until(partial(_has, replica, owner, 3), "they are learned")
             assert await replica.learned(owner) == [f"I own {number} bicycles." for number in range(3)]
-        assert learner.intake.oldest_waiting() is None
+        assert learner.oldest_waiting() is None
         assert replica.outcomes(TurnOutcome.JOURNALLED) == 6, "what they were decided to be"
 
 
@@ -321,7 +321,7 @@ async def test_a_journal_that_fails_for_now_delays_and_one_that_refuses_a_turn_e
         replica.journal.error = PermanentError("refused")
         assert await learner.accept(replica.said("I own a car.")) is TurnOutcome.JOURNAL_LATE
         await until(lambda: replica.outcomes(TurnOutcome.JOURNAL_FAILED) == 1, "it is given up")
-        assert learner.intake.oldest_waiting() is None
+        assert learner.oldest_waiting() is None
 
 
 async def test_a_crowd_that_comes_at_once_waits_its_turn(replica: Replica) -> None:
@@ -364,8 +364,8 @@ async def test_what_was_forgotten_while_it_waited_is_erased(replica: Replica) ->
         await learner.accept(replica.said(PIZZA))
         await learner.accept(replica.said(PIZZA, BOB))
         await learner.accept(replace(replica.said("I own a bicycle."), at=MONDAY + timedelta(hours=1)))
-        assert learner.intake.erase(ANN, MONDAY + timedelta(minutes=1)) == 1
-        assert learner.intake.oldest_waiting(ANN) == MONDAY + timedelta(hours=1)
+        assert learner.erase(ANN, MONDAY + timedelta(minutes=1)) == 1
+        assert learner.oldest_waiting(ANN) == MONDAY + timedelta(hours=1)
         replica.outage.on = False
         await until(lambda: replica.undecided == 0, "the others are decided")
         await until(lambda: _has(replica, ANN, 1), "what came after it is learned")
@@ -415,8 +415,8 @@ async def test_a_backlog_is_decided_in_time_that_grows_as_it_does(tmp_path: Path
 async def test_what_is_erased_while_it_is_taken_in_waits_no_longer(replica: Replica) -> None:
     async with replica.running() as learner:
         replica.journal.error = TransientError("locked")
-        replica.journal.before = lambda: learner.intake.erase(ANN, MONDAY)
+        replica.journal.before = lambda: learner.erase(ANN, MONDAY)
         await learner.accept(replica.said(PIZZA))
-        assert (replica.undecided, learner.intake.oldest_waiting()) == (0, None)
+        assert (replica.undecided, learner.oldest_waiting()) == (0, None)
         replica.journal.error = None
         assert await learner.accept(replica.said("I own a bicycle.")) is TurnOutcome.JOURNALLED
