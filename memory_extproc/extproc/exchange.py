@@ -403,8 +403,7 @@ class Exchange:
             if captured is not None:
                 captured.forget()
             self._give_back_read()
-            self._deps.held.release_learn(self._held_to_learn)
-            self._held_to_learn = 0
+            self._give_back_learn()
 
     async def _learn(self, heard: PendingTurn, captured: Capture | None) -> None:
         stored = await self._store_turn(heard, captured)
@@ -475,6 +474,10 @@ class Exchange:
     def _give_back_read(self) -> None:
         self._deps.held.release_read(self._held_to_read)
         self._held_to_read = 0
+
+    def _give_back_learn(self) -> None:
+        self._deps.held.release_learn(self._held_to_learn)
+        self._held_to_learn = 0
 
 
 def _untrue(headers: Headers, *, unpacked: bool) -> tuple[str, ...]:

@@ -57,6 +57,10 @@ class ObservedExchange(Exchange):
             self._overheard = await self._overhears.read(admitted, body)
         finally:
             self._give_back_read()
+        if self._deps.held.reserve_learn(len(body)):
+            self._held_to_learn = len(body)  # while the model answers
+        else:
+            self._overheard, self._skip_reason = None, TurnOutcome.PROCESS_LIMIT
         return PASS
 
     def _answering(self, event: ResponseHeaders) -> Reply:
@@ -66,6 +70,7 @@ class ObservedExchange(Exchange):
         self._trail.caller = self._deps.tag(handed.caller.owner)
         self._enriched = Enriched(outcome=handed.outcome, arm=handed.arm, tenant=handed.tenant)
         why = self._skip_reason or (TurnOutcome.UNREADABLE if self._overheard is None else None)
+        self._give_back_learn()
         self._hear((self._overheard or ObservedRequest()).to_pending_turn(handed))
         self._overheard = None
         self._skip_reason = why or self._skip_reason

@@ -37,17 +37,20 @@ class Capture:
             self._chunks.append(chunk)
 
     async def read(self) -> Answer | TurnOutcome:
-        """The answer, or why there is none to learn from. Gives back the bytes kept."""
+        """The answer, or why there is none to learn from. Its text counts in place of its chunks, until `forget`."""
+        if self.dropped is not None:
+            return self.dropped
         try:
-            if self.dropped is not None:
-                return self.dropped
-            return await self._read()
+            answer = await self._read()
         except OversizeError:
-            return TurnOutcome.CAPTURE_LIMIT
+            return self._drop(TurnOutcome.CAPTURE_LIMIT)
         except BadBodyError:
-            return TurnOutcome.UNREADABLE
-        finally:
-            self.forget()
+            return self._drop(TurnOutcome.UNREADABLE)
+        self.forget()
+        if not self._held.reserve_learn(len(answer.text)):
+            return self._drop(TurnOutcome.PROCESS_LIMIT)
+        self._size = len(answer.text)
+        return answer
 
     async def _read(self) -> Answer:
         unpacker = Unpacker(self._encoding, self._limit)
@@ -63,9 +66,10 @@ class Capture:
         self._size = 0
         self._chunks.clear()
 
-    def _drop(self, why: TurnOutcome) -> None:
+    def _drop(self, why: TurnOutcome) -> TurnOutcome:
         self.forget()
         self.dropped = why
+        return why
 
 
 # Response headers of the vLLM semantic router about its answers. The first name answers without a model, or

@@ -24,7 +24,7 @@ def a_capture(
     return captured, held
 
 
-async def test_an_answer_in_pieces_is_read_whole_and_its_bytes_given_back() -> None:
+async def test_an_answer_in_pieces_is_read_whole_and_its_text_counts_until_it_is_learned() -> None:
     captured, held = a_capture()
     for start in range(0, len(ANSWER), 7):
         captured.add(ANSWER[start : start + 7])
@@ -32,6 +32,15 @@ async def test_an_answer_in_pieces_is_read_whole_and_its_bytes_given_back() -> N
     answer = await captured.read()
     assert isinstance(answer, Answer)
     assert (answer.text, answer.complete) == ("Ten.", True)
+    assert held.bytes_in_use == len("Ten.")
+    captured.forget()
+    assert held.bytes_in_use == 0
+
+
+async def test_an_answer_whose_text_is_larger_than_the_process_has_room_for_teaches_nothing() -> None:
+    captured, held = a_capture("gzip", process_bytes=1000)
+    captured.add(gzip.compress(ANSWER.replace(b"Ten.", b"T" * 1000)))
+    assert await captured.read() is TurnOutcome.PROCESS_LIMIT
     assert held.bytes_in_use == 0
 
 

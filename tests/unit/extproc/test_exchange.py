@@ -62,6 +62,20 @@ async def test_a_whole_exchange_is_enriched_marked_and_learned() -> None:
     assert bench.held.bytes_in_use == 0
 
 
+async def test_the_words_of_a_turn_count_until_the_learner_has_it() -> None:
+    """Else answers that end at the same time would take more memory than `limits.process_bytes`."""
+    counted: list[int] = []
+
+    async def note() -> None:
+        counted.append(bench.held.bytes_in_use)
+
+    bench = Bench(before=note)
+    await bench.play(CHAT, BODY, OK, ResponseBody(ANSWER, last=True))
+    (exchanged,) = bench.learns.exchanged
+    assert counted == [heard().size + len(exchanged.answered)]
+    assert bench.held.bytes_in_use == 0
+
+
 async def test_a_request_that_is_not_ours_ends_at_its_headers() -> None:
     bench = Bench()
     assert await bench.play(GET) == [

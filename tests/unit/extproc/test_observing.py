@@ -247,6 +247,15 @@ async def test_a_body_too_large_or_one_too_many_is_let_go() -> None:
     assert bench.turns(TurnOutcome.PROCESS_LIMIT) == 1
 
 
+async def test_a_request_counts_while_the_model_answers() -> None:
+    bench = Bench()
+    *request, headers, _, _ = whole(handed())
+    for event in request:
+        await bench.exchange.handle(event)
+    assert bench.held.bytes_in_use == len(a_body())
+    await bench.play(headers)
+
+
 async def test_what_is_no_chat_is_let_go_at_its_headers() -> None:
     (reply,) = await Bench().play(a_request("/v1/models"))
     assert reply.ends
