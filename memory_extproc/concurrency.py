@@ -122,6 +122,18 @@ async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
         return False
 
 
+async def run_until(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Run *work* to its end, or cancel it once *event* is set. Returns whether it came to its end."""
+    tasks = asyncio.ensure_future(work), asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    return not tasks[0].cancelled() and tasks[0].result() is None
+
+
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Waits that double from *first* to *longest*, each cut by up to a half so that retries spread out."""
@@ -151,9 +163,9 @@ class Pace:
         self._beginning = asyncio.Lock()
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for the pause to end, and note what the work inside takes."""
-        if self.is_busy():
+    async def turn(self, *, urgent: bool = False) -> AsyncIterator[None]:
+        """Wait for the pause to end unless *urgent*, and note what the work inside takes."""
+        if self.is_busy() and not urgent:
             async with self._beginning:
                 while self.is_busy() and self._clock() < self._next:  # noqa: ASYNC110 - a load has no event
                     await asyncio.sleep(self._LOOK)

@@ -37,7 +37,7 @@ class Capture:
             self._chunks.append(chunk)
 
     async def read(self) -> Answer | TurnOutcome:
-        """The answer, or why there is none to learn from. Its text counts in place of its chunks, until `forget`."""
+        """The answer, or why there is none to learn from. Its text counts in place of chunks, until `forget`."""
         if self.dropped is not None:
             return self.dropped
         try:

@@ -160,11 +160,14 @@ class PendingWrites:
     """Writes that are not visible yet. Callers wait for those of their earlier messages. One event loop owns it."""
 
     def __init__(self) -> None:
+        self.hurry: Callable[[Owner], object] = lambda _: None  # called with an owner who waits
         self._things: dict[Owner, set[object]] = {}
         self._waiting: dict[Owner, list[asyncio.Future[None]]] = {}
 
     def add(self, owner: Owner, thing: object) -> None:
         self._things.setdefault(owner, set()).add(thing)
+        if not all(waiter.done() for waiter in self._waiting.get(owner, ())):
+            self.hurry(owner)
 
     def remove(self, owner: Owner, things: Iterable[object]) -> None:
         """Remove *things*; with the last write of *owner*, its waiting callers continue."""
@@ -181,6 +184,7 @@ class PendingWrites:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, []).append(waiter)
+        self.hurry(owner)
         await waiter
 
     def release_all(self) -> None:
@@ -335,6 +339,7 @@ class Learner:
         self._limits, self._metrics, self._topics, self._traces = limits, metrics, topics, traces
         self._failures = Failures(journal, limits, store_works)
         self._show_queue, self._store_queue, self._extract_queue = self._make_queues()
+        self.pending.hurry = self._hurry
         self._write_behind = WriteBehind(self._enqueue_store, period=limits.gather, most=limits.gathered)
         self._batches = SessionBatcher(self._extract_queue.add, metrics, batch=limits.batch, idle=limits.idle)
         if topics is not None:
@@ -404,8 +409,12 @@ class Learner:
         return self._stages.pending
 
     async def wait_visible(self, caller: Caller) -> None:
-        if not self._policy.pace.is_busy():  # else learning is put off, and waiting takes longer than it is worth
-            await self.pending.wait_visible(caller.owner)
+        await self.pending.wait_visible(caller.owner)
+
+    def _hurry(self, owner: Owner) -> None:
+        """Show the turns of *owner*, who asks, before those of others: under load learning is put off."""
+        if not self._show_queue.hurry(owner):
+            self._store_queue.hurry(owner)
 
     async def end_session(self, caller: Caller) -> None:
         """Facts of this session, or of all the caller's when none is named, are extracted as soon as the

@@ -6,13 +6,13 @@ import asyncio
 import traceback
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import Generic, TypeVar
 
-from memory_extproc.concurrency import Backoff, Pace, contain_faults, wait_for_event
+from memory_extproc.concurrency import Backoff, Pace, contain_faults, run_until, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, TransientError, UnknownFaultError
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
@@ -67,6 +67,7 @@ class _OwnerQueue(Generic[Job]):
     jobs: list[Job] = field(default_factory=list)
     tried: int = 0  # of the first of them: tried in vain, waiting to be tried again
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    urgent: asyncio.Event = field(default_factory=asyncio.Event)  # the next call of these begins at once
 
 
 class OwnerQueues(Generic[Job]):
@@ -111,6 +112,14 @@ class OwnerQueues(Generic[Job]):
         lane.jobs.append(job)
         lane.news.set()
         return not lane.tried or self._waiting < self._policy.in_vain
+
+    def hurry(self, owner: Owner) -> bool:
+        """Let the next call for *owner* overtake those of others while work is put off. Returns whether *owner* has
+        jobs."""
+        lane = self._lanes.get(owner)
+        if lane is not None:
+            lane.urgent.set()
+        return lane is not None
 
     @property
     def has_room(self) -> bool:
@@ -158,7 +167,7 @@ class OwnerQueues(Generic[Job]):
                 else:
                     await wait_for_event(lane.news, again - clock())
                 continue
-            error = await self._attempt(owner, batch)
+            error = await self._attempt(owner, lane, batch)
             if error is None:
                 del lane.jobs[start : start + len(batch)]
                 singly = max(0, singly - 1)
@@ -180,9 +189,25 @@ class OwnerQueues(Generic[Job]):
         self._waiting += tried - lane.tried
         lane.tried = tried
 
-    async def _attempt(self, owner: Owner, batch: Sequence[Job]) -> Exception | None:
+    @asynccontextmanager
+    async def _turn(self, owner: Owner, lane: _OwnerQueue[Job]) -> AsyncIterator[None]:
+        pace = self._policy.pace
+        async with AsyncExitStack() as stack:
+
+            async def wait() -> None:
+                await stack.enter_async_context(self._slots.acquire(owner.tenant))
+                await stack.enter_async_context(pace.turn())
+
+            if not pace.is_busy():
+                await wait()
+            elif not await run_until(lane.urgent, wait()):
+                await stack.enter_async_context(pace.turn(urgent=True))
+            lane.urgent.clear()
+            yield
+
+    async def _attempt(self, owner: Owner, lane: _OwnerQueue[Job], batch: Sequence[Job]) -> Exception | None:
         """None if the batch is done, else its error."""
-        async with self._slots.acquire(owner.tenant), self._policy.pace.turn():
+        async with self._turn(owner, lane):
             try:
                 await self._work(owner, batch)
             # The learner's only catch-all: a turn that meets a bug or bad data must not stop the turns behind it.

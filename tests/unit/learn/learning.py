@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.concurrency import Backoff
+from memory_extproc.concurrency import Backoff, Pace
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.intake_log import IntakeLog
@@ -107,6 +107,7 @@ class Surroundings:
     topics: TopicFollower | None = None
     store_works: Callable[[], bool] = lambda: True
     intake_log: IntakeLog | None = None  # entered
+    pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -136,7 +137,7 @@ class Surroundings:
             fallback=self.fallback,
             reconciler=self.reconciles or self.reconciler,
             now=lambda: self.now,
-            policy=QueuePolicy(lambda: 0.0, backoff=QUICK),
+            policy=QueuePolicy(lambda: 0.0, backoff=QUICK, pace=self.pace),
             screens=self.screens,
             judged=self.judged,
             forgotten=self.forgotten,

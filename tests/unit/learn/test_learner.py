@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,7 @@ from functools import partial
 import pytest
 import structlog
 
+from memory_extproc.concurrency import Pace
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.queue import LearnLimits
@@ -50,6 +52,24 @@ async def test_what_was_said_is_found_by_the_next_request() -> None:
         assert await world.findable(BUDGET)
         assert not await world.findable(BUDGET, BOB)
         assert not await world.findable(BUDGET, OTHER_ANN)
+
+
+async def test_while_learning_is_put_off_the_turn_of_a_caller_who_asks_is_shown_first() -> None:
+    busy, seconds = True, itertools.count()
+    others = [Owner("", f"user-{number}") for number in range(4)]
+    world = Surroundings(pace=Pace(lambda: busy, lambda: next(seconds) / 100))
+    async with world.learner() as learner:
+        for owner in (*others, ANN):
+            await learner.accept(world.exchange(BUDGET, owner=owner))
+        await learner.wait_visible(Caller(ANN))
+        assert await world.findable(BUDGET)
+        assert not await world.findable(BUDGET, others[-1]), "it came before, and waits"
+        asks = asyncio.create_task(learner.wait_visible(Caller(others[-1])))
+        await asyncio.sleep(0)
+        await learner.accept(world.exchange(PARIS, owner=others[-1]))
+        await asks
+        assert await world.findable(PARIS, others[-1]), "a turn that comes while its caller waits is shown too"
+        busy = False
 
 
 async def test_each_message_is_one_memory_with_its_place_and_the_model_that_embedded_it() -> None:
