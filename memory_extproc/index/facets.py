@@ -48,6 +48,15 @@ def names_in(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
+def spells(text: str, names: frozenset[str]) -> bool:
+    """Whether one of *names* is a word of *text*, in any case and with an s behind it."""
+    folded = text.casefold()
+    if not any(name in folded for name in names):
+        return False
+    words = (word.removesuffix("'s") for word in plain_words(text))
+    return any(word in names or word.removesuffix("s") in names for word in words)
+
+
 def tells_of(memory: Memory) -> int:
     """The mask of the attributes that *memory* tells of its owner; an assistant's words tell of no attribute."""
     if not _is_own(memory):
@@ -157,6 +166,8 @@ def _is_selected(memory: Memory, wanted: Selection) -> bool:
     if wanted.attributes and tells_of(memory) & wanted.attributes:
         return True
     if wanted.names and not names_in(memory.content).isdisjoint(wanted.names):
+        return True
+    if wanted.spelled and spells(memory.content, wanted.spelled):
         return True
     if wanted.days is None:
         return False

@@ -17,6 +17,7 @@ from memory_extproc.index.entries import BY_ITSELF, IndexedQuestion, Sums, Timel
 Floats = npt.NDArray[np.float64]
 AnyFloats = TypeVar("AnyFloats", Floats, npt.NDArray[np.float32])
 Singles = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]  # numbers of rows
 K1, B = 1.2, 0.75
 # Imagined memories beside the memories of a store, without any term of the question: so that in a store of three
 # a memory with the rare word still stands out.
@@ -315,12 +316,13 @@ class Table:
 
 
 def select_candidates(
-    table: Table, places: npt.NDArray[np.int64], limit: int, tie: Callable[[int], tuple[float, str]]
+    table: Table, places: Callable[[Rows], Rows], limit: int, tie: Callable[[int], tuple[float, str]]
 ) -> CandidateSelection:
-    """At most *limit* of the memories at *places*, whose features are *table*. *tie* orders memories with equal
-    rough sums, so that the choice does not depend on places."""
+    """At most *limit* of the memories in *table*; *places* has the places of rows. *tie* orders memories with equal
+    rough sums by their places, so that the choice does not depend on rows."""
     columns, centre, spread = table.rows, table.centre, table.spread
-    rough = np.zeros(len(places))
+    searched = len(columns[0])
+    rough = np.zeros(searched)
     for name in _TELLING:  # always in the same order: another order changes the last digits of a sum
         if name not in table.names:
             continue
@@ -330,12 +332,12 @@ def select_candidates(
             rough += np.where(np.isnan(apart), 0.0, apart)
         elif name in _PLAIN:
             rough += columns[at] * _PLAIN[name]
-    best = _best(rough, limit, lambda at: tie(int(places[at])))
+    best = _best(rough, limit, lambda rows: [tie(place) for place in places(rows).tolist()])
     # In the order of FEATURES, so that the results of two searches can be joined.
     names = tuple(name for name in FEATURES if name in table.names)
     rows = [table.names.index(name) for name in names]
     features = np.stack([columns[row][best] for row in rows]).T
-    return CandidateSelection(places[best], names, features, centre[rows], spread[rows], len(places))
+    return CandidateSelection(places(best), names, features, centre[rows], spread[rows], searched)
 
 
 def _statistics(columns: Floats) -> tuple[Floats, Floats]:
@@ -354,12 +356,15 @@ def _statistics(columns: Floats) -> tuple[Floats, Floats]:
     return centre, spread
 
 
-def _best(scores: Floats, limit: int, tie: Callable[[int], tuple[float, str]]) -> npt.NDArray[np.int64]:
+def _best(scores: Floats, limit: int, ties: Callable[[Rows], list[tuple[float, str]]]) -> Rows:
     if len(scores) <= limit:
         return np.arange(len(scores))
     if limit <= 0:
         return np.zeros(0, dtype=np.int64)
     worst = np.partition(scores, len(scores) - limit)[len(scores) - limit]
     above = np.flatnonzero(scores > worst + _ALIKE)
-    level = sorted(np.flatnonzero(np.abs(scores - worst) <= _ALIKE).tolist(), key=tie)
-    return np.concatenate([above, np.asarray(level[: limit - len(above)], dtype=np.int64)])
+    level = np.flatnonzero(np.abs(scores - worst) <= _ALIKE)
+    if len(above) + len(level) > limit:
+        by_tie = sorted(zip(ties(level), level.tolist(), strict=True))
+        level = np.array([at for _, at in by_tie[: limit - len(above)]], dtype=np.int64)
+    return np.concatenate([above, level])

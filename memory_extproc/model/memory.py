@@ -423,6 +423,7 @@ class Selection:
     attributes: int = 0
     reads: AttributeReader | None = field(default=None, repr=False)
     names: frozenset[str] = field(default=frozenset(), repr=False)
+    spelled: frozenset[str] = field(default=frozenset(), repr=False)  # names in any case, folded: "amayas 6 now"
     days: tuple[int, int] | None = None
     everything: bool = False
     most: int = 2_000  # memories, the newest

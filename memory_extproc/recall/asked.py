@@ -152,7 +152,8 @@ def names_near(memory: Memory, people: frozenset[str]) -> frozenset[str]:
 def having_most(wanted: frozenset[str], memories: Iterable[Memory]) -> list[Memory]:
     """The memories with the larger part of *wanted*; rare words count more."""
     whole = sum(map(rarity, wanted))
-    return [one for one in memories if 2 * sum(map(rarity, wanted & content_stems(named_content(one)))) > whole]
+    shared = ((one, wanted & content_stems(named_content(one))) for one in memories)
+    return [one for one, words in shared if words and 2 * sum(map(rarity, words)) > whole]
 
 
 def said_by_owner(memory: Memory) -> bool:
@@ -367,16 +368,9 @@ class QuestionReading:
         return found
 
     async def naming(self, names: frozenset[str]) -> list[Memory]:
-        """Memories with one of *names*, however they are spelled: people in a hurry write "amayas 6 now"."""
-        found = await self.select(Selection(names=names))
-        ids, rows = {one.id for one in found}, await self.select(Selection(everything=True))
-        spelled = names | {f"{name}s" for name in names}
-        for one in rows:
-            folded = one.content.casefold()
-            if one.id not in ids and any(name in folded for name in names):
-                words = (word.removesuffix("'s") for word in plain_words(one.content))
-                found += [one] if not spelled.isdisjoint(words) else []
-        return found
+        """Memories with one of *names*, however they are spelled; those with a capital letter first."""
+        found = await self.select(Selection(names=names, spelled=names))
+        return sorted(found, key=lambda one: names.isdisjoint(names_in(one.content)))
 
     def tells(self, memory: Memory) -> int:
         """The attributes that *memory* tells by its words or by its likeness to examples."""

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.facets import Facets, select_among
-from memory_extproc.index.features import CandidateSelection, Table, select_candidates
+from memory_extproc.index.facets import Facets, select_among, spells
+from memory_extproc.index.features import CandidateSelection, Rows, Table, select_candidates
 from memory_extproc.index.owner_index import OwnerIndex, Worded
 from memory_extproc.model import (
     Candidates,
@@ -173,10 +173,18 @@ class ResidentRows:
         if wanted.reads is not None:
             self._facets.read_vectors(wanted.reads, self._vectors[:count])
         chosen = self._facets.select(wanted, count) if count else np.zeros(0, dtype=np.bool_)
+        if wanted.spelled:
+            chosen[self._spelling(wanted.spelled)] = True
         holding = self._select_places(chosen & self._mask_scope(count, scope, now), wanted)
         if scope.as_of is not None:
             holding = as_it_was(holding, self._select_places(chosen, wanted), scope, now)
         return newest(holding, wanted.most)
+
+    def _spelling(self, names: frozenset[str]) -> list[int]:
+        """The places of the memories with one of *names* in any case: a glance at every text."""
+        texts = [(at, one.content.casefold()) for at, one in enumerate(self._memories) if one is not None]
+        near = {at for name in names for at, folded in texts if name in folded}
+        return [at for at in near if spells(self._memory(at).content, names)]
 
     def _select_places(self, chosen: npt.NDArray[np.bool_], wanted: Selection) -> list[Selected]:
         places = np.flatnonzero(chosen)
@@ -201,7 +209,11 @@ class ResidentRows:
         count = len(self._memories)
         dense = None if sought.vector is None or not count else self._vectors[:count] @ sought.vector
         table = glance.table.beside(Table.of(glance.worded.beside(dense), glance.within))
-        places = glance.worded.best_pieces(glance.within, dense, glance.allowed)
+        worded, within, allowed = glance.worded, glance.within, glance.allowed
+
+        def places(rows: Rows) -> Rows:
+            return worded.best_pieces(within[rows], dense, allowed)
+
         likely = select_candidates(table, places, limit, lambda at: _newest_first(self._memory(at)))
         memories = tuple(map(self._memory, likely.places.tolist()))
         found = candidates_of(likely, memories, len(self), "lexical" if sought.vector is None else "hybrid")
@@ -312,7 +324,7 @@ def candidates_among(found: Sequence[Hit], sought: SearchQuery, limit: int, now:
     dense = None if sought.vector is None else np.asarray([one.cosine for one in found])
     seen = index.rate(sought.text, dense, now.date())
     table = Table.of(seen.by_name, np.arange(len(seen.places)))
-    likely = select_candidates(table, seen.places, limit, lambda at: _newest_first(found[at].memory))
+    likely = select_candidates(table, seen.places.__getitem__, limit, lambda at: _newest_first(found[at].memory))
     return candidates_of(likely, tuple(found[at].memory for at in likely.places.tolist()), None, "store")
 
 

@@ -159,7 +159,7 @@ def test_an_empty_index_has_nothing_and_says_so() -> None:
     seen = OwnerIndex().rate("tea", np.zeros(0), TODAY)
     assert len(seen.places) == 0
     table = Table.of(seen.by_name, seen.places)
-    assert select_candidates(table, seen.places, 5, lambda _: (0.0, "")).searched == 0
+    assert select_candidates(table, seen.places.__getitem__, 5, lambda _: (0.0, "")).searched == 0
 
 
 WORDS = "tea coffee dog cat budget trip Lisbon 10k work paint".split()  # noqa: SIM905 - plainer so
@@ -229,7 +229,7 @@ def test_the_likeliest_are_the_same_whatever_their_places_and_only_those_allowed
         allowed = np.array(["number 7" not in row.content for row in order])
         within = np.flatnonzero(allowed[seen.places])
         table, places = Table.of(seen.by_name, within), seen.places[within]
-        likely = select_candidates(table, places, 5, lambda at, order=order: (0.0, order[at].id))  # type: ignore[misc]
+        likely = select_candidates(table, places.__getitem__, 5, lambda at, order=order: (0.0, order[at].id))  # type: ignore[misc]
         found.append({order[at].id for at in likely.places.tolist()})
         assert likely.searched == 39
     assert found[0] == found[1]
