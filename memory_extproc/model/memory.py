@@ -429,7 +429,7 @@ class Selection:
     most: int = 2_000  # memories, the newest
 
 
-class Selected(NamedTuple):
+class Selected(msgspec.Struct, frozen=True, gc=False):  # a question for days makes a thousand
     """A selected memory with the masks of its attributes, by its words and by its vector."""
 
     memory: Memory

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from itertools import accumulate
 from typing import Self
 
 import numpy as np
@@ -153,7 +154,7 @@ class LateInteractionScorer:
 def matches(query: WordPieces, memories: Sequence[WordPieces]) -> Floats:
     """The best match, a cosine, of each word of *query* among the words of each of *memories*: a row for each
     memory, a column for each word. A single pass over all words of all memories."""
-    starts = np.cumsum([0, *(len(one.scale) for one in memories[:-1])])
+    starts = [0, *accumulate(len(one.scale) for one in memories[:-1])]
     best: Floats = np.maximum.reduceat(cosines(together(memories), query), starts, axis=0).astype(np.float64)
     return best
 

@@ -143,9 +143,9 @@ def _shorten(memory: Memory, longest: int, *, statements: bool) -> Memory:
         told := [one for at, one in enumerate(sentences(content)) if not at or not one.rstrip("\"' ").endswith("?")]
     ):
         content = " ".join(told)
-    if len(content) <= longest:
-        return replace(memory, content=content)
-    return replace(memory, content=f"{content[:longest].rsplit(' ', 1)[0]} …")
+    if len(content) > longest:
+        content = f"{content[:longest].rsplit(' ', 1)[0]} …"
+    return memory if content == memory.content else replace(memory, content=content)
 
 
 def _rest_line(count: int) -> str:

@@ -22,7 +22,7 @@ from memory_extproc.recall.fusion import FEW
 from memory_extproc.recall.intent import LONGEST, QuestionKind, Reading
 from memory_extproc.recall.topic_context import View, normal
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
-from memory_extproc.text.dates import days_named
+from memory_extproc.text.dates import days_asked_for
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import about_caller, relation_words, same_relation
 from memory_extproc.text.words import (
@@ -379,7 +379,7 @@ def asks_for_new(text: str) -> bool:
 def most_lost(text: str, today: date) -> float:
     """Points of score that the oldest memory loses for the question *text*, asked on the day *today*: zero
     where the question names a day of its own."""
-    return FRESH if asks_for_new(text) else 0.0 if days_named(text, today) else USUAL
+    return FRESH if asks_for_new(text) else 0.0 if days_asked_for(text, today) else USUAL
 
 
 HELPFUL = 0.4  # points of score that a memory gains which its owner called helpful

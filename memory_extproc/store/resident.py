@@ -358,7 +358,11 @@ def as_it_was(
         return list(holding)
     past = [one for one in wanted if scope.holds(one.memory) and one.memory.held_in(period, now)]
     kept = [one for one in holding if (one.memory.valid_from or one.memory.created_at) < period.until]
-    return [*kept, *(one._replace(memory=replace(one.memory, state=MemoryState.ACTIVE)) for one in past)]
+    return [*kept, *(_as_active(one) for one in past)]
+
+
+def _as_active(one: Selected) -> Selected:
+    return msgspec.structs.replace(one, memory=replace(one.memory, state=MemoryState.ACTIVE))
 
 
 def select_stored(memories: Iterable[Memory], wanted: Selection, scope: Scope, now: datetime) -> list[Selected]:

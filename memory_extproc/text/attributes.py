@@ -15,7 +15,15 @@ from importlib.resources import files
 from typing import Any, Final
 
 from memory_extproc.text import lazy_re
-from memory_extproc.text.words import MOST_REMEMBERED, PHRASES, UNSPACED, fold, memoize_by_hash, strip_accents
+from memory_extproc.text.words import (
+    MOST_REMEMBERED,
+    MOST_SETS,
+    PHRASES,
+    UNSPACED,
+    fold,
+    memoize_by_hash,
+    strip_accents,
+)
 
 Compiles = Callable[[str], re.Pattern[str]]
 
@@ -63,6 +71,12 @@ def plain_words(text: str) -> list[str]:
         else:
             words.append(word)
     return words
+
+
+@memoize_by_hash(MOST_SETS)
+def words_of(text: str) -> tuple[str, ...]:
+    """`plain_words`, kept: of a memory, which several readers read for each question."""
+    return tuple(plain_words(text))
 
 
 class AttributeLexicon:

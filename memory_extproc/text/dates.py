@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import date, timedelta
+from functools import lru_cache
 from itertools import islice
 
 from memory_extproc.text import lazy_re as re
@@ -70,6 +71,7 @@ def days_named(text: str, said: date) -> tuple[Span, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=32)  # a question has several readers
 def days_asked_for(question: str, today: date) -> tuple[Span, ...]:
     """As `days_named`, for a question. Beside a date, "last week" is not the week before today ("the last week of
     August 2023"), so only the dates count then."""

@@ -39,9 +39,16 @@ def about_caller(text: str, patterns: re.Pattern[str] | None = None) -> bool:
     """Whether *text* speaks in the first person ("What's my budget?"). Typographic apostrophes count as
     straight apostrophes. Errs towards yes: it decides whether to search, and a needless search costs little. Only
     the beginning and the end of a long text are read: people put their own words around pasted text."""
+    if patterns is None:
+        return _about_caller(text)
     if len(text) > 2 * _LONGEST_READ:
         text = f"{text[:_LONGEST_READ]}\n{text[-_LONGEST_READ:]}"
-    return (patterns or _DEFAULT).search(fold(text)) is not None
+    return patterns.search(fold(text)) is not None
+
+
+@memoize_by_hash(MOST_REMEMBERED)
+def _about_caller(text: str) -> bool:
+    return about_caller(text, _DEFAULT)
 
 
 # --- others ------------------------------------------------------------------------------------------
