@@ -320,6 +320,13 @@ async def test_selecting_takes_any_condition_and_says_what_each_memory_tells(des
     assert len(await desk.partitions.select(ANN, Selection(everything=True, most=3), Scope())) == 3
 
 
+async def test_a_name_is_found_in_small_letters_and_with_an_s_as_a_word_of_its_own(desk: Desk) -> None:
+    hurried = a_message("amayas 6 now", session="s7", seq=0)
+    await desk.remember(hurried, a_message("the amayans won again", session="s7", seq=2))
+    wanted = Selection(spelled=frozenset({"amaya"}))
+    assert [one.memory.content for one in await desk.partitions.select(ANN, wanted, Scope())] == [hurried.content]
+
+
 async def test_an_overview_has_the_newest_home_and_no_other(desk: Desk) -> None:
     await desk.remember(
         a_message("We live in Bergen, third floor.", session="s5", seq=0, created_at=later(hours=1)),
