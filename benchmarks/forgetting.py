@@ -7,7 +7,6 @@ person is forgotten; then, in another file, one memory of as many.
 from __future__ import annotations
 
 import asyncio
-import random
 import tempfile
 import time
 from contextlib import AsyncExitStack
@@ -103,11 +102,16 @@ async def measure_forget(scratch: Path, scope: ForgetScope) -> Took:
             )
         )  # fmt: skip
         holders = Erasable(
-            store=store, partitions=partitions, journal=journal, coordination=coordination, purges=store
+            replicas=SoleReplica(),
+            store=store,
+            partitions=partitions,
+            journal=journal,
+            coordination=coordination,
+            purges=store,
         )
         limits = ForgetLimits(patience=timedelta(minutes=5))
         forgetter = await stack.enter_async_context(
-            Forgetter(ledger, forgotten, SoleReplica(), holders, limits, metrics, now=utc_now, rng=random.random)
+            Forgetter(ledger, forgotten, holders, limits, metrics, now=utc_now)
         )
         started = time.perf_counter()
         receipt = await forgetter.forget(ANN, scope)

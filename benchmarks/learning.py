@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -124,7 +123,7 @@ async def rig(settings: Settings, data: Path, journal: Journal | None = None) ->
                 fallback=extraction.fallback,
                 reconciler=Reconciler(partitions, embedder, metrics, judges=extraction.judges),
                 now=now,
-                policy=QueuePolicy(random.random),
+                policy=QueuePolicy(),
             )
         )
         yield Rig(learner, journal, metrics)

@@ -26,7 +26,6 @@ from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_sc
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector, Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.messages import format_origin
 from memory_extproc.learn.messages import judge as remembered
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import (
@@ -41,7 +40,6 @@ from memory_extproc.model import (
     Source,
     Turn,
     digest,
-    message_id_of,
 )
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
@@ -51,6 +49,7 @@ from memory_extproc.recall.rerank import LlmReranker
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
 from memory_extproc.retention.passes import RetentionPass, Wording
 from memory_extproc.retention.reflection import Reflections, Subjects
+from memory_extproc.retention.rules import OwnerRows
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.memory import Reflect, Retention
 from memory_extproc.store.loader import PartitionLimits
@@ -69,7 +68,7 @@ from memory_extproc.topics.summarizer import (
     Summed,
     prompt,
 )
-from memory_extproc.topics.tracker import TopicTracker
+from memory_extproc.topics.tracker import TopicDecider, TopicTracker
 from memory_extproc.topics.writer import Closing
 from tests.support.builders import tokens
 
@@ -225,22 +224,18 @@ class Bench:
         }
         prompts = Prompts(shift=asked[SHIFT], topic=asked[TOPIC], session=asked[SESSION])
         summaries = Summaries(self.metrics, prompts=prompts, trusted=lambda _: True)
-        sayings = Sayings(self.partitions, message_id_of)
+        sayings = Sayings(self.partitions)
         closing = Closing(
             self.partitions, sayings, summaries, self.embedder, now=self.clock, least=3, content_bytes=8192
         )
         topics = TopicTracker(
-            sayings,
+            TopicDecider(sayings, summaries, self.embedder, CurrentSettings(Settings()), self.metrics),
             closing,
-            summaries,
-            self.embedder,
             self.coordination,
             CurrentSettings(Settings()),
             self.metrics,
             now=self.clock,
-            rng=lambda: 0.0,
             holder="bench",
-            format_origin=format_origin,
         )
         async with topics:
             for turn in said:
@@ -257,9 +252,7 @@ class Bench:
             await self.partitions.put(ANN, [Embedded(*pair) for pair in zip(facts, vectors, strict=True)])
         of, partitions = self.counted.of, self.partitions
         keeper = RetentionPass(
-            self.store,
-            partitions,
-            partitions,
+            OwnerRows(self.store, partitions),
             self.embedder,
             Retention,
             Wording(says=saying, about=about, agree=agree),

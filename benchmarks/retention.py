@@ -25,7 +25,7 @@ from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.merge import components
 from memory_extproc.retention.passes import PassReport, RetentionPass, Wording
-from memory_extproc.retention.rules import leaving
+from memory_extproc.retention.rules import OwnerRows, leaving
 from memory_extproc.settings.memory import Retention
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions
@@ -83,7 +83,7 @@ async def a_pass(count: int) -> tuple[float, PassReport]:
         await store.put(ANN, rows(count))
         rules = Retention(max_memories=count - count // 20)
         wording = Wording(says=saying, about=about, agree=agree)
-        keeper = RetentionPass(store, partitions, partitions, CannedEmbedder(), lambda: rules, wording, now=utc_now)
+        keeper = RetentionPass(OwnerRows(store, partitions), CannedEmbedder(), lambda: rules, wording, now=utc_now)
         began = time.perf_counter()
         kept = await keeper.keep(ANN)
         return time.perf_counter() - began, kept

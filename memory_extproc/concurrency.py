@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import threading
 import time
@@ -140,11 +141,12 @@ class Backoff:
 
     first: timedelta = timedelta(milliseconds=500)
     longest: timedelta = timedelta(seconds=15)  # recovery after an outage takes as long at most
+    rng: Callable[[], float] = random.random  # uniform in [0, 1)
 
-    def seconds(self, failures: int, jitter: float) -> float:
-        """How long to wait after the *failures*-th failure in a row; *jitter* in [0, 1)."""
+    def seconds(self, failures: int) -> float:
+        """How long to wait after the *failures*-th failure in a row."""
         longest: timedelta = min(self.first * float(2 ** min(failures - 1, 20)), self.longest)
-        return longest.total_seconds() * (1 - jitter / 2)
+        return longest.total_seconds() * (1 - self.rng() / 2)
 
 
 class Pace:

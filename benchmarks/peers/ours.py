@@ -114,7 +114,7 @@ async def open_system(directory: Path, settings: Settings, stack: AsyncExitStack
         make_intake(
             journal, sessions, partitions, embedder, coordination, _LIMITS, metrics,
             extractor=made.extractor, reconciler=Reconciler(partitions, embedder, metrics), now=clock,
-            policy=QueuePolicy(lambda: 0.0), judged=made.judged,
+            policy=QueuePolicy(), judged=made.judged,
         )
     )  # fmt: skip
     recaller = make_recaller(

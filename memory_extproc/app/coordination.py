@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -104,7 +103,7 @@ async def open_journal(
     stack: AsyncExitStack,
     *,
     store_failing_for: Callable[[], timedelta] = timedelta,
-    reports_held: Callable[[int], object] = lambda _held: None,
+    metrics: Metrics | None = None,
 ) -> tuple[Journal, Check, OldestWaiting]:
     """Open the journal, with its write check and the time of its oldest local turn.
 
@@ -113,7 +112,7 @@ async def open_journal(
     if link is None:
         return file, file.check, nothing_waits
     await refuse_volatile(settings, link)
-    shared = await _shared_journal(settings, link, now, stack, store_failing_for, reports_held)
+    shared = await _shared_journal(settings, link, now, stack, store_failing_for, metrics)
     return FailoverJournal(shared, file), either_writable(shared.check, file.check), file.oldest
 
 
@@ -123,26 +122,25 @@ async def _shared_journal(
     now: Now,
     stack: AsyncExitStack,
     store_failing_for: Callable[[], timedelta] = timedelta,
-    reports_held: Callable[[int], object] = lambda _held: None,
+    metrics: Metrics | None = None,
 ) -> RedisJournal | ShardedJournal:
     from memory_extproc.journal.redis import JournalSharing, RedisJournal  # noqa: PLC0415
     from memory_extproc.journal.sharded import ShardedJournal  # noqa: PLC0415
 
     coordination = settings.coordination
-    journal = ShardedJournal if link.is_cluster else RedisJournal
-    return await stack.enter_async_context(
-        journal(
-            link,
-            now=now,
-            prefix=coordination.prefix,
-            max_turns=settings.learn.journal.max_turns,
-            sharing=JournalSharing(
-                lease=coordination.lease, grace=coordination.lease, learns=settings.role != "serve"
-            ),
-            store_failing_for=store_failing_for,
-            reports_held=reports_held,
-        )
+    kind = ShardedJournal if link.is_cluster else RedisJournal
+    journal: RedisJournal | ShardedJournal = kind(
+        link,
+        now=now,
+        prefix=coordination.prefix,
+        max_turns=settings.learn.journal.max_turns,
+        sharing=JournalSharing(lease=coordination.lease, grace=coordination.lease, learns=settings.role != "serve"),
+        store_failing_for=store_failing_for,
     )
+    await stack.enter_async_context(journal)
+    if metrics is not None:
+        metrics.journal_parts.set_function(lambda: journal.parts_held)
+    return journal
 
 
 def file_journal(settings: Settings, path: Path, now: Now) -> SqliteJournal:
@@ -361,12 +359,10 @@ async def open_forgetter(
         Forgetter(
             erasing.ledger,
             erasing.forgotten,
-            erasing.replicas,
             holders,
             limits,
             metrics,
             now=now,
-            rng=random.random,
             holder=erasing.holder,
             signer=_signer(settings),
             seeks=seeks,

@@ -14,8 +14,6 @@ from memory_extproc.encryption.keys import sealable
 from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector
-from memory_extproc.learn.messages import format_origin
-from memory_extproc.model import message_id_of
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
     ConditionalWriter,
@@ -33,6 +31,7 @@ from memory_extproc.retention.reflection import (
     Subjects,
     ThemeReflector,
 )
+from memory_extproc.retention.rules import OwnerRows
 from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
 from memory_extproc.retention.usage import Accesses
 from memory_extproc.safety.prompt_injection import suspicion
@@ -51,7 +50,7 @@ from memory_extproc.topics.summarizer import (
     Summed,
     prompt,
 )
-from memory_extproc.topics.tracker import TopicTracker
+from memory_extproc.topics.tracker import TopicDecider, TopicLimits, TopicTracker
 from memory_extproc.topics.writer import Closing, Rebuilding
 
 _WORDING = Wording(says=saying, about=about, agree=agree)
@@ -106,8 +105,8 @@ def make_retention(
             consolidates, partitions, embedder, lambda: live.settings.retention.consolidate.subject, about, now=now
         )
     keeper = RetentionPass(
-        store, partitions, partitions, embedder, lambda: live.settings.retention, _WORDING,
-        now=now, page=partition_limits(settings).page,
+        OwnerRows(store, partitions, partition_limits(settings).page), embedder,
+        lambda: live.settings.retention, _WORDING, now=now,
         reflections=reflections, rebuilds=rebuilds, subjects=subjects,
     )  # fmt: skip
     job = RetentionJob(
@@ -194,7 +193,7 @@ def make_topics(
 ) -> TopicTracker:
     """Build the topics part, to be entered whether or not it is enabled."""
     settings = live.settings
-    sayings = Sayings(keeps, message_id_of)
+    sayings = Sayings(keeps)
     closing = Closing(
         keeps,
         sayings,
@@ -205,19 +204,15 @@ def make_topics(
         content_bytes=_content_bytes(settings),
     )
     return TopicTracker(
-        sayings,
+        TopicDecider(sayings, summaries, embedder, live, metrics),
         closing,
-        summaries,
-        embedder,
         coordination,
         live,
         metrics,
-        grace=settings.shutdown.flush,
+        limits=TopicLimits(grace=settings.shutdown.flush),
         now=now,
         monotonic_now=steady_now,
-        rng=random.random,
         holder=uuid.uuid4().hex,
-        format_origin=format_origin,
     )
 
 

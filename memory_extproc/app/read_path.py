@@ -59,7 +59,7 @@ from memory_extproc.request.admission import Admission
 from memory_extproc.request.compression import Compression
 from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
 from memory_extproc.request.decisions import DecisionLog
-from memory_extproc.request.enricher import Enricher
+from memory_extproc.request.enricher import BlockInserter, Enricher, InjectionPlanner, PermissionReader
 from memory_extproc.request.identity import AllowedPeers, Identity
 from memory_extproc.request.load import LoadLimit
 from memory_extproc.request.policy import Rules
@@ -101,21 +101,20 @@ class ReadPathParts:
     def exchange_deps(self, settings: Settings) -> ExchangeDeps:
         options, identity = wire_options(settings), self.identifies.identity(settings)
         decisions = self.decisions if settings.trace.keep else None
+        recalls = CountedRecalls(self.recalls, self.accesses)
         return ExchangeDeps(
             admits=Admission(options, identity, self.load),
             enriches=Enricher(
                 options,
-                identity=identity,
-                rules=Rules(settings.rules),
-                recalls=CountedRecalls(self.recalls, self.accesses),
-                replays=self.replays,
-                metrics=self.metrics,
-                chains=self.sessions,
-                consent=self.door.consent,
+                PermissionReader(options, identity, Rules(settings.rules), self.door.consent),
+                InjectionPlanner(
+                    options, recalls, self.replays, self.metrics, chains=self.sessions, profiles=self.profiles
+                ),
+                BlockInserter(options, self.replays, self.metrics, self.traces),
+                self.replays,
                 incognito=self.door.incognito,
                 traces=self.traces,
                 compression=self.compression,
-                profiles=self.profiles,
                 decisions=decisions,
             ),
             follows=self.replays,

@@ -46,7 +46,7 @@ from memory_extproc.extproc.server import GrpcServer, Readiness
 from memory_extproc.observe.http import OperationsEndpoint, watch_certificate
 from memory_extproc.observe.log import configure, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.portability.importer import Exporter, Importer
+from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
 from memory_extproc.ports import (
     ConsentRegistry,
     Coordination,
@@ -155,6 +155,7 @@ async def _open_forgetter(
             partitions=kept.partitions,
             journal=kept.journal,
             coordination=kept.coordination,
+            replicas=kept.erasing.replicas,
             foresees=writing.foresees,
             discard_waiting=writing.intake.erase,
             keys=renewed_keys(kept.keys, kept.unsealed, kept.journal),
@@ -492,7 +493,7 @@ def make_transfers(
     rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
 ) -> TransferCalls:
     importer = Importer(
-        keeps, embeds, coordination, content_bytes=settings.limits.content_bytes,
+        keeps, embeds, coordination, ImportLimits(settings.limits.content_bytes),
         now=now, consent=consent, forgotten=forgotten, rules=rules,
     )  # fmt: skip
     return TransferCalls(Exporter(store, journal, consent=consent), importer, now=now)

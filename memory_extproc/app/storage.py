@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -80,7 +79,7 @@ async def open_kept(frame: AppContext) -> Storage:
     coordination = sealed_coordination(records, keys)
     options = milvus_options(settings, data, embedder.fingerprint)
     store = MilvusStore(options, frame.metrics, now=now)
-    opener = Opener(store, OpenerLimits(), rng=random.random, at=options.place)
+    opener = Opener(store, OpenerLimits(), at=options.place)
     await stack.enter_async_context(opener)
     erasing = await open_erasing(
         settings, data, link, stack, frame.metrics, shared=store.meta(), wraps=None if keys is None else keys.master
@@ -110,7 +109,7 @@ async def open_kept(frame: AppContext) -> Storage:
         now,
         stack,
         store_failing_for=lambda: store.failing_for,
-        reports_held=frame.metrics.journal_parts.set,
+        metrics=frame.metrics,
     )
     await take_part(erasing, partitions, stack)
     return Storage(

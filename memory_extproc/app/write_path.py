@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 import uuid
 from contextlib import AsyncExitStack
@@ -56,7 +55,7 @@ from memory_extproc.learn.screening import (
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import ConsentRecords, Coordination, EmbeddingModel, Journal, Now, TurnReceipts
+from memory_extproc.ports import ConsentRecords, Coordination, EmbeddingModel, Now, TurnReceipts
 from memory_extproc.retention.passes import SummaryRebuilder
 from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier, Partition
@@ -174,7 +173,7 @@ async def _open_intake(
     extractor = filter_extractor(live, extraction.extractor, helper)
     fallback = filter_extractor(live, extraction.fallback, helper)
     commands = make_commands(
-        live, noticing, embedder, journal, coordination, metrics, frame.stack, extraction, now=now, helper=helper
+        live, noticing, embedder, guard, metrics, frame.stack, extraction, now=now, helper=helper
     )
     stages = LearnStages(
         journal,
@@ -189,7 +188,7 @@ async def _open_intake(
     learner = Learner(
         stages,
         journal,
-        QueuePolicy(random.random, pace=Pace(frame.load.is_busy)),
+        QueuePolicy(pace=Pace(frame.load.is_busy)),
         limits,
         metrics,
         now=now,
@@ -270,8 +269,7 @@ def make_commands(
     live: Live,
     keeps: Partition,
     embedder: EmbeddingModel,
-    journal: Journal,
-    coordination: Coordination,
+    guard: ForgetGuard,
     metrics: Metrics,
     stack: AsyncExitStack,
     extraction: Extraction,
@@ -285,8 +283,7 @@ def make_commands(
         embedder,
         quarantine_facts(live, RulesExtractor(), helper),
         Reconciler(keeps, embedder, metrics),
-        journal,
-        coordination,
+        guard,
         metrics,
         now=now,
         doubts=_doubts(extraction, metrics, stack, live),

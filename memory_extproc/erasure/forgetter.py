@@ -41,7 +41,7 @@ from memory_extproc.errors import MemoryExtprocError, NotConfirmedError, Permane
 from memory_extproc.model import ForgetPlan, ForgetReceipt, ForgetScope, ForgetState, Memory, Owner, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chance, Coordination, Ledger, Now, Replicas
+from memory_extproc.ports import Coordination, Ledger, Now
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -80,13 +80,11 @@ class Forgetter:
         self,
         ledger: Ledger,
         forgotten: TombstoneIndex,
-        replicas: Replicas,
         holders: Erasable,
         limits: ForgetLimits,
         metrics: Metrics,
         *,
         now: Now,
-        rng: Chance,
         holder: str = "",
         signer: ReceiptSigner | None = None,
         seeks: MemoryFinder | None = None,
@@ -95,15 +93,13 @@ class Forgetter:
         self._holder = holder
         self._ledger = ledger
         self._forgotten = forgotten
-        self._replicas = replicas
         self._holders = holders
         self._limits = limits
         self._metrics = metrics
         self._now = now
-        self._rng = rng
         self._signer = signer
         self._seeks = seeks
-        self._eraser = Eraser(ledger, forgotten, replicas, holders, server_purge=limits.server_purge, now=now)
+        self._eraser = Eraser(ledger, forgotten, holders, server_purge=limits.server_purge, now=now)
         self._plans = Plans(holders.coordination, limits.plan, now)
         self._running: dict[str, _Running] = {}
         self._one_at_a_time = WeakValueDictionary[str, asyncio.Lock]()  # by subject, while a job runs
@@ -295,7 +291,7 @@ class Forgetter:
             job = await self._clean(job, lock)
             clean.set()
         # Other replicas may show the remaining data; after a crash they are notified again too.
-        await self._insist(lambda: self._replicas.tell(job.subject))
+        await self._insist(lambda: self._holders.replicas.tell(job.subject))
         if self._limits.settle:
             await self._wait((job.clean_at or job.at) + self._limits.settle, self._limits.settle)
         async with lock:
@@ -312,7 +308,7 @@ class Forgetter:
         looks = 0
         before: Waiting | None = None
         # After this notification every replica reports the turns waiting in its directory.
-        await self._insist(partial(self._replicas.tell, job.subject))
+        await self._insist(partial(self._holders.replicas.tell, job.subject))
         while True:
             waiting = await self._insist(partial(self._eraser.find_waiting, job))
             if waiting != before:
@@ -322,7 +318,7 @@ class Forgetter:
                     return job
                 before = waiting
             looks += 1
-            await asyncio.sleep(self._limits.backoff.seconds(looks, self._rng()))
+            await asyncio.sleep(self._limits.backoff.seconds(looks))
 
     async def _wait(self, until: datetime, most: timedelta) -> None:
         """Wait until *until*, but at most *most*, in case the clock was set back."""
@@ -332,7 +328,7 @@ class Forgetter:
         late, turns = await self._insist(lambda: self._eraser.erased_again(owner))
         if late or turns:
             subject = (await self._forgotten.blind()).subject(owner)
-            await self._insist(lambda: self._replicas.tell(subject))
+            await self._insist(lambda: self._holders.replicas.tell(subject))
             await self._insist(lambda: self._holders.purges.purge(owner))
             log.warning("forget.again", memories=late, turns=turns)
 
@@ -347,7 +343,7 @@ class Forgetter:
             except PermanentError as error:
                 log.error("forget.refused", error=type(error).__name__, detail=str(error))  # noqa: TRY400
             failures += 1
-            await asyncio.sleep(self._limits.backoff.seconds(failures, self._rng()))
+            await asyncio.sleep(self._limits.backoff.seconds(failures))
 
 
 # Plans: dry runs whose listed ids are kept for a while, so that a confirmation erases exactly these.

@@ -104,6 +104,7 @@ class Erasable:
     partitions: ForgettablePartitions
     journal: Journal
     coordination: Coordination
+    replicas: Replicas
     purges: StorePurger
     caches: Sequence[Callable[[Owner], None]] = ()  # of this process; each drops its entries of an owner
     keys: KeyStore | None = None
@@ -119,14 +120,13 @@ class Eraser:
         self,
         ledger: Ledger,
         forgotten: TombstoneIndex,
-        replicas: Replicas,
         holders: Erasable,
         *,
         server_purge: timedelta,
         now: Now,
     ) -> None:
         """*server_purge*: the longest time until a server purges deleted rows from its files."""
-        self._ledger, self._forgotten, self._replicas, self._holders = ledger, forgotten, replicas, holders
+        self._ledger, self._forgotten, self._holders = ledger, forgotten, holders
         self._server_purge, self._now = server_purge, now
 
     async def rows(self, owner: Owner) -> AsyncIterator[Memory]:
@@ -144,7 +144,7 @@ class Eraser:
 
     async def find_waiting(self, job: Job) -> Waiting:
         """Turns that keep *job* from being clean after all reachable data is erased."""
-        places = await self._replicas.waiting(_owner(job))
+        places = await self._holders.replicas.waiting(_owner(job))
         places = [one for one in places if one.since is None or one.since <= job.at]
         foresees = self._holders.foresees
         turns = set[str]()
@@ -163,7 +163,7 @@ class Eraser:
         self._forgotten.renew(job.subject)
         self._drop(owner)
         await holders.coordination.advance_epoch(owner)
-        await self._replicas.tell(job.subject)
+        await self._holders.replicas.tell(job.subject)
         self._forgotten.renew(job.subject)  # replicas have added items that only they knew
         async with holders.partitions.alone(owner) as alone:
             known = await self._gather(job, alone)

@@ -499,7 +499,7 @@ async def play(
             FactFinder(extractor, None, _PATIENT, now=clock) if extractor else None,
             Reconciler(partitions, embedder, metrics), _PATIENT,
         )  # fmt: skip
-        learner = Learner(stages, journal, QueuePolicy(lambda: 0.0), _PATIENT, metrics, now=clock, topics=follows)
+        learner = Learner(stages, journal, QueuePolicy(), _PATIENT, metrics, now=clock, topics=follows)
         async with Intake(learner, journal, sessions, guard, _PATIENT, metrics) as intake:
             messages = await _tell_learner(intake, conversation, owner, clock)
         if follows is not None:

@@ -46,6 +46,15 @@ class JournalSharing:
     learns: bool = True  # False: this replica stores its own turns' messages and takes no part
 
 
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The place of a journal in a sharded journal; by default it stands alone."""
+
+    tag: str = "journal"  # the hash tag of all keys, so that they lie in one slot of a cluster
+    holder: str = ""  # the name of the whole journal
+    elsewhere: Callable[[], int] = lambda: 0  # the unlearned turns of its other shards
+
+
 @dataclass(slots=True)
 class _Part:
     """A part of the journal that this replica holds."""
@@ -70,23 +79,16 @@ class RedisJournal:
         sharing: JournalSharing = JournalSharing(),
         clock: Callable[[], float] = time.monotonic,
         store_failing_for: Callable[[], timedelta] = timedelta,
-        reports_held: Callable[[int], object] = lambda _held: None,  # called with the number of parts held
-        tag: str = "journal",
-        holder: str = "",
-        elsewhere: Callable[[], int] = lambda: 0,
+        shard: Shard = Shard(),
     ) -> None:
-        """*tag*: the hash tag of all keys, so that they lie in one slot of a cluster. *holder*: the name of the
-        journal that this one is a shard of; *elsewhere* returns the unlearned turns of its other shards."""
-        self._store_failing_for, self._reports_held = store_failing_for, reports_held
+        self._store_failing_for, self._shard = store_failing_for, shard
         self.gave_up = False  # our parts, because the store does not work
-        self._is_shard = bool(holder)  # of a journal that logs for all of them
         self._link, self._now, self._clock = link, now, clock
-        self._prefix = f"{prefix}:{{{tag}}}"
+        self._prefix = f"{prefix}:{{{shard.tag}}}"
         self.turns = 0  # unlearned, as last seen
-        self._elsewhere = elsewhere
         self._max_turns, self._max_dead = max_turns, max_dead
         self._sharing = sharing
-        self._holder = holder or uuid4().hex
+        self._holder = shard.holder or uuid4().hex
         self._parts: dict[int, _Part] = {}
         self._renewed: float | None = None  # by *clock*
         self._renewing = asyncio.Lock()
@@ -95,6 +97,15 @@ class RedisJournal:
         self._ready: list[str] = []  # turns that are to be given with the next arrivals
         self._scripts: dict[str, Any] = {}
         self._checked = False  # whether the server's durability was checked
+
+    @property
+    def _is_shard(self) -> bool:
+        """Whether it belongs to a journal that logs for all of its shards."""
+        return bool(self._shard.holder)
+
+    @property
+    def parts_held(self) -> int:
+        return len(self._parts)
 
     async def __aenter__(self) -> Self:
         return self
@@ -131,7 +142,7 @@ class RedisJournal:
             int(turn.last),
             msgspec.json.encode(turn),
             self._sharing.parts,
-            self._max_turns - self._elsewhere(),
+            self._max_turns - self._shard.elsewhere(),
             uuid4().hex,
         )
         append = self._register_once("append")
@@ -331,8 +342,9 @@ class RedisJournal:
         self._renewed = None if leaving else asked
         kept = {part for part, held in before.items() if self._parts.get(part) is held}
         self._own = {place: part for place, part in self._own.items() if part in kept}
-        self._reports_held(len(self._parts))
-        if (kept != self._parts.keys() or kept != before.keys()) and not self._is_shard:
+        if (
+            kept != self._parts.keys() or kept != before.keys()
+        ) and not self._shard.holder:  # else the whole journal logs it
             log.info("journal.parts", held=len(self._parts))
 
     def _part(self, owner_key: str) -> int:

@@ -13,13 +13,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Final, Self, TypeVar
 from uuid import uuid4
 
 from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.errors import PermanentError
-from memory_extproc.journal.redis import JournalSharing, RedisJournal
+from memory_extproc.journal.redis import JournalSharing, RedisJournal, Shard
 from memory_extproc.journal.sqlite import Depth, JournalRow
 from memory_extproc.model import DeadLetter, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import logger
@@ -59,7 +58,6 @@ class ShardedJournal:
         sharing: JournalSharing = JournalSharing(),  # noqa: B008
         clock: Callable[[], float] = time.monotonic,
         store_failing_for: Callable[[], timedelta] = timedelta,
-        reports_held: Callable[[int], object] = lambda _held: None,
     ) -> None:
         self._link, self._sharing, self._clock = link, sharing, clock
         self._choose_script = link.client.register_script(_CHOOSE)
@@ -67,8 +65,6 @@ class ShardedJournal:
         self._sharded = False
         self._chosen: float | None = None  # when we last asked, by *clock*
         self._drained = False  # nothing waits under the single tag
-        self._reports_held = reports_held
-        self._held = Counter[str]()  # parts of each shard
         self._logged = 0  # all parts, as last logged
         self._gave_up = False
         holder = uuid4().hex
@@ -83,15 +79,16 @@ class ShardedJournal:
                 sharing=sharing,
                 clock=clock,
                 store_failing_for=store_failing_for,
-                reports_held=partial(self._held.__setitem__, tag),
-                tag=tag,
-                holder=holder,
-                elsewhere=lambda: sum(one.turns for one in self._all) - self._by_tag[tag].turns,
+                shard=Shard(tag, holder, lambda: sum(one.turns for one in self._all) - self._by_tag[tag].turns),
             )
 
         self._by_tag = {tag: make(tag) for tag in ["journal", *(f"journal:{number}" for number in range(SHARDS))]}
         self._all = list(self._by_tag.values())
         self._single, *self._shards = self._all
+
+    @property
+    def parts_held(self) -> int:
+        return sum(one.parts_held for one in self._all)
 
     async def __aenter__(self) -> Self:
         return self
@@ -182,8 +179,7 @@ class ShardedJournal:
         return arrived
 
     def _report_parts(self, *, gave_up: bool) -> None:
-        held = self._held.total()
-        self._reports_held(held)
+        held = self.parts_held
         if gave_up and not self._gave_up:
             log.warning("journal.parts_given_up", held=self._logged)
         if held != self._logged:

@@ -41,7 +41,7 @@ from memory_extproc.learn.queue import (
     WriteBehind,
 )
 from memory_extproc.learn.sessions import RESPONSE, Placed
-from memory_extproc.model import Caller, Embedded, Owner, Turn
+from memory_extproc.model import TEXT_KINDS, Caller, Embedded, JournalState, Owner, Turn
 from memory_extproc.observe.log import NO_TRACES, Traces, following, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Journal, JournalEntry, MemoryWriter, Now, TombstoneReader
@@ -154,6 +154,25 @@ class ForgetGuard:
         if gone := [entry.turn.id for entry in entries if entry.turn.id not in left]:
             await self._journal.erase(owner, gone)
         return [entry for entry in entries if entry.turn.id in left]
+
+    async def withdraw_earlier(self, turn: Turn, is_meant: Callable[[str], bool]) -> None:
+        """*turn* asks for a forget of texts for which *is_meant*. Earlier turns that wait for their facts to be
+        extracted, and speak of it, wait no longer: their messages are stored, and the caller erases those."""
+        waiting = [
+            entry
+            async for entry in self._journal.of_owner(turn.owner)
+            if entry.turn.id != turn.id
+            and entry.turn.at <= turn.at
+            and is_meant(f"{entry.turn.asked}\n{entry.turn.answered}")
+        ]
+        # Learned they stay for a while, so that a retry of theirs is known.
+        await self._journal.mark_learned([entry for entry in waiting if entry.state is JournalState.STORED])
+        unlearned = {JournalState.WAITING, JournalState.DEAD}
+        if unstored := [entry.turn.id for entry in waiting if entry.state in unlearned]:
+            await self._journal.erase(turn.owner, unstored)
+        # Requests in progress, here and at other replicas, have recalled blocks that no record names yet.
+        await self._coordination.advance_epoch(turn.owner)
+        await self._coordination.delete_records(turn.owner, TEXT_KINDS)
 
 
 class PendingWrites:

@@ -14,13 +14,14 @@ from memory_extproc.model import (
     Embedded,
     Memory,
     MemoryType,
-    Origin,
     Owner,
     Provenance,
     Role,
     Source,
     Trust,
     Turn,
+    cut,
+    format_origin,
     message_id_of,
     message_ids,
 )
@@ -33,7 +34,6 @@ from memory_extproc.text.words import words_hash
 
 _LONGEST_JUDGED = 4000  # characters; a longer message holds something, and reading it would hold up others
 _USUAL = ChunkLimits()
-_ORIGIN_BYTES = 512  # of UTF-8; the field of every store holds as many
 _MESSAGES = (Role.USER, Role.ASSISTANT)  # of a turn; the place is the message's ordinal
 
 
@@ -162,29 +162,6 @@ def message_id(turn: Turn, ordinal: int, number: int = 0) -> str:
     """Memory id of *turn*'s first (0, the caller's) or second message (1, the answer), or of a chunk. The first
     chunk has the id of the unsplit message, so a new version replaces it."""
     return message_id_of(turn.owner, turn.id, ordinal, number)
-
-
-def cut(text: str, most_bytes: int) -> str:
-    """The beginning of *text* that fits into *most_bytes* of UTF-8, never half a character. Lone
-    surrogates, which no store takes, become question marks."""
-    encoded = text[:most_bytes].encode("utf-8", "replace")
-    return encoded[:most_bytes].decode("utf-8", "ignore")
-
-
-def format_origin(origin: Origin) -> str:
-    """*origin* as a line for the store's field, without empty parts: "app=chat model=qwen3". White space in
-    client-supplied names cannot add parts, and the line is always valid in the store."""
-    named = (("app", origin.app), ("dialect", origin.dialect), ("model", origin.model), ("route", origin.route))
-    whole = _line(named, _ORIGIN_BYTES)
-    if len(whole.encode()) <= _ORIGIN_BYTES:
-        return whole
-    return _line(named, _ORIGIN_BYTES // len(named) - len("dialect= "))
-
-
-def _line(named: Iterable[tuple[str, str]], most_bytes: int) -> str:
-    """Each value cut to *most_bytes* of UTF-8."""
-    written = ((name, "_".join(value.replace("\0", " ").split())) for name, value in named)
-    return " ".join(f"{name}={cut(value, most_bytes)}" for name, value in written if value)
 
 
 _AT_ONCE = 4_000  # characters judged on the event loop (a few milliseconds)

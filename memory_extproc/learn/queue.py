@@ -17,7 +17,7 @@ from memory_extproc.errors import MemoryExtprocError, TransientError, UnknownFau
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chance, Journal, JournalEntry, Now
+from memory_extproc.ports import Journal, JournalEntry, Now
 
 log = logger(__name__)
 Job = TypeVar("Job")
@@ -55,7 +55,6 @@ class LearnLimits:
 class QueuePolicy:
     """How queued work is retried and gives way to requests."""
 
-    rng: Chance
     backoff: Backoff = field(default_factory=Backoff)
     # Turns that the partitions show while the store is down; later turns are not shown.
     in_vain: int = 10_000
@@ -182,7 +181,7 @@ class OwnerQueues(Generic[Job]):
                     lane.jobs.insert(lane.tried - 1, lane.jobs.pop(start))
                 if not waits:
                     failures += 1
-                    again = clock() + self._policy.backoff.seconds(failures, self._policy.rng())
+                    again = clock() + self._policy.backoff.seconds(failures)
                     log.warning("learn.waits", work=self._name, error=type(error).__name__, failures=failures)
 
     def _count_tried(self, lane: _OwnerQueue[Job], tried: int) -> None:
@@ -457,7 +456,7 @@ class JournalPoller:
             except Exception as error:  # noqa: BLE001 - were this loop to end, nothing more would be learned
                 failures += 1
                 log.warning("journal.unreadable", error=type(error).__name__, failures=failures)
-                pause = self._policy.backoff.seconds(failures, self._policy.rng())
+                pause = self._policy.backoff.seconds(failures)
                 ended = await wait_for_event(closing, pause)
                 continue
             failures = 0

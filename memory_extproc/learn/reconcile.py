@@ -31,7 +31,7 @@ from memory_extproc.learn.conflicts import (
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.learn.messages import Judges as MessagesJudges
-from memory_extproc.learn.messages import format_origin, judge_turns
+from memory_extproc.learn.messages import judge_turns
 from memory_extproc.model import (
     Embedded,
     Hit,
@@ -46,6 +46,7 @@ from memory_extproc.model import (
     Turn,
     Vector,
     digest,
+    format_origin,
     message_id_of,
 )
 from memory_extproc.observe.log import logger

@@ -66,6 +66,8 @@ from memory_extproc.model.turn import (
     Screened,
     Turn,
     TurnOutcome,
+    cut,
+    format_origin,
     message_id_of,
     message_ids,
 )
@@ -133,7 +135,9 @@ __all__ = [
     "Vector",
     "WaitingPlace",
     "WordPieces",
+    "cut",
     "digest",
+    "format_origin",
     "least_trusted",
     "message_id_of",
     "message_ids",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -12,6 +13,7 @@ from memory_extproc.model.owner import Caller, Owner, digest
 
 _MESSAGE = "memory"  # first part of every message's id, so that a fact's id is never a message's
 _MOST_PIECES = 64  # of a message that any version of ours may have left behind
+_ORIGIN_BYTES = 512  # of UTF-8; the field of every store holds as many
 _LEAST_PIECE = 16  # characters; the pieces of a message have more on an average
 
 
@@ -35,6 +37,29 @@ class Origin:
     model: str = ""
     route: str = ""
     app: str = ""
+
+
+def cut(text: str, most_bytes: int) -> str:
+    """The beginning of *text* that fits into *most_bytes* of UTF-8, never half a character. Lone
+    surrogates, which no store takes, become question marks."""
+    encoded = text[:most_bytes].encode("utf-8", "replace")
+    return encoded[:most_bytes].decode("utf-8", "ignore")
+
+
+def format_origin(origin: Origin) -> str:
+    """*origin* as a line for the store's field, without empty parts: "app=chat model=qwen3". White space in
+    client-supplied names cannot add parts, and the line is always valid in the store."""
+    named = (("app", origin.app), ("dialect", origin.dialect), ("model", origin.model), ("route", origin.route))
+    whole = _line(named, _ORIGIN_BYTES)
+    if len(whole.encode()) <= _ORIGIN_BYTES:
+        return whole
+    return _line(named, _ORIGIN_BYTES // len(named) - len("dialect= "))
+
+
+def _line(named: Iterable[tuple[str, str]], most_bytes: int) -> str:
+    """Each value cut to *most_bytes* of UTF-8."""
+    written = ((name, "_".join(value.replace("\0", " ").split())) for name, value in named)
+    return " ".join(f"{name}={cut(value, most_bytes)}" for name, value in written if value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,13 @@ class _Counted:
     problems: list[ImportProblem] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class ImportLimits:
+    content_bytes: int = 8 * 1024  # of a memory; a longer one is refused, not cut
+    batch: int = 32  # memories looked up, embedded and stored together
+    waits: tuple[float, ...] = _WAITS
+
+
 class Importer:
     """Imports through the owner's partition, so that the next recall finds the memories."""
 
@@ -115,21 +122,17 @@ class Importer:
         keeps: MemoryWriter,
         embeds: EmbeddingModel,
         coordination: Coordination,
+        limits: ImportLimits,
         *,
         now: Now,
-        content_bytes: int = 8 * 1024,
-        batch: int = 32,
-        waits: tuple[float, ...] = _WAITS,
         consent: ConsentRegistry | None = None,
         forgotten: TombstoneReader | None = None,
         rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
     ) -> None:
-        """*rules*: which texts may be stored. *content_bytes*: of a memory; a longer one is refused, not
-        cut. *batch*: memories looked up, embedded and stored together."""
+        """*rules*: which texts may be stored."""
         self.rules = rules
         self.keeps, self.embeds, self.coordination = keeps, embeds, coordination
-        self.content_bytes, self.batch, self.waits = content_bytes, batch, waits
-        self.now, self.consent, self.forgotten = now, consent, forgotten
+        self.limits, self.now, self.consent, self.forgotten = limits, now, consent, forgotten
 
     def begin(self, owner: Owner, *, replace: bool = False, dry_run: bool = False) -> Import:
         return Import(self, owner, replacing=replace, dry_run=dry_run)
@@ -159,11 +162,11 @@ class Import:
         if why := rules.refusal(rules.apply(record.content)):
             self._refuse(index, shown, RejectReason.BAD_FIELD, f"content: {why}")
             return
-        if fault := next(_faults(record, self._parts.content_bytes), None):
+        if fault := next(_faults(record, self._parts.limits.content_bytes), None):
             self._refuse(index, shown, *fault)
             return
         key = record.id or _id_of_words(self._owner, record)
-        if key in self._waiting or len(self._waiting) >= self._parts.batch:
+        if key in self._waiting or len(self._waiting) >= self._parts.limits.batch:
             await self._settle()
         self._waiting[key] = _Taken(index, record)
 
@@ -285,7 +288,7 @@ class Import:
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Retry transient errors briefly: a busy store must not end an import of thousands, an unreachable store
         must."""
-        for wait in self._parts.waits:
+        for wait in self._parts.limits.waits:
             try:
                 return await work()
             except TransientError:

@@ -69,7 +69,7 @@ from memory_extproc.text.words import estimate_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class _Leave:
+class _Permissions:
     """The permissions of a request: recall and storage."""
 
     refused: Outcome | None  # why recall is refused; None: allowed
@@ -82,32 +82,89 @@ class _Leave:
         return self.stores and self.consent is Consent.ON
 
 
+class PermissionReader:
+    """Reads who asks, and what the rules and the caller's consent allow for a request."""
+
+    def __init__(
+        self,
+        options: RequestOptions,
+        identity: Identity,
+        rules: Rules,
+        consent: ConsentRegistry | None = None,  # None: consent is assumed
+    ) -> None:
+        self._options, self._identity, self._rules, self._consent = options, identity, rules, consent
+
+    async def read_circumstances(self, admitted: Admitted, request: ChatRequest) -> Circumstances:
+        caller = self._caller(admitted, request)
+        then = await off_loop(len(request.asked), self._match_rules, admitted, request, caller)
+        if caller is not None and then.project:
+            caller = replace(caller, project=then.project)
+        return Circumstances(
+            options=self._options,
+            admitted=admitted,
+            request=request,
+            then=then,
+            caller=caller,
+            auxiliary=self._options.skip_auxiliary and auxiliary(request.asked, request.system),
+        )
+
+    async def read(self, circumstances: Circumstances) -> _Permissions:
+        no, store = refusal(circumstances), stores(circumstances)
+        caller = circumstances.caller
+        allowed: Consent | None = Consent.ON
+        may_keep = store
+        if caller is not None and self._consent is not None and (no is None or store):
+            allowed = await self._consent.read_consent(caller.owner)
+            may_keep = store and not self._consent.refuses(caller.owner)
+        if no is None and allowed not in {Consent.ON, Consent.RECALL_ONLY}:
+            # Unreachable consent records are an outage for the operator; for the caller the effect is the same.
+            no = Outcome.UNAVAILABLE if allowed is None else Outcome.NO_CONSENT
+        return _Permissions(no, store, allowed, may_keep)
+
+    def _caller(self, admitted: Admitted, request: ChatRequest) -> Caller | None:
+        caller = admitted.caller
+        controls = request.controls
+        if caller is None and controls.user:
+            caller = self._identity.caller_of_body(admitted.headers, admitted.metadata, controls.user)
+        if caller is not None and controls.project and not caller.project:
+            # The body may set the project only if no header did. An invalid project name must not become none,
+            # which would mean all projects (see Identity).
+            project = accept_name(controls.project) or digest("project", controls.project)
+            caller = replace(caller, project=project)
+        return caller
+
+    def _match_rules(self, admitted: Admitted, request: ChatRequest, caller: Caller | None) -> RuleThen:
+        facts = RuleFacts(
+            path=admitted.path,
+            model=request.model,
+            route=admitted.route,
+            tenant=caller.owner.tenant if caller else "",
+            project=caller.project if caller else "",
+            upstream=admitted.upstream,
+            headers=admitted.headers,
+            asked=request.asked,
+        )
+        return self._rules.first(facts)
+
+
 class Enricher:
     def __init__(
         self,
         options: RequestOptions,
-        *,
-        identity: Identity,
-        rules: Rules,
-        recalls: MemoryRecaller,
+        permissions: PermissionReader,
+        planner: InjectionPlanner,
+        inserter: BlockInserter,
         replays: BlockReplay,
-        metrics: Metrics,
-        chains: ChainReader | None = None,
-        consent: ConsentRegistry | None = None,  # None: consent is assumed
+        *,
         incognito: IncognitoMarker | None = None,
         traces: Traces = NO_TRACES,
-        profiles: ProfileReader | None = None,  # None: no user profiles
         compression: Compression | None = None,  # None: every conversation goes on as long as it came
         decisions: DecisionLog | None = None,  # None: decisions are not kept
     ) -> None:
         self.compression, self._decisions = compression, decisions
-        self._options, self._identity, self._rules = options, identity, rules
+        self._options, self._permissions, self._planner, self._inserter = options, permissions, planner, inserter
         self._budget = CpuBudget(options.caller_cpu)
-        self._replays, self._consent, self._incognito, self._traces = replays, consent, incognito, traces
-        self._decider = InjectionPlanner(
-            options, recalls=recalls, replays=replays, metrics=metrics, chains=chains, profiles=profiles
-        )
-        self._placer = BlockInserter(options, replays=replays, metrics=metrics, traces=traces)
+        self._replays, self._incognito, self._traces = replays, incognito, traces
 
     async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool = False) -> Enriched:
         """*watching*:
@@ -123,8 +180,8 @@ class Enricher:
             return await self._read(admitted, request, watching=watching)
 
     async def _read(self, admitted: Admitted, request: ChatRequest, *, watching: bool) -> Enriched:
-        circumstances = await self._circumstances(admitted, request)
-        caller, leave = circumstances.caller, await self._leave(circumstances)
+        circumstances = await self._permissions.read_circumstances(admitted, request)
+        caller, leave = circumstances.caller, await self._permissions.read(circumstances)
         shadowed = watching or self._options.mode is Mode.SHADOW
         short = request
         if caller is not None and leave.keeps and not shadowed:
@@ -133,17 +190,17 @@ class Enricher:
         if leave.refused is not None or caller is None:
             plan = InjectionPlan(RecallDecision(leave.refused or Outcome.NO_CALLER))
         else:
-            plan = await self._decider.plan(circumstances, caller)
-        enriched = await self._placer.insert(admitted, short, plan, shadowed=shadowed, anew=short is not request)
+            plan = await self._planner.plan(circumstances, caller)
+        enriched = await self._inserter.insert(admitted, short, plan, shadowed=shadowed, anew=short is not request)
         if caller is None:
             return enriched
         if enriched.personal and plan.thread is not None and not await self._replays.stands(plan.thread):
             # A forget during the work invalidates both the recalled and the replayed memories.
             plan = InjectionPlan(RecallDecision(Outcome.UNAVAILABLE))
-            enriched = await self._placer.insert(admitted, request, plan, shadowed=shadowed)
+            enriched = await self._inserter.insert(admitted, request, plan, shadowed=shadowed)
         heard = await self._pending_turn(admitted, request, caller, leave)
         if plan.thread is not None and not shadowed:
-            heard = self._placer.with_view(heard, enriched, plan, plan.thread, admitted)
+            heard = self._inserter.with_view(heard, enriched, plan, plan.thread, admitted)
             heard = replace(heard, reach=(caller.owner, *shared_owners(self._options.scopes, caller)))
         self._traces.show(asked=request.asked, block=plan.decision.block)
         keeps = leave.consent is Consent.ON and not admitted.controls.unkept
@@ -160,35 +217,8 @@ class Enricher:
             {caller.owner.tenant, "*"}
         )
 
-    async def _circumstances(self, admitted: Admitted, request: ChatRequest) -> Circumstances:
-        caller = self._caller(admitted, request)
-        then = await off_loop(len(request.asked), self._match_rules, admitted, request, caller)
-        if caller is not None and then.project:
-            caller = replace(caller, project=then.project)
-        return Circumstances(
-            options=self._options,
-            admitted=admitted,
-            request=request,
-            then=then,
-            caller=caller,
-            auxiliary=self._options.skip_auxiliary and auxiliary(request.asked, request.system),
-        )
-
-    async def _leave(self, circumstances: Circumstances) -> _Leave:
-        no, store = refusal(circumstances), stores(circumstances)
-        caller = circumstances.caller
-        allowed: Consent | None = Consent.ON
-        may_keep = store
-        if caller is not None and self._consent is not None and (no is None or store):
-            allowed = await self._consent.read_consent(caller.owner)
-            may_keep = store and not self._consent.refuses(caller.owner)
-        if no is None and allowed not in {Consent.ON, Consent.RECALL_ONLY}:
-            # Unreachable consent records are an outage for the operator; for the caller the effect is the same.
-            no = Outcome.UNAVAILABLE if allowed is None else Outcome.NO_CONSENT
-        return _Leave(no, store, allowed, may_keep)
-
     async def _pending_turn(
-        self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Leave
+        self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Permissions
     ) -> PendingTurn:
         learned_as = _in_session(learning_caller(self._options.scopes, caller), request)
         incognito = admitted.controls.incognito and self._incognito is not None
@@ -230,31 +260,6 @@ class Enricher:
             return Arm.SHADOW
         gradual = self._options.mode is Mode.GRADUAL
         return Arm.CONTROL if gradual and in_control_group(owner, self._options.percent) else Arm.MEMORY
-
-    def _caller(self, admitted: Admitted, request: ChatRequest) -> Caller | None:
-        caller = admitted.caller
-        controls = request.controls
-        if caller is None and controls.user:
-            caller = self._identity.caller_of_body(admitted.headers, admitted.metadata, controls.user)
-        if caller is not None and controls.project and not caller.project:
-            # The body may set the project only if no header did. An invalid project name must not become none,
-            # which would mean all projects (see Identity).
-            project = accept_name(controls.project) or digest("project", controls.project)
-            caller = replace(caller, project=project)
-        return caller
-
-    def _match_rules(self, admitted: Admitted, request: ChatRequest, caller: Caller | None) -> RuleThen:
-        facts = RuleFacts(
-            path=admitted.path,
-            model=request.model,
-            route=admitted.route,
-            tenant=caller.owner.tenant if caller else "",
-            project=caller.project if caller else "",
-            upstream=admitted.upstream,
-            headers=admitted.headers,
-            asked=request.asked,
-        )
-        return self._rules.first(facts)
 
 
 def _in_session(caller: Caller, request: ChatRequest) -> Caller:
@@ -312,12 +317,12 @@ class InjectionPlanner:
     def __init__(
         self,
         options: RequestOptions,
-        *,
         recalls: MemoryRecaller,
         replays: BlockReplay,
         metrics: Metrics,
-        chains: ChainReader | None,
-        profiles: ProfileReader | None,
+        *,
+        chains: ChainReader | None = None,
+        profiles: ProfileReader | None = None,  # None: no user profiles
     ) -> None:
         self._options, self._recalls, self._replays = options, recalls, replays
         self._metrics, self._chains, self._profiles = metrics, chains, profiles
@@ -466,7 +471,9 @@ REPLAYED = "replay"  # the path of a request whose memories were all injected ea
 class BlockInserter:
     """Inserts blocks and records them for the conversation's next requests."""
 
-    def __init__(self, options: RequestOptions, *, replays: BlockReplay, metrics: Metrics, traces: Traces) -> None:
+    def __init__(
+        self, options: RequestOptions, replays: BlockReplay, metrics: Metrics, traces: Traces = NO_TRACES
+    ) -> None:
         self._options, self._replays, self._metrics, self._traces = options, replays, metrics, traces
         self._splice_seconds = metrics.recall_seconds.labels("splice")
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Protocol
 
 from memory_extproc.model import (
     Embedded,
@@ -18,7 +19,7 @@ from memory_extproc.model import (
     Rating,
     Source,
 )
-from memory_extproc.ports import ConditionalWriter
+from memory_extproc.ports import ConditionalWriter, MemoryStore, MemoryWriter
 from memory_extproc.settings.memory import Retention
 
 
@@ -339,16 +340,32 @@ class RetentionReason(StrEnum):
     SOURCES = "sources"  # its sources are gone or have changed
 
 
-# Conditional writes: rows change only if they are still as they were read.
+# Rows change only if they are still as they were read.
 
 _AT_ONCE = 100  # rows per write
 
 
-class AsRead:
-    """Conditional writer onto *rows*. *known*: the pass's copies, by id."""
+class RetainedMemories(MemoryWriter, ConditionalWriter, Protocol):
+    """Reads and writes of an owner's memories that a pass needs."""
 
-    def __init__(self, rows: ConditionalWriter) -> None:
-        self._rows = rows
+
+class OwnerRows:
+    """Reads all rows of an owner, and changes those that are still as read. *known*: the pass's copies, by id."""
+
+    def __init__(self, store: MemoryStore, memories: RetainedMemories, page: int = 500) -> None:
+        """*page*: rows per read."""
+        self._store, self.memories, self._page = store, memories, page
+
+    async def read(self, owner: Owner) -> dict[str, Embedded]:
+        pages = self._store.pages(owner, self._page, fresh=True)
+        return {row.memory.id: row async for page in pages for row in page}
+
+    async def stand(self, owner: Owner, known: Mapping[str, Embedded], ids: Sequence[str]) -> bool:
+        """Whether memories are unchanged since they were read.
+
+        A memory forgotten or corrected while a model reads it must not enter the model's text."""
+        there = {memory.id: memory for memory in await self.memories.get(owner, ids)}
+        return all(one in there and one in known and same_words(there[one], known[one].memory) for one in ids)
 
     async def change(
         self, owner: Owner, known: Mapping[str, Embedded], becoming: Mapping[str, Memory | Embedded]
@@ -367,13 +384,13 @@ class AsRead:
 
         ids = list(becoming)
         for start in range(0, len(ids), _AT_ONCE):
-            await self._rows.change_all(owner, ids[start : start + _AT_ONCE], change)
+            await self.memories.change_all(owner, ids[start : start + _AT_ONCE], change)
         return changed
 
     async def erase(self, owner: Owner, known: Mapping[str, Embedded], ids: Sequence[str]) -> int:
         erased = 0
         for start in range(0, len(ids), _AT_ONCE):
-            erased += await self._rows.delete_where(
+            erased += await self.memories.delete_where(
                 owner, ids[start : start + _AT_ONCE], lambda memory: as_read(memory, known[memory.id].memory)
             )
         return erased

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from memory_extproc.model import Matrix, Memory, MemoryState, Owner, Role, Vector
+from memory_extproc.model import Matrix, Memory, MemoryState, Owner, Role, Vector, message_id_of
 from memory_extproc.ports import EmbeddingModel, MemoryWriter
 from memory_extproc.settings.memory import Topics
 from memory_extproc.text.words import content_words
@@ -185,8 +185,6 @@ def drop_summed(threads: OpenSessions, session: str, summed: int, summary: str) 
 
 # The stored messages of a turn, without forgotten, quarantined and replaced messages.
 
-# (owner, turn id, 0 for the caller's message or 1 for the answer, piece) to the id of its memory
-NamesMessages = Callable[[Owner, str, int, int], str]
 _PIECES = 64  # of a message
 
 
@@ -228,16 +226,16 @@ class TurnWords:
 class Sayings:
     """Reads turns from the owner's memories."""
 
-    def __init__(self, keeps: MemoryWriter, names: NamesMessages) -> None:
-        self._keeps, self._names = keeps, names
+    def __init__(self, keeps: MemoryWriter) -> None:
+        self._keeps = keeps
 
     async def of(self, owner: Owner, turns: Sequence[SaidTurn]) -> list[TurnWords]:
         """The stored messages of each of *turns*, in order."""
-        ids = {turn.id: [self._names(owner, turn.id.hex(), side, 0) for side in (0, 1)] for turn in turns}
+        ids = {turn.id: [message_id_of(owner, turn.id.hex(), side, 0) for side in (0, 1)] for turn in turns}
         rows = await self._rows(owner, [one for pair in ids.values() for one in pair])
         # The first piece of a message tells that there are more.
         long = [
-            self._names(owner, turn.hex(), side, piece)
+            message_id_of(owner, turn.hex(), side, piece)
             for turn, pair in ids.items()
             for side, first in enumerate(pair)
             if any(row.provenance.piece is not None for row in rows if row.id == first)

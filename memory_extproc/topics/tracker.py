@@ -17,10 +17,10 @@ from cachetools import LRUCache
 
 from memory_extproc.concurrency import Backoff, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.model import Origin, Owner, Turn
+from memory_extproc.model import Owner, Turn, format_origin
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Chance, Coordination, EmbeddingModel, Now, Steady
+from memory_extproc.ports import Coordination, EmbeddingModel, Now, Steady
 from memory_extproc.settings import CurrentSettings
 from memory_extproc.topics import state
 from memory_extproc.topics.state import (
@@ -57,42 +57,99 @@ class TopicLimits:
     topics: int = 40  # topics in one summary of a session
     owners: int = 10_000  # with work to be done, in this process
     at_once: int = 2  # of them worked for at a time
-    topics_held: int = 1_000  # open topics whose vectors are held in process
     keep: timedelta = timedelta(days=30)  # how long a session is known
     lease: timedelta = timedelta(minutes=3)
     backoff: Backoff = _BACKOFF  # between attempts at an owner's work
     look: timedelta = timedelta(seconds=1)  # between two looks for sessions that fell silent
+    grace: timedelta = timedelta(seconds=10)  # for ending sessions at shutdown
 
 
-class TopicTracker:
-    """Entering begins the work; leaving ends every session that goes on here, within *grace*."""
+class TopicDecider:
+    """Decides which turns begin a new topic. Holds the vectors of the topics that are open here."""
 
     def __init__(
         self,
         sayings: Sayings,
-        closing: Closing,
         summaries: Summaries,
         embedder: EmbeddingModel,
+        current: CurrentSettings,
+        metrics: Metrics,
+        topics_held: int = 1_000,
+    ) -> None:
+        self._sayings, self._summaries, self._embedder = sayings, summaries, embedder
+        self._current, self._metrics = current, metrics
+        self._held: LRUCache[tuple[Owner, str], tuple[bytes, OpenTopic]] = LRUCache(topics_held)
+
+    async def read(self, owner: Owner, turns: Sequence[SaidTurn]) -> list[tuple[TurnWords, EmbeddedTurn | None]]:
+        """The stored words of *turns*, and their vectors where the user said something."""
+        said = await self._sayings.of(owner, turns)
+        return list(zip(said, await self._embed(said), strict=True))
+
+    async def decide(
+        self, owner: Owner, thread: Thread, topic: OpenTopic, said: TurnWords, heard: EmbeddedTurn | None
+    ) -> Decided:
+        section = self._current.settings.topics
+        if thread.size + len(said.text) > section.characters or len(thread.open) >= MOST_TURNS:
+            decided = Decided(shift=bool(thread.open), stage=DecidingMeasure.FULL)
+        else:
+            decided = decide(topic, heard, section)
+        if decided.doubtful and self._summaries.asks_models:
+            before = await self._sayings.of(owner, thread.open[-_BEFORE:])
+            same = await self._summaries.same(owner, [one for one in before if one.messages], said)
+            if same is not None:
+                decided = Decided(shift=not same, stage=DecidingMeasure.MODEL)
+        self._metrics.topic_checks.labels(decided.stage.value, "shift" if decided.shift else "same").inc()
+        return decided
+
+    async def _embed(self, said: Sequence[TurnWords]) -> list[EmbeddedTurn | None]:
+        there = [one for one in said if one.asked]
+        embedded = await embed_turns(self._embedder, [(one.beginnings[0], one.beginnings[-1]) for one in there])
+        found = {one.turn.id: turn for one, turn in zip(there, embedded, strict=True)}
+        return [found.get(one.turn.id) for one in said]
+
+    async def open_topic(self, owner: Owner, thread: Thread) -> OpenTopic:
+        """The open topic from memory, or rebuilt from stored messages after an eviction or a change of process."""
+        held = self._held.get((owner, thread.session))
+        if held is not None and thread.open and held[0] == thread.open[-1].id:
+            return held[1]
+        topic = OpenTopic()
+        for one, heard in await self.read(owner, thread.open):
+            topic.add(heard, one.messages)
+        return topic
+
+    def hold(self, owner: Owner, thread: Thread, topic: OpenTopic) -> None:
+        if thread.open:
+            self._held[owner, thread.session] = (thread.open[-1].id, topic)
+
+    def drop(self, owner: Owner, session: str) -> None:
+        self._held.pop((owner, session), None)
+
+    def forget(self, owner: Owner) -> None:
+        for key in [key for key in self._held if key[0] == owner]:
+            del self._held[key]
+
+
+class TopicTracker:
+    """Entering begins the work; leaving ends every session that goes on here, within `grace`."""
+
+    def __init__(
+        self,
+        decider: TopicDecider,
+        closing: Closing,
         coordination: Coordination,
         current: CurrentSettings,
         metrics: Metrics,
         *,
         limits: TopicLimits = TopicLimits(),
-        grace: timedelta = timedelta(seconds=10),
         now: Now,
         monotonic_now: Steady | None = None,
-        rng: Chance,
         holder: str,
-        format_origin: Callable[[Origin], str],
     ) -> None:
-        self._sayings, self._closing, self._summaries, self._embedder = sayings, closing, summaries, embedder
-        self._coordination, self._limits, self._metrics = coordination, limits, metrics
-        self._current, self._grace = current, grace
-        self._now, self._rng, self._holder, self._format_origin = now, rng, holder, format_origin
+        self._decider, self._closing, self._coordination = decider, closing, coordination
+        self._limits, self._metrics, self._current, self._now, self._holder = limits, metrics, current, now, holder
         self.shifted: Callable[[Owner, str], object] = _nobody  # called with the session whose topic has changed
         self._monotonic_now = monotonic_now or now
         self._silences = Silences(now, self._monotonic_now)
-        self._held: LRUCache[tuple[Owner, str], tuple[bytes, OpenTopic]] = LRUCache(limits.topics_held)
         self._wanted: set[Owner] = set()
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
         self._slots = asyncio.Semaphore(limits.at_once)
@@ -106,7 +163,7 @@ class TopicTracker:
     async def __aexit__(self, *_: object) -> None:
         self._leaving.set()
         try:
-            async with asyncio.timeout(self._grace.total_seconds()):
+            async with asyncio.timeout(self._limits.grace.total_seconds()):
                 for owner in self._silences.owners:
                     await self._end_quietly(owner)
                 await self.quiet()
@@ -126,7 +183,7 @@ class TopicTracker:
             TopicTurn(
                 turn.session,
                 turn.project,
-                self._format_origin(turn.origin),
+                format_origin(turn.origin),
                 SaidTurn(bytes.fromhex(turn.id), turn.seq, turn.at.timestamp()),
                 turn.last or turn.id in last,
             )
@@ -148,8 +205,7 @@ class TopicTracker:
 
     def forget(self, owner: Owner) -> None:
         """Drop the open topics of *owner* that are held in process."""
-        for key in [key for key in self._held if key[0] == owner]:
-            del self._held[key]
+        self._decider.forget(owner)
 
     async def quiet(self) -> None:
         """Returns when nothing is left to be done at once."""
@@ -205,7 +261,7 @@ class TopicTracker:
                     self._silences.drop(owner)
                     return
                 self._wanted.add(owner)
-                await wait_for_event(self._leaving, self._limits.backoff.seconds(failures, self._rng()))
+                await wait_for_event(self._leaving, self._limits.backoff.seconds(failures))
             else:
                 failures = 0
 
@@ -267,7 +323,7 @@ class TopicTracker:
             return state.drop_summed(known, thread.session, summed, summary)
 
         await self._change(owner, drop_finished)
-        self._held.pop((owner, thread.session), None)
+        self._decider.drop(owner, thread.session)
 
     def _waits_for_us(self, owner: Owner, thread: Thread) -> bool:
         return bool(thread.fresh or thread.closing) or self._is_over(owner, thread) or self._is_full(thread)
@@ -285,11 +341,10 @@ class TopicTracker:
         if thread is None or not thread.fresh:
             return thread
         fresh = sorted(thread.fresh, key=lambda turn: (turn.seq, turn.at))
-        said = await self._sayings.of(owner, fresh)
-        heard = await self._embed_turns(said)
-        topic = await self._open_topic(owner, thread)
-        for one, vectors in zip(said, heard, strict=True):
-            decided = await self._decide(owner, thread, topic, one, vectors)
+        read = await self._decider.read(owner, fresh)
+        topic = await self._decider.open_topic(owner, thread)
+        for one, vectors in read:
+            decided = await self._decider.decide(owner, thread, topic, one, vectors)
             shift = decided.shift
             if shift or not thread.open:
                 self._metrics.topics.labels("opened").inc()
@@ -297,47 +352,10 @@ class TopicTracker:
             thread = await self._replace(owner, session, joined)
             topic = OpenTopic() if shift else topic
             topic.add(vectors, one.messages)
-            self._hold(owner, thread, topic)
+            self._decider.hold(owner, thread, topic)
             if shift:
                 self.shifted(owner, session)
         return thread
-
-    async def _decide(
-        self, owner: Owner, thread: Thread, topic: OpenTopic, said: TurnWords, heard: EmbeddedTurn | None
-    ) -> Decided:
-        section = self._current.settings.topics
-        if thread.size + len(said.text) > section.characters or len(thread.open) >= MOST_TURNS:
-            decided = Decided(shift=bool(thread.open), stage=DecidingMeasure.FULL)
-        else:
-            decided = decide(topic, heard, section)
-        if decided.doubtful and self._summaries.asks_models:
-            before = await self._sayings.of(owner, thread.open[-_BEFORE:])
-            same = await self._summaries.same(owner, [one for one in before if one.messages], said)
-            if same is not None:
-                decided = Decided(shift=not same, stage=DecidingMeasure.MODEL)
-        self._metrics.topic_checks.labels(decided.stage.value, "shift" if decided.shift else "same").inc()
-        return decided
-
-    async def _embed_turns(self, said: Sequence[TurnWords]) -> list[EmbeddedTurn | None]:
-        there = [one for one in said if one.asked]
-        embedded = await embed_turns(self._embedder, [(one.beginnings[0], one.beginnings[-1]) for one in there])
-        found = {one.turn.id: turn for one, turn in zip(there, embedded, strict=True)}
-        return [found.get(one.turn.id) for one in said]
-
-    async def _open_topic(self, owner: Owner, thread: Thread) -> OpenTopic:
-        """The open topic from memory, or rebuilt from stored messages after an eviction or a change of process."""
-        held = self._held.get((owner, thread.session))
-        if held is not None and thread.open and held[0] == thread.open[-1].id:
-            return held[1]
-        topic = OpenTopic()
-        said = await self._sayings.of(owner, thread.open)
-        for one, heard in zip(said, await self._embed_turns(said), strict=True):
-            topic.add(heard, one.messages)
-        return topic
-
-    def _hold(self, owner: Owner, thread: Thread, topic: OpenTopic) -> None:
-        if thread.open:
-            self._held[owner, thread.session] = (thread.open[-1].id, topic)
 
     async def _threads(self, owner: Owner) -> OpenSessions:
         return state.read(await self._coordination.get_record(state.KIND, owner, ""))

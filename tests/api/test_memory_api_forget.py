@@ -59,6 +59,7 @@ async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
         hiding, made.coordination, PartitionLimits(), made.metrics, now=made.now, forgotten=forgotten
     )
     holders = Erasable(
+        replicas=sole,
         store=made.store,
         partitions=made.partitions,
         journal=made.journal,
@@ -68,12 +69,10 @@ async def stand(tmp_path: Path) -> AsyncIterator[ApiStand]:
     forgetter = Forgetter(
         ledger,
         forgotten,
-        sole,
         holders,
         ForgetLimits(backoff=Backoff(timedelta(milliseconds=1))),
         made.metrics,
         now=made.now,
-        rng=lambda: 0.0,
         seeks=ByWord(made),
     )
     catalogue = MemoryCatalog(made.partitions, made.partitions, made.journal, vector_bytes=1536, now=made.now)

@@ -17,7 +17,7 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.transfer import TransferCalls
 from memory_extproc.cli.root import app
 from memory_extproc.model import Embedded, Memory, MemoryState
-from memory_extproc.portability.importer import Exporter, Importer
+from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
 from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_turn, later
 from tests.support.memory_api import ApiStand
 
@@ -29,7 +29,9 @@ class Desk(ApiStand):
         super().__init__(scratch)
         self.scratch = scratch
         exporter = Exporter(self.store, self.journal, page=5, consent=self.consent)
-        importer = Importer(self.partitions, self.embedder, self.coordination, now=self.now, consent=self.consent)
+        importer = Importer(
+            self.partitions, self.embedder, self.coordination, ImportLimits(), now=self.now, consent=self.consent
+        )
         self.forgets: list[pb.ForgetMemoriesRequest] = []
         self.operations = {
             **TransferCalls(exporter, importer, now=self.now).operations,

@@ -86,6 +86,7 @@ class Side:
             )
         )
         erasable = Erasable(
+            replicas=replicas,
             store=self.store,
             partitions=self.partitions,
             journal=InMemoryJournal(now=world.clock, max_turns=10),
@@ -98,12 +99,10 @@ class Side:
             Forgetter(
                 world.ledger,
                 self.forgotten,
-                replicas,
                 erasable,
                 limits,
                 metrics(),
                 now=world.clock,
-                rng=lambda: 0.0,
             )
         )
         self.hiding.found = self.forgets.sweep

@@ -99,7 +99,7 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
             extractor=ListingExtractor(),
             reconciler=Reconciler(partitions, embedder, metrics),
             now=utc_now,
-            policy=QueuePolicy(random.random),
+            policy=QueuePolicy(),
             forgotten=forgotten,
         )
     )
@@ -107,12 +107,17 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
         Forgetter(
             ledger,
             forgotten,
-            SoleReplica(),
-            Erasable(store=store, partitions=partitions, journal=journal, coordination=coordination, purges=store),
+            Erasable(
+                store=store,
+                partitions=partitions,
+                journal=journal,
+                coordination=coordination,
+                replicas=SoleReplica(),
+                purges=store,
+            ),
             ForgetLimits(patience=timedelta(seconds=30)),
             metrics,
             now=utc_now,
-            rng=random.random,
         )
     )
     hiding.found = forgetter.sweep

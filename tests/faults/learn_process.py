@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 import sqlite3
 import sys
@@ -238,7 +237,7 @@ async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
                 extractor=KilledExtractor(killer),
                 reconciler=store,
                 now=utc_now,
-                policy=QueuePolicy(random.random),
+                policy=QueuePolicy(),
             )
         )
         for n in range(turns):

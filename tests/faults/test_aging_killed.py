@@ -24,13 +24,14 @@ from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_notes import LlmReflector
-from memory_extproc.learn.messages import format_origin, message_id
-from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, Provenance, message_id_of
+from memory_extproc.learn.messages import message_id
+from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, Provenance
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination
 from memory_extproc.recall.prompt_block import Profiles
 from memory_extproc.retention.passes import RetentionPass, Wording
 from memory_extproc.retention.reflection import Reflections
+from memory_extproc.retention.rules import OwnerRows
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.memory import Reflect, Retention
@@ -41,7 +42,7 @@ from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import Summaries
-from memory_extproc.topics.tracker import TopicLimits, TopicTracker
+from memory_extproc.topics.tracker import TopicDecider, TopicLimits, TopicTracker
 from memory_extproc.topics.writer import Closing, Rebuilding
 from tests.support.builders import ANN, MONDAY, a_memory, memories_of, tokens
 from tests.support.redis import RedisServer, redis_server
@@ -138,23 +139,19 @@ class Life:
         return self.now
 
     def topics(self) -> TopicTracker:
-        sayings = Sayings(self.partitions, message_id_of)
+        sayings = Sayings(self.partitions)
         closing = Closing(
             self.partitions, sayings, self.summaries, self.embedder, now=self.clock, least=3, content_bytes=8192
         )
         return TopicTracker(
-            sayings,
+            TopicDecider(sayings, self.summaries, self.embedder, CurrentSettings(Settings()), self.metrics),
             closing,
-            self.summaries,
-            self.embedder,
             self.coordination,
             CurrentSettings(Settings()),
             self.metrics,
             limits=TopicLimits(backoff=Backoff(timedelta(milliseconds=1)), look=timedelta(hours=1)),
             now=self.clock,
-            rng=lambda: 0.0,
             holder=self.holder,
-            format_origin=format_origin,
         )
 
     def keeper(self) -> RetentionPass:
@@ -169,9 +166,7 @@ class Life:
             near=0.3,
         )
         return RetentionPass(
-            self.store,
-            self.partitions,
-            self.partitions,
+            OwnerRows(self.store, self.partitions),
             self.embedder,
             lambda: Retention(max_memories=14, protect=timedelta(), prune_share=0),
             Wording(says=saying, about=about, agree=agree),

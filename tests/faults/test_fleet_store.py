@@ -49,8 +49,8 @@ class Replica:
             prefix=prefix,
             sharing=SHARING,
             store_failing_for=lambda: self.weather.reports.failing_for,
-            reports_held=self.world.metrics.journal_parts.set,
         )
+        self.world.metrics.journal_parts.set_function(lambda: self.journal.parts_held)
         self.learner: Intake | None = None
 
     @property

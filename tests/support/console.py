@@ -38,7 +38,7 @@ from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import ForgetScope, Memory, Owner
-from memory_extproc.portability.importer import Exporter, Importer
+from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.retention.passes import PassReport
 from memory_extproc.retention.rules import RetentionReason
@@ -84,8 +84,8 @@ class ConsoleStand(ApiStand):
         self._forgetter = Forgetter(
             ledger,
             forgotten,
-            sole,
             Erasable(
+                replicas=sole,
                 store=self.store,
                 partitions=self.partitions,
                 journal=self.journal,
@@ -95,7 +95,6 @@ class ConsoleStand(ApiStand):
             ForgetLimits(backoff=Backoff(timedelta(milliseconds=1))),
             self.metrics,
             now=self.now,
-            rng=lambda: 0.0,
             seeks=_ByWord(self),
             signer=ReceiptSigner(Ed25519PrivateKey.generate()),
         )
@@ -120,7 +119,9 @@ class ConsoleStand(ApiStand):
         )
         catalogue = MemoryCatalog(self.partitions, self.partitions, self.journal, vector_bytes=1536, now=self.now)
         forgetting = ForgetCalls(self._forgetter, catalogue, Repeats(self.coordination, KEY))
-        importer = Importer(self.partitions, self.embedder, self.coordination, now=self.now, consent=self.consent)
+        importer = Importer(
+            self.partitions, self.embedder, self.coordination, ImportLimits(), now=self.now, consent=self.consent
+        )
         exporter = Exporter(self.store, self.journal, consent=self.consent)
         reviews = ReviewCalls(
             Quarantine(self.store, self.partitions),

@@ -16,7 +16,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ChainReader, Coordination, ProfileReader
 from memory_extproc.request.admission import Admission, Admitted
 from memory_extproc.request.body import Enriched
-from memory_extproc.request.enricher import Enricher
+from memory_extproc.request.enricher import BlockInserter, Enricher, InjectionPlanner, PermissionReader
 from memory_extproc.request.identity import Identity
 from memory_extproc.request.policy import Rules
 from memory_extproc.request.replay import BlockReplay
@@ -57,16 +57,10 @@ class Desk:
         self.replays = BlockReplay(
             wire, shared, background=self.background, metrics=self.metrics, now=lambda: self.time
         )
-        self.enricher = Enricher(
-            wire,
-            identity=who,
-            rules=Rules(rules),
-            recalls=self.recalls,
-            replays=self.replays,
-            metrics=self.metrics,
-            chains=chains,
-            profiles=profiles,
-        )
+        planner = InjectionPlanner(wire, self.recalls, self.replays, self.metrics, chains=chains, profiles=profiles)
+        inserter = BlockInserter(wire, self.replays, self.metrics)
+        permissions = PermissionReader(wire, who, Rules(rules))
+        self.enricher = Enricher(wire, permissions, planner, inserter, self.replays)
 
     def admit(
         self,

@@ -18,7 +18,7 @@ from memory_extproc.extproc.server import GrpcServer, ServerOptions
 from memory_extproc.model import Memory, MemoryType, Outcome, Owner, Ranked, RecallResult, Source, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.request.admission import Admission, Mode, RequestOptions
-from memory_extproc.request.enricher import Enricher
+from memory_extproc.request.enricher import BlockInserter, Enricher, InjectionPlanner, PermissionReader
 from memory_extproc.request.identity import AllowedPeers, Identity
 from memory_extproc.request.policy import Rules
 from memory_extproc.request.replay import BlockReplay
@@ -127,11 +127,10 @@ class Sidecar:
             admits=Admission(self.options, identity),
             enriches=Enricher(
                 self.options,
-                identity=identity,
-                rules=Rules(self.rules),
-                recalls=self.recalls,
-                replays=replays,
-                metrics=self.metrics,
+                PermissionReader(self.options, identity, Rules(self.rules)),
+                InjectionPlanner(self.options, self.recalls, replays, self.metrics),
+                BlockInserter(self.options, replays, self.metrics),
+                replays,
             ),
             follows=replays,
             learns=self.learns,

@@ -19,12 +19,11 @@ from memory_extproc.learn.commands.parser import Act, Command, CommandMode, Mark
 from memory_extproc.learn.conflicts import FACTS
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.statements import no_longer
+from memory_extproc.learn.learner import ForgetGuard
 from memory_extproc.learn.messages import JudgedMessage
 from memory_extproc.learn.screening import Judging
 from memory_extproc.model import (
-    TEXT_KINDS,
     Embedded,
-    JournalState,
     Memory,
     MemoryState,
     MemoryType,
@@ -39,7 +38,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Change, Coordination, EmbeddingModel, Journal, Now
+from memory_extproc.ports import Change, EmbeddingModel, Now
 from memory_extproc.safety.policy import sensitivity
 from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.text.words import sentences, terms, terms_in
@@ -102,8 +101,7 @@ class Commands:
         embedder: EmbeddingModel,
         extractor: FactExtractor,
         reconciler: FactApplier,
-        journal: Journal,
-        coordination: Coordination,
+        guard: ForgetGuard,
         metrics: Metrics,
         *,
         now: Now,
@@ -115,8 +113,7 @@ class Commands:
         self._options = options
         self._holds, self._embedder = holds, embedder
         self._extractor, self._reconciler = extractor, reconciler
-        self._journal, self._coordination = journal, coordination
-        self._metrics, self._now = metrics, now
+        self._guard, self._metrics, self._now = guard, metrics, now
 
     def reconfigure(self, options: CommandOptions) -> None:
         self._options = options
@@ -216,10 +213,7 @@ class Commands:
         for memory_id in sorted((matched | made) & {memory.id for memory in rows}):
             why = MADE_OF if memory_id in made else BY_CHAT
             await self._holds.change(turn.owner, memory_id, _retiring(turn.at, self._now(), why))
-        await self._withdraw(turn, command.what)
-        # Requests in progress, here and at other replicas, have recalled blocks that no record names yet.
-        await self._coordination.advance_epoch(turn.owner)
-        await self._coordination.delete_records(turn.owner, TEXT_KINDS)
+        await self._guard.withdraw_earlier(turn, partial(holds_words, command.what))
 
     async def _recallable(
         self, turn: Turn, states: frozenset[MemoryState] = _ACTIVE, *, itself: bool = False
@@ -236,22 +230,6 @@ class Commands:
         vector = (await self._embedder.embed([what]))[0]
         searched = await self._holds.nearest(turn.owner, vector, _NEIGHBOURS, Scope(project=turn.project))
         return {one.memory.id for one in searched.found if one.cosine >= _SPEAKS_OF}
-
-    async def _withdraw(self, turn: Turn, what: str) -> None:
-        """Earlier turns that wait for their facts to be extracted, and speak of it, wait no longer: their messages
-        are stored and were found above."""
-        waiting = [
-            entry
-            async for entry in self._journal.of_owner(turn.owner)
-            if entry.turn.id != turn.id
-            and entry.turn.at <= turn.at
-            and holds_words(what, f"{entry.turn.asked}\n{entry.turn.answered}")
-        ]
-        # Learned they stay for a while, so that a retry of theirs is known.
-        await self._journal.mark_learned([entry for entry in waiting if entry.state is JournalState.STORED])
-        unlearned = {JournalState.WAITING, JournalState.DEAD}
-        if unstored := [entry.turn.id for entry in waiting if entry.state in unlearned]:
-            await self._journal.erase(turn.owner, unstored)
 
     async def _retract(self, turn: Turn, command: Command) -> None:
         rows = [memory async for memory in self._recallable(turn)]

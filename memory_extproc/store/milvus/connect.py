@@ -20,7 +20,7 @@ import numpy as np
 from memory_extproc.concurrency import Backoff, locate_error, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, NotReadyError, PermanentError, TransientError
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import Chance, MemoryStore
+from memory_extproc.ports import MemoryStore
 from memory_extproc.store.milvus import schema
 from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType
@@ -276,9 +276,9 @@ class OpenerLimits:
 class Opener:
     """Opens *store* while entered, as often as it takes; leaving closes it."""
 
-    def __init__(self, store: MemoryStore, limits: OpenerLimits, *, rng: Chance, at: str) -> None:
+    def __init__(self, store: MemoryStore, limits: OpenerLimits, *, at: str) -> None:
         """*at*: where the store is, as the log may tell it."""
-        self._store, self._limits, self._rng, self._at = store, limits, rng, at
+        self._store, self._limits, self._at = store, limits, at
         self._task: asyncio.Task[None] | None = None
         self._is_opening = True
 
@@ -310,7 +310,7 @@ class Opener:
                 log.error("store.refused", at=self._at, detail=str(error), again_in_s=pause)  # noqa: TRY400
             except Exception as error:  # noqa: BLE001 - were this loop to end, the store would never be open
                 failures += 1
-                pause = self._limits.backoff.seconds(failures, self._rng())
+                pause = self._limits.backoff.seconds(failures)
                 why = str(error) if isinstance(error, MemoryExtprocError) else locate_error(error)
                 log.warning("store.not_open", at=self._at, detail=why, again_in_s=round(pause, 2))
             else:

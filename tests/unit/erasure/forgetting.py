@@ -92,8 +92,8 @@ class World(Surroundings):
         made = Forgetter(
             self.ledger,
             self.forgotten,
-            self.replicas,
             Erasable(
+                replicas=self.replicas,
                 store=self.store,
                 partitions=self.partitions,
                 journal=self.journal,
@@ -107,7 +107,6 @@ class World(Surroundings):
             self.forget_limits,
             self.metrics,
             now=lambda: self.now,
-            rng=lambda: 0.0,
             holder=holder,
             signer=self.signer,
         )

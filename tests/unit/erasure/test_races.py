@@ -145,10 +145,11 @@ class Process:
             extractor=ListingExtractor(),
             reconciler=Reconciler(self.partitions, durable.embedder, durable.metrics),
             now=now,
-            policy=QueuePolicy(lambda: 0.5, backoff=QUICK),
+            policy=QueuePolicy(QUICK),
             forgotten=self.forgotten,
         )
         holders = Erasable(
+            replicas=durable.replicas,
             store=store,
             partitions=self.partitions,
             journal=journal,
@@ -164,12 +165,10 @@ class Process:
         self.forgetter = Forgetter(
             ledger,
             self.forgotten,
-            durable.replicas,
             holders,
             limits,
             durable.metrics,
             now=now,
-            rng=lambda: 0.5,
         )
         self._heard = make_news_handler(self.forgotten, self.partitions)
         hiding.found = self.forgetter.sweep

@@ -137,7 +137,7 @@ class Surroundings:
             fallback=self.fallback,
             reconciler=self.reconciles or self.reconciler,
             now=lambda: self.now,
-            policy=QueuePolicy(lambda: 0.0, backoff=QUICK, pace=self.pace),
+            policy=QueuePolicy(QUICK, pace=self.pace),
             screens=self.screens,
             judged=self.judged,
             forgotten=self.forgotten,

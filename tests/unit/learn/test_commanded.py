@@ -19,6 +19,7 @@ from memory_extproc.learn.commands.runner import (
 )
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.ingest import Intake
+from memory_extproc.learn.learner import ForgetGuard
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Embedded, Memory, MemoryState, Message, Owner, Role, Source, Turn
@@ -42,8 +43,7 @@ class Chat:
             around.embedder,
             RulesExtractor(),
             reconciler,
-            around.journal,
-            around.coordination,
+            ForgetGuard(around.journal, around.coordination),
             around.metrics,
             now=lambda: around.now,
             doubts=doubts,

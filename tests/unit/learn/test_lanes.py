@@ -35,7 +35,7 @@ class Bench:
             "test",
             self._work,
             self._failed,
-            QueuePolicy(lambda: 0.5, backoff=backoff, in_vain=in_vain),
+            QueuePolicy(backoff, in_vain=in_vain),
             at_once=at_once,
             together=together,
         )
@@ -144,6 +144,6 @@ async def test_stopping_ends_work_where_it_stands() -> None:
 
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
 def test_waits_grow_from_half_the_first_to_the_most(failures: int, chance: float) -> None:
-    backoff = Backoff(first=timedelta(seconds=0.5), longest=timedelta(seconds=30))
-    assert 0.25 <= backoff.seconds(failures, chance) <= 30
-    assert backoff.seconds(failures, chance) <= backoff.seconds(failures + 1, chance)
+    backoff = Backoff(first=timedelta(seconds=0.5), longest=timedelta(seconds=30), rng=lambda: chance)
+    assert 0.25 <= backoff.seconds(failures) <= 30
+    assert backoff.seconds(failures) <= backoff.seconds(failures + 1)

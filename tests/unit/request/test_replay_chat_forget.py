@@ -8,6 +8,7 @@ import json
 from memory_extproc.learn.commands.parser import Act, Command
 from memory_extproc.learn.commands.runner import CommandOptions, Commands
 from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.learner import ForgetGuard
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import RecallRequest, RecallResult
 from memory_extproc.recall.prompt_block import CLOSING
@@ -24,8 +25,7 @@ async def forgotten(desk: Desk, around: Surroundings) -> None:
         around.embedder,
         RulesExtractor(),
         Reconciler(around.partitions, around.embedder, around.metrics),
-        around.journal,
-        around.coordination,
+        ForgetGuard(around.journal, around.coordination),
         around.metrics,
         now=lambda: around.now,
     )

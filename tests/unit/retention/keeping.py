@@ -13,6 +13,7 @@ from memory_extproc.model import Embedded, Memory, MemoryState, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
 from memory_extproc.retention.passes import RetentionPass, Wording
+from memory_extproc.retention.rules import OwnerRows
 from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
 from memory_extproc.settings.memory import Retention
 from memory_extproc.store.partition import Partitions
@@ -41,7 +42,7 @@ class Desk:
         given = Retention(**rules)
         partitions, embeds = self.partitions, embedder or self.embedder
         return RetentionPass(
-            reads or self.store, partitions, partitions, embeds, lambda: given, WORDING, now=self.clock
+            OwnerRows(reads or self.store, partitions), embeds, lambda: given, WORDING, now=self.clock
         )
 
     def job(

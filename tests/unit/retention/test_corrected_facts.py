@@ -13,6 +13,7 @@ from memory_extproc.curation.editor import Correction, MemoryEditor
 from memory_extproc.learn.commands.parser import Act, Command
 from memory_extproc.learn.commands.runner import CommandOptions, Commands
 from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.learner import ForgetGuard
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Caller, Embedded, Matrix, Memory, MemoryState, Provenance
 from memory_extproc.recall.prompt_block import Profiles
@@ -49,8 +50,7 @@ class Told:
             desk.embedder,
             RulesExtractor(),
             Reconciler(desk.partitions, desk.embedder, desk.metrics),
-            InMemoryJournal(now=desk.clock, max_turns=10),
-            desk.coordination,
+            ForgetGuard(InMemoryJournal(now=desk.clock, max_turns=10), desk.coordination),
             desk.metrics,
             now=desk.clock,
         )

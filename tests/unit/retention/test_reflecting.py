@@ -18,6 +18,7 @@ from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owne
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.passes import RetentionPass, Wording
 from memory_extproc.retention.reflection import Reflections
+from memory_extproc.retention.rules import OwnerRows
 from memory_extproc.settings.memory import Reflect, Retention
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
@@ -47,9 +48,7 @@ class Place:
         self.partitions = Partitions(self.store, coordination, PartitionLimits(), metrics, now=self.now)
         reflector = LlmReflector(self.completes, Budget(tokens(), now=self.now))
         self.keeper = RetentionPass(
-            self.store,
-            self.partitions,
-            self.partitions,
+            OwnerRows(self.store, self.partitions),
             self.embedder,
             Retention,
             Wording(says=saying, about=about, agree=agree),

@@ -18,6 +18,7 @@ from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.rank import choose_ranked, weigh
 from memory_extproc.retention.passes import RetentionPass
 from memory_extproc.retention.reflection import Subjects
+from memory_extproc.retention.rules import OwnerRows
 from memory_extproc.settings.memory import Retention
 from memory_extproc.settings.paths import ModelTokens
 from memory_extproc.testing.models import CannedCompletions
@@ -47,9 +48,7 @@ class Model:
     def keeper(self, **rules: Any) -> RetentionPass:
         desk = self.desk
         return RetentionPass(
-            desk.store,
-            desk.partitions,
-            desk.partitions,
+            OwnerRows(desk.store, desk.partitions),
             desk.embedder,
             lambda: Retention(**rules),
             WORDING,

@@ -34,7 +34,7 @@ class SlowStore(InMemoryStore):
 
 async def test_the_store_is_waited_for_until_it_is_open() -> None:
     store = SlowStore(TransientError("locked"))
-    opener = Opener(store, AT_ONCE, rng=lambda: 0.0, at="here")
+    opener = Opener(store, AT_ONCE, at="here")
     async with opener:
         for _ in range(2):  # the first attempt fails
             with pytest.raises(TransientError, match="being opened"):
@@ -48,7 +48,7 @@ async def test_the_store_is_waited_for_until_it_is_open() -> None:
 
 async def test_a_store_that_was_refused_is_not_waited_for() -> None:
     store = SlowStore(PermanentError("another dimension"))
-    opener = Opener(store, AT_ONCE, rng=lambda: 0.0, at="here")
+    opener = Opener(store, AT_ONCE, at="here")
     async with opener:
         store.let.set()
         await store.tried.wait()

@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.concurrency import Backoff
-from memory_extproc.learn.messages import format_origin
-from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest, message_id_of
+from memory_extproc.model import Embedded, Memory, Owner, Source, Turn, digest
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.memory import Topics
@@ -19,7 +18,7 @@ from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore,
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import Prompts, Summaries
-from memory_extproc.topics.tracker import TopicLimits, TopicTracker
+from memory_extproc.topics.tracker import TopicDecider, TopicLimits, TopicTracker
 from memory_extproc.topics.writer import Closing
 from tests.support.builders import ANN, MONDAY, Clock, a_turn, memories_of
 
@@ -62,24 +61,21 @@ class Surroundings:
 
     def build(self, holder: str = "one") -> TopicTracker:
         summaries = Summaries(self.metrics, prompts=self.prompts, trusted=lambda text: "ignore all" not in text)
-        sayings = Sayings(self.partitions, message_id_of)
+        sayings = Sayings(self.partitions)
         closing = Closing(
             self.partitions, sayings, summaries, self.embedder, now=lambda: self.now, least=3, content_bytes=8192
         )
+        current = CurrentSettings(Settings(topics=self.section))
         topics = TopicTracker(
-            sayings,
+            TopicDecider(sayings, summaries, self.embedder, current, self.metrics),
             closing,
-            summaries,
-            self.embedder,
             self.coordination,
-            CurrentSettings(Settings(topics=self.section)),
+            current,
             self.metrics,
             limits=self.limits,
             now=lambda: self.now,
             monotonic_now=self.passing,
-            rng=lambda: 0.0,
             holder=holder,
-            format_origin=format_origin,
         )
         topics.shifted = lambda owner, session: self.shifted.append((owner, session))
         return topics

@@ -16,7 +16,7 @@ from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Provenance, Source, Turn, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.passes import RetentionPass, Wording
-from memory_extproc.retention.rules import RetentionReason, retire_memory
+from memory_extproc.retention.rules import OwnerRows, RetentionReason, retire_memory
 from memory_extproc.retention.scheduler import JobLimits, RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier
 from memory_extproc.settings.memory import Retention
@@ -39,9 +39,7 @@ class Aging(Surroundings):
     def keeper(self, **rules: object) -> RetentionPass:
         summaries = Summaries(self.metrics, prompts=self.prompts, trusted=lambda _: True)
         return RetentionPass(
-            self.store,
-            self.partitions,
-            self.partitions,
+            OwnerRows(self.store, self.partitions),
             self.embedder,
             lambda: Retention(**rules),
             Wording(says=saying, about=about, agree=agree),
