@@ -35,6 +35,11 @@ class Child:
     def logged(self) -> list[Mapping[str, Any]]:
         return [json.loads(line) for line in self.errors.splitlines() if line.startswith("{")]
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     async def start(self) -> None:
         command = [sys.executable, "-m", "memory_extproc", "serve", "--config", str(self.config)]
         env = dict(os.environ)
