@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -293,13 +292,13 @@ async def answers(link: RedisLink) -> bool:
 
 def test_the_adapters_rule_names_the_metrics_that_the_autoscaler_asks_for() -> None:
     values = yaml.safe_load((SERVERS / "prometheus-adapter-values.yaml").read_text())
-    [rule] = values["rules"]["custom"]
-    [pattern] = re.findall(r'__name__=~"([^"]+)"', rule["seriesQuery"])
+    rules = values["rules"]["custom"]
+    given = {rule.get("name", {}).get("as") or rule["seriesQuery"].partition("{")[0] for rule in rules}
     servers = ("config.memory.milvus.address=milvus:19530", "config.coordination.url=redis://redis:6379/0")
-    asked = ("autoscaling.recallsInFlight=4", "autoscaling.journalDepth=100")
+    asked = ("autoscaling.recallSaturation=70", "autoscaling.journalDepth=100")
     scaler = one(
         documents(rendered(settings=("autoscaling.enabled=true", *asked, *servers))), "HorizontalPodAutoscaler"
     )
-    named = [each["pods"]["metric"]["name"] for each in scaler["spec"]["metrics"] if each["type"] == "Pods"]
-    assert len(named) == 2
-    assert all(re.fullmatch(pattern, each) for each in named)
+    pods = {each["pods"]["metric"]["name"]: each["pods"] for each in scaler["spec"]["metrics"] if "pods" in each}
+    assert pods.keys() == given
+    assert pods["memory_extproc_recall_saturation"]["target"]["averageValue"] == "700m"

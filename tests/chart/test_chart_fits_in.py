@@ -86,7 +86,7 @@ def test_what_scales_names_the_workload_that_is_there(given: list[str], keda: li
 @pytest.mark.parametrize("mode", [[], ["mode=daemonset", LOSS], ["mode=sidecar", "gateway.type=raw", LOSS]])
 def test_learning_pods_stand_apart_from_those_that_serve(mode: list[str]) -> None:
     """A role each; requests reach the serving pods only; each is scaled by its own measure."""
-    scaled = () if mode else ("autoscaling.enabled=true", "autoscaling.recallsInFlight=32")
+    scaled = () if mode else ("autoscaling.enabled=true", "autoscaling.recallSaturation=70")
     by_age = (
         "autoscaling.enabled=true",
         "autoscaling.keda.enabled=true",

@@ -124,8 +124,8 @@
 {{- $said = append $said (printf "%s.keda.enabled without %s.enabled: nothing would be scaled. Turn on both." $name $name) -}}
 {{- end -}}
 {{- $byAge := and $scaling.keda.enabled (or (not $v.learner.enabled) (eq $name "learner.autoscaling")) -}}
-{{- if and $scaling.enabled (not $byAge) (not $scaling.cpu) (not $scaling.recallsInFlight) (not $scaling.journalDepth) -}}
-{{- $said = append $said (printf "%s.enabled without a metric: set cpu, recallsInFlight or journalDepth." $name) -}}
+{{- if and $scaling.enabled (not $byAge) (not $scaling.cpu) (not $scaling.recallSaturation) (not $scaling.journalDepth) -}}
+{{- $said = append $said (printf "%s.enabled without a metric: set cpu, recallSaturation or journalDepth." $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
