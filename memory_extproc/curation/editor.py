@@ -10,7 +10,7 @@ import heapq
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -510,6 +510,12 @@ def place_of(memory: Memory | MemoryHead, order: Order = Order.NEWEST) -> Cursor
 _cursor_of = itemgetter(0)
 
 
+def _first(heads: Iterable[MemoryHead], most: int, after: Cursor | None, order: Order) -> list[Cursor]:
+    """The first *most* places behind *after*, in order."""
+    places = (place_of(head, order) for head in heads)
+    return heapq.nsmallest(most, (place for place in places if after is None or place > after))
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     memories: tuple[Memory, ...]
@@ -550,10 +556,10 @@ class MemoryCatalog:
         """At most *limit* memories after *after*; of an owner who is not in process only these are read."""
         heads = None if chosen.words else await self._lists.heads(owner, chosen)
         if heads is not None:
-            placed = ((place_of(head, order), head.id) for head in heads)
-            best = heapq.nsmallest(limit + 1, (one for one in placed if after is None or one[0] > after))
-            found = {memory.id: memory for memory in await self._keeps.get(owner, [one for _, one in best[:limit]])}
-            page = tuple(found[one] for _, one in best[:limit] if one in found and chosen.holds(found[one]))
+            best = await asyncio.to_thread(_first, heads, limit + 1, after, order)
+            ids = [place.id for place in best[:limit]]
+            found = {memory.id: memory for memory in await self._keeps.get(owner, ids)}
+            page = tuple(found[one] for one in ids if one in found and chosen.holds(found[one]))
             if len(page) == len(best[:limit]):
                 return Page(page, len(heads), more=len(best) > limit)
         return await self._scan(owner, chosen, limit, after, order)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
+from itertools import combinations
 from types import ModuleType
 from typing import Any, cast
 
@@ -76,14 +77,28 @@ def _matching(
             return [places[id_] for id_ in ids if id_ in places]
         return cast("list[int]", evaluate_mask(filter_, table).nonzero()[0].tolist())
 
+    # Most ids have one version. A scan of all rows looks for newer ones only of the others.
+    several: set[str] | None = None
+    if ids is None:
+        several = set(deltas._map) | deleted.keys()  # noqa: SLF001
+        for one, other in combinations((one.pk_to_row.keys() for one in segments), 2):
+            several |= one & other
+
     if unflushed:
         places = {id_: place for place, id_ in enumerate(unflushed)} if ids is not None else {}
         chosen = matches(table, places)
         yield table, [place for place in chosen if is_newest(unflushed[place], written[unflushed[place]])]
     for one in segments:
         chosen = matches(one.table, one.pk_to_row)
-        live = (place for place in chosen if one.pks[place] not in written)
-        yield one.table, [place for place in live if is_newest(one.pks[place], int(one.seqs[place]))]
+        yield (
+            one.table,
+            [
+                place
+                for place, id_ in ((place, one.pks[place]) for place in chosen)
+                if id_ not in written
+                and ((several is not None and id_ not in several) or is_newest(id_, int(one.seqs[place])))
+            ],
+        )
 
 
 def _make_rows(table: Any, places: list[int], fields: Sequence[str], vector: str) -> list[dict[str, Any]]:
