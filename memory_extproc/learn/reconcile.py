@@ -28,6 +28,7 @@ from memory_extproc.learn.conflicts import (
     saying,
     unclear,
 )
+from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.learn.messages import Judges as MessagesJudges
@@ -362,7 +363,8 @@ def without_value(text: str, old: Memory, new: str) -> str:
     """*text* without the sentences that go by the value of *old*: they name it, and speak to the caller or name the
     thing itself. A sentence that names the *new* value too tells of the change, and stays."""
     value = set(saying(old.provenance.value))
-    telling = value - _VERDICT_WORDS
+    day = _DAY.search(old.provenance.value)  # an answer may leave the hour and the place out
+    telling = (set(saying(day[0])) if day else value) - _VERDICT_WORDS
     if not telling:
         return text
     thing = stems(old.provenance.attribute) - stems(old.provenance.value)
@@ -374,6 +376,14 @@ def without_value(text: str, old: Memory, new: str) -> str:
         if not _goes_by(sentence := text[start:end], telling, thing, newer)
     ]
     return "".join(kept).strip() if len(kept) < len(ends) - 1 else text
+
+
+_DAY = re.compile(
+    r"\b(?:{months}) \d{{1,2}}\b|\b\d{{1,2}}(?:st|nd|rd|th|\.)?(?: of)? (?:{months})\b|\b(?:{days})s?\b".format_map(
+        LISTS["words"]
+    ),
+    re.IGNORECASE,
+)
 
 
 def _goes_by(sentence: str, value: set[str], thing: AbstractSet[str], newer: set[str]) -> bool:

@@ -345,7 +345,7 @@ _NO_VERB = re.compile(r"(?:s|ing|ed|ly|tion|ness|ity)\Z")
 _NO_VERBS = frozenset(_ROLES["words"]["no_verbs"].split())
 _LEADS = frozenset(_ROLES["words"]["leads"].split())
 _MOST_WORDS = 400  # words of a sentence that are read
-_MOST_OF_PHRASE = 3
+_MOST_OF_PHRASE = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,8 @@ _CLAUSE = re.compile(
     r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)(?<!\sjust)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
     rf"|\s*,\s+(?=(?:it's|it\s+(?:is|[a-z]+s)|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"
-    rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']})\b)",
+    rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']})\b)"
+    r"|,\s+(?=(?:the\s+)?(?:rent|mortgage|salary|pension|deposit)\s+(?:is|was|went|rose|dropped|has)\b|(?:er|sie|wir|elle|ella|nous)\s+[a-z])",
     re.IGNORECASE,
 )
 _SHARED = re.compile(

@@ -147,7 +147,8 @@ class RulesExtractor:
             for fact in found
             if len(fact.content) <= LONGEST_FACT and is_well_formed(fact)
         }
-        return list({fact.content.casefold(): fact for fact in unique.values()}.values())
+        moved = {fact.content.casefold(): fact for fact in unique.values() if fact.moved}
+        return list(({fact.content.casefold(): fact for fact in unique.values()} | moved).values())
 
     def _match_statement(self, turn: Turn, clause: str, known: Sequence[Fact]) -> Fact | None:
         text = _BLANKS.sub(" ", clause).strip()
@@ -199,7 +200,7 @@ class RulesExtractor:
     def _fact(self, turn: Turn, matched: tuple[FactRule, Captured], known: Sequence[Fact], clause: str) -> Fact:
         rule, caught = matched
         groups = dict(caught.groups)
-        if rule.update:
+        if rule.update and not groups.get("object"):
             groups["thing"] = _spoken_of(groups["thing"] or groups.pop("done", ""), known, turn.injected)
         words = _words(groups, caught.value, self._checks)
         said = _ARTICLE.sub("as an ", _BLANKS.sub(" ", rule.content.format_map(words)).strip())
@@ -286,7 +287,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
         "{person}": person,
         "{aux}": _AUX,
         "{be}": r"(?:'m|'re|'s| am| are| is)",
-        "{rel}": rf"(?:\w+ )?(?:{relations})",
+        "{rel}": rf"(?:\w+ (?!(?-i:Professor|Doctor|Coach)\b))?(?:{relations})",  # not "boss Professor"
         "{relations}": relations,
         "{which}": f"(?:{lists['which']})",
         "{adverbs}": f"(?:{lists['grammar']['adverbs']})",
@@ -330,8 +331,8 @@ def _capture(rule: FactRule, matched: re.Match[str]) -> Captured:
     bare = whole if _DANGLES.search(cut := _TRAILING.sub("", whole)) else cut
     bare = _NOT_THAT.sub("", bare) if rule.exclusive else bare
     value = tell_of_them(_LEADING.sub("", bare.strip(" ,.!;:\"'")))
-    if "thing" in groups and matched.start("thing") == 0 and groups["thing"][1:].islower():
-        groups["thing"] = groups["thing"].lower()  # the sentence begins with it
+    if "thing" in groups and matched.start("thing") == 0 and groups["thing"].partition(" ")[0][1:].islower():
+        groups["thing"] = groups["thing"][0].lower() + groups["thing"][1:]  # the sentence begins with it
     if "word" in groups:
         groups["thing"] = rule.words.get(fold(groups["word"]), groups["word"])
     return Captured(value, groups)
@@ -411,7 +412,6 @@ def _people(known: Sequence[Fact], before: Sequence[Turn]) -> People:
                 people.append(f"my {relation['relation']}")
             if relation["name"]:
                 named[relation["name"]] = relation["relation"]
-        if relation is not None:
             known_names.update(NAME.findall(fact.value))
     found = People(named, known_names)
     for turn in before:
@@ -453,8 +453,7 @@ _LONGEST_NAME = 3
 _LONGEST_CHANGED = 6  # words of a value that "make it ..." changes
 _IDLE = re.compile(
     r"(?:it|for|this|that|these|those|them|him|her|you|your|yours|here|there|something|anything|nothing|everything"
-    r"|how|what|when|why|where|whether|who"
-    r"|being|having|to\s+(?:know|see|hear|say|think|ask|thank|be)|not|so|such|one|ones|all|both|some|any|around"
+    r"|how|what|when|why|where|whether|who|being|having|to\s+(?:know|see|hear|say|think|ask|thank|be)|not|so|such|one|ones|all|both|some|any|around"
     r"|with|along|too|each|the\s+(?:idea|way|fact|option|one"
     r"|first|second|third|last|latter|former|other|answer|suggestion|result|sound|look|feel|part|new|plan|above"
     r"|following|same|code|design))\b"
@@ -469,9 +468,9 @@ _AND = re.compile(r", and |, | and ")
 _FIRST_OF_SEVERAL = re.compile(r",|\s(?:and|but)\s")
 _NO_NAME = re.compile(r"[\d/]")
 _DATE = re.compile(
-    rf"\b(?:{MONTHS})\b|\b(?:mon|tues|wednes|thurs|fri|satur"
-    r"|sun)days?\b"
-    r"|\b(?:tomorrow|tonight|next|noon|midnight|christmas|easter|summer|winter|spring|autumn|fall)\b|\d"
+    rf"\b(?:{MONTHS})\b|\b(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b"
+    r"|\b(?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|lundi|mardi|mercredi|jeudi|vendredi|samedi"
+    r"|dimanche|lunes|martes|mi\u00e9rcoles|jueves|viernes|s\u00e1bado|domingo)\b|\b(?:tomorrow|tonight|next|noon|midnight|christmas|easter|summer|winter|spring|autumn|fall)\b|\d"
 )
 _SPELLED_NUMBER = re.compile(
     r"\b(?:two|three|four|five|six|seven|eight|nine|ten|\w+teen|\w+ty|hundred|thousand|million)\b"
@@ -670,7 +669,8 @@ class Checks:
         *_, last = ["", *bare.split()]
         if not thing or self._secret.search(thing) or not self.plain(caught) or _NO_THING.search(thing):
             return False
-        if any(self._passing.fullmatch(word) for word in (bare, last)) or self._relation.fullmatch(bare):
+        dated = last in self._events and _kind(caught.value) is ValueKind.DAY  # "my class" may be code
+        if self._relation.fullmatch(bare) or (not dated and any(map(self._passing.fullmatch, (bare, last)))):
             return False
         if bare.startswith(("favourite ", "favorite ", "preferred ")) or self._lasting.fullmatch(bare):
             return not _IDLE.match(caught.folded)

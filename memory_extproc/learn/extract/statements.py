@@ -150,7 +150,11 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     people.by_name = len(bare) <= _LONGEST_SENTENCE
     found: list[str] = []
     of_others = False
-    for sentence in sentences(write_out(bare.replace("\u2019", "'"))):
+    for at, stated in enumerate(sentences(write_out(bare.replace("\u2019", "'")))):
+        if at and (amended := read_correction(stated)):
+            found.extend(amended)
+            continue
+        sentence = _TAKES_BACK.sub(r"\g<stated> now ", stated)
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
             continue
         joined = join_enclosed(sentence)
@@ -162,6 +166,15 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
         of_others = is_of_others(sentence)
         people.note(joined)
     return list(dict.fromkeys(found))
+
+
+# "Oops, my flight is on May 8" takes the place of what was said of the flight before
+_TAKES_BACK = re.compile(
+    r"^(?:(?:oh|no|oops|wait|sorry|correction|scratch that|i meant|i mean|my mistake|my bad)\b"
+    r"[\s,.:!\u2013\u2014-]*){1,4}(?P<stated>(?:my|our) [\w' -]{2,40}? (?:is|are)) (?!now\b)"
+    r"(?=[^,.!?]{0,20}(?:\d|day\b))",
+    re.IGNORECASE,
+)
 
 
 def _unquote(quote: re.Match[str]) -> str:
@@ -304,8 +317,8 @@ _ENDING_WORDS = frozenset(
 _CHANGING_WORDS = frozenset(
     tokens(
         f"""{LISTS["words"]["changes"]} {LISTS["words"]["changed"]} now make actually going more closer about move
-        push set switch bump update raise lower increase reduce delay postpone reschedule cancel cancelled canceled
-        call off scrapped happening fell fallen through"""
+        push set switch bump update relocated raise lower increase reduce delay postpone reschedule cancel
+        cancelled canceled call off scrapped happening fell fallen through"""
     )
 ) - {"from"}
 _COPULA = re.compile(r"\b(is|are)\b")
@@ -482,7 +495,7 @@ _A_NAME = r"(?-i:[A-Z\u00c0-\u00de][\w'-]*\w)(?: (?-i:[A-Z\u00c0-\u00de][\w'-]*\
 # "actually no, the 5th", "not the 3rd, the 4th": a value alone that takes the place of the one spoken of
 _CORRECTION = re.compile(
     r"(?:(?:oh|ah|oops|hm+|no|nope|wait|sorry|actually|rather|correction|scratch that|i mean|i meant|make that"
-    r"|well)\b[\s,.:!\u2013\u2014-]*){1,5}(?:not [^,]{1,20}, (?:but |it's )?)?"
+    r"|well)\b[\s,.:!\u2013\u2014-]*){1,5}(?:not [^,]{1,20}, (?:but )?)?(?:(?:it|that)(?:'s| is) (?:now )?)?"
     r"(?P<value>(?:on |in |at |the )*[^\s,.!?](?:[^,.!?]|[,.](?=\d)){0,30})[.!]*"
     r"|not (?:on )?the [^,]{1,20}, (?:but |it's )?(?P<other>[^,.!?]{1,30})[.!]*",
     re.IGNORECASE,

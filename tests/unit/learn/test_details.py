@@ -435,3 +435,70 @@ async def test_learning_the_change_again_changes_nothing_more() -> None:
         await rig.learn(second)
         await rig.learn(replace(first), second)
         assert sorted((row.id, row.content, row.state) for row in await rows_of(store)) == before
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "change", "kept"),
+    [
+        ("My dentist appointment is on March 10 at 9am", "I'll remind you the evening before March 10. Floss.",
+         "The dentist appointment has been postponed to March 24", "Floss."),
+        ("My flight to Lima is on 12 March from Schiphol", "Then you check in on 12 March. Bring a pillow.",
+         "My flight to Lima was rescheduled to March 14", "Bring a pillow."),
+        ("My thesis deadline is May 15", "Working back from May 15, you finish chapter three in April. Rest well.",
+         "The deadline for my thesis got moved to June 3", "Rest well."),
+        ("I drive a Renault Zoe", "With your Renault Zoe you get 300 km in winter. Night tariffs are cheaper.",
+         "I sold the Zoe", "Night tariffs are cheaper."),
+    ],
+)  # fmt: skip
+async def test_an_answer_goes_by_a_value_that_it_names_in_part(
+    said: str, answer: str, change: str, kept: str
+) -> None:
+    _, answers = await after((said, answer), (change, ""))
+    assert answers == [kept]
+
+
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        (["My flight is on May 3", "Oops, my flight is on May 8"], ["User's flight is on May 8"]),
+        (["My flight is on May 3", "Actually it's on May 8"], ["User's flight is on May 8"]),
+        (["My meeting with the bank is on Tuesday. Actually it's on Wednesday."],
+         ["User's meeting with the bank is on Wednesday"]),
+        (["The party is on the 12th. Sorry, the 19th."], ["User's party is the 19th"]),
+        (["Our budget is 900 euros. No wait, it's 950."], ["User's budget is 950"]),
+        (["My driving test is on May 4", "My driving test is postponed to next Thursday"],
+         ["User's driving test is next Thursday"]),
+        (["My rehearsals are on Wednesdays", "Rehearsals have been shifted to Mondays because of the heating"],
+         ["User's rehearsals are Mondays"]),
+        (["Our workshop is in Porto", "we've moved the workshop to Braga, rents are half"],
+         ["User's workshop is in Braga"]),
+        (["Our mortgage is 1,050", "interest went up, mortgage is 1,180 now"], ["User's mortgage is 1,180"]),
+        (["Mein Budget für die Küche ist 6000 Euro", "Das Budget für die Küche wurde auf 7500 Euro erhöht"],
+         ["User's budget für die Küche is 7500 Euro"]),
+        (["Mon rendez-vous chez le dentiste est le 2 mars",
+          "Mon rendez-vous chez le dentiste a été reporté au 4 mars"],
+         ["User's appointment chez le dentiste is 4 mars"]),
+        (["Mi cita con la dentista es el 10 de marzo", "Mi cita con la dentista se movió al 17 de marzo"],
+         ["User's appointment con la dentista is 17 de marzo"]),
+    ],
+)  # fmt: skip
+async def test_a_value_put_right_or_changed_in_other_words_takes_the_place_of_the_old_one(
+    said: list[str], facts: list[str]
+) -> None:
+    assert (await told(*said))[0] == facts
+
+
+@pytest.mark.parametrize(
+    ("said", "gone"),
+    [
+        (["I drive a Renault Zoe", "I sold the Zoe and bought a Kia Niro"], "Renault"),
+        (["my cat Socks is 16 and yowls all night", "Socks died on Tuesday"], "yowls"),
+        (["Our dog Biscuit eats socks", "Sadly Biscuit had to be put to sleep last week"], "eats socks"),
+    ],
+)
+async def test_a_thing_or_an_animal_that_is_lost_by_its_name_alone_takes_its_facts_with_it(
+    said: list[str], gone: str
+) -> None:
+    facts = (await told(*said))[0]
+    assert facts
+    assert not [fact for fact in facts if gone in fact]

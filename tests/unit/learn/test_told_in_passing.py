@@ -69,8 +69,37 @@ async def test_a_frame_holds_for_its_whole_class(asked: str, expected: list[str]
 
 
 @pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("my supervisor, Professor Lindqvist, moved away", ["User's supervisor is Professor Lindqvist"]),
+        ("we've moved the workshop to Braga, rents are half", ["User's workshop is in Braga"]),
+        ("Our office moved to Ghent in May", ["User's office is in Ghent"]),
+        ("They relocated our lab to Uppsala", ["User's lab is in Uppsala"]),
+        ("The bakery is moving to Elm Street next month", []),
+        ("I run a soap shop, three people incl. me, based in Porto",
+         ["User runs a soap shop, three people incl. them, based in Porto"]),
+        ("I've got my eye on a promotion, interview's on the 3rd of March",
+         ["User has their eye on a promotion, interview's on the 3rd of March"]),
+        ("Wir wohnen in Freiburg, er aber in Kiel", ["User lives in Freiburg"]),
+        ("So the goal for Malaga is 3:35 now", ["User's goal for Malaga is 3:35"]),
+        ("submission date for the thesis is the 30th of November now, was end of October",
+         ["User's submission date for the thesis is the 30th of November"]),
+        ("settled in Halle, rent is 1,090 warm", ["User's rent is 1,090 warm"]),
+        ("My German class switched to Tuesday evenings", ["User's German class is Tuesday evenings"]),
+        ("Meine Arbeitszeit wurde auf 30 Stunden reduziert", ["User's working hours are 30 Stunden"]),
+        ("Mi cita con el médico se cambió al jueves", ["User's appointment con el médico is jueves"]),
+    ],
+)  # fmt: skip
+async def test_what_changed_or_moved_is_said_as_it_is_now(asked: str, expected: list[str]) -> None:
+    assert await contents(asked) == expected
+
+
+@pytest.mark.parametrize(
     "asked",
     [
+        "Bowie died in 2016",
+        "My test is on line 40",
+        "My class is failing with a null pointer",
         "I have nothing to add",
         "I have a Python dict with three keys",
         "I'm in the middle of something",
