@@ -95,9 +95,10 @@ class ConflictVerdict(StrEnum):
     NONE = "NONE"  # it repeats the fact
 
 
-def likeness(fact: Fact, found: Hit) -> FactRelation:
-    """The relation by rules. A high cosine proves nothing: a flight on May 3 and a flight on May 8 are 0.96 alike.
-    Below it, only exclusive facts and literal repetitions are related."""
+def likeness(fact: Fact, found: Hit, people: PeopleNamed | None = None) -> FactRelation:
+    """The relation by rules; *people* know who is one person with and without a name. A high cosine proves nothing:
+    a flight on May 3 and a flight on May 8 are 0.96 alike. Below it, only exclusive facts and literal repetitions
+    are related."""
     there = found.memory
     named = there.provenance
     if saying(fact.content) == saying(there.content) and _currencies_agree(fact.content, there.content):
@@ -105,7 +106,8 @@ def likeness(fact: Fact, found: Hit) -> FactRelation:
     named_whole = bool(named.subject and named.attribute and named.value)
     if named_whole and (longer := _added_detail(fact, there)) is not None:
         return longer
-    if not named_whole or about(fact.subject) != about(named.subject):
+    key = about if people is None else people.key
+    if not named_whole or key(fact.subject) != key(named.subject):
         return FactRelation.OTHER
     if fact.ends or named.ends:
         return _likeness_of_endings(fact, there)
@@ -227,7 +229,8 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
     """The change for *fact*, stored as *row*, given *existing* hits in any order. Messages, other projects and
     *row* itself are ignored. A repetition of an *injected* memory is never new."""
     others = [one for one in existing if _comparable(one.memory, row)]
-    alike = {one.memory.id: likeness(fact, one) for one in others}
+    people = PeopleNamed(fact, others)
+    alike = {one.memory.id: likeness(fact, one, people) for one in others}
     if (moved := _find_moved(fact, others)) is not None and alike[moved.id] is FactRelation.OTHER:
         alike[moved.id] = FactRelation.CHANGED
     for one in others:
@@ -251,6 +254,43 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
         return Outdate(by=newest.id, since=newest.valid_from or newest.created_at)
     kept = FactRelation.WIDER  # has detail that the fact in hand lacks
     return Replace(tuple(sorted(memory.id for memory in same_thing if alike[memory.id] is not kept)))
+
+
+# "my sister Mara": of these a caller has one, as a rule; a friend without a name may be any.
+_OF_RELATION = re.compile(
+    rf"user's (?P<who>(?:(?:{LISTS['which']}) )?(?:{LISTS['relations']}))(?: (?P<name>\w[\w' -]*))?"
+)
+_ANY_OF_MANY = re.compile(r"friend|colleague|co-?worker|neighbou?r|cousin|aunt|uncle|nephew|niece|tenant")
+
+
+class PeopleNamed:
+    """The names of the caller's people in facts: "User's sister Mara" and "User's sister" are one person while no
+    other sister is named."""
+
+    def __init__(self, fact: Fact, others: Iterable[Hit]) -> None:
+        self._names: dict[str, set[str]] = {}
+        self._note(fact.subject, fact.attribute, fact.value)
+        for one in others:
+            known = one.memory.provenance
+            self._note(known.subject, known.attribute, known.value)
+
+    def _note(self, subject: str, attribute: str, value: str) -> None:
+        name = value.casefold()
+        owned = attribute.removesuffix("'s name") if attribute.endswith("'s name") else attribute.removesuffix(name)
+        told = f"user's {owned.strip()} {name}" if subject == "user" and name and owned != attribute else subject
+        found = _OF_RELATION.fullmatch(told.casefold())
+        if found is not None and found["name"]:
+            self._names.setdefault(found["who"], set()).add(found["name"])
+
+    def key(self, subject: str) -> frozenset[str]:
+        """The key of *subject*, as `about` makes it."""
+        folded = subject.casefold()
+        related = [who for who, names in self._names.items() if folded in names]
+        found = _OF_RELATION.fullmatch(f"user's {related[0]} {folded}" if len(related) == 1 else folded)
+        if found is None:
+            return about(subject)
+        only = len(self._names.get(found["who"], ())) <= 1 and not _ANY_OF_MANY.search(found["who"])
+        return about(f"user's {found['who']}" if only else found[0])
 
 
 def _find_moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:

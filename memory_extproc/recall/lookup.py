@@ -610,11 +610,16 @@ async def _as_of(asked: QuestionReading) -> Lookup | None:
     else:
         wanted = content_stems(" ".join(intent.words))
         found = having_most(wanted, (one.memory for one in asked.searched if said_by_owner(one.memory)))
+    if before := _before_value(intent, found):
+        return asked.lookup(before, alone=True)
     found = _having_words(asked, found)
     found = sorted(found, key=valid_since, reverse=True)
     was = [one for one in found if one.valid_to is not None]
     if was:
-        return asked.lookup(was[: asked.wish.limit], alone=True)
+        # The rent and the budget are one attribute: the word for it tells which was meant.
+        shared = [len(content_stems(" ".join(intent.words)) & content_stems(one.content)) for one in was]
+        meant = [one for one, words in zip(was, shared, strict=True) if words == max(shared)]
+        return asked.lookup(meant[: asked.wish.limit], alone=True)
     if period is not None and intent.days is not None:
         before = [one for one in found if (one.valid_from or one.created_at) < period.until]
         # "moving out of Leeds", said later, names the home of then.
@@ -627,6 +632,19 @@ async def _as_of(asked: QuestionReading) -> Lookup | None:
         # All values that may be meant, with their days: the words do not tell which of them came first.
         return asked.lookup(sorted(found, key=valid_since)[:_MOST_INDIRECT], alone=True)
     return asked.lookup(found[1 : _MOST_INDIRECT + 1] or found, alone=True)
+
+
+_BEFORE = frozenset(["before", "vor", "bevor", "avant", "antes", "prior"])
+
+
+def _before_value(intent: Intent, found: Sequence[Memory]) -> list[Memory]:
+    """The value in *found* that the one named behind "before" replaced: "where did I live before Lisbon?"."""
+    behind = max((at for at, word in enumerate(intent.words) if word in _BEFORE), default=len(intent.words))
+    wanted = content_stems(" ".join(intent.words[behind + 1 :]))
+    since = min((valid_since(one) for one in found if wanted & content_stems(one.content)), default=0.0)
+    earlier = [one for one in found if valid_since(one) < since]
+    last = max(map(valid_since, earlier), default=0.0)
+    return [one for one in earlier if valid_since(one) == last]
 
 
 def _having_words(asked: QuestionReading, found: Sequence[Memory]) -> list[Memory]:

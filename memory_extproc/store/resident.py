@@ -234,9 +234,11 @@ class ResidentRows:
         if not past or period is None or sought.vector is None:
             return now_holding
         scores = cosines(self._vectors[[at for at, _ in past]], sought.vector)
+        there = {memory.id for memory in (*now_holding.memories, *(memory for _, memory in past))}
         were = order(
             Hit(replace(memory, state=MemoryState.ACTIVE), cosine)
             for (_, memory), cosine in zip(past, scores.tolist(), strict=True)
+            if memory.provenance.merged not in there
         )[:limit]
         beside = candidates_among(were, sought, limit, now)
         successors = {one.memory.superseded_by for one in were}
@@ -358,7 +360,8 @@ def as_it_was(
         return list(holding)
     past = [one for one in wanted if scope.holds(one.memory) and one.memory.held_in(period, now)]
     kept = [one for one in holding if (one.memory.valid_from or one.memory.created_at) < period.until]
-    return [*kept, *(_as_active(one) for one in past)]
+    there = {one.memory.id for one in (*kept, *past)}  # one of these repeats what was merged into it
+    return [*kept, *(_as_active(one) for one in past if one.memory.provenance.merged not in there)]
 
 
 def _as_active(one: Selected) -> Selected:

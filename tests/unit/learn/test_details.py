@@ -502,3 +502,21 @@ async def test_a_thing_or_an_animal_that_is_lost_by_its_name_alone_takes_its_fac
     facts = (await told(*said))[0]
     assert facts
     assert not [fact for fact in facts if gone in fact]
+
+
+@pytest.mark.parametrize(
+    ("said", "homes"),
+    [
+        (["My sister Mara lives in York", "My sister moved to Bath"], ["User's sister lives in Bath"]),
+        (["My sister's name is Mara", "My sister lives in York", "My sister Mara moved to Bath"],
+         ["User's sister Mara lives in Bath"]),
+        (["My sister Mara lives in York", "My sister Beth moved to Bath"],
+         ["User's sister Beth lives in Bath", "User's sister Mara lives in York"]),
+        (["My friend Mara lives in York", "My friend moved to Bath"],
+         ["User's friend Mara lives in York", "User's friend lives in Bath"]),
+    ],
+)  # fmt: skip
+async def test_a_relative_with_and_without_the_name_is_one_person_while_no_other_is_named(
+    said: list[str], homes: list[str]
+) -> None:
+    assert sorted(fact for fact in (await told(*said))[0] if "lives" in fact) == homes

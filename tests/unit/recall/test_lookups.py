@@ -413,3 +413,38 @@ async def test_a_second_question_is_searched_only_while_half_of_the_deadline_is_
     )
     assert PEANUTS.content in found.block
     assert FORMERLY.content not in found.block
+
+
+def was_so(content: str, since: float, until: float | None, **changes: Any) -> Memory:
+    """A fact that held from the day *since* to the day *until*; None: it still holds."""
+    if until is not None:
+        changes |= {"state": MemoryState.SUPERSEDED, "valid_to": later(days=until), "superseded_by": "x"}
+    return a_memory(content, created_at=later(days=since), valid_from=later(days=since), **changes)
+
+
+async def test_a_value_before_another_is_the_one_that_this_replaced(desk: Desk) -> None:
+    leeds, hull = was_so("User lives in Leeds", -200, -100), was_so("User lives in Hull", -100, 0)
+    await desk.remember(leeds, hull)
+    for question, wanted in (
+        ("Where did I live before Gothenburg?", hull),
+        ("where did i live before hull?", leeds),
+    ):
+        assert [one.memory.content for one in (await desk.ask(question)).memories] == [wanted.content], question
+
+
+async def test_values_of_one_attribute_are_told_apart_by_the_word_for_them(desk: Desk) -> None:
+    rent, kitchen = was_so("User's rent is 700 pounds", -200, 0), was_so("User's kitchen budget is 5,000", -200, 0)
+    await desk.remember(rent, kitchen, was_so("User's budget for the Greece trip is 2,000", -200, 0))
+    for question, wanted in (
+        ("What was my rent before?", rent),
+        ("What was my kitchen budget before?", kitchen),
+    ):
+        assert [one.memory.content for one in (await desk.ask(question)).memories] == [wanted.content], question
+
+
+async def test_the_present_value_of_a_history_is_never_given_as_a_former_one(desk: Desk) -> None:
+    history = was_so("User's rent is 900 pounds (first 700 pounds, then 800 pounds)", -10, None)
+    merged = was_so("User's rent is 900 pounds", -10, 0, metadata={"merged": history.id})
+    former = was_so("User's rent is 800 pounds", -100, -10)
+    await desk.remember(history, merged, former)
+    assert [one.memory.content for one in (await desk.ask("What was my rent before?")).memories] == [former.content]
