@@ -58,10 +58,16 @@ _CLAUSE = re.compile(
     r"|(?<!'m)(?<!\sam)(?<!\sis)(?<!\sare)(?<!'re)(?<!\snot)(?<!n't)(?<!\sjust)\s+so\s+(?!(?:much|many|far|long|that|am|do|is)\b)"
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
     rf"|\s*,\s+(?=(?:it's|it\s+(?:is|[a-z]+s)|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"
-    rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']})\b)"
-    r"|,\s+(?=(?:the\s+)?(?:rent|mortgage|salary|pension|deposit)\s+(?:is|was|went|rose|dropped|has)\b|(?:er|sie|wir|elle|ella|nous)\s+[a-z])",
+    rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']}|(?:(?:er|sie|il|elle|él|ella)\s+)?(?:{_GRAMMAR['kin_verbs']}))\b)"
+    r"|,\s+(?=(?:the\s+)?(?:rent|mortgage|salary|pension|deposit)\s+(?:is|was|went|rose|dropped|has)\b|(?:er|sie|wir|elle|ella|nous|él)\s+[a-z])",
     re.IGNORECASE,
 )
+# "Meine Frau heißt Julia und sie arbeitet bei Siemens": the subject goes on
+_KIN = re.compile(
+    rf"(?P<who>(?:{_GRAMMAR['kin']})\s[\w-]+(?:\s(?-i:[A-Z\u00c0-\u00de])\w+)?)\s(?=(?:{_GRAMMAR['kin_verbs']})\b)",
+    re.IGNORECASE,
+)
+_OF_KIN = re.compile(rf"(?:(?:er|sie|il|elle|él|ella)\s+)?(?=(?:{_GRAMMAR['kin_verbs']})\b)", re.IGNORECASE)
 _SHARED = re.compile(
     rf"\s*(?:,?\s+(?:and|but)|,)\s+(?=(?:{_GRAMMAR['adverbs']}\s+)?(?:{_GRAMMAR['predicates']}|{LISTS['words']['traits']})\b"
     rf"|(?:about|around|roughly|nearly|almost)\s+(?:\d|{_GRAMMAR['numbers']})|(?:called|named)\s+{_NAME}"
@@ -195,10 +201,15 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
     replaced by a person of *people*; *people* gains the persons named here."""
     found: list[str] = []
     people = people if people is not None else People()
+    kin = ""
     sentence = _SINCE.sub(r"\g<0>,", _WHO_IS.sub(r"\g<one>, he ", _APPOSED.sub(r"\1, I'm ", sentence)))
     for clause in _CLAUSE.split(sentence):
         bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
-        if _PRONOUN.match(bare):
+        if (named := _KIN.match(bare)) is not None:
+            kin = named["who"]
+        elif kin and (carried := _OF_KIN.match(bare)) is not None:
+            bare = f"{kin} {bare[carried.end() :]}"
+        elif _PRONOUN.match(bare):
             bare = people.put_for_pronoun(bare)
             if BY_NAME in bare and not _ABOUT_A_PERSON.match(bare.partition(BY_NAME)[2]):
                 continue  # of people whom the caller only names, lasting things alone

@@ -95,6 +95,37 @@ async def test_what_changed_or_moved_is_said_as_it_is_now(asked: str, expected: 
 
 
 @pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("Meine Frau heißt Julia und sie arbeitet bei Siemens",
+         ["User's wife is Julia", "User's wife works for Siemens"]),
+        ("Mein Bruder wohnt in Köln und arbeitet bei Ford",
+         ["User's brother lives in Köln", "User's brother works for Ford"]),
+        ("Meine Oma wohnt in Trier und hasst Brokkoli",
+         ["User's grandmother lives in Trier", "User's grandmother dislikes Brokkoli"]),
+        ("Ma femme s'appelle Claire et elle travaille chez Renault",
+         ["User's wife is Claire", "User's wife works for Renault"]),
+        ("Ma sœur habite à Nice et elle est allergique aux noix",
+         ["User's sister lives in Nice", "User's sister is allergic to noix"]),
+        ("Mi marido trabaja en Repsol y odia el ajo",
+         ["User's husband works for Repsol", "User's husband dislikes ajo"]),
+        ("Mi hermana vive en Cádiz y es profesora", ["User's sister lives in Cádiz"]),
+        ("Sie ist müde und er ist krank", []),
+        ("Wir sind letzte Woche nach Emmendingen gezogen", ["User lives in Emmendingen"]),
+        ("J'ai emménagé à Lille en juin", ["User lives in Lille"]),
+        ("Nos mudamos a Vigo el mes pasado", ["User lives in Vigo"]),
+        ("We're in a rental in Ostend for now", ["User lives in a rental in Ostend"]),
+        ("moved out! I'm in a shared house in Bath now", ["User lives in a shared house in Bath"]),
+        ("We finally settled down in Tilburg last autumn", ["User lives in Tilburg"]),
+        ("I speak fluent Portuguese", ["User speaks fluent Portuguese"]),
+        ("Ich fahre einen roten VW Golf", ["User drives a roten VW Golf"]),
+    ],
+)  # fmt: skip
+async def test_people_and_homes_are_told_as_people_tell_of_them(asked: str, expected: list[str]) -> None:
+    assert await contents(asked) == expected
+
+
+@pytest.mark.parametrize(
     "asked",
     [
         "Bowie died in 2016",
