@@ -643,6 +643,7 @@ def _before_value(intent: Intent, found: Sequence[Memory]) -> list[Memory]:
     wanted = content_stems(" ".join(intent.words[behind + 1 :]))
     since = min((valid_since(one) for one in found if wanted & content_stems(one.content)), default=0.0)
     earlier = [one for one in found if valid_since(one) < since]
+    earlier = [one for one in earlier if one.valid_to is not None] or earlier
     last = max(map(valid_since, earlier), default=0.0)
     return [one for one in earlier if valid_since(one) == last]
 

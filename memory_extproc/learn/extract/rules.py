@@ -384,7 +384,7 @@ _OF_PERSON = re.compile(
 _YOUR_PEOPLE = re.compile(rf"\byour ((?:{LISTS['relations']})(?: [A-Z][a-z\u00df-\u00ff]+)?)\b")
 _LAST_WORDS = 200  # characters of the assistant's words that a pronoun may refer to
 _REACH = 3  # turns over which a pronoun may reach
-_OWN = re.compile(r"^User's (?P<thing>.{2,60}?) is ")
+_OWN = re.compile(r"^User's (?P<thing>.{2,60}?) (?:is|leaves|arrives|departs) ")
 
 
 def _spoken_of(thing: str, before: Sequence[Fact], injected: Sequence[str]) -> str:

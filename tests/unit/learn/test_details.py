@@ -466,6 +466,8 @@ async def test_an_answer_goes_by_a_value_that_it_names_in_part(
          ["User's meeting with the bank is on Wednesday"]),
         (["The party is on the 12th. Sorry, the 19th."], ["User's party is the 19th"]),
         (["Our budget is 900 euros. No wait, it's 950."], ["User's budget is 950"]),
+        (["My haircut is on April 2 at noon", "the haircut got pushed to April 9"], ["User's haircut is April 9"]),
+        (["Our train leaves at 8:10. Sorry, it's 8:40."], ["User's train is 8:40"]),
         (["My driving test is on May 4", "My driving test is postponed to next Thursday"],
          ["User's driving test is next Thursday"]),
         (["My rehearsals are on Wednesdays", "Rehearsals have been shifted to Mondays because of the heating"],

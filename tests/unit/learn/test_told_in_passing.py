@@ -130,6 +130,8 @@ async def test_people_and_homes_are_told_as_people_tell_of_them(asked: str, expe
     [
         "Bowie died in 2016",
         "My test is on line 40",
+        "the function got pushed to March",
+        "The file was moved to the May folder",
         "My class is failing with a null pointer",
         "I have nothing to add",
         "I have a Python dict with three keys",
