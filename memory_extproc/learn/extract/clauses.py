@@ -201,15 +201,10 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
     replaced by a person of *people*; *people* gains the persons named here."""
     found: list[str] = []
     people = people if people is not None else People()
-    kin = ""
     sentence = _SINCE.sub(r"\g<0>,", _WHO_IS.sub(r"\g<one>, he ", _APPOSED.sub(r"\1, I'm ", sentence)))
-    for clause in _CLAUSE.split(sentence):
+    for clause in _carry_kin(_CLAUSE.split(sentence)):
         bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
-        if (named := _KIN.match(bare)) is not None:
-            kin = named["who"]
-        elif kin and (carried := _OF_KIN.match(bare)) is not None:
-            bare = f"{kin} {bare[carried.end() :]}"
-        elif _PRONOUN.match(bare):
+        if _PRONOUN.match(bare):
             bare = people.put_for_pronoun(bare)
             if BY_NAME in bare and not _ABOUT_A_PERSON.match(bare.partition(BY_NAME)[2]):
                 continue  # of people whom the caller only names, lasting things alone
@@ -229,6 +224,15 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
             person = people.put_for_pronoun(f"he {other}") if _OF_SOMEBODY.match(f"{bare[:3]} {other}") else ""
             found.extend(_one_by_one(person or _with_subject(head[1] if head is not None else "", other)))
     return found
+
+
+def _carry_kin(clauses: Iterable[str]) -> Iterator[str]:
+    kin = ""
+    for clause in clauses:
+        if (named := _KIN.match(clause)) is not None:
+            kin = named["who"]
+        carried = _OF_KIN.match(clause) if kin else None
+        yield clause if carried is None else f"{kin} {clause[carried.end() :]}"
 
 
 # The third person in "I have a dog called Rex and loves water": the dog loves it.
