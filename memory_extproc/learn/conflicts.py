@@ -96,7 +96,7 @@ class ConflictVerdict(StrEnum):
 
 
 def likeness(fact: Fact, found: Hit, people: PeopleNamed | None = None) -> FactRelation:
-    """The relation by rules; *people* know who is one person with and without a name. A high cosine proves nothing:
+    """The relation by rules; *people* has the names of the caller's people. A high cosine proves nothing:
     a flight on May 3 and a flight on May 8 are 0.96 alike. Below it, only exclusive facts and literal repetitions
     are related."""
     there = found.memory
@@ -256,7 +256,7 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
     return Replace(tuple(sorted(memory.id for memory in same_thing if alike[memory.id] is not kept)))
 
 
-# "my sister Mara": of these a caller has one, as a rule; a friend without a name may be any.
+# "my sister Mara": the only sister, unless another is named; a friend without a name may be any.
 _OF_RELATION = re.compile(
     rf"user's (?P<who>(?:(?:{LISTS['which']}) )?(?:{LISTS['relations']}))(?: (?P<name>\w[\w' -]*))?"
 )
@@ -264,7 +264,7 @@ _ANY_OF_MANY = re.compile(r"friend|colleague|co-?worker|neighbou?r|cousin|aunt|u
 
 
 class PeopleNamed:
-    """The names of the caller's people in facts: "User's sister Mara" and "User's sister" are one person while no
+    """The names of the caller's people in facts: "User's sister Mara" and "User's sister" are the same person while no
     other sister is named."""
 
     def __init__(self, fact: Fact, others: Iterable[Hit]) -> None:
