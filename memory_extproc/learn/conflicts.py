@@ -264,8 +264,8 @@ _ANY_OF_MANY = re.compile(r"friend|colleague|co-?worker|neighbou?r|cousin|aunt|u
 
 
 class PeopleNamed:
-    """The names of the caller's people in facts: "User's sister Mara" and "User's sister" are the same person while no
-    other sister is named."""
+    """The names of the caller's people in facts: "User's sister Mara" and "User's sister" are the same person while
+    no other sister is named."""
 
     def __init__(self, fact: Fact, others: Iterable[Hit]) -> None:
         self._names: dict[str, set[str]] = {}
