@@ -98,13 +98,7 @@ class RulesExtractor:
 
     def __init__(self) -> None:
         self._version: str = LISTS["version"]
-        self._checks, rules = _compile_rules()
-        # By how a clause begins: most clauses of most texts begin like no rule.
-        self._rules = {
-            (start, *may): tuple(one for one in rules if one.begins & start and all(map(ge, may, one.needs)))
-            for start in (Begins.I, Begins.MY, Begins.FOREIGN, Begins.OTHER)
-            for may in product((True, False), repeat=2)
-        }
+        self._checks, self._rules = _compile_rules()
         self._earlier: LRUCache[tuple[Owner, str, str], list[Fact]] = LRUCache(_EARLIER)
         self._of_things = {
             may: tuple(rule for rule in self._rules[Begins.MY, *may] if not rule.of_person)
@@ -264,10 +258,16 @@ def _end_fact(fact: Fact, caught: Captured) -> Fact:
     return replace(fact, content=no_longer(fact.content, who), exclusive=False, ends=True)
 
 
-@cache
-def _compile_rules() -> tuple[Checks, Sequence[FactRule]]:
-    checks = Checks(LISTS)  # shared by the extractors of a process
-    return checks, [compile_rule(entry, LISTS, checks) for entry in LISTS["rule"]]
+@cache  # shared by the extractors of a process
+def _compile_rules() -> tuple[Checks, Mapping[tuple[Begins | bool, ...], Sequence[FactRule]]]:
+    """The rules by how a clause begins, as most clauses begin like no rule, and by what it may tell."""
+    checks = Checks(LISTS)
+    rules = [compile_rule(entry, LISTS, checks) for entry in LISTS["rule"]]
+    return checks, {
+        (start, *may): tuple(one for one in rules if one.begins & start and all(map(ge, may, one.needs)))
+        for start in (Begins.I, Begins.MY, Begins.FOREIGN, Begins.OTHER)
+        for may in product((True, False), repeat=2)
+    }
 
 
 # Short names in the patterns of the rules.
