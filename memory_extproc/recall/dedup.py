@@ -402,13 +402,8 @@ def without_former(
 ) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
     """Put the last value of each thing in the place of its former values, and return the relevant candidates with
     former values beside them."""
-    values = [
-        (one, value)
-        for one in ordered
-        if (said_by_caller(one.memory) or one.memory.source in _LEARNED)
-        and (value := _value_of(one.memory.content)).kinds
-    ]
-    passing = [(one, value) for one, value in values if one.relevance >= threshold][:_LOOKED_AT]
+    passing = _values_in(one for one in ordered if one.relevance >= threshold)[:_LOOKED_AT]
+    values = _values_in(ordered) if passing else []
     last_of: dict[str, Candidate] = {}
     for one, was in passing:
         newer = [new for new, now in values if _replaces(now, was) and replaces_value(new.memory, one.memory)]
@@ -425,6 +420,15 @@ def without_former(
             last = msgspec.structs.replace(last, score=one.score, relevance=max(last.relevance, one.relevance))
         found.setdefault(last.memory.id, last)
     return list(found.values()), [one for one, _ in passing if one.memory.id in last_of]
+
+
+def _values_in(ordered: Iterable[Candidate]) -> list[tuple[Candidate, _Value]]:
+    return [
+        (one, value)
+        for one in ordered
+        if (said_by_caller(one.memory) or one.memory.source in _LEARNED)
+        and (value := _value_of(one.memory.content)).kinds
+    ]
 
 
 # --- correcting --------------------------------------------------------------------------------------

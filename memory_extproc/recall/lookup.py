@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import takewhile
 
 from memory_extproc.index.facets import names_in
 from memory_extproc.model import (
@@ -78,6 +79,15 @@ _CURRENT = frozenset(
 )  # that need no search beside them
 
 
+_UNSEARCHED = frozenset({QuestionKind.OVERVIEW, QuestionKind.MENTIONED, QuestionKind.DATED})  # read no candidates
+
+
+def _needs_no_search(intent: Intent) -> bool:
+    if intent.kind is QuestionKind.LIST:
+        return intent.attributes != 0
+    return intent.kind in _CURRENT and not (intent.kind is QuestionKind.PAST and intent.subject)
+
+
 class Lookups:
     """Runs the lookup for a kind of question, over all owners within reach of the request."""
 
@@ -86,20 +96,20 @@ class Lookups:
 
     async def before_search(self, wish: RecallRequest, reading: Reading, now: datetime) -> Lookup | None:
         """For readings that need no search; None if they find nothing, or a reading with a search comes first."""
-        for intent in reading.intents:
-            if not (intent.kind in _CURRENT and not (intent.kind is QuestionKind.PAST and intent.subject)):
-                return None
-            if intent.kind is QuestionKind.LIST and not intent.attributes:
-                return None
+        for intent in takewhile(_needs_no_search, reading.intents):
             if (found := await self._of(wish, intent, (), now)) is not None:
                 return found
         return None
 
     async def after_search(
-        self, wish: RecallRequest, reading: Reading, searched: Sequence[Candidate], now: datetime
+        self, wish: RecallRequest, reading: Reading, searched: Sequence[Candidate], now: datetime, *, again: bool
     ) -> Lookup | None:
+        """*again*: `before_search` found nothing for *reading*."""
         interrogative = INTENTS.words["interrogative"]
-        for intent in reading.intents:
+        tried = len(list(takewhile(_needs_no_search, reading.intents))) if again else 0
+        for at, intent in enumerate(reading.intents):
+            if at < tried and intent.kind in _UNSEARCHED:
+                continue
             if (
                 intent.kind is QuestionKind.CONSTRAINT
                 and not interrogative.isdisjoint(intent.words[:1])

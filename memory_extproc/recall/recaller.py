@@ -396,9 +396,9 @@ class Recaller:
         if self._lookups is None:
             return reading, None
         with self._time_stage("search"):
-            if not reading.intents:
+            if not (again := bool(reading.intents)):
                 reading = replace(await self._read_by_examples(wish, coming), notes=reading.notes)
-            lookup = await self._lookups.after_search(wish, reading, candidates, self._now())
+            lookup = await self._lookups.after_search(wish, reading, candidates, self._now(), again=again)
             lookup = lookup or await self._lookups.without_kind(wish, candidates, self._now())
         if not reading.intents:
             return reading, lookup
