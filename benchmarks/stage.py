@@ -66,7 +66,9 @@ async def measure(count: int, questions: int) -> Stage:
             Partitions(store, coordination, limits, metrics, now=lambda: NOW)
         )
         await _remember(partitions, embedder, count)
-        recaller = make_recaller(settings, partitions, embedder, metrics, stack, now=lambda: NOW)
+        recaller = make_recaller(
+            settings, partitions, embedder, metrics, stack, now=lambda: NOW, reads=partitions, selects=partitions
+        )
         alone, whole = [], []
         for number in range(questions + WARM_UP):
             asked = RecallRequest(caller=Caller(ANN), asked=words.question(2 * number), limit=5, threshold=0.6)

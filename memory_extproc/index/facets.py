@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from memory_extproc.index.entries import days_told, entry_of
 from memory_extproc.model import AttributeReader, Matrix, Memory, Role, Selected, Selection, Source
-from memory_extproc.text.attributes import ATTRIBUTES, plain_words, words_of
+from memory_extproc.text.attributes import ATTRIBUTES, plain_words, word_set
 from memory_extproc.text.persons import NAMED_SHARE, subject
 from memory_extproc.text.words import LEXICONS, MOST_SETS, PHRASES, memoize_by_hash
 
@@ -53,7 +53,7 @@ def spells(text: str, names: frozenset[str]) -> bool:
     folded = text.casefold()
     if not any(name in folded for name in names):
         return False
-    words = (word.removesuffix("'s") for word in words_of(text))
+    words = (word.removesuffix("'s") for word in word_set(text))
     return any(word in names or word.removesuffix("s") in names for word in words)
 
 

@@ -31,7 +31,7 @@ from memory_extproc.recall.intent import (
     Reading,
     is_mere_noun,
 )
-from memory_extproc.text.attributes import ATTRIBUTES, compile_pattern, plain_words, words_of
+from memory_extproc.text.attributes import ATTRIBUTES, compile_pattern, plain_words, word_set
 from memory_extproc.text.intents import asks, content_stems, polite
 from memory_extproc.text.persons import about_caller, relation_words, same_relation, subject
 from memory_extproc.text.words import MOST_SETS, clauses, fold, memoize_by_hash, rarity, sentences
@@ -116,7 +116,7 @@ def asks_of_another(memory: Memory) -> bool:
 
 def mentions(memory: Memory, people: frozenset[str]) -> bool:
     """Whether *memory* names any of *people*, also by a synonym."""
-    there = {word.removesuffix("'s").removesuffix("'") for word in words_of(memory.content)}
+    there = {word.removesuffix("'s").removesuffix("'") for word in word_set(memory.content)}
     return any(not there.isdisjoint(same_relation(word)) for word in people)
 
 
@@ -453,7 +453,7 @@ class QuestionReading:
         asked = ATTRIBUTES.things(self.intent.words, attributes)
         if not asked:
             return telling
-        there = ((one, ATTRIBUTES.things(words_of(one.content), attributes)) for one in telling)
+        there = ((one, ATTRIBUTES.things(word_set(one.content), attributes)) for one in telling)
         return [one for one, things in there if not things or not asked.isdisjoint(things)]
 
     def spread(self, ordered: Sequence[Memory], attributes: int = -1, most: int = 1_000) -> list[Memory]:

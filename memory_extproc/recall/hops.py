@@ -27,7 +27,7 @@ from memory_extproc.recall.asked import (
     states,
 )
 from memory_extproc.recall.intent import INTENTS
-from memory_extproc.text.attributes import ATTRIBUTES, words_of
+from memory_extproc.text.attributes import ATTRIBUTES, word_set
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import about_caller, relation_over, relation_words, same_relation, steps_to
 from memory_extproc.text.words import fold
@@ -179,7 +179,7 @@ async def _anchors(asked: QuestionReading, anchor: str) -> list[Memory]:
     else:
         head = anchor[: max(_SHORTEST_HEAD, len(anchor) - 3)]
         there = [one.memory for one in asked.searched if said_by_owner(one.memory)]
-        found = [one for one in there if any(word.startswith(head) for word in words_of(one.content))]
+        found = [one for one in there if any(word.startswith(head) for word in word_set(one.content))]
     place = asked.place()
     best = sorted(facts_first(found), key=lambda one: place.get(one.id, len(place)))
     return [one for one in best if names_in(one.content)][:MOST_CHAIN]

@@ -74,9 +74,10 @@ def plain_words(text: str) -> list[str]:
 
 
 @memoize_by_hash(MOST_SETS)
-def words_of(text: str) -> tuple[str, ...]:
-    """`plain_words`, kept: of a memory, which several readers read for each question."""
-    return tuple(plain_words(text))
+def word_set(text: str) -> frozenset[str]:
+    """The set of `plain_words`, of a memory, which several readers read for each question. Not in their order, which
+    would be the text, and would outlive a forget."""
+    return frozenset(plain_words(text))
 
 
 class AttributeLexicon:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import date, timedelta
-from functools import lru_cache
 from itertools import islice
 
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.attributes import plain_words
-from memory_extproc.text.words import PHRASES, fold
+from memory_extproc.text.words import MOST_REMEMBERED, PHRASES, fold, memoize_by_hash
 
 _READ = 2_000  # characters; days are named early in a text
 _MOST = 4  # spans kept of a text
@@ -71,12 +70,16 @@ def days_named(text: str, said: date) -> tuple[Span, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=32)  # a question has several readers
 def days_asked_for(question: str, today: date) -> tuple[Span, ...]:
     """As `days_named`, for a question. Beside a date, "last week" is not the week before today ("the last week of
     August 2023"), so only the dates count then."""
-    beginning = question[:_READ]
-    today = min(max(today, _EARLIEST), _LATEST)
+    return _days_asked_for(f"{today.toordinal()} {question[:_READ]}")
+
+
+@memoize_by_hash(MOST_REMEMBERED)  # a question has several readers
+def _days_asked_for(dated: str) -> tuple[Span, ...]:
+    day, _, beginning = dated.partition(" ")
+    today = min(max(date.fromordinal(int(day)), _EARLIEST), _LATEST)
     dates = tuple(islice(dict.fromkeys(_dates(beginning, today)), _MOST))
     return dates or tuple(islice(dict.fromkeys(relative_dates(beginning, today)), _MOST))
 

@@ -366,7 +366,8 @@ def echoes(text: str, injected: Sequence[str], asked: str) -> bool:
 
 def content_stems(text: str) -> frozenset[str]:
     """The stems of *text* without words of reporting ("I remember that the user mentioned ...")."""
-    return stems(text) - _REPORTING
+    found = stems(text)
+    return found if found.isdisjoint(_REPORTING) else found - _REPORTING
 
 
 def _sources(injected: Sequence[str], asked: str) -> Iterable[str]:
