@@ -75,8 +75,8 @@ def plain_words(text: str) -> list[str]:
 
 @memoize_by_hash(MOST_SETS)
 def word_set(text: str) -> frozenset[str]:
-    """The set of `plain_words`, of a memory, which several readers read for each question. Not in their order, which
-    would be the text, and would outlive a forget."""
+    """The set of `plain_words`, of a memory, which each question reads anew. Not in their order, which would be the
+    text, and would outlive a forget."""
     return frozenset(plain_words(text))
 
 
