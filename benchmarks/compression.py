@@ -34,7 +34,7 @@ from memory_extproc.testing.adapters import InMemoryCoordination
 TURNS = 200
 ABOVE = (8_000, 16_000)  # estimated tokens
 DOCS = Path("docs/benchmarks/compression.md")
-PAGE = """# What compressing a long chat saves
+PAGE = """# Savings by compressing a long chat
 
 Measured by `python -m benchmarks.compression`: a chat of {turns} turns, five turns kept, the state made by rules.
 Tokens are estimated. *Cacheable*: of the bytes of each request those the one before began with. *Dear*: tokens

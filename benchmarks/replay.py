@@ -152,7 +152,7 @@ async def measure() -> dict[str, dict[str, Played]]:
 
 
 def markdown(found: dict[str, dict[str, Played]]) -> Iterator[str]:
-    yield "# What a conversation keeps"
+    yield "# Replay in a conversation"
     yield ""
     yield (
         "Measured by `python -m benchmarks.replay`: requests as the upstream got them through Envoy, a caller "
