@@ -5,6 +5,7 @@
 - names: no function is called by a bare participle (`told`, `held`);
 - sliver: a module below 100 lines whose only importer is in its own package belongs into that importer;
 - file: a module that a docstring or comment names (`dialect/base.py`) exists;
+- constructor: no `__init__` takes more than nine arguments: collaborators own parts of the work;
 - size: no module has more than 700 lines.
 """
 
@@ -24,6 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "memory_extproc"
 
 MAX_LINES = 700
+MAX_ARGUMENTS = 9
+# Classes whose constructors still have more, to be regrouped; none comes here.
+MANY_ARGUMENTS = frozenset({"Recaller"})
 SLIVER_LINES = 100
 WORDS_PER_THOUSAND = 12
 # Files with little prose are not judged by a share: that many of the words pass anywhere.
@@ -115,6 +119,19 @@ def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     )
 
 
+def check_constructors(path: str, source: str) -> list[Finding]:
+    findings = []
+    for owner in ast.walk(ast.parse(source)):
+        if not isinstance(owner, ast.ClassDef) or owner.name in MANY_ARGUMENTS:
+            continue
+        for node in owner.body:
+            if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+                count = len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]) - 1
+                if count > MAX_ARGUMENTS:
+                    findings.append(Finding(path, node.lineno, "constructor", f"{owner.name}: {count} arguments"))
+    return findings
+
+
 def check_files_named(path: str, source: str, known: frozenset[str]) -> list[Finding]:
     """*known*: the names of all Python files of the repository, without their directories."""
     return [
@@ -173,7 +190,7 @@ def check_all(files: list[Path]) -> list[Finding]:
     for path in files:
         name, source = str(path.relative_to(ROOT)), path.read_text()
         findings += check_prose(name, source) + check_names(name, source) + check_size(name, source)
-        findings += check_files_named(name, source, known)
+        findings += check_files_named(name, source, known) + check_constructors(name, source)
     return findings
 
 

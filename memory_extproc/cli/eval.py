@@ -48,6 +48,25 @@ def _one_of(*names: str) -> Any:
     return check_value
 
 
+LimitQuestions = Annotated[int | None, typer.Option(min=1, help="maximum number of questions, spread evenly")]
+OtherExtractor = Annotated[
+    str | None,
+    typer.Option(callback=_one_of(*EXTRACTORS), metavar="|".join(EXTRACTORS), help="instead of learn.extractor"),
+]
+ByIntent = Annotated[
+    bool,
+    typer.Option(
+        "--by-intent", help="read a set of questions by kind; --limit-questions then applies to each kind"
+    ),
+]
+Unbounded = Annotated[
+    bool, typer.Option("--unbounded", help="recall without a deadline, and wait for word vectors")
+]
+HeldHalf = Annotated[
+    bool, typer.Option("--held", help="with --by-intent and a folder: use the half that is never used for fitting")
+]
+
+
 @app.command()
 def recall(
     dataset: Dataset,
@@ -56,9 +75,7 @@ def recall(
         str, typer.Option(callback=_one_of(*SYSTEMS), metavar="|".join(SYSTEMS), help="system to measure")
     ] = SYSTEMS[0],
     report: Annotated[Path | None, typer.Option(help="directory to write an HTML report with plots to")] = None,
-    limit_questions: Annotated[
-        int | None, typer.Option(min=1, help="maximum number of questions, spread evenly")
-    ] = None,
+    limit_questions: LimitQuestions = None,
     threshold: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="minimum relevance; by default the configured one")
     ] = None,
@@ -66,29 +83,14 @@ def recall(
         int | None,
         typer.Option(min=1, max=20, help="maximum number of injected memories; by default the configured one"),
     ] = None,
-    extractor: Annotated[
-        str | None,
-        typer.Option(
-            callback=_one_of(*EXTRACTORS), metavar="|".join(EXTRACTORS), help="instead of learn.extractor"
-        ),
-    ] = None,
+    extractor: OtherExtractor = None,
     *,
     topics: Annotated[
         bool, typer.Option("--topics", help="also summarise topics and sessions, as the sidecar does; takes longer")
     ] = False,
-    by_intent: Annotated[
-        bool,
-        typer.Option(
-            "--by-intent", help="read a set of questions by kind; --limit-questions then applies to each kind"
-        ),
-    ] = False,
-    held: Annotated[
-        bool,
-        typer.Option("--held", help="with --by-intent and a folder: use the half that is never used for fitting"),
-    ] = False,
-    unbounded: Annotated[
-        bool, typer.Option("--unbounded", help="recall without a deadline, and wait for word vectors")
-    ] = False,
+    by_intent: ByIntent = False,
+    held: HeldHalf = False,
+    unbounded: Unbounded = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn the conversations of a data set as the sidecar would, ask its questions and measure the results."""
@@ -133,9 +135,7 @@ def compare(
     second: Annotated[Path, typer.Argument(help="configuration or weights to compare with")],
     dataset: Dataset,
     config: ConfigFile = None,
-    limit_questions: Annotated[
-        int | None, typer.Option(min=1, help="maximum number of questions, spread evenly")
-    ] = None,
+    limit_questions: LimitQuestions = None,
     *,
     as_json: AsJson = False,
 ) -> None:

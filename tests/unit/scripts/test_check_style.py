@@ -47,6 +47,17 @@ def test_a_module_that_a_comment_names_and_that_is_gone_is_found() -> None:
     assert finding.text == "settle/gone.py does not exist"
 
 
+def test_a_constructor_with_ten_arguments_is_found() -> None:
+    names = [f"a{n}" for n in range(check_style.MAX_ARGUMENTS)]
+    assert (
+        check_style.check_constructors(PATH, f"class A:\n    def __init__(self, {', '.join(names)}): ...\n") == []
+    )
+    [finding] = check_style.check_constructors(
+        PATH, f"class A:\n    def __init__(self, {', '.join(names)}, *, b): ...\n"
+    )
+    assert finding.text == "A: 10 arguments"
+
+
 def test_a_file_above_the_limit_is_found() -> None:
     assert check_style.check_size(PATH, "x = 1\n" * (check_style.MAX_LINES + 1))
     assert check_style.check_size(PATH, "x = 1\n" * check_style.MAX_LINES) == []
