@@ -14,7 +14,7 @@ from memory_extproc.concurrency import HelperThread
 from memory_extproc.encryption.keys import sealable
 from memory_extproc.extproc.processor import message_options
 from memory_extproc.extproc.server import ServerOptions, ServerTls
-from memory_extproc.learn.chunking import PIECE_TOKENS, ChunkLimits
+from memory_extproc.learn.messages import PIECE_TOKENS, ChunkLimits
 from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from memory_extproc.dialect import answer_reader, json_spans
-from memory_extproc.dialect.answer_reader import Account
-from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Placing
-from memory_extproc.dialect.json_spans import Fields
+from memory_extproc.dialect import base, json_spans
+from memory_extproc.dialect.base import Account, AnswerReader, ChatRequest, Placing
+from memory_extproc.dialect.json_spans import Edit, Fields
 from memory_extproc.dialect.messages import (
     Author,
     AuthoredText,
@@ -75,7 +74,7 @@ class Anthropic:
         ]
 
     def reader(self, content_type: str) -> AnswerReader | None:
-        return answer_reader.reader(content_type, AnthropicAnswer())
+        return base.reader(content_type, AnthropicAnswer())
 
 
 def _parse_message(message: Any, index: int) -> AuthoredText:
@@ -114,7 +113,7 @@ class AnthropicAnswer:
 
     def document(self, account: Account, document: Fields) -> None:
         _identify(account, document)
-        answer_reader.note_parted(account, document.get("usage"))
+        base.note_parted(account, document.get("usage"))
         content = document.get("content")
         for index, block in enumerate(content if isinstance(content, list) else ()):
             _begin(account, block, index)
@@ -134,14 +133,14 @@ class AnthropicAnswer:
             case "message_delta":
                 delta = document.get("delta")
                 _stop(account, delta.get("stop_reason") if isinstance(delta, dict) else None)
-                answer_reader.note_parted(account, document.get("usage"))
+                base.note_parted(account, document.get("usage"))
             case "message_stop":
                 account.ended = account.complete = True
 
 
 def _begin_message(account: Account, message: Any) -> None:
     _identify(account, message)
-    answer_reader.note_parted(account, message.get("usage") if isinstance(message, dict) else None)
+    base.note_parted(account, message.get("usage") if isinstance(message, dict) else None)
 
 
 def _identify(account: Account, message: Any) -> None:

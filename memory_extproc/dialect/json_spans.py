@@ -13,8 +13,30 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from memory_extproc.dialect.base import Edit
 from memory_extproc.errors import BadBodyError
+
+
+class Edit(NamedTuple):
+    """Replace body[start:end] by *new*; offsets in bytes of the client's body, half open."""
+
+    start: int
+    end: int
+    new: bytes
+
+
+def apply(body: bytes, edits: Sequence[Edit]) -> bytes:
+    """Apply *edits*, in any order and without overlap; edits at the same empty span apply in the given order."""
+    kept = bytearray()
+    at = 0
+    for edit in sorted(edits, key=lambda e: (e.start, e.end)):
+        if edit.start < at or edit.end > len(body):
+            raise ValueError(f"edit {edit.start}:{edit.end} overlaps the one before or leaves the body")
+        kept += body[at : edit.start]
+        kept += edit.new
+        at = edit.end
+    kept += body[at:]
+    return bytes(kept)
+
 
 BOM = b"\xef\xbb\xbf"
 

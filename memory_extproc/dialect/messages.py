@@ -9,8 +9,8 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from memory_extproc.dialect import json_spans
-from memory_extproc.dialect.base import BodyControls, ChatRequest, Edit, Placing
-from memory_extproc.dialect.json_spans import ByteSpan, Fields
+from memory_extproc.dialect.base import BodyControls, ChatRequest, Placing
+from memory_extproc.dialect.json_spans import ByteSpan, Edit, Fields
 from memory_extproc.errors import BadBodyError
 from memory_extproc.model import MemoryType, Message, Role
 from memory_extproc.text.words import estimate_tokens

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from memory_extproc.dialect import answer_reader, json_spans
-from memory_extproc.dialect.answer_reader import Account
-from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Form, Placing
-from memory_extproc.dialect.json_spans import ByteSpan, Fields
+from memory_extproc.dialect import base, json_spans
+from memory_extproc.dialect.base import Account, AnswerReader, ChatRequest, Form, Placing
+from memory_extproc.dialect.json_spans import ByteSpan, Edit, Fields
 from memory_extproc.dialect.messages import (
     Author,
     AuthoredText,
@@ -70,7 +69,7 @@ class ChatCompletions:
         return [_insert_edits(request, at, one) for one, at in zip(blocks, found, strict=True)]
 
     def reader(self, content_type: str) -> AnswerReader | None:
-        return answer_reader.reader(content_type, ChatAnswer())
+        return base.reader(content_type, ChatAnswer())
 
 
 def _insert_edits(request: ChatRequest, at: ByteSpan | None, one: Placing) -> Sequence[Edit]:
@@ -136,7 +135,7 @@ class ChatAnswer:
 
 
 def _identify(account: Account, document: Fields) -> None:
-    answer_reader.note(account, document.get("usage"))  # of a stream in its last chunk, which has no choices
+    base.note(account, document.get("usage"))  # of a stream in its last chunk, which has no choices
     identifier = document.get("id")
     if isinstance(identifier, str) and identifier:
         account.response_id = account.response_id or identifier

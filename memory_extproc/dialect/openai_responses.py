@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from memory_extproc.dialect import answer_reader, json_spans
-from memory_extproc.dialect.answer_reader import Account
-from memory_extproc.dialect.base import AnswerReader, ChatRequest, Edit, Form, Placing
-from memory_extproc.dialect.json_spans import ByteSpan, Fields
+from memory_extproc.dialect import base, json_spans
+from memory_extproc.dialect.base import Account, AnswerReader, ChatRequest, Form, Placing
+from memory_extproc.dialect.json_spans import ByteSpan, Edit, Fields
 from memory_extproc.dialect.messages import (
     Author,
     AuthoredText,
@@ -75,7 +74,7 @@ class Responses:
         return [_insert_edits(request, at, one) for one, at in zip(blocks, found, strict=True)]
 
     def reader(self, content_type: str) -> AnswerReader | None:
-        return answer_reader.reader(content_type, ResponsesAnswer())
+        return base.reader(content_type, ResponsesAnswer())
 
 
 def _insert_edits(request: ChatRequest, at: ByteSpan | None, one: Placing) -> Sequence[Edit]:
@@ -170,7 +169,7 @@ def _conclude(account: Account, response: Any) -> None:
     if not isinstance(response, dict):
         return
     _identify(account, response)
-    answer_reader.note(account, response.get("usage"))
+    base.note(account, response.get("usage"))
     output = response.get("output")
     streamed = bool(account.parts)
     for index, item in enumerate(output if isinstance(output, list) else ()):

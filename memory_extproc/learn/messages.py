@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 from memory_extproc.concurrency import HELPER_THREAD, HelperThread
-from memory_extproc.learn.chunking import Chunker, ChunkLimits, pieces
 from memory_extproc.model import (
     Embedded,
     Memory,
@@ -27,8 +28,338 @@ from memory_extproc.model import (
 )
 from memory_extproc.ports import EmbeddingModel, JournalEntry, MemoryWriter, Now
 from memory_extproc.safety.operator_rules import says_more_than_masks
+from memory_extproc.text import lazy_re as re
 from memory_extproc.text.intents import acknowledgement, echoes, only_asks, polite, refusal
-from memory_extproc.text.words import words_hash
+from memory_extproc.text.words import sentence_ends, words_hash
+
+# Chunks: a long message split along its structure, so that each fits an embedding model's window. Pure.
+#
+# A model reads some 256 tokens, and the rest of a longer text cannot be found. Preferred places to split are
+# headings, then code blocks, paragraphs, list items, lines and sentences; between words otherwise, inside a word
+# only if the word alone exceeds a chunk, and never inside a grapheme cluster.
+
+CONTENT_BYTES = 8192  # of UTF-8: the length of the store's content field
+PIECE_TOKENS = 200  # below the 256 of the smallest usual window, and enough for a thought
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkLimits:
+    tokens: int = PIECE_TOKENS  # per chunk, as `weigh` estimates them
+    bytes: int = CONTENT_BYTES  # per chunk, in UTF-8
+    pieces: int = 32  # per turn: embedding them takes some 1.2 s of a core; the rest is dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Chunker:
+    """*texts* in the order of the message; *whole*: nothing but blanks was left out."""
+
+    texts: tuple[str, ...]
+    whole: bool
+
+
+class _Break(IntEnum):
+    """The kinds of boundary, best last."""
+
+    WRAP = 1  # between two lines of one sentence
+    SENTENCE = 2
+    LINE = 3
+    ITEM = 4
+    PARAGRAPH = 5
+    BLOCK = 6  # between code and text
+    HEADING = 7
+
+
+class _Place(NamedTuple):
+    kind: _Break
+    at: int
+
+
+# How full a piece must be to end at such a place.
+_FILLED = {
+    _Break.HEADING: 0.2,
+    _Break.BLOCK: 0.25,
+    _Break.PARAGRAPH: 0.4,
+    _Break.ITEM: 0.5,
+    _Break.LINE: 0.5,
+    _Break.SENTENCE: 0.5,
+    _Break.WRAP: 0.5,
+}
+_TAIL = 0.25  # of a piece: so small a rest is not left alone, the last two pieces share
+_SHARED = 0.6  # of the two goes into the first
+_CHARACTERS_PER_TOKEN = 12  # looked at for each; where there are fewer tokens than that there are mostly blanks
+_BYTES_PER_CHARACTER = 4  # at most
+# Shares of the chunks of an overlong text that are taken from its end and from its middle.
+_AT_END, _BETWEEN = 0.25, 0.125
+_READ_BETWEEN = 1 << 18  # characters
+_LONGEST_LINE = 2_000  # characters
+_LEFT_OUT = "\n\n"
+_BEYOND = 8_192  # characters; the longest secret of a known shape has as many
+_OF_ONESELF = re.compile(
+    r"\b(?:I|I'm|I've|I'd|I'll|[Mm]y|[Mm]yself|[Ii]ch|[Mm]ein|[Mm]eine[mnrs]?|[Jj]e|[Mm]on|[Mm]es|[Mm]i|[Mm]is|[Yy]o)\s+\w{2}"
+    r"|\b[Jj]'[a-z]|\u6211|\u79c1|\u50d5"
+)
+_AHEAD = 200  # characters of a line read to classify it
+_LONGEST_CLUSTER = 32  # characters in one grapheme cluster
+
+_LATIN = "A-Za-z\u00c0-\u024f\u1e00-\u1eff"
+# Ideographs, kana and pictures: scripts in which every character may be a word. Hangul has spaces.
+_UNSPACED = "\u2e80-\ua4cf\uf900-\ufaff\ufe30-\uffef\U0001f000-\U0003ffff"
+_TOKEN = re.compile(
+    rf"(\s+)|([{_LATIN}]{{1,40}})|([0-9]{{1,40}})|([\uac00-\ud7a3]{{1,40}})"
+    rf"|[{_UNSPACED}]|[^\W_]{{1,40}}|.",
+    re.DOTALL,
+)
+_BLANK, _WORD, _NUMBER, _HANGUL = 1, 2, 3, 4  # groups of it
+_NO_WORD = 24  # letters; no vocabulary has words so long
+_IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_NOT_FIRST = "\u3001\u3002\uff0c\uff0e\uff01\uff1f\uff09\u300d\u300f\u3011\u300b\u2026\u30fc"  # of a line
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_BLANKS = re.compile(r"\s*")
+_FENCE = re.compile(r"^[ \t]*(?:```[^`\n]*|~~~[^\n]*)$", re.MULTILINE)
+_HEADING = re.compile(r"[ ]{0,3}#{1,6}\s|[^\W\d_].{0,80}\n[ ]{0,3}(?:={3,}|-{3,})[ \t]*(?:\n|\Z)")
+_ITEM = re.compile(r"[ \t]*(?:[-*+\u2022\u2013]|\(?\w{1,3}[.)])[ \t]")
+
+
+def weigh(text: str) -> int:
+    """Estimated tokens of *text* in an embedding model's vocabulary. Errs upwards, because such a vocabulary is
+    small: digits count by pairs, signs and non-Latin letters singly."""
+    return sum(map(_weight, _TOKEN.finditer(text)))
+
+
+def pieces(text: str, limits: ChunkLimits) -> Chunker:
+    """The chunks of *text*, which hold every word once and in order. An overlong text keeps its first and
+    last chunks, because people put their own words around pasted text, and a few of the middle with first-person
+    sentences. The characters read are bounded for any length."""
+    found = _cut(text, 0, limits, limits.pieces)
+    if not found or _content(text, found[-1].end) == len(text):
+        return Chunker(_texts(text, found), whole=True)
+    at_end, between = int(limits.pieces * _AT_END), int(limits.pieces * _BETWEEN)
+    first = found[: max(1, limits.pieces - at_end - between)]
+    last = _last(text, first[-1].end, limits, at_end)
+    behind = last[0].start if last else len(text)
+    own = _own_words(text, first[-1].end, behind, limits, between)
+    room, next_kept = limits.pieces - len(own) - len(last), own[0].start if own else behind
+    first += [span for span in found[len(first) : room] if span.end <= next_kept]
+    return Chunker(_texts(text, [*first, *own, *last]), whole=False)
+
+
+def both_ends(text: str, most: int, mask: Callable[[str], str] | None = None) -> str:
+    """*text*, or the beginning and end of a text above *most* characters, because people put their own words around
+    pasted text. Cuts fall between lines unless lines are very long. *mask* is applied to both ends with some of the
+    text between them, so no secret is cut before it is masked."""
+    if len(text) <= most:
+        return text if mask is None else mask(text)
+    end = most * 3 // 4
+    start = len(text) - (most - end - len(_LEFT_OUT))
+    line = text.rfind("\n", max(0, end - _LONGEST_LINE), end)
+    end = end if line < 0 else line
+    line = text.find("\n", start, start + _LONGEST_LINE)
+    start = start if line < 0 else line + 1
+    if mask is None:
+        return text[:end] + _LEFT_OUT + text[start:]
+    beyond = min(_BEYOND, (start - end) // 2)
+    ahead, behind = mask(text[: end + beyond]), mask(text[start - beyond :])
+    return ahead[: len(ahead) - beyond] + _LEFT_OUT + behind[beyond:]
+
+
+class _Span(NamedTuple):
+    start: int
+    end: int
+
+
+def _texts(text: str, spans: Sequence[_Span]) -> tuple[str, ...]:
+    return tuple(text[span.start : span.end].rstrip() for span in spans)
+
+
+def _cut(text: str, at: int, limits: ChunkLimits, most: int) -> list[_Span]:
+    """The first *most* pieces from *at* on."""
+    found: list[_Span] = []
+    code = False
+    at = _content(text, at)
+    while at < len(text) and len(found) < most:
+        cut = _end_of_piece(text, at, limits, code=code)
+        code ^= sum(1 for _ in _FENCE.finditer(text, at, cut)) % 2 == 1
+        if not text[at:cut].isspace():
+            found.append(_Span(at, cut))
+        at = _content(text, cut)
+    return found
+
+
+def _last(text: str, after: int, limits: ChunkLimits, most: int) -> list[_Span]:
+    """The last *most* chunks behind *after*, starting at the beginning of a line."""
+    if most == 0:
+        return []
+    back = len(text) - most * limits.tokens * _CHARACTERS_PER_TOKEN // 2
+    line = text.find("\n", max(after, back), max(after, back) + _LONGEST_LINE)
+    start = line + 1 if line >= 0 else _whole_characters(text, after, max(after + 1, back))
+    tail = text[max(after, start) :]
+    found: list[_Span] = []
+    at = 0
+    # A first-person sentence among lines of a log gets a chunk of its own, or no search would find it.
+    for own in (*_own_words(tail, 0, len(tail), limits, most), _Span(len(tail), len(tail))):
+        found += [*_cut(tail[: own.start], at, limits, len(tail)), own]
+        at = own.end
+    moved = len(text) - len(tail)
+    return [_Span(moved + span.start, moved + span.end) for span in found[:-1]][-most:]
+
+
+def _own_words(text: str, start: int, end: int, limits: ChunkLimits, most: int) -> list[_Span]:
+    """The first *most* chunks between *start* and *end* that consist of consecutive first-person lines."""
+    found: list[_Span] = []
+    at, furthest = start, min(end, start + _READ_BETWEEN)
+    while len(found) < most and (matched := _OF_ONESELF.search(text, at, furthest)) is not None:
+        line = max(at, text.rfind("\n", at, matched.start()) + 1)
+        if matched.start() - line > _LONGEST_LINE:  # nobody writes a line of this length by hand
+            at = matched.end()
+            continue
+        fits = min(end, _end_of_piece(text, line, limits, code=False))
+        at = _line_end(text, matched.end(), fits)
+        while at < fits and _OF_ONESELF.search(text, at, following := _line_end(text, at, fits)):
+            at = following
+        found.append(_Span(line, at))
+    return found
+
+
+def _line_end(text: str, at: int, most: int) -> int:
+    """Behind the line that *at* stands in, at most at *most* where that is farther on."""
+    end = text.find("\n", at, most)
+    return max(at, most) if end < 0 else end + 1
+
+
+def _content(text: str, at: int) -> int:
+    """Position of the next content: after blank lines, before the indentation of its first line."""
+    found = _BLANKS.match(text, at)
+    begins = found.end() if found else at
+    if begins == len(text) or (at and text[at - 1] != "\n" and "\n" not in text[at:begins]):
+        return begins
+    return max(at, text.rfind("\n", at, begins) + 1)
+
+
+def _weight(token: re.Match[str]) -> int:
+    length = token.end() - token.start()
+    if token.lastindex == _BLANK:
+        return 0
+    if token.lastindex == _NUMBER or length >= _NO_WORD:
+        return (length + 1) // 2
+    if token.lastindex == _HANGUL:
+        return 2 * length  # vocabularies hold its letters, not its syllables
+    return (length + 6) // 7 if token.lastindex == _WORD else length
+
+
+def _end_of_piece(text: str, at: int, limits: ChunkLimits, *, code: bool) -> int:
+    """Where the piece that begins at *at* ends, beyond *at* in any case."""
+    ends = _fitting(text, at, limits)
+    fit = ends[-1]
+    if fit == len(text):
+        return fit
+    best = max(
+        (place for place in _places(text, at, fit, code=code) if place.at - at >= _FILLED[place.kind] * (fit - at)),
+        default=None,
+    )
+    return best.at if best else _between_words(text, at, ends)
+
+
+def _fitting(text: str, at: int, limits: ChunkLimits) -> Sequence[int]:
+    """The ends of the tokens that fit into a chunk from *at*; at least one, which may be a cut token."""
+    furthest = at + max(1, limits.bytes // _BYTES_PER_CHARACTER)
+    window = min(len(text), at + limits.tokens * _CHARACTERS_PER_TOKEN)
+    most = limits.tokens
+    ends: list[int] = []
+    weights: list[int] = []
+    weight = 0
+    for token in _TOKEN.finditer(text, at, window):
+        weight += _weight(token)
+        if token.end() > furthest or weight > most * (1 + _TAIL):
+            break
+        ends.append(token.end())
+        weights.append(weight)
+    if ends and ends[-1] == len(text) and weight > most:
+        most = int(weight * _SHARED)
+    fitting = ends[: sum(weight <= most for weight in weights)]
+    if fitting:
+        return fitting
+    longest = min(furthest, window, at + most)  # part of a token that does not fit
+    return (_whole_characters(text, at, max(at + 1, longest)),)
+
+
+def _places(text: str, at: int, fit: int, *, code: bool) -> Iterator[_Place]:
+    """The line starts and sentence ends from *at* to *fit*. A heading stays with the text under it."""
+    after_blank = after_heading = after_code = False
+    for line in _LINE.finditer(text, at, fit + _AHEAD):
+        start = line.start()
+        if start > fit:
+            break
+        begins = start == 0 or text[start - 1] == "\n"
+        fence = begins and _FENCE.match(text, start, line.end()) is not None
+        heading = begins and not code and _HEADING.match(text, start, fit + _AHEAD) is not None
+        blank = line[0].isspace()
+        if start > at and not after_heading:
+            block = after_code or (fence and not code)
+            yield _Place(_kind(line[0], blank=blank or after_blank, heading=heading, block=block, code=code), start)
+        after_code = fence and code
+        code ^= fence
+        after_heading = heading or (after_heading and blank)
+        after_blank = blank
+    for end in sentence_ends(text[at : fit + _AHEAD]):
+        if at + end > fit:
+            break
+        if text[at + end - 1] != "\n":
+            yield _Place(_Break.SENTENCE, at + end)
+
+
+def _kind(line: str, *, blank: bool, heading: bool, block: bool, code: bool) -> _Break:
+    """The kind of the boundary before *line*; *blank*: that line or the previous is blank."""
+    if heading:
+        return _Break.HEADING
+    if block:
+        return _Break.BLOCK
+    if blank:
+        return _Break.PARAGRAPH
+    if code:
+        return _Break.LINE
+    if _ITEM.match(line):
+        return _Break.ITEM
+    return _Break.WRAP if line.lstrip()[0].islower() else _Break.LINE
+
+
+def _between_words(text: str, at: int, ends: Sequence[int]) -> int:
+    """The last of *ends* between two words, or the last of all if one word exceeds a chunk."""
+    for end in reversed(ends):
+        spaced = text[end - 1].isspace() or text[end].isspace()
+        unspaced = _IS_UNSPACED.match(text, end) or _IS_UNSPACED.match(text, end - 1)
+        if spaced or (unspaced and text[end] not in _NOT_FIRST and not _are_joined(text, end)):
+            return end
+    return _whole_characters(text, at, ends[-1])
+
+
+def _whole_characters(text: str, at: int, cut: int) -> int:
+    """*cut*, moved back towards *at* out of a grapheme cluster."""
+    for moved in range(cut, max(at, cut - _LONGEST_CLUSTER), -1):
+        if not _are_joined(text, moved):
+            return moved
+    return cut
+
+
+def _are_joined(text: str, at: int) -> bool:
+    """Whether the characters before and after *at* form one grapheme cluster; approximates Unicode Standard Annex
+    29."""
+    if not 0 < at < len(text):
+        return False
+    before, after = text[at - 1], text[at]
+    if after in _JOINERS or before == "\u200d" or (before, after) == ("\r", "\n"):
+        return True
+    if _FLAG.match(after):  # two regional indicators form a flag
+        start = at
+        while start and at - start < _LONGEST_CLUSTER and _FLAG.match(text, start - 1):
+            start -= 1
+        return (at - start) % 2 == 1
+    return unicodedata.category(after)[0] == "M" or _JAMO.match(after) is not None
+
+
+_JOINERS = frozenset("\u200d\ufe0e\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
+_FLAG = re.compile("[\U0001f1e6-\U0001f1ff]")
+_JAMO = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff\U000e0020-\U000e007f]")  # and the tags that end some flags
+
 
 # Which messages of a turn become memories, at once and without a model. Pure.
 

@@ -16,10 +16,9 @@ import msgspec
 
 from memory_extproc.concurrency import HELPER_THREAD, HelperThread, RateLimits, TokenBuckets, contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError
-from memory_extproc.learn.chunking import both_ends
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.intake_log import IntakeLog, LogKind, LogRecord
-from memory_extproc.learn.messages import JudgedMessage
+from memory_extproc.learn.messages import JudgedMessage, both_ends
 from memory_extproc.model import (
     SHARED,
     Caller,

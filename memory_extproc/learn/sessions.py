@@ -26,7 +26,7 @@ import msgspec
 
 from memory_extproc.concurrency import HELPER_THREAD, HelperThread
 from memory_extproc.errors import MemoryExtprocError, TransientError
-from memory_extproc.learn.chunking import both_ends
+from memory_extproc.learn.messages import both_ends
 from memory_extproc.model import Exchanged, Message, Origin, Owner, Role, Turn, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Chain, Coordination

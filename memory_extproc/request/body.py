@@ -16,7 +16,8 @@ import brotli
 import zstandard
 
 from memory_extproc.concurrency import THREAD_SECONDS, RateLimits, TokenBuckets, off_loop
-from memory_extproc.dialect.base import ChatRequest, apply
+from memory_extproc.dialect.base import ChatRequest
+from memory_extproc.dialect.json_spans import apply
 from memory_extproc.dialect.messages import removals
 from memory_extproc.errors import BadBodyError
 from memory_extproc.model import Arm, Caller, Message, Origin, Outcome, Owner, TurnOutcome

@@ -17,7 +17,8 @@ from typing import Protocol
 import msgspec
 
 from memory_extproc.concurrency import Background, off_loop
-from memory_extproc.dialect.base import ChatRequest, Dialect, apply
+from memory_extproc.dialect.base import ChatRequest, Dialect
+from memory_extproc.dialect.json_spans import apply
 from memory_extproc.dialect.messages import condense_edits, latest_cut
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Caller, ChatState, Exchanged, Message, Owner, Role, digest

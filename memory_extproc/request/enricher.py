@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from memory_extproc.concurrency import LARGE, off_loop
-from memory_extproc.dialect.base import ChatRequest, Edit, Form, Placing, apply
+from memory_extproc.dialect.base import ChatRequest, Form, Placing
+from memory_extproc.dialect.json_spans import Edit, apply
 from memory_extproc.dialect.openai_responses import Responses
 from memory_extproc.dialect.registry import choose_form, profile_for, room
 from memory_extproc.errors import MemoryExtprocError

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from memory_extproc.inference.model_files import TOKENIZER, verify
-from memory_extproc.learn.chunking import ChunkLimits, pieces
+from memory_extproc.learn.messages import ChunkLimits, pieces
 
 ROOT = Path(__file__).parents[2]
 LONG = {

@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from memory_extproc.learn.chunking import ChunkLimits
-from memory_extproc.learn.messages import judge
+from memory_extproc.learn.messages import ChunkLimits, judge
 from memory_extproc.model import (
     Caller,
     Consent,

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from memory_extproc.dialect.base import BodyControls, Dialect, Edit, Form, Placing, apply
+from memory_extproc.dialect.base import BodyControls, Dialect, Form, Placing
+from memory_extproc.dialect.json_spans import Edit, apply
 from memory_extproc.dialect.registry import dialect_for
 from tests.unit.dialect.json_texts import BLOCK, OURS, Body, Tree, bodies, tree
 

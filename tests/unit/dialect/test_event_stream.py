@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.dialect import answer_reader
-from memory_extproc.dialect.answer_reader import Event, EventStream
-from memory_extproc.dialect.base import Answer
+from memory_extproc.dialect import base
+from memory_extproc.dialect.base import Answer, Event, EventStream
 from memory_extproc.dialect.openai_chat import ChatAnswer, ChatCompletions
 from memory_extproc.errors import BadBodyError
 
@@ -69,7 +68,7 @@ def test_keep_alives_and_finished_events_are_not_held() -> None:
 
 @pytest.mark.parametrize("content_type", ["text/event-stream", "application/json"])
 def test_an_answer_beyond_any_size_is_not_complete(content_type: str) -> None:
-    reader = answer_reader.reader(content_type, ChatAnswer(), limit=300)
+    reader = base.reader(content_type, ChatAnswer(), limit=300)
     assert reader is not None
     choice = b'"choices":[{"index":0,"delta":{"content":"a"},"message":{"content":"a"},"finish_reason":"stop"}]}'
     whole = b"data: {" + choice + b"\n\n" if content_type == "text/event-stream" else b"{" + choice
@@ -80,7 +79,7 @@ def test_an_answer_beyond_any_size_is_not_complete(content_type: str) -> None:
 
 
 def test_an_event_beyond_the_bound_ends_the_reading_quietly() -> None:
-    reader = answer_reader.reader("text/event-stream", ChatAnswer())
+    reader = base.reader("text/event-stream", ChatAnswer())
     assert reader is not None
     reader.feed(b"data: " + b"x" * (4 * 1024 * 1024))
     reader.feed(b"\n\ndata: [DONE]\n\n")

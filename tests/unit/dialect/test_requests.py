@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.dialect.base import BodyControls, ChatRequest, Form, Placing, apply
-from memory_extproc.dialect.json_spans import MAX_CONTAINERS, MAX_DEPTH
+from memory_extproc.dialect.base import BodyControls, ChatRequest, Form, Placing
+from memory_extproc.dialect.json_spans import MAX_CONTAINERS, MAX_DEPTH, apply
 from memory_extproc.dialect.messages import removals
 from memory_extproc.dialect.registry import dialect_for
 from memory_extproc.errors import BadBodyError

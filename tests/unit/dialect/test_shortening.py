@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.dialect.anthropic_messages import Anthropic
-from memory_extproc.dialect.base import apply
+from memory_extproc.dialect.json_spans import apply
 from memory_extproc.dialect.messages import READ, condense_edits, latest_cut
 from memory_extproc.dialect.openai_chat import ChatCompletions
 from memory_extproc.dialect.openai_responses import Responses

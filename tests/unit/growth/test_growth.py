@@ -28,10 +28,10 @@ FOUND = dict(patterns())
 # Superlinear where a text of any length is searched: each of them reads a sentence or line of bounded length, or is
 # tried at one place only. A new pattern does not come here; it is written so that it is linear by itself.
 READS_LITTLE = {
-    "dialect.answer_reader._THOUGHT", "dialect.json_spans._BRACKET", "dialect.json_spans._COMMA",
+    "dialect.base._THOUGHT", "dialect.json_spans._BRACKET", "dialect.json_spans._COMMA",
     "dialect.registry._ROUTES[0][0]", "dialect.registry._ROUTES[1][0]",
     "dialect.registry._ROUTES[2][0]", "inference.openai_models._FENCE", "inference.openai_models._OPENED",
-    "learn.chunking._ITEM", "learn.commands.parser._TABLE.patterns[18][1]",
+    "learn.messages._ITEM", "learn.commands.parser._TABLE.patterns[18][1]",
     "learn.commands.parser._TABLE.patterns[20][1]", "learn.commands.parser._TABLE.patterns[22][1]",
     "learn.commands.parser._TABLE.patterns[2][1]", "learn.commands.parser._TABLE.patterns[49][1]",
     "learn.commands.parser._TABLE.patterns[8][1]", "learn.commands.parser._TABLE.polite",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.learn.chunking import ChunkLimits, both_ends, pieces
+from memory_extproc.learn.messages import ChunkLimits, both_ends, pieces
 
 USUAL = ChunkLimits()
 LINES = [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.learn.chunking import ChunkLimits, pieces, weigh
+from memory_extproc.learn.messages import ChunkLimits, pieces, weigh
 
 USUAL = ChunkLimits()
 ALL = ChunkLimits(pieces=1_000_000)

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.learn.chunking import ChunkLimits
-from memory_extproc.learn.messages import MessageDecision, judge
+from memory_extproc.learn.messages import ChunkLimits, MessageDecision, judge
 from memory_extproc.model import MemoryType, Origin, Provenance, Role, Source, cut, format_origin, message_ids
 from memory_extproc.store.milvus.rows import check_name
 from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn, later, memories_of

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.dialect.base import ChatRequest, Edit, Placing
+from memory_extproc.dialect.base import ChatRequest, Placing
+from memory_extproc.dialect.json_spans import Edit
 from memory_extproc.dialect.openai_chat import ChatCompletions
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Arm, Caller, MemoryType, Outcome, Owner, RecallResult, Signals, Switch

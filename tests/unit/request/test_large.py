@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from memory_extproc.concurrency import LARGE, off_loop
-from memory_extproc.dialect.base import ChatRequest, Edit, Placing
+from memory_extproc.dialect.base import ChatRequest, Placing
+from memory_extproc.dialect.json_spans import Edit
 from memory_extproc.dialect.openai_chat import ChatCompletions
 from memory_extproc.model import Outcome
 from tests.support.desk import Desk
