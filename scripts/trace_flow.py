@@ -101,6 +101,44 @@ async def wait_for(holds: Callable[[], Awaitable[Any]], what: str) -> None:
         raise RuntimeError(f"waited {_LIMIT} s in vain until {what}") from None
 
 
+class Chats:
+    """Chats of one user with a running sidecar, and the facts learned from them."""
+
+    def __init__(self, running: app.Sidecar, channel: grpc.aio.Channel) -> None:
+        self._running = running
+        self._process = channel.stream_stream(
+            METHOD,
+            request_serializer=pb.ProcessingRequest.SerializeToString,
+            response_deserializer=pb.ProcessingResponse.FromString,
+        )
+
+    async def send(self, messages: Sequence[Any]) -> str:
+        """Memory's status for the exchange."""
+        call = self._process()
+        status = ""
+        for message in messages:
+            await call.write(message)
+            reply = await call.read()
+            status = status or _status(reply)
+        await call.done_writing()
+        while await call.read() is not grpc.aio.EOF:
+            pass
+        return status
+
+    async def facts(self) -> list[Memory]:
+        pages = [page async for page in self._running.partitions.rows(OWNER)]
+        return [memory for page in pages for memory in page if memory.source is Source.RULES]
+
+    async def is_more_known(self, known: AbstractSet[str]) -> bool:
+        return any(fact.id not in known for fact in await self.facts())
+
+    async def is_used(self, question: Sequence[Any]) -> bool:
+        return (await self.send(question)).startswith("used")
+
+    async def is_store_up(self) -> bool:
+        return self._running.metrics.registry.get_sample_value("memory_extproc_store_up") == 1
+
+
 async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
     """The flows of a recall, of learning a turn, and of a forget.
 
@@ -113,58 +151,27 @@ async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
         SqliteJournal(scratch / "data" / "journal.db", now=utc_now) as journal,
     ):
         compile_all()  # as a sidecar does behind its start: patterns that a request compiles would count for it
-        process = channel.stream_stream(
-            METHOD,
-            request_serializer=pb.ProcessingRequest.SerializeToString,
-            response_deserializer=pb.ProcessingResponse.FromString,
-        )
-
-        async def send(messages: Sequence[Any]) -> str:
-            """Memory's status for the exchange."""
-            call = process()
-            status = ""
-            for message in messages:
-                await call.write(message)
-                reply = await call.read()
-                status = status or _status(reply)
-            await call.done_writing()
-            while await call.read() is not grpc.aio.EOF:
-                pass
-            return status
-
-        async def facts() -> list[Memory]:
-            pages = [page async for page in running.partitions.rows(OWNER)]
-            return [memory for page in pages for memory in page if memory.source is Source.RULES]
-
-        async def is_more_known(known: AbstractSet[str]) -> bool:
-            return any(fact.id not in known for fact in await facts())
-
-        async def is_up() -> bool:
-            return running.metrics.registry.get_sample_value("memory_extproc_store_up") == 1
+        chats = Chats(running, channel)
 
         async def is_idle() -> bool:
             return (await journal.depth()).turns == 0
 
-        await wait_for(is_up, "the store is open")
-        await send(exchange("My budget for the Hawaii trip is $10,000.", "Noted."))
-        await wait_for(partial(is_more_known, set()), "a fact is known")
-        question = exchange("What's my budget for the trip to Hawaii?", "It is $10,000.")
-
-        async def used() -> bool:
-            return (await send(question[:3])).startswith("used")
-
-        await wait_for(used, "the fact is recalled")
+        await wait_for(chats.is_store_up, "the store is open")
+        await chats.send(exchange("My budget for the Hawaii trip is $10,000.", "Noted."))
+        await wait_for(partial(chats.is_more_known, set()), "a fact is known")
+        question = exchange("What's my budget for the trip to Hawaii?", "It is $10,000.")[:3]
+        await wait_for(partial(chats.is_used, question), "the fact is recalled")
         for news in _NEWS:
             flows = {name: Flow() for name in ("recall", "learn", "forget")}
             with recording(flows["recall"]):
-                await send(question[:3])
-            known = {fact.id for fact in await facts()}
+                await chats.send(question)
+            known = {fact.id for fact in await chats.facts()}
             with recording(flows["learn"]):
-                await send(exchange(news, "Good to know."))
-                await wait_for(partial(is_more_known, known), "the fact is known")
+                await chats.send(exchange(news, "Good to know."))
+                await wait_for(partial(chats.is_more_known, known), "the fact is known")
             # A turn that is still being learned would show in the forget's flow.
             await wait_for(is_idle, "every turn is learned")
-            [first, *_] = [fact for fact in await facts() if fact.id not in known]
+            [first, *_] = [fact for fact in await chats.facts() if fact.id not in known]
             with recording(flows["forget"]):
                 await running.forgets.forget(OWNER, ForgetScope(ids=(first.id,)))
             rounds.append(flows)
