@@ -18,6 +18,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import (
     Conditions,
@@ -629,9 +631,8 @@ class MemoryCatalog:
         async for rows in self._lists.rows(owner):
             for row in rows:
                 states[row.state] += 1
-                size += (
-                    len(row.content.encode()) + len(str(row.provenance.encode())) + _ROW_BYTES + self._vector_bytes
-                )
+                metadata = len(msgspec.json.encode(row.provenance))
+                size += len(row.content.encode()) + metadata + _ROW_BYTES + self._vector_bytes
                 recallable += row.recallable(now)
                 oldest = row.created_at if oldest is None else min(oldest, row.created_at)
                 newest = row.created_at if newest is None else max(newest, row.created_at)

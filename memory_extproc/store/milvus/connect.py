@@ -355,12 +355,14 @@ class Opened:
         fields: Sequence[str],
         level: str,
         most: int | None = None,
+        ids: Sequence[str] | None = None,
     ) -> Sequence[Mapping[str, Any]]:
-        """Rows of *place*, by *filter_*, as Milvus gives them; any *most* of them."""
+        """Rows of *place*, by *filter_*, as Milvus gives them; any *most* of them. *ids*: all that *filter_* asks
+        for in Lite."""
 
         async def query(limit: float) -> Any:
             if self.lite is not None:
-                rows = await asyncio.to_thread(self.lite.read, place, filter_, fields, most)
+                rows = await asyncio.to_thread(self.lite.read, place, filter_, fields, most, ids)
                 if rows is not None:
                     return rows
             return await self.client.query(

@@ -99,11 +99,16 @@ class EmbeddedLite:
         return self.address
 
     def read(
-        self, place: OwnerPlace, filter_: str, fields: Sequence[str], most: int | None
+        self,
+        place: OwnerPlace,
+        filter_: str,
+        fields: Sequence[str],
+        most: int | None,
+        ids: Sequence[str] | None = None,
     ) -> list[dict[str, Any]] | None:
         """Rows of *place* from Lite's own tables; None where the server has to be asked, which knows why."""
         try:
-            return LiteReader(self._database).read(place.collection, filter_, fields, place.partitions, most)
+            return LiteReader(self._database).read(place.collection, filter_, fields, place.partitions, most, ids)
         except Exception as error:  # noqa: BLE001 - of any kind: the server refuses with the same code
             log.warning("store.direct_read_failed", error=type(error).__name__)
             return None

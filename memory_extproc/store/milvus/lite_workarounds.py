@@ -31,14 +31,17 @@ class LiteReader:
         fields: Sequence[str],
         partitions: Sequence[str] | None,
         most: int | None = None,
+        ids: Sequence[str] | None = None,
     ) -> list[dict[str, Any]]:
         """Return *fields* and the id of at most *most* matching rows of the collection *name* in any order; vectors
-        as arrays. Without a limit the only field may be `count(*)`."""
+        as arrays. Without a limit the only field may be `count(*)`. *ids*: the ids in *filter_*, if it has no other
+        condition; Lite takes 40 µs to read an id from it."""
         from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415 - a server is reached without it
 
         collection = self._database.get_collection(name)
         collection._require_loaded()  # noqa: SLF001
-        ids = MilvusServicer._extract_pks_from_expr(filter_, collection)  # noqa: SLF001
+        if ids is None:
+            ids = MilvusServicer._extract_pks_from_expr(filter_, collection)  # noqa: SLF001
         compiled = collection._compile_filter(filter_, timezone=None) if ids is None else None  # noqa: SLF001
         tables = _matching(collection, partitions, compiled, ids)
         if list(fields) == [_COUNT]:
@@ -77,7 +80,7 @@ def _matching(
             return [places[id_] for id_ in ids if id_ in places]
         return cast("list[int]", evaluate_mask(filter_, table).nonzero()[0].tolist())
 
-    # Most ids have one version. A scan of all rows looks for newer ones only of the others.
+    # Most ids have a single version. A scan of all rows looks up the versions of the other ids only.
     several: set[str] | None = None
     if ids is None:
         several = set(deltas._map) | deleted.keys()  # noqa: SLF001

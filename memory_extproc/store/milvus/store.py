@@ -377,10 +377,11 @@ class MilvusStore:
         wanted = [one for one in dict.fromkeys(ids) if is_id(one)]
         found: list[Mapping[str, Any]] = []
         for start in range(0, len(wanted), _BATCH):
-            filter_ = rows.with_ids(wanted[start : start + _BATCH])
+            some = wanted[start : start + _BATCH]
+            filter_ = rows.with_ids(some)
             if not opened.capabilities.lite:  # lets a server prune; would make Lite scan
                 filter_ = f"{rows.of_owner(owner)} and {filter_}"
-            found.extend(await opened.query(operation, place, filter_, fields, level))
+            found.extend(await opened.query(operation, place, filter_, fields, level, ids=some))
         return [row for row in found if (row["tenant_id"], row["user_id"]) == (owner.tenant, owner.user)]
 
     def _ready(self) -> Opened:

@@ -106,6 +106,11 @@ def test_what_was_written_replaced_deleted_and_flushed_reads_as_lite_itself_read
                     some = [row["id"] for row in reader.read(NAME, filter_, ["id"], partitions, limit)]
                     assert len(set(some)) == len(some) == min(limit, len(expected))
                     assert set(some) <= {row["id"] for row in expected}
+        asked = [str(number) for number in range(9, -1, -2)]
+        filter_ = "id in [" + ", ".join(f'"{one}"' for one in asked) + "]"
+        expected = in_order(collection.query(filter_, ["id", "text"], None))
+        assert in_order(reader.read(NAME, filter_, ["text"], None)) == expected
+        assert in_order(reader.read(NAME, filter_, ["text"], None, ids=asked)) == expected
 
 
 @pytest.mark.parametrize("flushed", [True, False])
