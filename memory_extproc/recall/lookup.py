@@ -13,16 +13,7 @@ from datetime import datetime
 from itertools import takewhile
 
 from memory_extproc.index.facets import names_in
-from memory_extproc.model import (
-    AttributeReader,
-    Memory,
-    MemoryType,
-    Owner,
-    RecallRequest,
-    Role,
-    Selection,
-    Source,
-)
+from memory_extproc.model import AttributeReader, Memory, MemoryType, Owner, RecallRequest, Role, Selection, Source
 from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.asked import (
     FACTS,
