@@ -1,15 +1,17 @@
 """Reads the kind of a question, and the attributes of questions and memories, by likeness to examples.
 
-Patterns know wordings; people use others. The vectors are made for the search in any case, so this costs a product
-with some hundred vectors. Floors and margins were chosen on the dev half of tests/quality/intents,
-for the embedding model that the packaged weights belong to; with another model nothing is read by examples.
+Patterns know wordings; people use others. A logistic regression over the vector reads the kind of a question; of
+what it is not sure, the nearest examples do. The vectors are made for the search in any case, so this costs a
+product with some hundred vectors. Floors and margins were chosen on the dev half of tests/quality/intents, for the
+embedding model that the packaged weights belong to; with another model nothing is read by examples.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import date
 from importlib.resources import files
 from typing import Generic, TypeVar
 
@@ -17,11 +19,15 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.model import Matrix, Vector
-from memory_extproc.recall.intent import LONGEST, QuestionKind
+from memory_extproc.recall.intent import LONGEST, Intent, IntentLexicon, QuestionKind, Reading
 from memory_extproc.text.attributes import ATTRIBUTES
 
 T = TypeVar("T")
-VECTORS = "all-MiniLM-L6-v2.examples.npz"  # in `fitted`: arrays of shape (examples, dimension), by set of examples
+# In `fitted`: arrays of shape (examples, dimension), by set of examples, and for statements and kinds of questions
+# the weights of the labels, (labels, dimension and a bias). A label of "kinds" is a kind, a domain of advice or, as
+# the last one, NO_KIND.
+VECTORS = "all-MiniLM-L6-v2.examples.npz"
+NO_KIND = "none"
 _MARGIN = 0.12  # of a cosine, above the examples that are no question for memory
 # Least likeness. A subject in the question, which no example has, takes from its likeness.
 _FLOORS = {
@@ -34,6 +40,10 @@ _FLOORS = {
 
 # Probabilities of an attribute: the least, and the least share of the likest attribute's.
 _LEAST, _BEHIND = 0.25, 0.4
+# Probabilities of a kind of question: the least, and the least to outvote a pattern that reads another kind.
+_LIKELY, _SURE = 0.5, 0.7
+_NAMES = frozenset(map(str, QuestionKind))
+_OUTVOTED = frozenset({QuestionKind.CONSTRAINT, QuestionKind.INDIRECT, QuestionKind.HOPS, QuestionKind.PROCEDURE})
 # The least likeness to an attribute, its margin above examples of none, and the most that it is behind the likest.
 _ASKED = (0.5, 0.15, 0.05)
 
@@ -62,15 +72,52 @@ class IntentExamples:
             self._vectors: Matrix = packed["vectors"].astype(np.float32)
             self._weights: Matrix = packed["weights"].astype(np.float32)  # of labels by dimension, then a bias
             self._asked: Matrix = packed["asked"].astype(np.float32)
+            self._kinds: list[str] = packed["kind_labels"].tolist()
+            self._of_kind: Matrix = packed["kinds"].astype(np.float32)
 
     def read(self, asked: str, vector: Vector | None) -> Likeness | None:
         """The kind of the question *asked* with *vector*; None for no kind."""
         if vector is None or len(asked) > LONGEST or not self._applies():
             return None
+        label, likely = self._likeliest(vector)
+        if likely >= _LIKELY and label != QuestionKind.LIST:
+            return Likeness(QuestionKind(label)) if label in _NAMES else Likeness(QuestionKind.CONSTRAINT, label)
         if (likest := self._nearest(self._vectors @ vector)) is not None:
             return likest
         asks = int(_attributes_like(vector[np.newaxis] @ self._asked.T, self._by_asked, _ASKED)[0])
         return Likeness(QuestionKind.INDIRECT, attributes=asks) if asks else None
+
+    def may_read(self, reading: Reading) -> bool:
+        """Whether `reread` may change *reading*: no pattern matched, or one that also matches overviews."""
+        return not reading.intents or reading.intents[0].kind in _OUTVOTED
+
+    def reread(
+        self, reading: Reading, asked: str, vector: Vector | None, intents: IntentLexicon, today: date
+    ) -> Reading:
+        """*reading* of the question *asked*, or, where no pattern matched, the reading by examples. They also tell
+        an overview from another kind ("summarise who I am, where I live, the lot")."""
+        if self._is_surely_overview(asked, vector):
+            return replace(reading, intents=(Intent(QuestionKind.OVERVIEW), *reading.intents))
+        like = None if reading.intents else self.read(asked, vector)
+        if like is None:
+            return reading
+        read = intents.read_as(asked, like.kind, like.domain, today, like.attributes)
+        return replace(read, notes=reading.notes)
+
+    def _is_surely_overview(self, asked: str, vector: Vector | None) -> bool:
+        if vector is None or len(asked) > LONGEST or not self._applies():
+            return False
+        label, likely = self._likeliest(vector)
+        return label == QuestionKind.OVERVIEW and likely >= _SURE
+
+    def _likeliest(self, vector: Vector) -> tuple[str, float]:
+        """The likeliest kind and its probability."""
+        if len(vector) + 1 != self._of_kind.shape[1]:
+            return NO_KIND, 0.0
+        odds = self._of_kind[:, :-1] @ vector + self._of_kind[:, -1]
+        likely = np.exp(odds - odds.max())
+        best = int(likely[:-1].argmax())
+        return self._kinds[best], float(likely[best] / likely.sum())
 
     def told_by(self, vectors: Matrix) -> npt.NDArray[np.int64]:
         """The attributes that memories with *vectors* tell, as masks, by a logistic over the vectors, fitted on the

@@ -396,8 +396,11 @@ class Recaller:
         if self._lookups is None:
             return reading, None
         with self._time_stage("search"):
-            if not (again := bool(reading.intents)):
-                reading = replace(await self._read_by_examples(wish, coming), notes=reading.notes)
+            looked_up = reading
+            if self._examples is not None and self._examples.may_read(reading):
+                vector, today = await coming.at(0), self._now().date()
+                reading = self._examples.reread(reading, wish.question, vector, self._intents, today)
+            again = bool(reading.intents) and reading is looked_up
             lookup = await self._lookups.after_search(wish, reading, candidates, self._now(), again=again)
             lookup = lookup or await self._lookups.without_kind(wish, candidates, self._now())
         if not reading.intents:
@@ -410,13 +413,6 @@ class Recaller:
         if self._lookups is None:
             return NOTHING_READ
         return self._intents.read(wish.question, wish.earlier, self._now().date())
-
-    async def _read_by_examples(self, wish: RecallRequest, coming: PendingEmbeddings) -> Reading:
-        """The kind and the attributes of the examples that the question is like."""
-        like = None if self._examples is None else self._examples.read(wish.question, await coming.at(0))
-        if like is None:
-            return NOTHING_READ
-        return self._intents.read_as(wish.question, like.kind, like.domain, self._now().date(), like.attributes)
 
     async def _searched_for(
         self, owner: Owner, wish: RecallRequest, texts: Sequence[str], coming: PendingEmbeddings, scope: Scope

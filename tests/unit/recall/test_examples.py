@@ -135,3 +135,19 @@ def test_a_question_read_for_its_attribute_wants_one_all_or_the_former_value(
     [intent] = INTENTS.read_as(asked, QuestionKind.INDIRECT, "", TODAY, ATTRIBUTES.every).intents
     assert (intent.kind, intent.alike) == (kind, True)
     assert not INTENTS.read_as("who wrote Dracula?", QuestionKind.INDIRECT, "", TODAY, ATTRIBUTES.every).intents
+
+
+async def test_an_overview_in_other_words_is_told_from_the_kind_that_a_pattern_takes_it_for(
+    int8_model_dir: Path,
+) -> None:
+    asked = {
+        "summarise who I am, where I live, what I do, the lot": True,
+        "recommend a restaurant for tonight": False,
+    }
+    async with open_onnx_embedder(int8_model_dir, EmbedderLimits()) as embedder:
+        for text, overview in asked.items():
+            reading = INTENTS.read(text, (), TODAY)
+            vector = await embedder.embed_query(text)
+            read = IntentExamples().reread(reading, text, vector, INTENTS, TODAY)
+            assert reading.intents[0].kind is not QuestionKind.OVERVIEW
+            assert (read.intents[0].kind is QuestionKind.OVERVIEW) is overview
