@@ -48,20 +48,21 @@ class Played(NamedTuple):
     @property
     def cacheable(self) -> float:
         """Bytes that a request shares with the beginning of the one before, of all bytes but the first one's."""
-        return self._shared / sum(map(len, self.bodies[1:]))
+        return self._common_bytes / sum(map(len, self.bodies[1:]))
 
     @property
-    def repeated(self) -> float:
-        """Of the bytes of each request those with which the next one begins; the end of its JSON is none."""
-        return self._shared / sum(len(body.removesuffix(b"]}")) for body in self.bodies[:-1])
+    def repeat_share(self) -> float:
+        """The share of each request's bytes, without the end of its JSON, with which the next request begins."""
+        return self._common_bytes / sum(len(body.removesuffix(b"]}")) for body in self.bodies[:-1])
 
     @property
-    def _shared(self) -> int:
-        return sum(shared(before, after) for before, after in zip(self.bodies, self.bodies[1:], strict=False))
+    def _common_bytes(self) -> int:
+        pairs = zip(self.bodies, self.bodies[1:], strict=False)
+        return sum(count_common_bytes(before, after) for before, after in pairs)
 
 
-def shared(before: bytes, after: bytes) -> int:
-    """How many bytes both begin with."""
+def count_common_bytes(before: bytes, after: bytes) -> int:
+    """The length of the beginning that both have in common."""
     lengths = range(1, min(len(before), len(after)) + 1)
     return bisect_left(lengths, True, key=lambda length: before[:length] != after[:length])  # noqa: FBT003  # what is looked for
 
@@ -169,15 +170,15 @@ def markdown(found: dict[str, dict[str, Played]]) -> Iterator[str]:
             ratio = played.cacheable / ways[OFF].cacheable
             size = sum(map(len, played.bodies))
             counts = f"{len(played.bodies)} | {played.used} | {size:,}"
-            shares = f"{played.repeated:.3f} | {played.cacheable:.3f} | {ratio:.3f}"
+            shares = f"{played.repeat_share:.3f} | {played.cacheable:.3f} | {ratio:.3f}"
             yield f"| {name} | {way} | {counts} | {shares} |"
 
 
-def kept(found: dict[str, dict[str, Played]]) -> bool:
+def keeps_cacheable(found: dict[str, dict[str, Played]]) -> bool:
     return all(
         getattr(ways[REPLAY], share) >= WANTED * getattr(ways[OFF], share)
         for ways in found.values()
-        for share in ("cacheable", "repeated")
+        for share in ("cacheable", "repeat_share")
     )
 
 
@@ -190,7 +191,7 @@ def main(
     Console().print(Markdown("\n".join(lines)))
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(lines) + "\n")
-    if not kept(found):
+    if not keeps_cacheable(found):
         raise typer.Exit(1)
 
 

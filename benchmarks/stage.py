@@ -44,7 +44,7 @@ ANN = Owner("bench", "ann")
 NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
 
-def said(count: int) -> Iterator[Memory]:
+def make_memories(count: int) -> Iterator[Memory]:
     for at, text in enumerate(words.said(count)):
         when = NOW - timedelta(minutes=count - at)
         yield Memory(
@@ -121,7 +121,7 @@ def _resident() -> float:
 
 
 async def _remember(partitions: Partitions, embedder: EmbeddingModel, count: int) -> None:
-    memories = list(said(count))
+    memories = list(make_memories(count))
     for at in range(0, count, 500):
         some = memories[at : at + 500]
         vectors = await embedder.embed([memory.content for memory in some])

@@ -45,7 +45,7 @@ _SCALING: dict[str, Schema] = {
     "behavior": {"type": "object"},
 }
 
-# What the values alone do not tell: words to choose from, ranges, and what is Kubernetes' to check.
+# Details that the values do not show: words to choose from, ranges, and objects that Kubernetes checks.
 _SAID: dict[str, Schema] = {
     "mode": _one_of("deployment", "sidecar", "daemonset"),
     "replicas": {"type": "integer", "minimum": 0},

@@ -338,7 +338,7 @@ class Intake:
             raise noted
         if isinstance(stored, BaseException):
             raise stored
-        return TurnOutcome.FORGOTTEN if await self._guard.withdrawn(turn) else stored
+        return TurnOutcome.FORGOTTEN if await self._guard.withdraw_forgotten(turn) else stored
 
     def _taken_in(self, owner: Owner, task: asyncio.Task[TurnOutcome]) -> None:
         self._bytes -= self._under_way.pop(task).text_bytes

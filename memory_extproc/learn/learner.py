@@ -132,8 +132,8 @@ class ForgetGuard:
             return placed
         return None if kept is None else replace(placed, exchanged=kept[0], turn=kept[1])
 
-    async def withdrawn(self, turn: Turn) -> bool:
-        """Whether *turn*, in the journal by now, was forgotten while it went there; then it is out again."""
+    async def withdraw_forgotten(self, turn: Turn) -> bool:
+        """Take *turn* out of the journal again if it was forgotten while it went there. Returns whether it was."""
         if self._forgotten is None:
             return False
         try:

@@ -77,10 +77,10 @@ class IntentExamples:
 
     def read(self, asked: str, vector: Vector | None) -> Likeness | None:
         """The kind of the question *asked* with *vector*; None for no kind."""
-        if vector is None or len(asked) > LONGEST or not self._applies():
+        if vector is None or not self._reads(asked):
             return None
-        label, likely = self._likeliest(vector)
-        if likely >= _LIKELY and label != QuestionKind.LIST:
+        label, likely = self._find_likeliest(vector)
+        if likely >= _LIKELY and label != QuestionKind.LIST:  # a list is of attributes, which are read below
             return Likeness(QuestionKind(label)) if label in _NAMES else Likeness(QuestionKind.CONSTRAINT, label)
         if (likest := self._nearest(self._vectors @ vector)) is not None:
             return likest
@@ -96,7 +96,10 @@ class IntentExamples:
     ) -> Reading:
         """*reading* of the question *asked*, or, where no pattern matched, the reading by examples. They also tell
         an overview from another kind ("summarise who I am, where I live, the lot")."""
-        if self._is_surely_overview(asked, vector):
+        if vector is None or not self._reads(asked):
+            return reading
+        label, likely = self._find_likeliest(vector)
+        if label == QuestionKind.OVERVIEW and likely >= _SURE:
             return replace(reading, intents=(Intent(QuestionKind.OVERVIEW), *reading.intents))
         like = None if reading.intents else self.read(asked, vector)
         if like is None:
@@ -104,19 +107,14 @@ class IntentExamples:
         read = intents.read_as(asked, like.kind, like.domain, today, like.attributes)
         return replace(read, notes=reading.notes)
 
-    def _is_surely_overview(self, asked: str, vector: Vector | None) -> bool:
-        if vector is None or len(asked) > LONGEST or not self._applies():
-            return False
-        label, likely = self._likeliest(vector)
-        return label == QuestionKind.OVERVIEW and likely >= _SURE
+    def _reads(self, asked: str) -> bool:
+        return len(asked) <= LONGEST and self._applies()
 
-    def _likeliest(self, vector: Vector) -> tuple[str, float]:
-        """The likeliest kind and its probability."""
-        if len(vector) + 1 != self._of_kind.shape[1]:
-            return NO_KIND, 0.0
+    def _find_likeliest(self, vector: Vector) -> tuple[str, float]:
+        """The likeliest kind of question and its probability."""
         odds = self._of_kind[:, :-1] @ vector + self._of_kind[:, -1]
         likely = np.exp(odds - odds.max())
-        best = int(likely[:-1].argmax())
+        best = int(likely[:-1].argmax())  # the last is NO_KIND
         return self._kinds[best], float(likely[best] / likely.sum())
 
     def told_by(self, vectors: Matrix) -> npt.NDArray[np.int64]:

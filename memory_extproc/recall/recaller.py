@@ -400,7 +400,7 @@ class Recaller:
             if self._examples is not None and self._examples.may_read(reading):
                 vector, today = await coming.at(0), self._now().date()
                 reading = self._examples.reread(reading, wish.question, vector, self._intents, today)
-            again = bool(reading.intents) and reading is looked_up
+            again = reading is looked_up
             lookup = await self._lookups.after_search(wish, reading, candidates, self._now(), again=again)
             lookup = lookup or await self._lookups.without_kind(wish, candidates, self._now())
         if not reading.intents:
