@@ -50,10 +50,17 @@ from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInteractionScorer
 from memory_extproc.recall.model_match import ModelMatcher
 from memory_extproc.recall.prompt_block import Profiles
-from memory_extproc.recall.query import AboutCaller, Rewrite, Rewriter
-from memory_extproc.recall.recaller import Recaller
+from memory_extproc.recall.query import (
+    AboutCaller,
+    QuestionGate,
+    QuestionReader,
+    Rewrite,
+    Rewriter,
+    StageTimer,
+)
+from memory_extproc.recall.rank import ranking_stages
+from memory_extproc.recall.recaller import QuestionSearch, Recaller
 from memory_extproc.recall.rerank import Reranker
-from memory_extproc.recall.topic_context import Ongoing, ThreadFetcher
 from memory_extproc.recall.weights import Weights, WeightsError, packaged_weights, read_weights
 from memory_extproc.request.admission import Admission
 from memory_extproc.request.compression import Compression
@@ -262,26 +269,25 @@ def make_recaller(
     if matcher is not None:
         matcher.subscribe(fusion.adopt)
     current = live or Live(settings)
-    reranker = None if reranks is None else Reranker(reranks, lambda: current.settings.recall, metrics=metrics)
-    threads = None if reads is None else ThreadFetcher(reads, current)
-    return Recaller(
+    search = QuestionSearch(
         finds,
         embedder,
+        fusion,
+        QuestionReader(selects, _examples(settings, embedder, fusion)),
+        metrics,
+        learner=learns,
+        rewriter=_rewriter(settings, metrics, stack, live),
+        close_reader=_close_reader(embedder, fusion, waits, metrics),
+        reranker=None if reranks is None else Reranker(reranks, lambda: current.settings.recall, metrics=metrics),
+    )
+    return Recaller(
+        QuestionGate(metrics, about_caller_of(settings), classifier),
+        search,
+        ranking_stages(reads, current),
         recall_limits(settings),
-        fusion=fusion,
         now=now,
         metrics=metrics,
-        about_caller=about_caller_of(settings),
-        learns=learns,
-        rewriter=_rewriter(settings, metrics, stack, live),
-        reranker=reranker,
-        close_reader=_close_reader(embedder, fusion, waits, metrics),
-        threads=threads,
-        ongoing=None if reads is None else Ongoing(reads),
-        selects=selects,
-        examples=_examples(settings, embedder, fusion),
-        traces=traces,
-        classifier=classifier,
+        timer=StageTimer(metrics, traces),
     )
 
 

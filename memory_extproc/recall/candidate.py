@@ -30,6 +30,13 @@ class Candidate(msgspec.Struct, frozen=True):  # no dataclass: of these there ar
         return self.relevance if math.isnan(cosine) else cosine
 
 
+def reaching(ordered: Sequence[Candidate], threshold: float, *, on_cosine: bool) -> list[Candidate]:
+    """The candidates of *ordered* whose standing is at least *threshold*."""
+    if on_cosine:
+        return [one for one in ordered if one.standing(on_cosine=True) >= threshold]
+    return [one for one in ordered if one.relevance >= threshold]
+
+
 # --- explanation -------------------------------------------------------------------------------------
 # The reasons of a recall, for evaluation and for the operator's `explain`.
 

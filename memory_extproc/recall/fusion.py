@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
 from heapq import heapify, heappop, heappush
 
 import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.index.features import CLOSELY, STANDS_IN
-from memory_extproc.model import Candidates, Memory, Source
+from memory_extproc.model import Candidates, Memory, Rating, Source
 from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.intent import QuestionKind
 from memory_extproc.recall.model_match import FITTED, UNMEASURED, Calibration, ModelMatch
@@ -26,6 +28,8 @@ from memory_extproc.recall.weights import (
     worth_of,
     zeros_where_unknown,
 )
+from memory_extproc.text.dates import days_asked_for
+from memory_extproc.text.words import fold
 
 Floats = npt.NDArray[np.float64]
 
@@ -324,3 +328,60 @@ def _beside(memories: Sequence[Memory]) -> list[list[int]]:
                 found[at].append(other)
                 found[other].append(at)
     return found
+
+
+# --- recency -----------------------------------------------------------------------------------------
+# The loss of score by age. A fact does not age: it holds until another replaces it.
+
+HALF_LIFE = timedelta(days=60)
+# Points of score that the oldest message loses, at most: little beside the other features, unless the question
+# asks for news.
+USUAL = 0.2
+FRESH = 2.0
+_READ = 2_000  # characters
+
+_ASKS_FOR_NEW = re.compile(
+    r"\b(?:latest|newest|current|currently|now|nowadays|today|recent|recently|lately|these days|at the moment"
+    r"|neueste[nrs]?|aktuell\w*|derzeit|jetzt|heute|zuletzt|actuel\w*|maintenant|aujourd'hui|r\u00e9cemment"
+    r"|actual\w*|ahora|hoy|\u00faltimamente|recientemente|attual\w*|adesso|oggi|atual\w*|agora|hoje|huidige|nu"
+    r"|vandaag)\b"
+)
+
+
+def asks_for_new(text: str) -> bool:
+    """Whether *text* asks for how things are by now ("my latest offer", "where do I work now?")."""
+    return _ASKS_FOR_NEW.search(fold(text[:_READ])) is not None
+
+
+def most_lost(text: str, today: date) -> float:
+    """Points of score that the oldest memory loses for the question *text*, asked on the day *today*: zero
+    where the question names a day of its own."""
+    return FRESH if asks_for_new(text) else 0.0 if days_asked_for(text, today) else USUAL
+
+
+HELPFUL = 0.4  # points of score that a memory gains which its owner called helpful
+
+
+def gained_by_rating(memories: Sequence[Memory]) -> npt.NDArray[np.float64]:
+    """Points of score, 0 or more, that each memory gains."""
+    helpful = [memory.provenance.rating is Rating.HELPFUL for memory in memories]
+    return HELPFUL * np.array(helpful, dtype=np.float64)
+
+
+def lost_to_age(
+    most: float, memories: Sequence[Memory], now: datetime, half_life: timedelta
+) -> npt.NDArray[np.float64]:
+    """Points of score, 0 or more, that each memory loses: half of *most* after a *half_life*."""
+    if most == 0.0:
+        return np.zeros(len(memories))
+    ages = np.array(
+        [
+            (now - (memory.valid_from or memory.created_at)) / half_life
+            if memory.source is Source.VERBATIM
+            else 0.0
+            for memory in memories
+        ],
+        dtype=np.float64,
+    )
+    lost: npt.NDArray[np.float64] = most * (1.0 - np.exp2(-np.maximum(ages, 0.0)))
+    return lost

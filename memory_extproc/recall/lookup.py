@@ -44,11 +44,10 @@ from memory_extproc.recall.asked import (
     valid_since,
 )
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.dedup import once_for_session
+from memory_extproc.recall.dedup import View, once_for_session
 from memory_extproc.recall.hops import MOST_CHAIN, find_named, walk_to_answer
 from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, QuestionKind, Reading
 from memory_extproc.recall.prompt_block import GROUPS
-from memory_extproc.recall.topic_context import View
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import relation_words, subject

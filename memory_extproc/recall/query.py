@@ -1,31 +1,127 @@
-"""The query of a search: its texts, its time, the gate before it, and searches that run at the same time."""
+"""The question of a request: the gate, the kind of the question, the texts and the time that are searched for, and
+searches that run at the same time."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
 from enum import StrEnum
 from typing import Any, Self, TypeVar
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Outcome, Owner, Period, Signals, Vector
-from memory_extproc.observe.log import logger
+from memory_extproc.model import Outcome, Owner, Period, RecallRequest, Signals, Vector
+from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import CompletionModel
-from memory_extproc.recall.candidate import Candidate
+from memory_extproc.ports import CompletionModel, MemorySelector, SignalClassifier
+from memory_extproc.recall.asked import Lookup, refers_to, said_by_owner
+from memory_extproc.recall.candidate import Candidate, reaching
+from memory_extproc.recall.examples import IntentExamples
+from memory_extproc.recall.fusion import HALF_LIFE
+from memory_extproc.recall.intent import INTENTS, NOTHING_READ, QuestionKind, Reading
+from memory_extproc.recall.lookup import Lookups
+from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns
 from memory_extproc.text import dates
-from memory_extproc.text.intents import asks, decompose_question, key_terms, only_greeting, vague
+from memory_extproc.text.intents import (
+    asks,
+    decompose_question,
+    key_terms,
+    only_greeting,
+    polite,
+    split_questions,
+    vague,
+)
+from memory_extproc.text.persons import about_caller
 from memory_extproc.text.words import sentences
 
 log = logger(__name__)
+T = TypeVar("T")
 
 LONGEST = 2_000  # characters; the embedding model sees some 256 tokens of them at most
 KEPT_EACH_END = 800  # of a longer message: the question stands at its beginning or its end
 EARLIER_MESSAGES = 3
 EARLIER_TERMS = 12
+
+
+Clock = Callable[[], float]  # seconds, monotonic
+UNHURRIED = timedelta(minutes=1)  # for optional work without a waiting request
+
+
+@dataclass(frozen=True, slots=True)
+class RecallLimits:
+    """Bounds of a recall."""
+
+    deadline: timedelta = timedelta(milliseconds=150)  # the whole read path; below Envoy's message_timeout
+    settle: timedelta = timedelta(milliseconds=50)  # most to wait until the caller's last turn can be found
+    max_concurrent: int = 64
+    candidates: int = 100  # memories asked of the search, before ranking
+    token_budget: int = 512  # estimated tokens of a block
+    overview_budget: int = 1024  # estimated tokens of a block with everything there is on a subject
+    threshold_on_cosine: bool = False
+    half_life: timedelta = HALF_LIFE  # after which a message has lost half of the largest loss by age
+    take_apart: bool = False  # search for the parts of a question for several things, too
+    never_inject: BlockPatterns = NO_PATTERNS  # matching memories stay out of every block
+    traced: bool = False  # each result carries its trace
+    mmr_lambda: float | None = None  # in [0, 1]: how much relevance counts beside variety; None: alone
+
+
+class StageTimer:
+    """Observes the seconds of the stages of a recall, and shows them in the traces of requests."""
+
+    def __init__(self, metrics: Metrics, traces: Traces = NO_TRACES, clock: Clock = time.perf_counter) -> None:
+        self.clock, self._traces = clock, traces
+        self._seconds = {
+            stage: metrics.recall_seconds.labels(stage)
+            for stage in ("gate", "query", "embed", "search", "rank", "total")
+        }
+
+    def observe(self, stage: str, seconds: float) -> None:
+        self._seconds[stage].observe(seconds, exemplar())
+
+    @contextmanager
+    def time(
+        self, stage: str, since: Callable[[], float] = lambda: 0.0, stages: dict[str, float] | None = None
+    ) -> Iterator[None]:
+        """Times the block. *since*: returns a later start of the stage, known only at its end. *stages*: seconds by
+        stage, which are added to."""
+        started = self.clock()
+        try:
+            with self._traces.stage(stage):
+                yield
+        finally:
+            took = self.clock() - max(started, since())
+            self.observe(stage, took)
+            if stages is not None:
+                stages[stage] = stages.get(stage, 0.0) + took
+
+
+@dataclass(frozen=True, slots=True)
+class RecallContext:
+    """A recall under way: its request, the limits it began with, its instant, its deadline and its times."""
+
+    request: RecallRequest
+    limits: RecallLimits
+    now: datetime
+    timer: StageTimer
+    started: float  # by the clock of *timer*
+    stages: dict[str, float] | None = None  # seconds by stage, if a trace is kept
+    hurried: bool = True  # a request waits for the result
+
+    def time_left(self, share: float = 1.0) -> timedelta:
+        """*share* of the time until the deadline, negative after it."""
+        return (self.limits.deadline - timedelta(seconds=self.timer.clock() - self.started)) * share
+
+    def spare_time(self, share: float = 1.0) -> timedelta:
+        """Time for optional work: as `time_left`, or UNHURRIED."""
+        return self.time_left(share) if self.hurried else UNHURRIED
+
+    def time_stage(self, stage: str, since: Callable[[], float] = lambda: 0.0) -> AbstractContextManager[None]:
+        return self.timer.time(stage, since, self.stages)
 
 
 class Rewrite(StrEnum):
@@ -158,6 +254,108 @@ def gate(asked: str, signals: Signals, about_caller: AboutCaller) -> Outcome | N
 WORDLIKE = re.compile(r"\w")  # an empty or purely pictorial message asks for nothing that could be looked up
 
 
+class QuestionGate:
+    """Decides whether a request is searched for at all; asks the router's classifier where signals and rules leave
+    it open."""
+
+    def __init__(
+        self, metrics: Metrics, about: AboutCaller = about_caller, classifier: SignalClassifier | None = None
+    ) -> None:
+        self._metrics, self._about, self._classifier = metrics, about, classifier
+
+    def reconfigure(self, about: AboutCaller) -> None:
+        self._about = about
+
+    async def check(self, request: RecallRequest, within: timedelta) -> tuple[Outcome | None, str]:
+        """The reason for skipping the search, or None; and a note on the source of the decision, for people. The
+        classifier has the time *within*."""
+        if request.force:
+            return None, ""
+        skip = gate(request.question, request.signals, self._about)
+        said = request.signals != Signals()
+        if skip is not None or request.signals.fact is not None or self._classifier is None:
+            source, note = ("request", "signals: from the request") if said else ("rules", "")
+        else:
+            fact, outcome = await self._classifier.is_fact(request.question, within)
+            skip = gate(request.question, replace(request.signals, fact=fact), self._about)
+            source = "rules" if fact is None else "classifier"
+            found = {None: "says nothing", True: "a question of fact", False: "no question of fact"}[fact]
+            note = f"signals: the classifier {found} ({outcome})" if outcome else ""
+        self._metrics.signals.labels(source).inc()
+        return skip, note
+
+
+# The kind of a question, and the lookup for it.
+
+SUBJECT_UNKNOWN = "no memory mentions the subject of the question"
+
+
+class QuestionReader:
+    """Reads the kind of a question, by patterns and by examples, and finds the memories that its kind asks for.
+    Without *selects* no question has a kind: all are searched for."""
+
+    def __init__(self, selects: MemorySelector | None = None, examples: IntentExamples | None = None) -> None:
+        self._lookups: Lookups | None = None
+        self._examples: IntentExamples | None = None
+        if selects is not None:
+            self._lookups = Lookups(selects, None if examples is None else examples.told_by)
+            self._examples = examples
+
+    def split(self, request: RecallRequest) -> Sequence[str]:
+        """The questions of a message that asks several; empty for a single question."""
+        return () if self._lookups is None else split_questions(request.question)
+
+    def read(self, context: RecallContext) -> Reading:
+        if self._lookups is None:
+            return NOTHING_READ
+        return INTENTS.read(context.request.question, context.request.earlier, context.now.date())
+
+    async def look_up_unsearched(self, context: RecallContext, reading: Reading) -> Lookup | None:
+        """The lookup of *reading*, if it needs no search and finds memories."""
+        if self._lookups is None or not reading.intents:
+            return None
+        with context.time_stage("search"):
+            return await self._lookups.before_search(context.request, reading, context.now)
+
+    async def look_up(
+        self,
+        context: RecallContext,
+        reading: Reading,
+        candidates: Sequence[Candidate],
+        vector: Callable[[], Awaitable[Vector | None]],
+    ) -> tuple[Reading, Lookup | None]:
+        """The lookup of *reading*, or, where no pattern matched, of the reading by examples. *candidates*: of the
+        search; *vector*: of the question."""
+        if self._lookups is None:
+            return reading, None
+        request, now, by_patterns = context.request, context.now, reading
+        with context.time_stage("search"):
+            if self._examples is not None and self._examples.may_read(reading):
+                reading = self._examples.reread(reading, request.question, await vector(), INTENTS, now.date())
+            again = reading is by_patterns
+            lookup = await self._lookups.after_search(request, reading, candidates, now, again=again)
+            lookup = lookup or await self._lookups.without_kind(request, candidates, now)
+        subject = bool(reading.intents) and reading.intents[0].kind is QuestionKind.SUBJECT
+        if subject and not (lookup and lookup.memories):
+            reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
+        return reading, lookup
+
+    def is_general(
+        self, request: RecallRequest, reading: Reading, candidates: Sequence[Candidate], *, on_cosine: bool
+    ) -> bool:
+        """Whether the message only thanks, or is about the world: by its form, or because it is not about the
+        caller, of no kind, and refers to nothing in the *candidates* that pass the threshold."""
+        if not request.threshold or self._lookups is None:
+            return False
+        passing = [one.memory for one in reaching(candidates, request.threshold, on_cosine=on_cosine)]
+        said = [one.content for one in passing if said_by_owner(one)]
+        if polite(request.question) or INTENTS.asks_of_world(request.question, said):
+            return True
+        if reading.intents or about_caller(request.question) or (request.earlier and vague(request.question)):
+            return False
+        return not refers_to(request.question, said, [one.content for one in passing])
+
+
 # The time that a request or a question is about.
 
 _FIRST_INSTANT = datetime(1970, 1, 2, tzinfo=UTC)
@@ -179,13 +377,12 @@ def read_period(asked: str, now: datetime) -> Period | None:
     span = dates.asked_of(asked, now.date())
     if span is None:
         return None
-    first, last = (datetime.combine(date.fromordinal(day), time.min, now.tzinfo) for day in span)
+    first, last = (datetime.combine(date.fromordinal(day), time_of_day.min, now.tzinfo) for day in span)
     return Period(first, last + timedelta(days=1))
 
 
 # Searches at the same time: for shared memories, for the vectors of a question, for several queries.
 
-T = TypeVar("T")
 Vectors = Sequence[Vector | None]
 
 

@@ -1,47 +1,220 @@
-"""Chooses the memories to inject: calibrated relevance, threshold, order."""
+"""Chooses the memories to inject among the candidates of a search, in stages: order, verdicts, topics."""
 
 from __future__ import annotations
 
+import asyncio
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
-from datetime import date, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import partial
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.index.facets import names_in, tells_of
-from memory_extproc.model import Matrix, Memory, Ranked, Rating, Role, Source, Trust, trust_of
-from memory_extproc.recall.candidate import Candidate, Considered, Verdict
-from memory_extproc.recall.dedup import deduplicate, visible_as_other_form
+from memory_extproc.model import Matrix, Memory, Ranked, RecallRequest, Role, Source, Trust, trust_of
+from memory_extproc.observe.log import logger
+from memory_extproc.ports import MemoryReader
+from memory_extproc.recall.asked import Lookup, least_trust
+from memory_extproc.recall.candidate import Candidate, Considered, Verdict, reaching
+from memory_extproc.recall.dedup import (
+    View,
+    deduplicate,
+    normal,
+    visible_as_other_form,
+    with_answers,
+    with_corrections,
+    without_former,
+)
 from memory_extproc.recall.fusion import FEW
-from memory_extproc.recall.intent import LONGEST, QuestionKind, Reading
-from memory_extproc.recall.topic_context import View, normal
+from memory_extproc.recall.intent import INTENTS, LONGEST, QuestionKind, Reading
+from memory_extproc.recall.query import RecallContext
+from memory_extproc.safety.operator_rules import may_be_injected
+from memory_extproc.settings import CurrentSettings
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
-from memory_extproc.text.dates import days_asked_for
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import about_caller, relation_words, same_relation
-from memory_extproc.text.words import (
-    MOST_REMEMBERED,
-    fold,
-    memoize_by_hash,
-    negates,
-    rarity,
-    sentences,
-    stems,
-    terms,
-)
+from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, negates, rarity, sentences, stems, terms
+
+log = logger(__name__)
 
 
-def reaching(ordered: Sequence[Candidate], threshold: float, *, on_cosine: bool) -> list[Candidate]:
-    """The candidates of *ordered* whose standing is at least *threshold*."""
-    if on_cosine:
-        return [one for one in ordered if one.standing(on_cosine=True) >= threshold]
-    return [one for one in ordered if one.relevance >= threshold]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The candidates of a recall, best first, on their way through the ranking stages."""
+
+    context: RecallContext
+    reading: Reading
+    lookup: Lookup | None  # None: plain search
+    candidates: Sequence[Candidate]
+    threshold: float
+    limit: int  # memories
+    whole: bool  # every candidate gets a verdict, however far behind it is
+    visible: frozenset[str] = frozenset()  # ids of the summaries of the visible conversation
+    rejected: tuple[Considered, ...] = ()
+    considered: Sequence[Considered] = ()  # all candidates with their verdicts, best first, then *rejected*
+    chosen: tuple[Ranked, ...] = ()
+
+    @property
+    def on_cosine(self) -> bool:
+        return self.context.limits.threshold_on_cosine
+
+    def reject(self, candidates: Iterable[Candidate], verdict: Verdict) -> tuple[Considered, ...]:
+        """*rejected* with *candidates* after it."""
+        return (*self.rejected, *(Considered(one.memory, one.score, one.relevance, verdict) for one in candidates))
+
+
+RankingStage = Callable[[Ranking], Awaitable[Ranking]]
+
+
+def ranking_stages(reads: MemoryReader | None = None, current: CurrentSettings | None = None) -> list[RankingStage]:
+    """The stages in their order. A new stage is a function from a ranking to a ranking, listed here.
+
+    *reads*: for the messages of topics, as the settings of *current* say; without these they are not fetched."""
+    in_view, topics = [], []
+    if reads is not None:
+        in_view.append(partial(mark_visible_summaries, Ongoing(reads)))
+    if reads is not None and current is not None:
+        topics.append(partial(add_topic_messages, ThreadFetcher(reads, current)))
+    return [
+        put_lookup_ahead,
+        reject_blocked,
+        *in_view,
+        diversify,
+        raise_answers,
+        reject_former,
+        give_verdicts,
+        *topics,
+    ]
+
+
+async def put_lookup_ahead(ranking: Ranking) -> Ranking:
+    """Memories of a lookup go first, or among the best of the search where they do not answer by themselves."""
+    if (lookup := ranking.lookup) is None:
+        return ranking
+    limit = _limit_with_lookup(ranking.context.request, lookup)
+    looked = lookup.candidates
+    there = {one.memory.id for one in looked}
+    beside = [] if lookup.alone else [one for one in ranking.candidates if one.memory.id not in there]
+    first = reaching(beside, ranking.threshold, on_cosine=ranking.on_cosine)[
+        : 0 if lookup.leads else max(min(limit, _AHEAD) - len(looked), min(limit, _AHEAD) // 2)
+    ]
+    ahead = {one.memory.id for one in first}
+    candidates = [*first, *looked, *(one for one in beside if one.memory.id not in ahead)]
+    return replace(ranking, candidates=candidates, limit=limit)
+
+
+def _limit_with_lookup(request: RecallRequest, lookup: Lookup) -> int:
+    """Memories in the block. A limit that the request or a rule names holds for every kind of question."""
+    if request.limited:
+        return request.limit
+    count = len(lookup.memories)
+    if not lookup.leads:
+        return request.limit + count
+    return count if lookup.all_of_it else max(request.limit, count)
+
+
+async def reject_blocked(ranking: Ranking) -> Ranking:
+    """Memories that match a pattern of `privacy.never_inject` stay out."""
+    patterns = ranking.context.limits.never_inject
+    blocked = [one for one in ranking.candidates if not may_be_injected(one.memory.content, patterns)]
+    if not blocked:
+        return ranking
+    left = [one for one in ranking.candidates if one not in blocked]
+    return replace(ranking, candidates=left, rejected=ranking.reject(blocked, Verdict.BLOCKED))
+
+
+async def mark_visible_summaries(ongoing: Ongoing, ranking: Ranking) -> Ranking:
+    relevant = reaching(ranking.candidates, ranking.threshold, on_cosine=ranking.on_cosine)
+    within = ranking.context.spare_time(ONGOING_SHARE)
+    visible = await ongoing.find_in_view([one.memory for one in relevant], ranking.context.request, within)
+    return replace(ranking, visible=visible)
+
+
+async def diversify(ranking: Ranking) -> Ranking:
+    if (balance := ranking.context.limits.mmr_lambda) is None:
+        return ranking
+    candidates = diversify_mmr(
+        ranking.candidates, balance, ranking.limit, ranking.threshold, on_cosine=ranking.on_cosine
+    )
+    return replace(ranking, candidates=candidates)
+
+
+async def raise_answers(ranking: Ranking) -> Ranking:
+    """Corrections follow the corrected messages, answers their questions. No cosine connects them."""
+    if ranking.on_cosine:
+        return ranking
+    corrected = with_corrections(ranking.candidates, ranking.threshold)
+    return replace(ranking, candidates=with_answers(corrected, ranking.threshold))
+
+
+async def reject_former(ranking: Ranking) -> Ranking:
+    """Former values stay out, unless the question is about the past."""
+    question = ranking.context.request.question
+    if ranking.context.request.scope.as_of or INTENTS.asks_of_past(question, ranking.reading):
+        return ranking
+    left, former = without_former(ranking.candidates, ranking.threshold)
+    return replace(ranking, candidates=left, rejected=ranking.reject(former, Verdict.NOT_RECALLABLE))
+
+
+async def give_verdicts(ranking: Ranking) -> Ranking:
+    """Each candidate gets its verdict (`weigh`). A question for everything gets summaries beside the messages under
+    them."""
+    request, lookup, candidates = ranking.context.request, ranking.lookup, ranking.candidates
+    apart = lookup is not None and lookup.all_of_it
+    asked = "" if apart and lookup and lookup.intent.kind is QuestionKind.SUBJECT else request.question
+    least = least_trust(request.question, ranking.reading)
+    sorts = [
+        [one for one in candidates if apart and one.memory.source is Source.SUMMARY],
+        [one for one in candidates if not (apart and one.memory.source is Source.SUMMARY)],
+    ]
+    weighed = [
+        considered
+        for several in sorts
+        for considered in weigh(
+            several,
+            now=ranking.context.now,
+            threshold=ranking.threshold,
+            limit=ranking.limit,
+            on_cosine=ranking.on_cosine,
+            asked=asked,
+            in_view=request.in_view,
+            seen=ranking.visible,
+            whole=ranking.whole,
+            least=least,
+        )
+    ]
+    return replace(ranking, considered=(*weighed, *ranking.rejected), chosen=choose_ranked(weighed))
+
+
+async def add_topic_messages(threads: ThreadFetcher, ranking: Ranking) -> Ranking:
+    """The messages of a chosen topic follow the chosen memories."""
+    context, lookup = ranking.context, ranking.lookup
+    opens = lookup is not None and lookup.opens
+    if lookup is not None and lookup.alone and not opens:
+        return ranking
+    request, within = context.request, context.spare_time(THREAD_SHARE)
+    extended = await threads.add_messages(
+        ranking.chosen, request.question, request.in_view, context.now, within, whole=opens
+    )
+    least = least_trust(request.question, ranking.reading)
+    chosen = tuple(
+        one
+        for one in extended
+        if may_be_injected(one.memory.content, context.limits.never_inject) and trust_of(one.memory).covers(least)
+    )
+    return replace(ranking, chosen=chosen)
+
+
+_AHEAD = 5  # places of the ranking before a lookup that does not lead, less the lookup's, at least half
+ONGOING_SHARE = 0.3  # of the time left, for finding the summaries of this conversation
+THREAD_SHARE = 0.5  # of the time left, for the words of topics
+
+
+# --- verdicts ----------------------------------------------------------------------------------------
 
 
 def choose_ranked(weighed: Iterable[Considered]) -> tuple[Ranked, ...]:
@@ -353,58 +526,118 @@ def alike_in_words(texts: Sequence[str]) -> Matrix:
     return alike
 
 
-# --- recency -----------------------------------------------------------------------------------------
-# The loss of score by age. A fact does not age: it holds until another replaces it.
-
-HALF_LIFE = timedelta(days=60)
-# Points of score that the oldest message loses, at most: little beside the other features, unless the question
-# asks for news.
-USUAL = 0.2
-FRESH = 2.0
-_READ = 2_000  # characters
-
-_ASKS_FOR_NEW = re.compile(
-    r"\b(?:latest|newest|current|currently|now|nowadays|today|recent|recently|lately|these days|at the moment"
-    r"|neueste[nrs]?|aktuell\w*|derzeit|jetzt|heute|zuletzt|actuel\w*|maintenant|aujourd'hui|r\u00e9cemment"
-    r"|actual\w*|ahora|hoy|\u00faltimamente|recientemente|attual\w*|adesso|oggi|atual\w*|agora|hoje|huidige|nu"
-    r"|vandaag)\b"
-)
+# --- topics ------------------------------------------------------------------------------------------
+# The messages of a topic whose summary matches well, as far as they fit.
 
 
-def asks_for_new(text: str) -> bool:
-    """Whether *text* asks for how things are by now ("my latest offer", "where do I work now?")."""
-    return _ASKS_FOR_NEW.search(fold(text[:_READ])) is not None
+class ThreadFetcher:
+    """Fetches the messages of a summary; they follow the found memories, so that they take no room from them. A
+    failure here leaves the found memories unchanged."""
+
+    def __init__(self, reads: MemoryReader, current: CurrentSettings) -> None:
+        self._reads, self._current = reads, current
+
+    async def add_messages(
+        self,
+        ranked: tuple[Ranked, ...],
+        asked: str,
+        in_view: frozenset[str],
+        now: datetime,
+        within: timedelta,
+        *,
+        whole: bool = False,
+    ) -> tuple[Ranked, ...]:
+        """*ranked*, then the messages, each once, ordered by the words they share with *asked*. *whole*: all
+        messages, because the question asks for the conversation itself."""
+        topics = [one for one in ranked if self._opens(one)]
+        if not topics or not self._current.settings.recall.threads.max:
+            return ranked
+        try:
+            async with asyncio.timeout(max(within.total_seconds(), 0.0)):
+                fetched = [(one, row) for one in topics for row in await self._messages(one.memory)]
+        except (TimeoutError, MemoryExtprocError) as error:
+            log.info("recall.no_threads", error=type(error).__name__)
+            return ranked
+        there = {one.memory.id for one in ranked}
+        said = {one.memory.content for one in ranked}
+        view, wanted = View(in_view), stems(asked)
+        fitting = {
+            row.id: Ranked(row, topic.relevance)
+            for topic, row in fetched
+            if row.id not in there and row.content not in said and row.recallable(now) and not view.shows(row)
+        }
+        best = sorted(fitting.values(), key=lambda one: -len(wanted & stems(one.memory.content)))
+        return (*ranked, *(best if whole else best[: self._current.settings.recall.threads.max]))
+
+    def _opens(self, one: Ranked) -> bool:
+        return (
+            one.memory.source is Source.SUMMARY
+            and one.relevance >= self._current.settings.recall.threads.min_relevance
+        )
+
+    async def _messages(self, topic: Memory) -> Sequence[Memory]:
+        ids = topic.provenance.sources
+        found = await self._reads.get(topic.owner, ids) if ids else ()
+        messages = [row for row in found if row.source is Source.VERBATIM]
+        return sorted(messages, key=lambda row: (row.seq, row.id))
 
 
-def most_lost(text: str, today: date) -> float:
-    """Points of score that the oldest memory loses for the question *text*, asked on the day *today*: zero
-    where the question names a day of its own."""
-    return FRESH if asks_for_new(text) else 0.0 if days_asked_for(text, today) else USUAL
+def with_threads(weighed: Sequence[Considered], ranked: Sequence[Ranked]) -> list[Considered]:
+    """*weighed* with the fetched messages of *ranked*: at their own places where the search found them too,
+    otherwise last and without a relevance of their own."""
+    there = {one.memory.id: one for one in weighed}
+    chosen = {one.memory.id for one in weighed if one.verdict is Verdict.INJECTED}
+    fetched = {one.memory.id: one.memory for one in ranked if one.memory.id not in chosen}
+    found = [replace(one, verdict=Verdict.THREAD) if one.memory.id in fetched else one for one in weighed]
+    return [
+        *found,
+        *(Considered(memory, 0.0, 0.0, Verdict.THREAD) for id_, memory in fetched.items() if id_ not in there),
+    ]
 
 
-HELPFUL = 0.4  # points of score that a memory gains which its owner called helpful
+# Summaries of the visible conversation: the model does not need them beside the full text.
+
+_MOST = 8  # summaries checked for a request, best first
+_LEVELS = 5  # from the summary of a session down to its messages
+_FETCHED = 400  # memories fetched for a summary and level
+_SAID = frozenset({Source.VERBATIM, Source.QUESTION})
 
 
-def gained_by_rating(memories: Sequence[Memory]) -> npt.NDArray[np.float64]:
-    """Points of score, 0 or more, that each memory gains."""
-    helpful = [memory.provenance.rating is Rating.HELPFUL for memory in memories]
-    return HELPFUL * np.array(helpful, dtype=np.float64)
+class Ongoing:
+    """Recognises the visible conversation by its messages, with any session name of the client and in any process:
+    a summary belongs to it when the model sees more than half of the summarised messages. Once a client, or the
+    condensing of a long chat, has left them out, the summary serves again."""
 
+    def __init__(self, reads: MemoryReader) -> None:
+        self._reads = reads
 
-def lost_to_age(
-    most: float, memories: Sequence[Memory], now: datetime, half_life: timedelta
-) -> npt.NDArray[np.float64]:
-    """Points of score, 0 or more, that each memory loses: half of *most* after a *half_life*."""
-    if most == 0.0:
-        return np.zeros(len(memories))
-    ages = np.array(
-        [
-            (now - (memory.valid_from or memory.created_at)) / half_life
-            if memory.source is Source.VERBATIM
-            else 0.0
-            for memory in memories
-        ],
-        dtype=np.float64,
-    )
-    lost: npt.NDArray[np.float64] = most * (1.0 - np.exp2(-np.maximum(ages, 0.0)))
-    return lost
+    async def find_in_view(self, found: Sequence[Memory], wish: RecallRequest, within: timedelta) -> frozenset[str]:
+        """Ids of the summaries in *found*, best first, of the visible conversation. None after a fault."""
+        summaries = [memory for memory in found if memory.source is Source.SUMMARY][:_MOST]
+        behind = {memory.id for memory in summaries if wish.behind and memory.session == wish.behind}
+        seen = wish.in_view - {wish.asked}
+        if not summaries or not seen:
+            return frozenset(behind)
+        view = View(seen)
+        try:
+            async with asyncio.timeout(max(within.total_seconds(), 0.0)):
+                seen_here = {memory.id for memory in summaries if await self._seen(memory, view)}
+        except (TimeoutError, MemoryExtprocError) as error:
+            log.info("recall.ongoing_unknown", error=type(error).__name__)
+            return frozenset(behind)
+        return frozenset(behind | seen_here)
+
+    async def _seen(self, summary: Memory, view: View) -> bool:
+        messages = await self._messages(summary)
+        return 2 * sum(map(view.shows, messages)) > len(messages)
+
+    async def _messages(self, summary: Memory) -> Sequence[Memory]:
+        """The messages under *summary*, through the summaries between."""
+        messages: list[Memory] = []
+        below: Sequence[Memory] = [summary]
+        for _ in range(_LEVELS):
+            ids = [one for memory in below for one in memory.provenance.sources][:_FETCHED]
+            rows = await self._reads.get(summary.owner, ids) if ids else ()
+            messages += (row for row in rows if row.source in _SAID)
+            below = [row for row in rows if row.source is Source.SUMMARY]
+        return messages

@@ -1,16 +1,15 @@
-"""The read path: gate, query, embed, search, rank, block, under a common deadline.
+"""The read path, from top to bottom: gate, query, embed, search, rank, block, under a common deadline.
 
-Every failure here is an outcome and a log line: the request goes on unchanged.
+`Recaller.recall` calls the steps in this order. `QuestionSearch` finds the candidates; the stages that
+`rank.ranking_stages` lists choose among them. Every failure is an outcome and a log line: the request goes on
+unchanged.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -23,117 +22,61 @@ from memory_extproc.model import (
     Memory,
     Outcome,
     Owner,
-    Ranked,
+    Period,
     RecallRequest,
     RecallResult,
     RecallTrace,
     Scope,
     SearchQuery,
-    Signals,
-    Source,
     TracedMemory,
     Vector,
-    trust_of,
 )
-from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
+from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import (
-    EmbeddingModel,
-    MemorySearcher,
-    MemorySelector,
-    Now,
-    QueryGate,
-    SignalClassifier,
-    TurnLearner,
-)
-from memory_extproc.recall.asked import Lookup, least_trust, refers_to, said_by_owner
-from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict
-from memory_extproc.recall.dedup import with_answers, with_corrections, without_former
-from memory_extproc.recall.examples import IntentExamples
-from memory_extproc.recall.fusion import Fused, Fusion
-from memory_extproc.recall.intent import (
-    INTENTS,
-    NOTHING_READ,
-    Intent,
-    IntentLexicon,
-    QuestionKind,
-    Reading,
-)
+from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now, QueryGate, TurnLearner
+from memory_extproc.recall.asked import Lookup
+from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict, reaching
+from memory_extproc.recall.fusion import Fused, Fusion, gained_by_rating, lost_to_age, most_lost
+from memory_extproc.recall.intent import NOTHING_READ, Intent, QuestionKind, Reading
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
-from memory_extproc.recall.lookup import Lookups
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import (
     AboutCaller,
     PendingEmbeddings,
     QueryTexts,
+    QuestionGate,
+    QuestionReader,
+    RecallContext,
+    RecallLimits,
     Rewriter,
-    gate,
+    StageTimer,
     merge_rankings,
     plain_query,
     read_instant,
     read_period,
     search_shared,
 )
-from memory_extproc.recall.rank import (
-    HALF_LIFE,
-    choose_ranked,
-    diversify_mmr,
-    gained_by_rating,
-    lost_to_age,
-    most_lost,
-    raise_for_caller,
-    reaching,
-    weigh,
-)
+from memory_extproc.recall.rank import Ranking, RankingStage, raise_for_caller, with_threads
 from memory_extproc.recall.rerank import Reranker
-from memory_extproc.recall.topic_context import Ongoing, ThreadFetcher, with_threads
-from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns, may_be_injected
-from memory_extproc.text.intents import polite, split_questions, vague
-from memory_extproc.text.persons import about_caller
 
 log = logger(__name__)
 
-Clock = Callable[[], float]  # seconds, monotonic
-
-
-@dataclass(frozen=True, slots=True)
-class RecallLimits:
-    """Bounds of a recall."""
-
-    deadline: timedelta = timedelta(milliseconds=150)  # the whole read path; below Envoy's message_timeout
-    settle: timedelta = timedelta(milliseconds=50)  # most to wait until the caller's last turn can be found
-    max_concurrent: int = 64
-    candidates: int = 100  # memories asked of the search, before ranking
-    token_budget: int = 512  # estimated tokens of a block
-    overview_budget: int = 1024  # estimated tokens of a block with everything there is on a subject
-    threshold_on_cosine: bool = False
-    half_life: timedelta = HALF_LIFE  # after which a message has lost half of the largest loss by age
-    take_apart: bool = False  # search for the parts of a question for several things, too
-    never_inject: BlockPatterns = NO_PATTERNS  # matching memories stay out of every block
-    traced: bool = False  # each result carries its trace
-    mmr_lambda: float | None = None  # in [0, 1]: how much relevance counts beside variety; None: alone
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The result of the search for a request; the candidates best first."""
-
-    query: QueryTexts
-    candidates: Sequence[Candidate]
-    worth: float
-    total: int | None
-    path: str
-    reading: Reading = NOTHING_READ
-    lookup: Lookup | None = None  # None: plain search
-
-
-@dataclass(frozen=True, slots=True)
-class _Question:
-    """A query text with its own features."""
-
-    text: str
-    most_lost: float  # points of score, to age
-    asks: QuestionTraits | None  # None: nothing is read closely
+CLASSIFY_SHARE = 0.3  # of the deadline, for a router's classifier
+# Shares of the time that is left when the step begins.
+REWRITE_SHARE = 0.7  # for a model that rewrites, so that the search keeps the rest
+REWRITE_SHARE_BESIDE_RERANK = 0.5  # with a reranker, which may be a model too
+EMBED_SHARE = 0.6  # for the embedding model, so that a search by words remains possible
+SHARED_SHARE = 0.5  # after the caller's own memories, for shared memories
+PARTS_SHARE = 0.5  # of the deadline, left for a further search where a message asks several questions
+MOST_TRACED = 24  # candidates
+SHORT_MESSAGE = 110  # characters of a message among many
+AS_OF_UNREADABLE = "as_of is ignored: expected a time that is over, in RFC 3339, such as 2026-03-02T09:00:00Z"
+_UNREACHABLE = 2.0  # a threshold that no relevance reaches
+# Kinds whose block tells how many memories did not fit.
+_COUNTED = frozenset(
+    {QuestionKind.LIST, QuestionKind.MENTIONED, QuestionKind.DATED, QuestionKind.OVERVIEW, QuestionKind.SUBJECT}
+)
+_CHOSEN = frozenset({Verdict.INJECTED, Verdict.THREAD})
 
 
 class Recaller:
@@ -141,64 +84,41 @@ class Recaller:
 
     def __init__(
         self,
-        finds: MemorySearcher,
-        embedder: EmbeddingModel,
+        gate: QuestionGate,
+        search: QuestionSearch,
+        stages: Sequence[RankingStage],
         limits: RecallLimits,
         *,
-        fusion: Fusion,
         now: Now,
         metrics: Metrics,
-        about_caller: AboutCaller,
-        learns: TurnLearner | None = None,
-        rewriter: Rewriter | None = None,
-        reranker: Reranker | None = None,
-        close_reader: LateInteractionScorer | None = None,
-        threads: ThreadFetcher | None = None,
-        ongoing: Ongoing | None = None,
-        selects: MemorySelector | None = None,
-        classifier: SignalClassifier | None = None,
-        intents: IntentLexicon = INTENTS,
-        examples: IntentExamples | None = None,
-        traces: Traces = NO_TRACES,
-        clock: Clock = time.perf_counter,
+        timer: StageTimer,
     ) -> None:
-        self._finds, self._embedder, self._limits = finds, embedder, limits
-        self._begins = embedder if isinstance(embedder, QueryGate) else None
-        self._learns, self._about_caller = learns, about_caller
-        self._rewriter, self._reranker, self._close_reader = rewriter, reranker, close_reader
-        self._threads, self._ongoing, self._classifier = threads, ongoing, classifier
-        reads = None if examples is None else examples.told_by
-        self._lookups = None if selects is None else Lookups(selects, reads)
-        self._intents, self._examples = intents, None if selects is None else examples
-        self._now, self._clock, self._metrics = now, clock, metrics
-        self._fusion, self._traces = fusion, traces
+        self._gate, self._search, self._stages, self._limits = gate, search, stages, limits
+        self._now, self._metrics, self._timer = now, metrics, timer
         self._running = 0
-        self._stages = {
-            stage: metrics.recall_seconds.labels(stage)
-            for stage in ("gate", "query", "embed", "search", "rank", "total")
-        }
 
     def reconfigure(self, limits: RecallLimits, about_caller: AboutCaller) -> None:
-        """Apply to recalls from now on. A recall under way may end under the new limits."""
-        self._limits, self._about_caller = limits, about_caller
+        """Apply to recalls from now on. A recall under way ends under the limits it began with."""
+        self._limits = limits
+        self._gate.reconfigure(about_caller)
 
-    async def recall(self, wish: RecallRequest) -> RecallResult:
+    async def recall(self, request: RecallRequest) -> RecallResult:
         """Recall for a request; never raises for a fault of store, model or time."""
-        if self._running >= self._limits.max_concurrent:
+        limits, clock = self._limits, self._timer.clock
+        if self._running >= limits.max_concurrent:
             return RecallResult(outcome=Outcome.OVERLOADED)
-        started = self._clock() - wish.spent.total_seconds()
+        started = clock() - request.spent.total_seconds()
+        stages: dict[str, float] | None = {} if limits.traced else None
+        context = RecallContext(request, limits, self._now(), self._timer, started, stages)
         self._running += 1
         self._metrics.recalls_running.set(self._running)
-        stages: dict[str, float] | None = {} if self._limits.traced else None
-        token = _STAGES.set(stages)
         try:
-            recalled = await self._within_deadline(wish, started)
+            recalled = await self._within_deadline(context)
         finally:
-            _STAGES.reset(token)
             self._running -= 1
             self._metrics.recalls_running.set(self._running)
-        took = self._clock() - started
-        self._stages["total"].observe(took, exemplar())
+        took = clock() - started
+        self._timer.observe("total", took)
         if recalled.path:
             self._metrics.recall_path.labels(recalled.path).inc()
         if recalled.outcome is Outcome.USED:
@@ -207,281 +127,248 @@ class Recaller:
         trace = recalled.trace
         if stages is not None:
             stages["total"] = took
-            trace = trace or RecallTrace(threshold=wish.threshold, stages=stages)
+            trace = trace or RecallTrace(threshold=request.threshold, stages=stages)
         return replace(recalled, took=timedelta(seconds=took), trace=trace)
 
-    async def _within_deadline(self, wish: RecallRequest, started: float) -> RecallResult:
-        with self._time_stage("gate"):
-            skip, _ = await self._check_gate(wish, (self._limits.deadline - wish.spent) * CLASSIFY_SHARE)
+    async def _within_deadline(self, context: RecallContext) -> RecallResult:
+        request, within = context.request, context.limits.deadline - context.request.spent
+        with context.time_stage("gate"):
+            skip, _ = await self._gate.check(request, within * CLASSIFY_SHARE)
         if skip is not None:
             return RecallResult(outcome=skip)
-        budget = self._budget(wish)
-        if budget < smallest():
+        if _token_budget(context) < smallest():
             return RecallResult(outcome=Outcome.NO_ROOM)
         try:
-            async with asyncio.timeout((self._limits.deadline - wish.spent).total_seconds()):
-                return await self._search_and_select(wish, started)
+            async with asyncio.timeout(within.total_seconds()):
+                return await self._search_and_rank(context)
         except TimeoutError:
-            log.warning("recall.out_of_time", deadline_ms=self._limits.deadline / timedelta(milliseconds=1))
+            log.warning("recall.out_of_time", deadline_ms=context.limits.deadline / timedelta(milliseconds=1))
             return RecallResult(outcome=Outcome.OUT_OF_TIME)
         except (TransientError, PermanentError) as error:
             log.warning("recall.unavailable", kind=type(error).__name__, detail=str(error))
             return RecallResult(outcome=Outcome.UNAVAILABLE)
 
-    async def explain(self, wish: RecallRequest) -> Explanation:
-        """Explain the steps of `recall` for *wish*. Not bounded by the deadline, counted in no metric but
+    async def _search_and_rank(self, context: RecallContext) -> RecallResult:
+        found = await self._search.search(context)
+        with context.time_stage("rank"):
+            self._metrics.recall_candidates.observe(len(found.candidates))
+            ranking = await self._rank(context, found, whole=False)
+            recalled = _build_result(found, ranking)
+            in_view = (one.memory.id for one in ranking.considered if one.verdict is Verdict.IN_VIEW)
+            trace = None if context.stages is None else _build_trace(found, ranking, recalled, context.stages)
+            return replace(recalled, in_view=frozenset(in_view), trace=trace)
+
+    async def _rank(self, context: RecallContext, found: SearchOutcome, *, whole: bool) -> Ranking:
+        ranking = Ranking(
+            context=context,
+            reading=found.reading,
+            lookup=found.lookup,
+            candidates=found.candidates,
+            threshold=_UNREACHABLE if found.general else context.request.threshold,
+            limit=context.request.limit,
+            whole=whole,
+        )
+        for stage in self._stages:
+            ranking = await stage(ranking)
+        return ranking
+
+    async def explain(self, request: RecallRequest) -> Explanation:
+        """Explain the steps of `recall` for *request*. Not bounded by the deadline, counted in no metric but
         the stages', and it lets faults of the store out (TransientError, PermanentError)."""
-        skip, by = await self._check_gate(wish, self._limits.deadline)
+        limits, timer = self._limits, self._timer
+        skip, by = await self._gate.check(request, limits.deadline)
         if skip is not None:
             return Explanation(outcome=skip, gate=skip, notes=(by,) if by else ())
-        started = self._clock()
-        found = await self._search_all(wish, started, lambda: UNHURRIED)
-        found = await self._rerank(wish, found, UNHURRIED)
-        weighed = await self._weigh_candidates(wish, found, UNHURRIED, whole=True)
-        ranked = await self._add_topic_messages(wish, found, choose_ranked(weighed), UNHURRIED)
-        recalled = self._build_result(wish, found, ranked, weighed)
-        kept = {one.memory.id for one in recalled.memories}
+        context = RecallContext(request, limits, self._now(), timer, timer.clock(), hurried=False)
+        found = await self._search.search(context)
+        ranking = await self._rank(context, found, whole=True)
+        recalled = _build_result(found, ranking)
         return Explanation(
             outcome=recalled.outcome,
             query=found.query.text,
             path=found.path,
             total=found.total,
             worth=found.worth,
-            considered=tuple(_with_room(with_threads(weighed, ranked), kept)),
+            considered=tuple(_mark_without_room(with_threads(ranking.considered, ranking.chosen), recalled)),
             block=recalled.block,
-            kind="" if found.lookup is None else found.lookup.intent.kind.value,
+            kind=found.kind,
             notes=(*((by,) if by else ()), *found.reading.notes),
         )
 
-    async def _check_gate(self, wish: RecallRequest, within: timedelta) -> tuple[Outcome | None, str]:
-        """The reason for skipping the search, or None, and the source of the decision: the request's signals, the
-        router's classifier, or our own rules. The classifier is asked where signals and rules leave it open."""
-        if wish.force:
-            return None, ""
-        skip = gate(wish.question, wish.signals, self._about_caller)
-        said = wish.signals != Signals()
-        if skip is not None or wish.signals.fact is not None or self._classifier is None:
-            source, note = ("request", "signals: from the request") if said else ("rules", "")
-        else:
-            fact, outcome = await self._classifier.is_fact(wish.question, within)
-            skip = gate(wish.question, replace(wish.signals, fact=fact), self._about_caller)
-            source = "rules" if fact is None else "classifier"
-            found = {None: "says nothing", True: "a question of fact", False: "no question of fact"}[fact]
-            note = f"signals: the classifier {found} ({outcome})" if outcome else ""
-        self._metrics.signals.labels(source).inc()
-        return skip, note
 
-    async def _search_and_select(self, wish: RecallRequest, started: float) -> RecallResult:
-        found = await self._search_all(wish, started, lambda: self._time_left(started) * SHARED_SHARE, settles=True)
-        found = await self._rerank(wish, found, self._time_left(started))
-        with self._time_stage("rank"):
-            self._metrics.recall_candidates.observe(len(found.candidates))
-            within = self._time_left(started) * ONGOING_SHARE
-            weighed = await self._weigh_candidates(wish, found, within, whole=False)
-            ranked = await self._add_topic_messages(
-                wish, found, choose_ranked(weighed), self._time_left(started) * THREAD_SHARE
-            )
-            seen = frozenset(one.memory.id for one in weighed if one.verdict is Verdict.IN_VIEW)
-            recalled = self._build_result(wish, found, ranked, weighed)
-            stages = _STAGES.get()
-            trace = None if stages is None else self._trace(wish, found, recalled, weighed, ranked, stages)
-            return replace(recalled, in_view=seen, trace=trace)
+@dataclass(frozen=True, slots=True)
+class SearchOutcome:
+    """The result of the search for a request; the candidates best first."""
 
-    async def _add_topic_messages(
-        self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], within: timedelta
-    ) -> tuple[Ranked, ...]:
-        lookup = found.lookup
-        if self._threads is None or (lookup is not None and lookup.alone and not lookup.opens):
-            return ranked
-        whole = lookup is not None and lookup.opens
-        extended = await self._threads.add_messages(
-            ranked, wish.question, wish.in_view, self._now(), within, whole=whole
-        )
-        least = least_trust(wish.question, found.reading)
-        return tuple(one for one in extended if self._may_inject(one.memory) and trust_of(one.memory).covers(least))
+    query: QueryTexts
+    candidates: Sequence[Candidate]
+    worth: float  # probability that anything is worth injecting
+    total: int | None  # memories within reach; None: unknown
+    path: str
+    reading: Reading = NOTHING_READ
+    lookup: Lookup | None = None  # None: plain search
+    general: bool = False  # the message only thanks, or is about the world: no candidate passes
 
-    async def _search_all(
-        self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
-    ) -> _Found:
-        """As `_search`; of two questions, what each finds by itself, as long as half of the deadline is left."""
-        parts = () if self._lookups is None else split_questions(wish.question)
-        found: list[tuple[RecallRequest, _Found]] = []
-        for one in (replace(wish, asked=part) for part in parts):
-            if found and self._time_left(started) < self._limits.deadline * PARTS_SHARE:
+    @property
+    def kind(self) -> str:
+        """The kind of the question, if it decided the lookup."""
+        return "" if self.lookup is None else self.lookup.intent.kind.value
+
+
+@dataclass(frozen=True, slots=True)
+class _QueryFeatures:
+    """A text that is searched for, with features of its own."""
+
+    text: str
+    most_lost: float  # points of score, to age
+    traits: QuestionTraits | None  # None: nothing is read closely
+
+
+class QuestionSearch:
+    """Finds the candidates for a request. Each model but the embedder is optional: a search without it, or without
+    its answer in time, finds a little less."""
+
+    def __init__(
+        self,
+        searcher: MemorySearcher,
+        embedder: EmbeddingModel,
+        fusion: Fusion,
+        reader: QuestionReader,
+        metrics: Metrics,
+        *,
+        learner: TurnLearner | None = None,
+        rewriter: Rewriter | None = None,
+        close_reader: LateInteractionScorer | None = None,
+        reranker: Reranker | None = None,
+    ) -> None:
+        self._searcher, self._embedder, self._fusion = searcher, embedder, fusion
+        self._query_gate = embedder if isinstance(embedder, QueryGate) else None
+        self._reader, self._metrics, self._learner = reader, metrics, learner
+        self._rewriter, self._close_reader, self._reranker = rewriter, close_reader, reranker
+
+    async def search(self, context: RecallContext) -> SearchOutcome:
+        """Search for each of the questions in a message, as long as half of the deadline is left, then rerank."""
+        found = await self._rerank(context, await self._search_parts(context))
+        return replace(found, general=self._is_general(context, found))
+
+    async def _search_parts(self, context: RecallContext) -> SearchOutcome:
+        found: list[tuple[RecallContext, SearchOutcome]] = []
+        least = context.limits.deadline * PARTS_SHARE
+        for text in self._reader.split(context.request):
+            if found and context.time_left() < least:
                 break
-            found.append((one, await self._search(one, started, patience, settles=settles and not found)))
-        memories = {memory.id: memory for one, of_part in found for memory in self._answering(one, of_part)}
-        if not memories and not (found and self._time_left(started) < self._limits.deadline * PARTS_SHARE):
-            return await self._search(wish, started, patience, settles=settles and not found)
+            part = replace(context, request=replace(context.request, asked=text))
+            found.append((part, await self._search(part, settles=not found)))
+        memories = {memory.id: memory for part, of_part in found for memory in self._answering(part, of_part)}
+        if not memories and not (found and context.time_left() < least):
+            return await self._search(context, settles=not found)
         if not memories:
             return found[0][1]
         intent = next((of.lookup.intent for _, of in found if of.lookup is not None), Intent(QuestionKind.INDIRECT))
         whole = any(of.lookup is not None and of.lookup.all_of_it for _, of in found)
         return replace(found[0][1], lookup=Lookup(intent, tuple(memories.values()), alone=True, all_of_it=whole))
 
-    def _answering(self, wish: RecallRequest, found: _Found) -> Sequence[Memory]:
+    def _answering(self, context: RecallContext, found: SearchOutcome) -> Sequence[Memory]:
         """The memories that answer one of several questions."""
         if found.lookup is not None:
             return found.lookup.memories
-        if self._is_general(wish, found):
+        if self._is_general(context, found):
             return ()
-        passing = reaching(found.candidates, wish.threshold, on_cosine=self._limits.threshold_on_cosine)
-        return [one.memory for one in passing[: wish.limit]]
+        request, on_cosine = context.request, context.limits.threshold_on_cosine
+        passing = reaching(found.candidates, request.threshold, on_cosine=on_cosine)
+        return [one.memory for one in passing[: request.limit]]
 
-    async def _search(
-        self, wish: RecallRequest, started: float, patience: Callable[[], timedelta], *, settles: bool = False
-    ) -> _Found:
-        """*patience*: for the memories of others, once the caller's own are found. *settles*: wait for the caller's
-        last turn."""
-        then = read_instant(wish.as_of, self._now())
-        asked_for = then or read_period(wish.question, self._now())
-        wish = replace(wish, scope=replace(wish.scope, as_of=asked_for))
-        with self._time_stage("query"):
-            reading = self._read_intents(wish)
-            if wish.as_of and then is None:
+    def _is_general(self, context: RecallContext, found: SearchOutcome) -> bool:
+        on_cosine = context.limits.threshold_on_cosine
+        return found.lookup is None and self._reader.is_general(
+            context.request, found.reading, found.candidates, on_cosine=on_cosine
+        )
+
+    async def _search(self, context: RecallContext, *, settles: bool) -> SearchOutcome:
+        """Read the question, then look its kind up or search. *settles*: wait for the caller's last turn."""
+        request, now = context.request, context.now
+        then = read_instant(request.as_of, now)
+        as_of = then or read_period(request.question, now)
+        request = replace(request, scope=replace(request.scope, as_of=as_of))
+        context = replace(context, request=request)
+        with context.time_stage("query"):
+            reading = self._reader.read(context)
+            if request.as_of and then is None:
                 log.info("recall.as_of_ignored")
                 reading = replace(reading, notes=(*reading.notes, AS_OF_UNREADABLE))
-        if settles:
-            await self._settle(wish)
-        if self._lookups is not None and reading.intents:
-            with self._time_stage("search"):
-                lookup = await self._lookups.before_search(wish, reading, self._now())
-            if lookup is not None:
-                return _Found(QueryTexts(wish.question), (), 1.0, None, "lookup", reading, lookup)
-        with self._time_stage("query"):
-            query = await self._query(wish, started)
-        texts = query.texts
-        async with PendingEmbeddings(
-            self._vectors(query, self._time_left(started) * EMBED_SHARE), self._clock
-        ) as coming:
-            if self._begins is not None:
-                await self._begins.wait_begun()
+        if settles and context.hurried:
+            await self._settle(context)
+        lookup = await self._reader.look_up_unsearched(context, reading)
+        if lookup is not None:
+            return SearchOutcome(QueryTexts(request.question), (), 1.0, None, "lookup", reading, lookup)
+        with context.time_stage("query"):
+            query = await self._query(context)
+        async with PendingEmbeddings(self._embed(context, query), context.timer.clock) as vectors:
+            if self._query_gate is not None:
+                await self._query_gate.wait_begun()
             # The words of the question are read while the vectors are made; only the search remains then.
-            questions = [self._question(text) for text in texts]
-            with self._time_stage("search", lambda: coming.there):
-                own = self._searched_for(wish.caller.owner, wish, texts, coming, wish.scope)
-                # A shared owner is a project itself: the restriction of the caller's own memories does not apply.
-                scope = replace(wish.scope, project="")
-                others = {owner: self._searched_for(owner, wish, texts, coming, scope) for owner in wish.shared}
-                searches, shared = await search_shared(own, others, patience, self._metrics)
-                whose = [await self._read(questions, found) for found in (searches, *shared)]
-        with self._time_stage("rank"):
-            kind = reading.intents[0].kind if reading.intents else None
-            fused = [self._fuse(*pair, kind) for found in whose for pair in zip(questions, found, strict=True)]
-        totals = [found[0].total for found in whose]
-        rankings = [one.candidates for one in fused if one.candidates]
-        candidates: Sequence[Candidate] = rankings[0] if len(rankings) == 1 else merge_rankings(rankings)
-        if then is not None:
-            candidates = [
-                one for one in candidates if (one.memory.valid_from or one.memory.created_at) < then.until
-            ]
-        reading, lookup = await self._look_up(wish, reading, candidates, coming)
+            features = [self._read_features(context, text) for text in query.texts]
+            with context.time_stage("search", lambda: vectors.there):
+                searches = await self._search_owners(context, query.texts, vectors)
+                searches = [await self._read_closely(features, found) for found in searches]
+            with context.time_stage("rank"):
+                kind = reading.intents[0].kind if reading.intents else None
+                pairs = (pair for found in searches for pair in zip(features, found, strict=True))
+                fused = [self._fuse(context, *pair, kind) for pair in pairs]
+            candidates = _merge(fused, then)
+            reading, lookup = await self._reader.look_up(context, reading, candidates, partial(vectors.at, 0))
         if lookup is None:
-            searched = max(found[0].searched for found in whose)
-            candidates = raise_for_caller(wish.question, reading, candidates, searched)
-        return _Found(
+            searched = max(found[0].searched for found in searches)
+            candidates = raise_for_caller(request.question, reading, candidates, searched)
+        totals = [found[0].total for found in searches]
+        return SearchOutcome(
             query=query,
             candidates=candidates,
             worth=max(one.worth for one in fused),
             total=None if None in totals else sum(total for total in totals if total is not None),
-            path=searches[0].path,
+            path=searches[0][0].path,
             reading=reading,
             lookup=lookup,
         )
 
-    async def _look_up(
-        self, wish: RecallRequest, reading: Reading, candidates: Sequence[Candidate], coming: PendingEmbeddings
-    ) -> tuple[Reading, Lookup | None]:
-        """The lookup of *reading*, or, where no pattern matched, of the reading by examples."""
-        if self._lookups is None:
-            return reading, None
-        with self._time_stage("search"):
-            looked_up = reading
-            if self._examples is not None and self._examples.may_read(reading):
-                vector, today = await coming.at(0), self._now().date()
-                reading = self._examples.reread(reading, wish.question, vector, self._intents, today)
-            again = reading is looked_up
-            lookup = await self._lookups.after_search(wish, reading, candidates, self._now(), again=again)
-            lookup = lookup or await self._lookups.without_kind(wish, candidates, self._now())
-        if not reading.intents:
-            return reading, lookup
-        if reading.intents[0].kind is QuestionKind.SUBJECT and not (lookup and lookup.memories):
-            reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
-        return reading, lookup
-
-    def _read_intents(self, wish: RecallRequest) -> Reading:
-        if self._lookups is None:
-            return NOTHING_READ
-        return self._intents.read(wish.question, wish.earlier, self._now().date())
-
-    async def _searched_for(
-        self, owner: Owner, wish: RecallRequest, texts: Sequence[str], coming: PendingEmbeddings, scope: Scope
-    ) -> Sequence[Candidates]:
-        most = max(self._limits.candidates, wish.limit)
-        return [
-            await self._finds.candidates(owner, SearchQuery(text), most, scope, partial(coming.at, place))
-            for place, text in enumerate(texts)
-        ]
-
-    def _question(self, text: str) -> _Question:
-        asks = None if self._close_reader is None else QuestionTraits.of(text)
-        return _Question(text, most_lost(text, self._now().date()), asks)
-
-    async def _read(self, questions: Sequence[_Question], searches: Sequence[Candidates]) -> Sequence[Candidates]:
-        """*searches* as they are, or read closely as far as their words are at hand."""
-        if (reader := self._close_reader) is None:
-            return searches
-        whose = []
-        for asked, found in zip(questions, searches, strict=True):
-            if not self._fusion.suits_reading(found):
-                whose.append(found)
-                continue
-            first = self._fusion.likeliest(found, FIRST_READ)
-            read = await reader.read(asked.text, first, asked.asks)
-            whose.append(found if read is first else read)
-        return whose
-
-    def _fuse(self, question: _Question, found: Candidates, kind: QuestionKind | None) -> Fused:
-        lost = lost_to_age(question.most_lost, found.memories, self._now(), self._limits.half_life)
-        lost = lost - gained_by_rating(found.memories)
-        return self._fusion.fuse(found, lost, kind)
-
-    async def _settle(self, wish: RecallRequest) -> None:
-        """Lets the caller's turn of a moment ago be findable first, for as long as that stays cheap."""
-        if self._learns is None:
+    async def _settle(self, context: RecallContext) -> None:
+        """Wait until the caller's turn of a moment ago can be found, for as long as that stays cheap."""
+        if self._learner is None:
             return
         try:
-            async with asyncio.timeout(self._limits.settle.total_seconds()):
-                await self._learns.wait_visible(wish.caller)
-                if wish.learned_as is not None:
-                    await self._learns.wait_visible(wish.learned_as)
+            async with asyncio.timeout(context.limits.settle.total_seconds()):
+                await self._learner.wait_visible(context.request.caller)
+                if context.request.learned_as is not None:
+                    await self._learner.wait_visible(context.request.learned_as)
         except TimeoutError:
             log.info("recall.not_settled")
 
-    async def _query(self, wish: RecallRequest, started: float) -> QueryTexts:
+    async def _query(self, context: RecallContext) -> QueryTexts:
+        request = context.request
         if self._rewriter is None:
-            return plain_query(wish.question, wish.earlier, take_apart=self._limits.take_apart)
+            return plain_query(request.question, request.earlier, take_apart=context.limits.take_apart)
         share = REWRITE_SHARE if self._reranker is None else REWRITE_SHARE_BESIDE_RERANK
-        within = max(self._time_left(started) * share, timedelta())
-        return await self._rewriter.query(wish.question, wish.earlier, within)
+        within = max(context.time_left(share), timedelta())
+        return await self._rewriter.query(request.question, request.earlier, within)
 
-    async def _vectors(self, query: QueryTexts, within: timedelta) -> Sequence[Vector | None]:
+    async def _embed(self, context: RecallContext, query: QueryTexts) -> Sequence[Vector | None]:
         """Embed the query's texts. None for each text if the model fails or takes too long: the search by words
         alone is nearly as good, and in time."""
+        within = context.time_left(EMBED_SHARE)
         others = (self._embedder.embed_query(text) for text in query.others)
         try:
-            with self._time_stage("embed"):
+            with context.time_stage("embed"):
                 async with asyncio.timeout(within.total_seconds()):
                     if not query.others:
-                        return [await self._vector(query)]
-                    return await asyncio.gather(self._vector(query), *others)
+                        return [await self._embed_first(query)]
+                    return await asyncio.gather(self._embed_first(query), *others)
         except TimeoutError:
             log.warning("recall.embedding_late", within_ms=round(within / timedelta(milliseconds=1)))
         except (TransientError, PermanentError) as error:
             log.warning("recall.embedding_failed", kind=type(error).__name__, detail=str(error))
         return [None] * len(query.texts)
 
-    async def _vector(self, query: QueryTexts) -> Vector:
+    async def _embed_first(self, query: QueryTexts) -> Vector:
         if not query.supposed:
             return await self._embedder.embed_query(query.text)
         asked, supposed = await asyncio.gather(
@@ -491,205 +378,146 @@ class Recaller:
         length = float(np.linalg.norm(mean))
         return asked if length == 0.0 else np.asarray(mean / length, dtype=np.float32)
 
-    async def _rerank(self, wish: RecallRequest, found: _Found, left: timedelta) -> _Found:
+    def _read_features(self, context: RecallContext, text: str) -> _QueryFeatures:
+        traits = None if self._close_reader is None else QuestionTraits.of(text)
+        return _QueryFeatures(text, most_lost(text, context.now.date()), traits)
+
+    async def _search_owners(
+        self, context: RecallContext, texts: Sequence[str], vectors: PendingEmbeddings
+    ) -> Sequence[Sequence[Candidates]]:
+        """The candidates for each of *texts*: the caller's first, then those of each owner who shares with the
+        caller, as far as they are found in time."""
+        request = context.request
+        # A shared owner is a project itself: the restriction of the caller's own memories does not apply.
+        shared = replace(request.scope, project="")
+        own, others = await search_shared(
+            self._search_owner(context, request.caller.owner, request.scope, texts, vectors),
+            {owner: self._search_owner(context, owner, shared, texts, vectors) for owner in request.shared},
+            partial(context.spare_time, SHARED_SHARE),
+            self._metrics,
+        )
+        return [own, *others]
+
+    async def _search_owner(
+        self, context: RecallContext, owner: Owner, scope: Scope, texts: Sequence[str], vectors: PendingEmbeddings
+    ) -> Sequence[Candidates]:
+        most = max(context.limits.candidates, context.request.limit)
+        return [
+            await self._searcher.candidates(owner, SearchQuery(text), most, scope, partial(vectors.at, place))
+            for place, text in enumerate(texts)
+        ]
+
+    async def _read_closely(
+        self, features: Sequence[_QueryFeatures], searches: Sequence[Candidates]
+    ) -> Sequence[Candidates]:
+        """*searches* as they are, or read closely as far as their words are at hand."""
+        if (reader := self._close_reader) is None:
+            return searches
+        whole = []
+        for one, found in zip(features, searches, strict=True):
+            if not self._fusion.suits_reading(found):
+                whole.append(found)
+                continue
+            first = self._fusion.likeliest(found, FIRST_READ)
+            read = await reader.read(one.text, first, one.traits)
+            whole.append(found if read is first else read)
+        return whole
+
+    def _fuse(
+        self, context: RecallContext, features: _QueryFeatures, found: Candidates, kind: QuestionKind | None
+    ) -> Fused:
+        lost = lost_to_age(features.most_lost, found.memories, context.now, context.limits.half_life)
+        return self._fusion.fuse(found, lost - gained_by_rating(found.memories), kind)
+
+    async def _rerank(self, context: RecallContext, found: SearchOutcome) -> SearchOutcome:
         """The candidates in the order of the reranker, if a reranker is configured and in time."""
-        on_cosine = self._limits.threshold_on_cosine
-        relevant = any(one.standing(on_cosine=on_cosine) >= wish.threshold for one in found.candidates)
+        on_cosine, threshold = context.limits.threshold_on_cosine, context.request.threshold
+        relevant = any(one.standing(on_cosine=on_cosine) >= threshold for one in found.candidates)
         if self._reranker is None or not relevant:  # candidates that stay out need no order
             return found
-        reranked = await self._reranker.rerank(found.query.text, found.candidates, left)
+        reranked = await self._reranker.rerank(found.query.text, found.candidates, context.spare_time())
         return found if reranked is None else replace(found, candidates=reranked, path="rerank")
 
-    async def _weigh_candidates(
-        self, wish: RecallRequest, found: _Found, within: timedelta, *, whole: bool
-    ) -> list[Considered]:
-        on_cosine, candidates, limit = self._limits.threshold_on_cosine, found.candidates, wish.limit
-        threshold = _UNREACHABLE if self._is_general(wish, found) else wish.threshold
-        if (lookup := found.lookup) is not None:
-            looked = lookup.candidates
-            there = {one.memory.id for one in looked}
-            limit = self._limit(wish, lookup)
-            beside = [] if lookup.alone else [one for one in candidates if one.memory.id not in there]
-            first = reaching(beside, threshold, on_cosine=on_cosine)[
-                : 0 if lookup.leads else max(min(limit, _AHEAD) - len(looked), min(limit, _AHEAD) // 2)
-            ]
-            ahead = {one.memory.id for one in first}
-            candidates = [*first, *looked, *(one for one in beside if one.memory.id not in ahead)]
-        barred = [one for one in candidates if not self._may_inject(one.memory)]
-        candidates = [one for one in candidates if one not in barred]
-        told = frozenset[str]()
-        if self._ongoing is not None:
-            relevant = [one.memory for one in reaching(candidates, threshold, on_cosine=on_cosine)]
-            told = await self._ongoing.find_in_view(relevant, wish, within)
-        if (balance := self._limits.mmr_lambda) is not None:
-            candidates = diversify_mmr(candidates, balance, limit, threshold, on_cosine=on_cosine)
-        if not on_cosine:  # no cosine connects a correction with the corrected message
-            candidates = with_answers(with_corrections(candidates, threshold), threshold)
-        former: Sequence[Candidate] = ()
-        if not (wish.scope.as_of or self._intents.asks_of_past(wish.question, found.reading)):
-            candidates, former = without_former(candidates, threshold)
-        # A question for everything gets a summary beside the messages under it.
-        apart = lookup is not None and lookup.all_of_it
-        asked = "" if apart and lookup and lookup.intent.kind is QuestionKind.SUBJECT else wish.question
-        least = least_trust(wish.question, found.reading)
-        sorts = [
-            [one for one in candidates if apart and one.memory.source is Source.SUMMARY],
-            [one for one in candidates if not (apart and one.memory.source is Source.SUMMARY)],
-        ]
-        weighed = [
-            considered
-            for several in sorts
-            for considered in weigh(
-                several,
-                now=self._now(),
-                threshold=threshold,
-                limit=limit,
-                on_cosine=on_cosine,
-                asked=asked,
-                in_view=wish.in_view,
-                seen=told,
-                whole=whole,
-                least=least,
-            )
-        ]
-        left_out = [(one, Verdict.BLOCKED) for one in barred] + [(one, Verdict.NOT_RECALLABLE) for one in former]
-        return [*weighed, *(Considered(one.memory, one.score, one.relevance, verdict) for one, verdict in left_out)]
 
-    def _may_inject(self, memory: Memory) -> bool:
-        return may_be_injected(memory.content, self._limits.never_inject)
+def _merge(fused: Iterable[Fused], then: Period | None) -> Sequence[Candidate]:
+    """One ranking out of the rankings of all queries and owners; *then*: without memories of a later time."""
+    rankings = [one.candidates for one in fused if one.candidates]
+    candidates: Sequence[Candidate] = rankings[0] if len(rankings) == 1 else merge_rankings(rankings)
+    if then is None:
+        return candidates
+    return [one for one in candidates if (one.memory.valid_from or one.memory.created_at) < then.until]
 
-    def _trace(
-        self,
-        wish: RecallRequest,
-        found: _Found,
-        recalled: RecallResult,
-        weighed: Sequence[Considered],
-        ranked: tuple[Ranked, ...],
-        stages: Mapping[str, float],
-    ) -> RecallTrace:
-        """Build the trace from *weighed*, then from the best candidates that *weighed* leaves out."""
-        kept = {one.memory.id for one in recalled.memories}
-        weighed = with_threads(weighed, ranked)[:MOST_TRACED]
-        shown = {one.memory.id: one for one in _with_room(weighed, kept)}
-        traced = [TracedMemory(one.memory, one.score, one.relevance, one.verdict) for one in shown.values()]
-        now = self._now()
-        for one in found.candidates[: MOST_TRACED + len(shown)]:
-            if len(traced) == MOST_TRACED:
-                break
-            if one.memory.id not in shown:
-                reaches = one.standing(on_cosine=self._limits.threshold_on_cosine) >= wish.threshold
-                verdict = Verdict.OVER_LIMIT if reaches else Verdict.BELOW_THRESHOLD
-                if not one.memory.recallable(now):
-                    verdict = Verdict.NOT_RECALLABLE
-                traced.append(TracedMemory(one.memory, one.score, one.relevance, verdict))
-        return RecallTrace(
-            considered=tuple(traced),
-            kind="" if found.lookup is None else found.lookup.intent.kind.value,
-            total=found.total,
-            worth=found.worth,
-            threshold=wish.threshold,
-            stages=stages,
+
+# --- result ------------------------------------------------------------------------------------------
+
+
+def _build_result(found: SearchOutcome, ranking: Ranking) -> RecallResult:
+    context, lookup = ranking.context, found.lookup
+    request = context.request
+    if found.total == 0:
+        return RecallResult(outcome=Outcome.EMPTY, path=found.path)
+    opening = OPENING_AGAIN if request.continues else OPENING
+    if lookup is None:
+        block = render(ranking.chosen, _token_budget(context), opening)
+    else:
+        over_limit = sum(one.verdict is Verdict.OVER_LIMIT for one in ranking.considered)
+        block = render(
+            ranking.chosen,
+            _token_budget(context, whole=lookup.all_of_it),
+            opening,
+            headings=lookup.headings,
+            longest=SHORT_MESSAGE if lookup.all_of_it else None,
+            statements=lookup.intent.kind is QuestionKind.OVERVIEW,
+            counts_rest=lookup.all_of_it and lookup.intent.kind in _COUNTED,
+            beyond=over_limit if request.limited else 0,
         )
-
-    def _is_general(self, wish: RecallRequest, found: _Found) -> bool:
-        """Whether the message only thanks, or is about the world: by its form, or because it is not about the
-        caller, of no kind, and refers to nothing in the candidates that pass the threshold."""
-        if found.lookup or not wish.threshold or self._lookups is None:
-            return False
-        passing = reaching(found.candidates, wish.threshold, on_cosine=self._limits.threshold_on_cosine)
-        said = [one.memory.content for one in passing if said_by_owner(one.memory)]
-        if polite(wish.question) or self._intents.asks_of_world(wish.question, said):
-            return True
-        if found.reading.intents or about_caller(wish.question) or (wish.earlier and vague(wish.question)):
-            return False
-        return not refers_to(wish.question, said, [one.memory.content for one in passing])
-
-    def _time_left(self, started: float) -> timedelta:
-        """Time until the deadline."""
-        return self._limits.deadline - timedelta(seconds=self._clock() - started)
-
-    def _limit(self, wish: RecallRequest, lookup: Lookup) -> int:
-        """Memories in the block. A limit that the request or a rule names holds for every kind of question."""
-        if wish.limited:
-            return wish.limit
-        count = len(lookup.memories)
-        if not lookup.leads:
-            return wish.limit + count
-        return count if lookup.all_of_it else max(wish.limit, count)
-
-    def _build_result(
-        self, wish: RecallRequest, found: _Found, ranked: tuple[Ranked, ...], weighed: Sequence[Considered]
-    ) -> RecallResult:
-        if found.total == 0:
-            return RecallResult(outcome=Outcome.EMPTY, path=found.path)
-        opening, lookup = OPENING_AGAIN if wish.continues else OPENING, found.lookup
-        if lookup is None:
-            block = render(ranked, self._budget(wish), opening)
-        else:
-            block = render(
-                ranked,
-                self._budget(wish, whole=lookup.all_of_it),
-                opening,
-                headings=lookup.headings,
-                longest=SHORT_MESSAGE if lookup.all_of_it else None,
-                statements=lookup.intent.kind is QuestionKind.OVERVIEW,
-                counts_rest=lookup.all_of_it and lookup.intent.kind in _COUNTED,
-                beyond=sum(one.verdict is Verdict.OVER_LIMIT for one in weighed) if wish.limited else 0,
-            )
-        if not block.kept:
-            outcome = Outcome.NO_ROOM if ranked else Outcome.NOTHING_RELEVANT
-            return RecallResult(outcome=outcome, path=found.path)
-        return RecallResult(
-            outcome=Outcome.USED, block=block.text, memories=block.kept, path=found.path, tokens=block.tokens
-        )
-
-    def _budget(self, wish: RecallRequest, *, whole: bool = False) -> int:
-        """Tokens of the block at most; *whole*: it answers a question for everything on a subject."""
-        budget = self._limits.token_budget if wish.budget is None else wish.budget
-        overview = self._limits.overview_budget if whole and wish.budget is None else 0
-        most = max(budget, overview)
-        return most if wish.room is None else min(most, wish.room)
-
-    @contextmanager
-    def _time_stage(self, stage: str, since: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
-        """*since*: returns a later start of the stage, known only at its end."""
-        started = self._clock()
-        try:
-            with self._traces.stage(stage):
-                yield
-        finally:
-            took = self._clock() - max(started, since())
-            self._stages[stage].observe(took, exemplar())
-            if (stages := _STAGES.get()) is not None:
-                stages[stage] = stages.get(stage, 0.0) + took
+    if not block.kept:
+        outcome = Outcome.NO_ROOM if ranking.chosen else Outcome.NOTHING_RELEVANT
+        return RecallResult(outcome=outcome, path=found.path)
+    return RecallResult(
+        outcome=Outcome.USED, block=block.text, memories=block.kept, path=found.path, tokens=block.tokens
+    )
 
 
-def _with_room(weighed: Iterable[Considered], kept: AbstractSet[str]) -> Iterator[Considered]:
-    """Mark chosen candidates that are not among *kept* as without room."""
-    for one in weighed:
+def _token_budget(context: RecallContext, *, whole: bool = False) -> int:
+    """Tokens of the block at most; *whole*: it answers a question for everything on a subject."""
+    request, limits = context.request, context.limits
+    budget = limits.token_budget if request.budget is None else request.budget
+    overview = limits.overview_budget if whole and request.budget is None else 0
+    most = max(budget, overview)
+    return most if request.room is None else min(most, request.room)
+
+
+def _build_trace(
+    found: SearchOutcome, ranking: Ranking, recalled: RecallResult, stages: dict[str, float]
+) -> RecallTrace:
+    """Build the trace from the considered candidates, then from the best others."""
+    request, now = ranking.context.request, ranking.context.now
+    considered = with_threads(ranking.considered, ranking.chosen)[:MOST_TRACED]
+    shown = {one.memory.id: one for one in _mark_without_room(considered, recalled)}
+    traced = [TracedMemory(one.memory, one.score, one.relevance, one.verdict) for one in shown.values()]
+    for one in found.candidates[: MOST_TRACED + len(shown)]:
+        if len(traced) == MOST_TRACED:
+            break
+        if one.memory.id not in shown:
+            reaches = one.standing(on_cosine=ranking.on_cosine) >= request.threshold
+            verdict = Verdict.OVER_LIMIT if reaches else Verdict.BELOW_THRESHOLD
+            if not one.memory.recallable(now):
+                verdict = Verdict.NOT_RECALLABLE
+            traced.append(TracedMemory(one.memory, one.score, one.relevance, verdict))
+    return RecallTrace(
+        considered=tuple(traced),
+        kind=found.kind,
+        total=found.total,
+        worth=found.worth,
+        threshold=request.threshold,
+        stages=stages,
+    )
+
+
+def _mark_without_room(considered: Iterable[Considered], recalled: RecallResult) -> Iterator[Considered]:
+    """Mark chosen candidates that are not in the result as without room."""
+    kept: AbstractSet[str] = {one.memory.id for one in recalled.memories}
+    for one in considered:
         missed = one.verdict in _CHOSEN and one.memory.id not in kept
         yield replace(one, verdict=Verdict.NO_ROOM) if missed else one
-
-
-# Seconds by stage of the current recall, if its trace is kept.
-_STAGES: ContextVar[dict[str, float] | None] = ContextVar("stages", default=None)
-MOST_TRACED = 24  # candidates
-UNHURRIED = timedelta(minutes=1)  # for a reranker without a waiting request
-SHARED_SHARE = 0.5  # of the time left after the caller's own memories, for shared memories
-_AHEAD = 5  # places of the ranking before a lookup that does not lead, less the lookup's, at least half
-_UNREACHABLE = 2.0  # a threshold that no relevance reaches
-AS_OF_UNREADABLE = "as_of is ignored: expected a time that is over, in RFC 3339, such as 2026-03-02T09:00:00Z"
-SUBJECT_UNKNOWN = "no memory mentions the subject of the question"
-SHORT_MESSAGE = 110  # characters of a message among many
-# Kinds whose block tells how many memories did not fit.
-_COUNTED = frozenset(
-    {QuestionKind.LIST, QuestionKind.MENTIONED, QuestionKind.DATED, QuestionKind.OVERVIEW, QuestionKind.SUBJECT}
-)
-_CHOSEN = frozenset({Verdict.INJECTED, Verdict.THREAD})
-ONGOING_SHARE = 0.3  # of the time left, for finding the summaries of this conversation
-THREAD_SHARE = 0.5  # of the time left, for the words of topics
-CLASSIFY_SHARE = 0.3  # of the deadline, for a router's classifier
-PARTS_SHARE = 0.5  # of the deadline, left for a further search where a message asks several questions
-EMBED_SHARE = 0.6  # of the time left, for the embedding model, so that a search by words remains possible
-REWRITE_SHARE = 0.7  # of the time left, for a model that rewrites, so that the search keeps the rest
-REWRITE_SHARE_BESIDE_RERANK = 0.5  # with a reranker, which may be a model too

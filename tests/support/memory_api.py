@@ -36,9 +36,7 @@ from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
-from memory_extproc.recall.fusion import Fusion
-from memory_extproc.recall.recaller import Recaller, RecallLimits
-from memory_extproc.recall.weights import packaged_weights
+from memory_extproc.recall.query import RecallLimits
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import Api, AuditSection, TrustedProxySection
 from memory_extproc.settings.identity import IdentitySection
@@ -46,10 +44,10 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
-from memory_extproc.text.persons import about_caller
 from tests.support.builders import MONDAY
 from tests.support.canned import RecordedTurns
 from tests.support.in_memory import InMemoryConsent
+from tests.support.recallers import a_recaller
 
 KEY = b"a secret of thirty-two bytes ...."
 ROLES = "x-authz-roles"
@@ -138,15 +136,8 @@ class ApiStand:
             consent=self.consent,
             now=self.now,
         )
-        recaller = Recaller(
-            self.partitions,
-            self.embedder,
-            RecallLimits(deadline=timedelta(seconds=5)),
-            fusion=Fusion(packaged_weights(), self.embedder.fingerprint),
-            now=self.now,
-            metrics=self.metrics,
-            about_caller=about_caller,
-        )
+        limits = RecallLimits(deadline=timedelta(seconds=5))
+        recaller = a_recaller(self.partitions, self.embedder, limits, self.metrics, self.now)
         searching = SearchCalls(recaller, self.learns, Settings, consent=self.consent, now=self.now)
         return {
             **memories.operations,

@@ -13,12 +13,12 @@ from memory_extproc.learn.extract.extractor import FactExtractor
 from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now
-from memory_extproc.recall.fusion import Fusion
-from memory_extproc.recall.recaller import Recaller, RecallLimits
-from memory_extproc.recall.weights import Weights, packaged_weights
+from memory_extproc.recall.query import RecallLimits
+from memory_extproc.recall.recaller import Recaller
+from memory_extproc.recall.weights import Weights
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.testing.models import CannedEmbedder
-from memory_extproc.text.persons import about_caller
+from tests.support.recallers import a_recaller
 
 
 def a_bench(extractor: FactExtractor | None = None) -> Bench:
@@ -28,8 +28,7 @@ def a_bench(extractor: FactExtractor | None = None) -> Bench:
         finds: MemorySearcher, embedder: EmbeddingModel, now: Now, *, weights: Weights | None = None
     ) -> Recaller:
         limits = RecallLimits(deadline=timedelta(seconds=10))
-        fusion = Fusion(weights or packaged_weights(), embedder.fingerprint)
-        return Recaller(finds, embedder, limits, fusion=fusion, now=now, metrics=metrics, about_caller=about_caller)
+        return a_recaller(finds, embedder, limits, metrics, now, weights=weights)
 
     return Bench(
         embedder=CannedEmbedder(64),

@@ -26,18 +26,15 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.candidate import Explanation
-from memory_extproc.recall.fusion import Fusion
-from memory_extproc.recall.recaller import Recaller, RecallLimits
-from memory_extproc.recall.topic_context import ThreadFetcher
-from memory_extproc.recall.weights import packaged_weights
-from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.recall.query import RecallLimits
+from memory_extproc.recall.recaller import Recaller
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.text.attributes import ATTRIBUTES
-from memory_extproc.text.persons import about_caller
 from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
+from tests.support.recallers import a_recaller
 
 NURSE = a_memory("User is a pediatric nurse at the Riverside Hospital", importance=0.8)
 TWINS = a_message("I have twins, Ada and Bo.", session="s1", seq=0)
@@ -82,15 +79,13 @@ class Desk:
         return self.timed()
 
     def timed(self, clock: Callable[[], float] = time.perf_counter) -> Recaller:
-        return Recaller(
+        return a_recaller(
             self.partitions,
             self.embedder,
             RecallLimits(deadline=timedelta(seconds=5)),
-            fusion=Fusion(packaged_weights(), self.embedder.fingerprint),
-            now=lambda: later(days=4),
-            metrics=self.metrics,
-            about_caller=about_caller,
-            threads=ThreadFetcher(self.partitions, CurrentSettings(Settings())),
+            self.metrics,
+            lambda: later(days=4),
+            reads=self.partitions,
             selects=self.partitions,
             clock=clock,
         )

@@ -8,7 +8,7 @@ import pytest
 
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Memory, RecallRequest, Role, Source
-from memory_extproc.recall.topic_context import Ongoing
+from memory_extproc.recall.rank import Ongoing
 from tests.support.builders import a_memory, a_message, a_wish
 from tests.unit.recall.reading import Reads
 

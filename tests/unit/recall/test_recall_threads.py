@@ -9,7 +9,7 @@ import pytest
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Memory, MemoryState, Ranked, Source
 from memory_extproc.recall.candidate import Considered, Verdict
-from memory_extproc.recall.topic_context import ThreadFetcher, with_threads
+from memory_extproc.recall.rank import ThreadFetcher, with_threads
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.paths import Recall, Threads
 from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_message

@@ -32,23 +32,20 @@ from memory_extproc.model import (
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ComingVector
 from memory_extproc.recall.candidate import Verdict
-from memory_extproc.recall.fusion import Fusion
 from memory_extproc.recall.prompt_block import smallest
-from memory_extproc.recall.query import Rewrite, Rewriter
-from memory_extproc.recall.recaller import Recaller, RecallLimits
+from memory_extproc.recall.query import RecallLimits, Rewrite, Rewriter
+from memory_extproc.recall.recaller import Recaller
 from memory_extproc.recall.rerank import Reranker
-from memory_extproc.recall.topic_context import Ongoing, ThreadFetcher
-from memory_extproc.recall.weights import packaged_weights
-from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.settings import Settings
 from memory_extproc.settings.paths import Recall, Threads
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.store.resident import ResidentRows
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
-from memory_extproc.text.persons import about_caller
 from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_wish, later
 from tests.support.canned import CannedReranker
+from tests.support.recallers import a_recaller
 
 BUDGET = "User's budget for the Hawaii trip is $10,000"
 
@@ -68,18 +65,13 @@ class Bench:
             await self.partitions.put(memory.owner, [Embedded(memory, vector)])
 
     def recaller(self, limits: RecallLimits | None = None, **parts: Any) -> Recaller:
-        wiring: dict[str, Any] = {
-            "fusion": Fusion(packaged_weights(), self.embedder.fingerprint),
-            "now": lambda: later(days=4),
-            "metrics": self.metrics,
-            "about_caller": about_caller,
-            **parts,
-        }
-        return Recaller(
-            wiring.pop("finds", self.partitions),
-            wiring.pop("embedder", self.embedder),
+        return a_recaller(
+            parts.pop("searcher", self.partitions),
+            parts.pop("embedder", self.embedder),
             limits or RecallLimits(deadline=timedelta(seconds=5)),
-            **wiring,
+            self.metrics,
+            lambda: later(days=4),
+            **parts,
         )
 
     def counted(self, name: str, **labels: str) -> float:
@@ -229,7 +221,7 @@ class Parked:
 
 async def test_more_recalls_at_once_than_allowed_pass_untouched(bench: Bench) -> None:
     parked = Parked()
-    recaller = bench.recaller(RecallLimits(deadline=timedelta(seconds=5), max_concurrent=1), finds=parked)
+    recaller = bench.recaller(RecallLimits(deadline=timedelta(seconds=5), max_concurrent=1), searcher=parked)
     first = asyncio.create_task(recaller.recall(a_wish("What is my budget?")))
     await parked.begun.wait()
     assert bench.counted("recalls_running") == 1
@@ -257,14 +249,14 @@ class SlowLearner:
 
 
 async def test_what_was_said_a_moment_ago_is_waited_for(bench: Bench) -> None:
-    recalled = await bench.recaller(learns=SlowLearner(bench)).recall(a_wish("my budget for the Hawaii trip?"))
+    recalled = await bench.recaller(learner=SlowLearner(bench)).recall(a_wish("my budget for the Hawaii trip?"))
     assert recalled.outcome is Outcome.USED
 
 
 async def test_a_turn_that_takes_too_long_to_settle_does_not_keep_the_rest_from_being_found(bench: Bench) -> None:
     await bench.remember(a_memory("User prefers window seats on the Hawaii flight"))
     limits = RecallLimits(deadline=timedelta(seconds=5), settle=timedelta(milliseconds=5))
-    recalled = await bench.recaller(limits, learns=SlowLearner(bench, ever=False)).recall(
+    recalled = await bench.recaller(limits, learner=SlowLearner(bench, ever=False)).recall(
         a_wish("Which window seats on the Hawaii flight?")
     )
     assert recalled.outcome is Outcome.USED
@@ -461,8 +453,7 @@ async def test_a_summary_is_told_with_its_words_but_not_while_the_model_sees_wha
     others = (a_memory(f"Sourdough loaf {n} rose well") for n in range(12))
     await bench.remember(HAWAII, PLAN, *others)
     settings = Settings(recall=Recall(threads=Threads(min_relevance=0.0)))
-    threads = ThreadFetcher(bench.partitions, CurrentSettings(settings))
-    recaller = bench.recaller(threads=threads, ongoing=Ongoing(bench.partitions))
+    recaller = bench.recaller(reads=bench.partitions, settings=settings)
     anew = await recaller.recall(a_wish(ABOUT, threshold=0.6))
     assert [one.memory.content for one in anew.memories] == [HAWAII.content, PLAN.content]
     explained = await recaller.explain(a_wish(ABOUT, threshold=0.6))

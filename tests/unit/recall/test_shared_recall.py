@@ -30,15 +30,14 @@ from memory_extproc.model import (
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ComingVector, TurnLearner
 from memory_extproc.recall.candidate import Verdict
-from memory_extproc.recall.fusion import Fusion
-from memory_extproc.recall.recaller import Recaller, RecallLimits
-from memory_extproc.recall.weights import packaged_weights
+from memory_extproc.recall.query import RecallLimits
+from memory_extproc.recall.recaller import Recaller
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
-from memory_extproc.text.persons import about_caller
 from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
+from tests.support.recallers import a_recaller
 
 ATLAS, EVERYONE = Owner.of_project("acme", "atlas"), Owner.of_everyone("acme")
 SHARED = (ATLAS, EVERYONE)
@@ -79,16 +78,8 @@ class Bench:
         return self.made()
 
     def made(self, learns: TurnLearner | None = None) -> Recaller:
-        return Recaller(
-            self.finds,
-            self.embedder,
-            RecallLimits(deadline=timedelta(seconds=2)),
-            fusion=Fusion(packaged_weights(), self.embedder.fingerprint),
-            now=lambda: later(days=4),
-            metrics=self.metrics,
-            about_caller=about_caller,
-            learns=learns,
-        )
+        limits = RecallLimits(deadline=timedelta(seconds=2))
+        return a_recaller(self.finds, self.embedder, limits, self.metrics, lambda: later(days=4), learner=learns)
 
     async def remember(self, *memories: Memory) -> None:
         for memory in memories:
