@@ -24,7 +24,7 @@ from benchmarks.figures import percentile
 from benchmarks.load import Round, Sent
 from benchmarks.overload import Bench, spread, standing
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
+from memory_extproc.cli.api_client import open_stub
 
 LARGE = "caller-with-much"
 RATE = 20.0  # questions of others a second
@@ -86,7 +86,7 @@ async def main(count: int) -> None:
             bench = await stack.enter_async_context(standing(scratch, {LARGE: count}))
             address = yaml.safe_load(bench.sidecar.place.config.read_text())["listen"]["api"]
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
-            await measure(bench, MemoryServiceStub(channel))  # type: ignore[no-untyped-call]
+            await measure(bench, open_stub(channel))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from benchmarks.figures import PAGE, Api, Spread
 from benchmarks.gateway import free_ports
 from benchmarks.sidecar import Place, serving
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
+from memory_extproc.cli.api_client import open_stub
 
 USER = "x-authz-user-id"
 QUESTIONS = ("What's my budget for the trip?", "Which city do I live in?", "What is my dog called?")
@@ -35,7 +35,7 @@ async def memory_api(scratch: Path, *, quick: bool) -> Api:
     settings["console"] = {"page": True}
     place.config.write_text(yaml.safe_dump(settings))
     async with serving(place) as running, grpc.aio.insecure_channel(settings["listen"]["api"]) as channel:
-        stub: Any = MemoryServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub: Any = open_stub(channel)
         who = ((USER, "ann"),)
 
         started = time.monotonic()

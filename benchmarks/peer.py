@@ -14,7 +14,7 @@ import grpc.aio
 
 from benchmarks.lines import say, until_input_ends
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
-from memory_extproc.extproc.gen import ext_proc_pb2_grpc as pb_grpc
+from memory_extproc.extproc.processor import SERVICE
 
 Stream = grpc.aio.ServicerContext[pb.ProcessingRequest, pb.ProcessingResponse]
 
@@ -26,11 +26,11 @@ ANSWERS: Mapping[str, Callable[[], pb.ProcessingResponse]] = {
 }
 
 
-class Peer(pb_grpc.ExternalProcessorServicer):
+class Peer:
     def __init__(self, extra: int) -> None:
         self._padding = b" " * extra  # behind the JSON, where it changes nothing
 
-    async def Process(self, requests: AsyncIterator[pb.ProcessingRequest], context: Stream) -> None:  # noqa: N802
+    async def process(self, requests: AsyncIterator[pb.ProcessingRequest], context: Stream) -> None:
         async for message in requests:
             kind = message.WhichOneof("request")
             assert kind is not None
@@ -47,7 +47,12 @@ class Peer(pb_grpc.ExternalProcessorServicer):
 
 async def main(extra: int) -> None:
     server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-    pb_grpc.add_ExternalProcessorServicer_to_server(Peer(extra), server)  # type: ignore[no-untyped-call]
+    handler = grpc.stream_stream_rpc_method_handler(
+        Peer(extra).process,
+        request_deserializer=pb.ProcessingRequest.FromString,
+        response_serializer=pb.ProcessingResponse.SerializeToString,
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": handler}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     say({"port": port})

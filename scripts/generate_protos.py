@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tempfile
 from importlib.resources import files
@@ -36,17 +35,11 @@ def generate(source: str, into: Path) -> list[Path]:
             f"--proto_path={annotations()}",
             f"--python_out={into}",
             f"--pyi_out={into}",
-            f"--grpc_python_out={into}",
             source,
         ]
     )
     if code:
         raise SystemExit(f"protoc failed on {source}")
-    own = Path(source).stem + "_pb2"
-    # protoc writes `import x_pb2 as y` or `from a.b import x_pb2 as y`, which only work from the top of sys.path.
-    absolute = re.compile(rf"^(?:from [\w.]+ )?import {own} as", re.MULTILINE)
-    for made in into.rglob("*_pb2_grpc.py"):
-        made.write_text(absolute.sub(f"from . import {own} as", made.read_text()))
     return sorted(made for made in into.rglob("*") if made.is_file())
 
 

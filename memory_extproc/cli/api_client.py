@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
@@ -56,9 +57,9 @@ class ApiClient:
 
     def __init__(self, channel: grpc.Channel, connection: Connection) -> None:
         # Imported here for a quick `--help`: gRPC takes a third of a second.
-        from memory_extproc.api.gen import memory_pb2, memory_pb2_grpc  # noqa: PLC0415
+        from memory_extproc.api.gen import memory_pb2  # noqa: PLC0415
 
-        self._stub: Any = memory_pb2_grpc.MemoryServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._stub = open_stub(channel)
         self._methods = memory_pb2.DESCRIPTOR.services_by_name["MemoryService"].methods_by_name
         self._connection = connection
         self._sent = tuple(_headers(connection))
@@ -109,6 +110,25 @@ class ApiClient:
             if raised:
                 raise raised[0] from None
             raise
+
+
+def open_stub(channel: grpc.Channel | grpc.aio.Channel) -> Any:
+    """The calls of the memory API on *channel*, by the name of the method."""
+    from google.protobuf.message_factory import GetMessageClass  # noqa: PLC0415
+
+    from memory_extproc.api.gen import memory_pb2  # noqa: PLC0415
+
+    service = memory_pb2.DESCRIPTOR.services_by_name["MemoryService"]
+    stub = SimpleNamespace()
+    for method in service.methods:
+        kinds = ("stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming))
+        call = getattr(channel, "_".join(kinds))(
+            f"/{service.full_name}/{method.name}",
+            request_serializer=GetMessageClass(method.input_type).SerializeToString,
+            response_deserializer=GetMessageClass(method.output_type).FromString,
+        )
+        setattr(stub, method.name, call)
+    return stub
 
 
 @contextmanager

@@ -31,8 +31,8 @@ from memory_extproc.api.authentication import (
 )
 from memory_extproc.api.call import Call, RefusedError
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
 from memory_extproc.api.principal import METHODS, Access
+from memory_extproc.cli.api_client import open_stub
 from memory_extproc.concurrency import RateLimits
 from memory_extproc.extproc.server import ServerTls
 from memory_extproc.model import Owner
@@ -323,7 +323,7 @@ async def with_certificate(
     credentials = grpc.ssl_channel_credentials(authority.pem, key, certificate)
     options = [("grpc.ssl_target_name_override", "sidecar")]
     async with grpc.aio.secure_channel(stand.server.address, credentials, options=options) as channel:
-        stand.stub = MemoryServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+        stand.stub = open_stub(channel)
         return await code_of(stand, "GetStats", user, *metadata)
 
 

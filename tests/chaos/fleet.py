@@ -14,7 +14,7 @@ import grpc.aio
 from aiohttp import web
 
 from memory_extproc.api.gen import memory_pb2 as api
-from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
+from memory_extproc.cli.api_client import open_stub
 from tests.chaos.counts import RunLog
 from tests.chaos.schedule import ALL, Fault
 from tests.properties.front import STATES, Person
@@ -45,7 +45,7 @@ class Replica:
         self._channel = grpc.aio.insecure_channel(
             f"127.0.0.1:{api_port}", options=[("grpc.max_reconnect_backoff_ms", 500)]
         )
-        self.stub: Any = MemoryServiceStub(self._channel)  # type: ignore[no-untyped-call]  # generated
+        self.stub: Any = open_stub(self._channel)
 
     async def close(self) -> None:
         await self._channel.close(None)

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
+from memory_extproc.cli.api_client import open_stub
 from memory_extproc.model import Consent, Owner
 from tests.support.upstream import an_answer
 from tests.support.waiting import until
@@ -158,7 +158,7 @@ async def test_a_conversation_that_the_provider_keeps_is_one_session_and_may_be_
     await until(lambda: whole.sample("turns_total", outcome="incognito") == 2, "both are turned away")
     await until(lambda: whole.sample("remembered_total", role="user", decision="kept") == 2, "the others are kept")
     async with grpc.aio.insecure_channel(whole.whole.api) as channel:
-        api: Any = MemoryServiceStub(channel)  # type: ignore[no-untyped-call]
+        api: Any = open_stub(channel)
         asked = pb.ListMemoriesRequest(session_id="conv_1")
         listed = await api.ListMemories(asked, metadata=(("x-authz-user-id", "ann"),))
     said = sorted(memory.content for memory in listed.memories if memory.role == "user")

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from memory_extproc.api.audit import verify
 from memory_extproc.api.authentication import key_hash
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
 from memory_extproc.api.principal import derive_key
+from memory_extproc.cli.api_client import open_stub
 from tests.support.authority import Authority
 from tests.support.whole import WholeStand
 
@@ -68,7 +68,7 @@ async def test_token_key_and_certificate_each_open_their_own_door(
     options = [("grpc.ssl_target_name_override", "sidecar")]
     try:
         async with grpc.aio.secure_channel(whole.whole.api, credentials, options=options) as channel:
-            stub: Any = MemoryServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+            stub: Any = open_stub(channel)
             secret = "sk-proj-" + "a1B2c3D4" * 6
             request = pb.StoreMemoryRequest(content=f"The zebra is called Mr Quibble, key {secret}")
             bearing = (("authorization", f"Bearer {token('ann')}"),)

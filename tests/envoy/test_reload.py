@@ -13,7 +13,8 @@ import pytest
 import yaml
 from google.protobuf.json_format import MessageToDict
 
-from memory_extproc.api.gen import memory_pb2, memory_pb2_grpc
+from memory_extproc.api.gen import memory_pb2
+from memory_extproc.cli.api_client import open_stub
 from tests.support.upstream import ANSWER, an_answer
 from tests.support.waiting import until
 from tests.support.whole import WholeStand
@@ -190,7 +191,7 @@ async def test_admins_see_what_the_running_process_is_configured_with_and_nobody
     whole.settings()
     await ask_until(whole, "applied")
     async with grpc.aio.insecure_channel(whole.whole.api) as channel:
-        stub = memory_pb2_grpc.MemoryServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = open_stub(channel)
 
         async def asked(*who: tuple[str, str]) -> memory_pb2.GetConfigurationResponse:
             answer: memory_pb2.GetConfigurationResponse = await stub.GetConfiguration(
@@ -218,7 +219,7 @@ async def test_who_is_an_admin_of_the_memory_api_follows_the_configuration(whole
     whole.changes["api"] = {"trusted_proxy": {"roles_header": "x-roles"}, "secret": "a secret of sixteen bytes"}
     await whole.start()
     async with grpc.aio.insecure_channel(whole.whole.api) as channel:
-        stub = memory_pb2_grpc.MemoryServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = open_stub(channel)
 
         async def code(header: str) -> grpc.StatusCode:
             call = stub.GetConfiguration(

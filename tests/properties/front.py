@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from memory_extproc.api.gen import memory_pb2 as api
-from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
+from memory_extproc.cli.api_client import open_stub
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 
 NAMESPACE = "verified"  # of Envoy's metadata, where a filter in front puts memberships
@@ -74,7 +74,7 @@ class Front:
         self._http = addresses["http"]
         self._wire = grpc.aio.insecure_channel(addresses["ext_proc"])
         self._api = grpc.aio.insecure_channel(addresses["api"])
-        self._stub: Any = MemoryServiceStub(self._api)  # type: ignore[no-untyped-call]  # generated
+        self._stub: Any = open_stub(self._api)
 
     async def __aenter__(self) -> Self:
         return self

@@ -22,11 +22,11 @@ from memory_extproc.api.authentication import (
 )
 from memory_extproc.api.call import DETAILS, Operation, Repeats
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.gen.memory_pb2_grpc import MemoryServiceStub
 from memory_extproc.api.memories import MemoryCalls, PageTokens, SearchCalls
 from memory_extproc.api.service import SERVICE, MemoryService
 from memory_extproc.api.settings import ConsentMethods, SessionMethods
 from memory_extproc.app.api import StoredTextReader, Understanding
+from memory_extproc.cli.api_client import open_stub
 from memory_extproc.concurrency import RateLimits, TokenBuckets
 from memory_extproc.coordination.consent import Consents as KnownConsents
 from memory_extproc.curation.editor import MemoryCatalog, MemoryEditor
@@ -114,7 +114,7 @@ class ApiStand:
         if self.server_options.tls is None:
             self.channel = grpc.aio.insecure_channel(self.server.address)
             stack.push_async_callback(self.channel.close, None)
-            self.stub = MemoryServiceStub(self.channel)  # type: ignore[no-untyped-call]  # generated
+            self.stub = open_stub(self.channel)
         return self
 
     async def __aexit__(self, *_: object) -> None:
