@@ -280,7 +280,7 @@ def _why_not_stored(*, incognito: bool, refused: bool) -> TurnOutcome:
 log = logger(__name__)
 
 # For a model with an unknown window: the limit of a conversation's blocks, in blocks of the largest size.
-_BLOCKS_OF_UNKNOWN = 16
+_BLOCKS_OF_UNKNOWN = 4
 # Outcomes of recall after which the profile may still be injected: recall completed, or was skipped.
 _NOTHING_ELSE = frozenset(
     {Outcome.NOTHING_RELEVANT, Outcome.SKIPPED_FACT, Outcome.SKIPPED_TOOL, Outcome.SKIPPED_GREETING}

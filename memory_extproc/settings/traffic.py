@@ -178,10 +178,11 @@ class Inject(Section):
         description="tokens of the context window that stay free, because sizes are estimates",
     )
     unknown_window_budget: int = Field(
-        256,
+        1024,
         ge=0,
         le=100_000,
-        description="maximum size of a block, in tokens, for models whose context window is unknown",
+        description="maximum size of a block, in tokens, for models whose context window is unknown, such as a "
+        'router\'s "auto"; blocks that are replayed take four times as much at most',
     )
     replay: bool = Field(
         default=True,

@@ -53,6 +53,10 @@ CHANGED_DEFAULTS: Mapping[str, tuple[Any, str]] = {
         "",
         "`serve` with no file keeps data in the user's data directory; ./data stays where it was made",
     ),
+    "inject.unknown_window_budget": (
+        1024,
+        'a router\'s "auto" is no known model, and an overview was cut to a quarter of inject.overview_budget',
+    ),
 }
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from memory_extproc.dialect.base import ChatRequest, Form
 from memory_extproc.dialect.registry import UNKNOWN, InjectAs, ModelFamily, choose_form, profile_for, room
+from memory_extproc.settings import Settings
 
 
 def a_request(*, has_system: bool = False, prompt_tokens: int = 0, max_tokens: int | None = None) -> ChatRequest:
@@ -159,6 +160,19 @@ def test_a_full_window_has_no_room_and_an_unknown_one_a_small_cap() -> None:
     request = a_request(prompt_tokens=5_000)
     assert room(request, KNOWN, configured_window=None, margin=0, unknown_cap=128) == 0
     assert room(request, UNKNOWN, configured_window=None, margin=0, unknown_cap=128) == 128
+
+
+def test_a_router_that_chooses_the_model_leaves_room_for_a_whole_overview() -> None:
+    inject = Settings().inject
+    for model in ("auto", "MoM", "my-model"):
+        left = room(
+            a_request(prompt_tokens=5_000),
+            profile_for(model),
+            configured_window=None,
+            margin=inject.margin,
+            unknown_cap=inject.unknown_window_budget,
+        )
+        assert left >= inject.overview_budget
 
 
 def test_a_name_of_any_length_is_no_known_model_and_is_not_kept() -> None:
