@@ -566,3 +566,23 @@ class View:
 def normal(text: str) -> str:
     """*text* as it is compared."""
     return " ".join(text.casefold().split()).rstrip(".!?… ")
+
+
+def group_other_sessions(rows: Iterable[Memory], view: View) -> list[list[Memory]]:
+    """Conversations by their messages, without the one in *view* and, if there are others, without those of which
+    nothing of substance is left."""
+    by_session: defaultdict[tuple[Owner, str], list[Memory]] = defaultdict(list)
+    for one in rows:
+        if one.session:
+            by_session[one.owner, one.session].append(one)
+    others = [said for said in by_session.values() if 2 * sum(map(view.shows, said)) <= len(said)]
+    return list(filter(_has_substance, others)) or others
+
+
+def _has_substance(said: Sequence[Memory]) -> bool:
+    """False for a mere "Sure, happy to help.", the rest of a conversation whose questions are not kept."""
+    stems = frozenset[str]().union(*(content_stems(one.content) for one in said))
+    return any(one.role is Role.USER for one in said) or len(stems) >= _SUBSTANCE
+
+
+_SUBSTANCE = 8  # content words

@@ -7,13 +7,12 @@ a gate of their own; verdicts on duplicates, on memories in view and on expired 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
 
 from memory_extproc.index.facets import names_in
-from memory_extproc.model import AttributeReader, Memory, MemoryType, Owner, RecallRequest, Role, Selection, Source
+from memory_extproc.model import AttributeReader, Memory, MemoryType, RecallRequest, Role, Selection, Source
 from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.asked import (
     FACTS,
@@ -44,7 +43,7 @@ from memory_extproc.recall.asked import (
     valid_since,
 )
 from memory_extproc.recall.candidate import Candidate
-from memory_extproc.recall.dedup import View, once_for_session
+from memory_extproc.recall.dedup import View, group_other_sessions, once_for_session
 from memory_extproc.recall.hops import MOST_CHAIN, find_named, walk_to_answer
 from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, QuestionKind, Reading
 from memory_extproc.recall.prompt_block import GROUPS
@@ -333,7 +332,7 @@ async def _past(asked: QuestionReading) -> Lookup | None:
         return asked.lookup(by_time[:_MOST_TOPICS], alone=True, all_of_it=True)
     wanted = Selection(everything=intent.days is None, days=intent.days)
     messages = await asked.select(wanted, sources=_SAID & asked.wish.scope.sources)
-    sessions = _sessions(messages, View(asked.wish.in_view))
+    sessions = group_other_sessions(messages, View(asked.wish.in_view))
     if intent.latest or intent.earliest:
         by_end = sorted(sessions, key=lambda said: max(map(valid_since, said)))
         sessions = by_end[-1:] if intent.latest else by_end[:1]
@@ -406,15 +405,6 @@ def _past_subject(asked: QuestionReading, summaries: Sequence[Memory]) -> Lookup
 
 
 _SUMMARIES = frozenset({Source.SUMMARY})
-
-
-def _sessions(rows: Iterable[Memory], view: View) -> list[list[Memory]]:
-    """Conversations by their messages, without the current conversation."""
-    by_session: defaultdict[tuple[Owner, str], list[Memory]] = defaultdict(list)
-    for one in rows:
-        if one.session:
-            by_session[one.owner, one.session].append(one)
-    return [said for said in by_session.values() if 2 * sum(map(view.shows, said)) <= len(said)]
 
 
 def _to_the_point(asked: QuestionReading, memories: Sequence[Memory]) -> list[Memory]:

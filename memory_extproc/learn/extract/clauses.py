@@ -32,7 +32,7 @@ _GRAMMAR: Mapping[str, str] = LISTS["grammar"]
 REASONS = _GRAMMAR["reasons"]
 _NAME = r"(?-i:[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?:[-'][A-Z][a-z]+)?)"
 _TITLES = frozenset({"dr", "mr", "mrs", "ms", "prof", "professor"})
-_NAMES = rf"(?:(?-i:Dr|Mr|Mrs|Ms|Prof|Professor)\.? )?{_NAME}(?: {_NAME})?"
+NAMES = rf"(?:(?-i:Dr|Mr|Mrs|Ms|Prof|Professor)\.? )?{_NAME}(?: {_NAME})?"
 _WHICH = rf"(?:(?:{LISTS['which']}) )?"
 _RELATIVE = rf"{_WHICH}(?:{LISTS['relations']})"
 _NO_NAMES = frozenset([*_GRAMMAR["no_names"].split(), *LISTS["words"]["nationalities"].split("|")])
@@ -75,7 +75,7 @@ _SHARED = re.compile(
     re.IGNORECASE,
 )
 _HEAD = re.compile(
-    rf"^(my\s+{BY_NAME}{_NAMES}|(?:i'm|i\s+am|i've|we're|we've)\b|i\b|we\b|my\s+{_RELATIVE}(?:\s+{_NAMES})?(?=\s)"
+    rf"^(my\s+{BY_NAME}{NAMES}|(?:i'm|i\s+am|i've|we're|we've)\b|i\b|we\b|my\s+{_RELATIVE}(?:\s+{NAMES})?(?=\s)"
     r"|(?:my|our)\s+[\w'-]+(?:\s+[\w'-]+){0,5}?(?=\s+(?:is|has|lives|works|loves|likes|hates|plays|speaks)\b))",
     re.IGNORECASE,
 )
@@ -123,24 +123,24 @@ _APPOSED = re.compile(
 )
 # "my sister, a nurse in Oslo, ...": the words between the commas are about her.
 _INSERTED = re.compile(
-    rf"\b(?P<who>my\s+{_RELATIVE}(?:\s+{_NAMES})?)\s*(?:,?\s+who(?:'s|\s+is)?|,\s*(?=(?:an?|\d{{1,3}})\b))\s*"
+    rf"\b(?P<who>my\s+{_RELATIVE}(?:\s+{NAMES})?)\s*(?:,?\s+who(?:'s|\s+is)?|,\s*(?=(?:an?|\d{{1,3}})\b))\s*"
     r"(?P<said>[^,;()]{2,80}(?:,\s(?:in|near|at|outside)\s[^,;()]{2,40})?)(?:,|$)",
     re.IGNORECASE,
 )
 # "my sister Ana, a nurse in Oslo, works nights" is "my sister Ana works nights" once the words between are read.
 _ENCLOSED = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?)\s*(?:,\s*(?:(?:who|which|an?|the|now|also)\b|\d)[^,;()]{{1,80}},"
+    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{NAMES})?)\s*(?:,\s*(?:(?:who|which|an?|the|now|also)\b|\d)[^,;()]{{1,80}},"
     r"|\s\([^()]{1,40}\)|,\s*\d{1,3},)\s+(?=[a-z])",
     re.IGNORECASE,
 )
 # "Lisa and I broke up" is "I broke up with Lisa"
 _PARTED = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?|{_NAME})\s+and\s+(?:i|me)(?:'ve|\s+have|\s+had|\s+just|\s+recently|\s+finally)*"
+    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{NAMES})?|{_NAME})\s+and\s+(?:i|me)(?:'ve|\s+have|\s+had|\s+just|\s+recently|\s+finally)*"
     r"\s+(?P<how>broke\s+up|broken\s+up|split\s+up|split|separated|got\s+divorced|ended\s+things|parted\s+ways)\b",
     re.IGNORECASE,
 )
 # "my wife and I are ..." says what "we are ..." says
-_TOGETHER = re.compile(rf"\b(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?\s+and\s+(?:i|me)\s+(?=[a-z])", re.IGNORECASE)
+_TOGETHER = re.compile(rf"\b(?:my|our)\s+{_RELATIVE}(?:\s+{NAMES})?\s+and\s+(?:i|me)\s+(?=[a-z])", re.IGNORECASE)
 # the children of a family that is spoken of
 _OF_MINE = re.compile(
     r"(?:^|(?<=[,;] )|(?<=\band ))(?:the\s+(?P<who>kids|children|twins|youngest|oldest|eldest|in-laws|grandkids"
@@ -151,7 +151,7 @@ _OF_MINE = re.compile(
 )
 # "my wife she is ..."
 _RESUMED = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{_NAMES})?)\s+(?:he|she|they)(?='s\s|\s(?:is|are|has|have|works?|lives?|can|likes?)\s)",
+    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{NAMES})?)\s+(?:he|she|they)(?='s\s|\s(?:is|are|has|have|works?|lives?|can|likes?)\s)",
     re.IGNORECASE,
 )
 # "the house we rent has ..." is "my house has ..."
@@ -162,14 +162,14 @@ _WE_HAVE = re.compile(
 )
 # "my boss, Helga, hates ...", "Helga, my boss, hates ..." and "Helga is my boss"
 _NAMED_BETWEEN = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}),\s+(?P<name>{_NAMES}),\s+(?=[a-z])", re.IGNORECASE
+    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}),\s+(?P<name>{NAMES}),\s+(?=[a-z])", re.IGNORECASE
 )
-_NAME_FIRST = re.compile(rf"^(?P<name>{_NAMES}),\s+(?P<who>(?:my|our)\s+{_RELATIVE}),\s+(?=[a-z])", re.IGNORECASE)
+_NAME_FIRST = re.compile(rf"^(?P<name>{NAMES}),\s+(?P<who>(?:my|our)\s+{_RELATIVE}),\s+(?=[a-z])", re.IGNORECASE)
 _IS_MINE = re.compile(
-    rf"^(?P<name>{_NAMES})(?:\s+is|'s)\s+(?P<who>(?:my|our)\s+{_RELATIVE})(?=\s*[.,!;]|\s+and\b|$)", re.IGNORECASE
+    rf"^(?P<name>{NAMES})(?:\s+is|'s)\s+(?P<who>(?:my|our)\s+{_RELATIVE})(?=\s*[.,!;]|\s+and\b|$)", re.IGNORECASE
 )
 _SUBJECT_OF = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE})(?:\s+(?P<name>{_NAMES}))?(?=[\s,.;:!?)]|'s|$)", re.IGNORECASE
+    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE})(?:\s+(?P<name>{NAMES}))?(?=[\s,.;:!?)]|'s|$)", re.IGNORECASE
 )
 _PRONOUN = re.compile(rf"^{_PRONOUNS}", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
@@ -366,7 +366,7 @@ _OWN_THING = re.compile(
 )
 _THEY_DO = re.compile(r"^they(?:'re\b|\s)", re.IGNORECASE)
 _HAS_ONE = re.compile(
-    rf"\b(?:have|'ve|got|adopted|bought|and)\s+(?:got\s+)?(?:an?|one)\s+(?:[\w-]+\s+){{0,2}}?(?P<who>{LISTS['relations']})\b(?:\s+(?:named|called)\s+(?P<name>{_NAMES}))?",
+    rf"\b(?:have|'ve|got|adopted|bought|and)\s+(?:got\s+)?(?:an?|one)\s+(?:[\w-]+\s+){{0,2}}?(?P<who>{LISTS['relations']})\b(?:\s+(?:named|called)\s+(?P<name>{NAMES}))?",
     re.IGNORECASE,
 )
 _SOMEBODY = re.compile(
@@ -374,11 +374,11 @@ _SOMEBODY = re.compile(
 )
 # A name that a pronoun may mean.
 _NAMED_ALONE = re.compile(
-    rf"(?:(?:^|[,;] )(?P<first>{_NAMES})(?= (?:from|is|was|has|had|got|can|and (?:i|me)\b|[a-z]{{2,}}s\b))"
-    rf"|\b(?:me and|and|with|met|know|colleague|client|this is|is) (?P<name>{_NAMES})(?=[,.]? |$))"
+    rf"(?:(?:^|[,;] )(?P<first>{NAMES})(?= (?:from|is|was|has|had|got|can|and (?:i|me)\b|[a-z]{{2,}}s\b))"
+    rf"|\b(?:me and|and|with|met|know|colleague|client|this is|is) (?P<name>{NAMES})(?=[,.]? |$))"
 )
 _ABOUT_A_PERSON = re.compile(
-    rf"(?P<name>{_NAMES})(?:,? from [a-z]\w+)?(?='s |\s)"
+    rf"(?P<name>{NAMES})(?:,? from [a-z]\w+)?(?='s |\s)"
     rf"(?=\s?(?:{fill_in(_GRAMMAR['of_people'], LISTS['words'])}))",
     re.IGNORECASE,
 )
@@ -439,43 +439,6 @@ def is_of_others(sentence: str) -> bool:
 
 
 _SPEAKS = re.compile(r"\b(?:i|i'm|i've|me|we|us)\b", re.IGNORECASE)
-
-# "34, married, two kids, live in Utrecht"
-_PROFILE = [
-    (re.compile(rf"\A{fill_in(pattern, LISTS['words'])}", re.IGNORECASE), subject)
-    for subject, pattern in LISTS["profile"].items()
-]
-
-
-def read_profile(sentence: str) -> str:
-    """*sentence* with a subject for each item, where it is a list of what its writer is and has."""
-    items = strip_openers(sentence.rpartition(":")[2].strip()).rstrip(" .!").split(",")
-    found = [
-        next((f"{subject} {item.strip()}" for pattern, subject in _PROFILE if pattern.fullmatch(item.strip())), "")
-        for item in items
-    ]
-    if _INTRODUCES.fullmatch(items[0].strip()):
-        found[0] = items[0]
-    read = next((at for at, one in enumerate(found) if not one), len(found))
-    return ", ".join([*found[:read], *items[read:]]) if read > _FEW else sentence
-
-
-_INTRODUCES = re.compile(rf"(?:i'm|i\s+am|my\s+name(?:'s|\s+is)|this\s+is)\s+{_NAMES}", re.IGNORECASE)
-_FEW = 2  # items that may stand beside each other by chance
-# "Having lived in Chile, I ...": the participle's subject is that of the clause after it
-_PARTICIPLE = re.compile(
-    r"^(?P<how>having|coming|being|born|raised|living|working|studying)\s+(?P<rest>[^,;?]{3,80}),\s+(?=(?:i|we)\b)",
-    re.IGNORECASE,
-)
-_PARTICIPLES = {
-    "having": "I've", "coming": "I come", "born": "I was born", "raised": "I was raised",
-    "living": "I live", "working": "I work", "studying": "I study",
-}  # fmt: skip
-
-
-def read_participle(sentence: str) -> str:
-    """*sentence* with a clause of its own for the participle that begins it."""
-    return _PARTICIPLE.sub(lambda one: f"{_PARTICIPLES.get(one['how'].lower(), 'I am')} {one['rest']}, ", sentence)
 
 
 def _with_subject(head: str, predicate: str) -> str:
@@ -572,7 +535,7 @@ def join_enclosed(sentence: str) -> str:
 
 _OWN = r"\b(?:my|our)\s+"
 _PERSON = rf"(?P<rel>{_RELATIVE})"
-_NAMED_PERSON = re.compile(rf"{_OWN}{_PERSON}(?:,\s+|\s+|\s*\(\s*)(?P<name>{_NAMES})(?![\w-])", re.IGNORECASE)
+_NAMED_PERSON = re.compile(rf"{_OWN}{_PERSON}(?:,\s+|\s+|\s*\(\s*)(?P<name>{NAMES})(?![\w-])", re.IGNORECASE)
 # "with our two sons, Max and Leo", "the kids are Max, 10, and Leo"
 _AGE = r"(?:,?\s\(?\d{1,2}\)?)?"
 _NAMED_PEOPLE = re.compile(
@@ -583,17 +546,17 @@ _NAMED_PEOPLE = re.compile(
 # "our designer Mireille": a person by their occupation
 _NAMED_ROLE = re.compile(
     rf"{_OWN}(?P<role>(?:[a-z]+\s)?(?:{LISTS['words']['occupations']}|{LISTS['words']['agents']}|deputy|[a-z]{{3,}}(?:tor|yer|ner|ger|ist|ian))),?\s+"
-    rf"(?P<name>{_NAMES})(?![\w-])",
+    rf"(?P<name>{NAMES})(?![\w-])",
     re.IGNORECASE,
 )
 _A_NAME = re.compile(_NAME)
 _AGED_PERSON = re.compile(
     rf"{_OWN}(?P<age>\d{{1,3}}|{_GRAMMAR['numbers']})[\s-](?P<unit>year|month|week)s?[\s-]old\s+"
-    rf"(?:(?:{_GRAMMAR['twin']})\s+)?{_PERSON}(?:,?\s+(?P<name>{_NAMES}))?",
+    rf"(?:(?:{_GRAMMAR['twin']})\s+)?{_PERSON}(?:,?\s+(?P<name>{NAMES}))?",
     re.IGNORECASE,
 )
 _PERSON_OF_AGE = re.compile(
-    rf"{_OWN}{_PERSON}(?:,?\s+(?P<name>{_NAMES}))?(?:\s*,\s*|\s*\(\s*)(?P<age>\d{{1,3}})\s*[,)]", re.IGNORECASE
+    rf"{_OWN}{_PERSON}(?:,?\s+(?P<name>{NAMES}))?(?:\s*,\s*|\s*\(\s*)(?P<age>\d{{1,3}})\s*[,)]", re.IGNORECASE
 )
 _AS_A = re.compile(
     r"(?:^|[,;:(]\s*|\b(?:me|i|and|but|so)\s+)(?:as|being|speaking\s+as)\s+"
@@ -612,7 +575,7 @@ _ALLERGY = re.compile(r"(?P<what>[\w-]+(?:\s+[\w-]+)?)\s+(?:allerg(?:y|ies)|into
 _PARTS = {
     **LISTS["words"],
     "relative": _RELATIVE,
-    "names": _NAMES,
+    "names": NAMES,
     "subjects": _SUBJECTS,
     "events": LISTS["events"],
     "things": LISTS["things"],
@@ -664,7 +627,7 @@ def _people(sentence: str) -> Iterator[str]:
 # "to Ms Adler, my son's piano teacher"
 _WITH_ROLE = re.compile(
     rf"\b(?:to|with|from|for|by|and|is|ask|call|meet|email|mail|thank|invite|tell) "
-    rf"(?P<name>{_NAMES}),?\s+(?:who(?:'s|\s+is)\s+)?"
+    rf"(?P<name>{NAMES}),?\s+(?:who(?:'s|\s+is)\s+)?"
     rf"(?:my|our)\s+(?P<role>(?:[a-z][\w'-]*\s+){{0,2}}?(?:{LISTS['relations']}|{LISTS['words']['occupations']}|counsel|[a-z]{{3,}}(?:er|or|ist|ian)))"
     r"(?=[,.;!?)]|$)"
 )

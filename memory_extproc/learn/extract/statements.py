@@ -19,12 +19,11 @@ from memory_extproc.learn.extract.clauses import (
     is_of_others,
     join_enclosed,
     lacks_subject,
-    read_participle,
-    read_profile,
     split_clauses,
     strip_openers,
     write_out,
 )
+from memory_extproc.learn.extract.introductions import read_introduction
 from memory_extproc.learn.extract.verbs import base_of
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.dates import Span, days_named
@@ -159,7 +158,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
             continue
         joined = join_enclosed(sentence)
         found.extend(asides(joined if sentence[:4] in {"the ", "The "} else sentence))
-        read = read_participle(read_profile(sentence))
+        read = read_introduction(sentence)
         written = joined if read == sentence else join_enclosed(read)
         if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."
             found.extend(_split_statements(people.name_relations(written), people))

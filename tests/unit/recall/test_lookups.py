@@ -344,6 +344,15 @@ async def test_an_overview_of_little_has_statements_of_no_attribute_but_no_quest
     assert "Brilliant" not in block
 
 
+async def test_the_last_talk_is_the_last_of_which_something_is_left(desk: Desk) -> None:
+    """A question about memory is not kept; the answer to it in a chat of its own is no talk worth telling."""
+    answer = "Sure, happy to help with that."
+    await desk.remember(a_message(answer, session="s9", seq=1, role=Role.ASSISTANT, created_at=later(days=3)))
+    block = (await desk.ask("What did we talk about last time?")).block
+    assert "Kitchen plans" in block
+    assert answer not in block
+
+
 async def test_a_subject_is_known_by_a_name_or_from_several_statements(desk: Desk) -> None:
     await desk.remember(
         a_message("The wedding is on May 8.", session="s5", seq=0),
