@@ -24,8 +24,7 @@ from memory_extproc.dialect.openai_chat import ChatCompletions
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import Caller, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.request.compression import Compression
-from memory_extproc.request.condenser import RulesCondenser
+from memory_extproc.request.compression import Compression, RulesCondenser
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.paths import Recall
 from memory_extproc.settings.traffic import Compress

@@ -46,7 +46,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel
 from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.rerank import LlmReranker
-from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
+from memory_extproc.request.compression import LlmCondenser, RulesCondenser
 from memory_extproc.retention.passes import RetentionPass, Wording
 from memory_extproc.retention.reflection import Reflections, Subjects
 from memory_extproc.retention.rules import OwnerRows

@@ -1,4 +1,4 @@
 """The memory API. `service` is the one entry; `authentication` decides who may call.
 
-`call` checks a request and shapes its answer; `memories`, `forget`, `transfer` and `settings` do what is asked;
-`audit` records calls."""
+`call` checks a request and shapes its answer; `memories`, `forget`, `transfer`, `review` and `operator` carry it
+out; `audit` records calls."""

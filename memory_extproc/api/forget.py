@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -30,8 +30,16 @@ from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.erasure.receipts import SignatureState, Verification
 from memory_extproc.erasure.tombstones import WAITING_TURNS
 from memory_extproc.errors import NotConfirmedError, PermanentError
-from memory_extproc.model import ForgetReceipt, ForgetScope, ForgetState, MemoryType, Owner
-from memory_extproc.ports import MemoryForgetter
+from memory_extproc.model import (
+    Consent,
+    ConsentChange,
+    ForgetReceipt,
+    ForgetScope,
+    ForgetState,
+    MemoryType,
+    Owner,
+)
+from memory_extproc.ports import ConsentRegistry, MemoryForgetter
 
 MOST_IDS = 1000
 _FILTERS = ("project_id", "type", "session_id", "before", "memory_ids", "query", "dry_run")
@@ -224,3 +232,48 @@ def _not_confirmed(message: str) -> RefusedError:
         message,
         violations=[("confirmation_token", "from a dry run with the same scope, within its time")],
     )
+
+
+# --- consent -----------------------------------------------------------------------------------------
+
+
+class ConsentMethods:
+    def __init__(
+        self, consent: ConsentRegistry, forget: Callable[[Call, Any], Awaitable[Any]] | None = None
+    ) -> None:
+        """*forget* carries out ForgetMemories; without it consent cannot be withdrawn together with a forget."""
+        self._consent, self._forget = consent, forget
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        return {"GetConsent": self.get, "SetConsent": self.set}
+
+    async def get(self, call: Call, _: pb.GetConsentRequest) -> pb.GetConsentResponse:
+        history = await self._consent.history(call.owner)
+        state = await self._consent.get(call.owner)
+        return pb.GetConsentResponse(state=state.value, by_default=not history, history=map(change_of, history))
+
+    async def set(self, call: Call, request: pb.SetConsentRequest) -> pb.SetConsentResponse:
+        fields = Fields()
+        if not request.state:
+            fields.fault("state", f"one of {', '.join(Consent)}")
+        consent = fields.word("state", request.state, Consent, Consent.OFF)
+        if request.forget and consent is not Consent.OFF:
+            fields.fault("forget", "only with state off")
+        fields.check()
+        if request.forget and self._forget is None:
+            raise RefusedError(
+                grpc.StatusCode.UNIMPLEMENTED, ErrorReason.NOT_OFFERED, "this server does not offer ForgetMemories"
+            )
+        call.scope = "state+forget" if request.forget else "state"
+        await self._consent.set(call.owner, consent, by="user" if call.own else "admin")
+        answer = pb.SetConsentResponse(state=consent.value)
+        if request.forget and self._forget is not None:
+            # After the choice: later messages are not stored, so nothing arrives after the forget.
+            forgotten = await self._forget(call, pb.ForgetMemoriesRequest())
+            answer.receipt.CopyFrom(forgotten.receipt)
+        return answer
+
+
+def change_of(change: ConsentChange) -> pb.ConsentChange:
+    return pb.ConsentChange(at=change.at, state=change.consent.value, by=change.by)

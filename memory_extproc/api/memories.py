@@ -550,3 +550,29 @@ def _not_found_error() -> RefusedError:
         "begin again from the first page",
         violations=[("page_token", "next_page_token of the page before, within an hour and with the same filters")],
     )
+
+
+# --- sessions ----------------------------------------------------------------------------------------
+
+_SETTLES = 2.0  # seconds at most: a previous message may still be on its way to the disk
+
+
+class SessionMethods:
+    def __init__(self, learns: TurnLearner) -> None:
+        self._learns = learns
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        return {"EndSession": self.end}
+
+    async def end(self, call: Call, request: pb.EndSessionRequest) -> pb.EndSessionResponse:
+        fields = Fields()
+        session = fields.name("session_id", request.session_id, needed=True)
+        fields.check()
+        call.scope = "session_id"
+        caller = Caller(call.owner, session=session)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLES):
+                await self._learns.wait_visible(caller)
+        await self._learns.end_session(caller)
+        return pb.EndSessionResponse()

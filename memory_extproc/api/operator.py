@@ -227,3 +227,24 @@ def _read_token(fields: Fields, token: str) -> Owner | None:
     except (ValueError, TypeError):
         fields.fault("page_token", "next_page_token of the page before")
         return None
+
+
+# --- configuration -----------------------------------------------------------------------------------
+
+Configured = Callable[[], tuple[Mapping[str, Any], Sequence[str]]]  # (plain values, keys that wait for a restart)
+
+
+class Configuration:
+    def __init__(self, configured: Configured) -> None:
+        """*configured* gives no secrets."""
+        self._configured = configured
+
+    @property
+    def operations(self) -> dict[str, Operation]:
+        return {"GetConfiguration": self.get}
+
+    async def get(self, _: Call, __: pb.GetConfigurationRequest) -> pb.GetConfigurationResponse:
+        effective, waiting = self._configured()
+        answer = pb.GetConfigurationResponse(needs_restart=waiting)
+        ParseDict(dict(effective), answer.configuration)
+        return answer

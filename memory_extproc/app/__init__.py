@@ -2,9 +2,8 @@
 
 from memory_extproc.app.context import milvus_options, partition_limits, piece_limits, wire_options
 from memory_extproc.app.coordination import open_link
-from memory_extproc.app.data_dir import LOCK, hold_data_directory, hold_lite
 from memory_extproc.app.models import open_embedder, open_reranks
 from memory_extproc.app.read_path import make_recaller
 from memory_extproc.app.sidecar import ConfigurationSource, Sidecar, sidecar
-from memory_extproc.app.storage import keys_alone, open_keys, sealed_store
+from memory_extproc.app.storage import LOCK, hold_data_directory, hold_lite, keys_alone, open_keys, sealed_store
 from memory_extproc.app.write_path import make_extraction

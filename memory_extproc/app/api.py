@@ -24,32 +24,27 @@ from memory_extproc.api.authentication import (
     TrustedProxy,
 )
 from memory_extproc.api.call import Operation, Repeats
-from memory_extproc.api.decisions import DecisionCalls
-from memory_extproc.api.forget import ForgetCalls, VerifyingForgetter
+from memory_extproc.api.forget import ConsentMethods, ForgetCalls, VerifyingForgetter
 from memory_extproc.api.memories import (
     MemoryCalls,
     PageTokens,
     RecallExplainer,
     SearchCalls,
+    SessionMethods,
 )
-from memory_extproc.api.operator import FINDINGS, OperatorCalls, RecentOutcomes, ServerFacts
+from memory_extproc.api.operator import FINDINGS, Configuration, OperatorCalls, RecentOutcomes, ServerFacts
 from memory_extproc.api.principal import derive_key, secret_in
 from memory_extproc.api.rest import RestApi
-from memory_extproc.api.review import ReviewCalls
+from memory_extproc.api.review import DecisionCalls, ReviewCalls
 from memory_extproc.api.service import SERVICE, MemoryService
-from memory_extproc.api.settings import Configuration, ConsentMethods, SessionMethods
 from memory_extproc.app.context import Live, api_options
 from memory_extproc.app.read_path import open_tokens
 from memory_extproc.app.write_path import quarantine_facts
 from memory_extproc.concurrency import HelperThread, RateLimits, TokenBuckets
-from memory_extproc.console.documents import register_documents
-from memory_extproc.console.operator import OperatorPage
 from memory_extproc.console.pages import Pages
-from memory_extproc.console.server import ConsoleServer, Register, present_credentials
+from memory_extproc.console.server import ConsoleServer, Register, present_credentials, register_documents
 from memory_extproc.console.sessions import SessionVerifier, TextSigner, make_signer
-from memory_extproc.console.timeline import TimelinePage
-from memory_extproc.console.tryout import TryOut
-from memory_extproc.console.why import WhyPage
+from memory_extproc.console.views import OperatorPage, TimelinePage, TryOut, WhyPage
 from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import FactRelation, likeness

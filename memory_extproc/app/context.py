@@ -20,8 +20,7 @@ from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, EmbeddingModel, Now
 from memory_extproc.recall.query import RecallLimits
-from memory_extproc.request.admission import Mode, RequestOptions
-from memory_extproc.request.load import LoadLimit
+from memory_extproc.request.admission import LoadLimit, Mode, RequestOptions
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.settings.reload import Change, Fixed, merge_reload

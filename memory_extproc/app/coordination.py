@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from memory_extproc.coordination.recovery import Recovery
     from memory_extproc.coordination.redis import RedisCoordination, RedisLedger
     from memory_extproc.coordination.redis_client import RedisLink
-    from memory_extproc.journal.redis import RedisJournal
-    from memory_extproc.journal.sharded import ShardedJournal
+    from memory_extproc.journal.redis import RedisJournal, ShardedJournal
 
 
 log = logger(__name__)
@@ -124,8 +123,11 @@ async def _shared_journal(
     store_failing_for: Callable[[], timedelta] = timedelta,
     metrics: Metrics | None = None,
 ) -> RedisJournal | ShardedJournal:
-    from memory_extproc.journal.redis import JournalSharing, RedisJournal  # noqa: PLC0415
-    from memory_extproc.journal.sharded import ShardedJournal  # noqa: PLC0415
+    from memory_extproc.journal.redis import (  # noqa: PLC0415
+        JournalSharing,
+        RedisJournal,
+        ShardedJournal,
+    )
 
     coordination = settings.coordination
     kind = ShardedJournal if link.is_cluster else RedisJournal

@@ -26,10 +26,9 @@ from memory_extproc.app.coordination import (
     open_coordination,
     open_link,
 )
-from memory_extproc.app.data_dir import hold_data_directory, hold_lite
 from memory_extproc.app.maintenance import make_consolidator, make_reflector, make_retention, make_summing
 from memory_extproc.app.models import open_embedder
-from memory_extproc.app.storage import open_keys, sealed_coordination, sealed_store
+from memory_extproc.app.storage import hold_data_directory, hold_lite, open_keys, sealed_coordination, sealed_store
 from memory_extproc.app.write_path import CONSENT
 from memory_extproc.concurrency import steady_now, utc_now
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent

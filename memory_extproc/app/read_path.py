@@ -46,7 +46,7 @@ from memory_extproc.ports import (
 )
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.examples import IntentExamples
-from memory_extproc.recall.fusion import Fusion
+from memory_extproc.recall.fusion import Fusion, Weights, WeightsError, packaged_weights, read_weights
 from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInteractionScorer
 from memory_extproc.recall.model_match import ModelMatcher
 from memory_extproc.recall.prompt_block import Profiles
@@ -61,14 +61,11 @@ from memory_extproc.recall.query import (
 from memory_extproc.recall.rank import ranking_stages
 from memory_extproc.recall.recaller import QuestionSearch, Recaller
 from memory_extproc.recall.rerank import Reranker
-from memory_extproc.recall.weights import Weights, WeightsError, packaged_weights, read_weights
-from memory_extproc.request.admission import Admission
-from memory_extproc.request.compression import Compression
-from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
+from memory_extproc.request.admission import Admission, LoadLimit
+from memory_extproc.request.compression import Compression, LlmCondenser, RulesCondenser
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.enricher import BlockInserter, Enricher, InjectionPlanner, PermissionReader
 from memory_extproc.request.identity import AllowedPeers, Identity
-from memory_extproc.request.load import LoadLimit
 from memory_extproc.request.policy import Rules
 from memory_extproc.request.replay import BlockReplay
 from memory_extproc.retention.usage import Accesses, CountedRecalls

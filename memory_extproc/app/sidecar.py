@@ -32,9 +32,8 @@ from memory_extproc.app.context import (
     wire_options,
 )
 from memory_extproc.app.coordination import AsRecalled, open_forgetter
-from memory_extproc.app.data_dir import DataDirectory, OpenFiles, watched_files
 from memory_extproc.app.read_path import ReadPath, ReadPathParts, open_reading, open_wire
-from memory_extproc.app.storage import Storage, open_kept, renewed_keys
+from memory_extproc.app.storage import DataDirectory, OpenFiles, Storage, open_kept, renewed_keys, watched_files
 from memory_extproc.app.write_path import Door, WritePath, open_writing
 from memory_extproc.concurrency import Background, HelperProcess, utc_now
 from memory_extproc.console.server import ConsoleServer
@@ -59,8 +58,8 @@ from memory_extproc.ports import (
 )
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.recaller import Recaller
+from memory_extproc.request.admission import LoadLimit
 from memory_extproc.request.decisions import DecisionLog
-from memory_extproc.request.load import LoadLimit
 from memory_extproc.request.replay import BlockReplay
 from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 from memory_extproc.settings import Settings, load

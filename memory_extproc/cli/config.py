@@ -89,7 +89,7 @@ def _not_here(settings: Settings) -> list[str]:
 
 def _calibration(settings: Settings, fingerprint: str) -> str:
     """The origin of recall's weights. *fingerprint* of the embedding model; "": known only after a start."""
-    from memory_extproc.recall.weights import WeightsError, packaged_weights, parse_weights  # noqa: PLC0415 - NumPy
+    from memory_extproc.recall.fusion import WeightsError, packaged_weights, parse_weights  # noqa: PLC0415 - NumPy
 
     path = settings.recall.weights
     if path:

@@ -274,7 +274,7 @@ async def _use_journals(settings: Settings, use: Callable[[Journals], Awaitable[
 async def _spread(settings: Settings) -> int:
     from memory_extproc.app.coordination import find_journals, open_fleet  # noqa: PLC0415 - quick `--help`
     from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
-    from memory_extproc.journal.sharded import ShardedJournal  # noqa: PLC0415
+    from memory_extproc.journal.redis import ShardedJournal  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         fleet = await open_fleet(settings, stack)

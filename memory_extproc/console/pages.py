@@ -93,7 +93,7 @@ class PageVisit:
 
 
 class Pages:
-    """*tries*: there is a page to try memory out, which tryout.py serves."""
+    """*tries*: there is a page to try memory out, which `views.TryOut` serves."""
 
     def __init__(
         self, service: MemoryService, signer: TextSigner, coordination: Coordination, *, tries: bool = False

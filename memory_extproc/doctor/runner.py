@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from memory_extproc.doctor import check_bodies, check_envoy, check_identity, check_recall
+from memory_extproc.doctor import check_envoy, checks
 from memory_extproc.doctor.check_envoy import FilterChain, read_chains, read_counters
 from memory_extproc.doctor.gateway import CheckVerdict, Finding, GatewayVisit, ok, unknown, warn
 
@@ -15,22 +15,22 @@ Check = Callable[[GatewayVisit], Awaitable[Finding]]
 Report = Callable[[Finding], None]
 
 # If these fail, the remaining checks would repeat the same fault.
-_FIRST: tuple[Check, ...] = (check_identity.reaches_a_model, check_identity.memory_is_there)
+_FIRST: tuple[Check, ...] = (checks.reaches_a_model, checks.memory_is_there)
 _ANYBODY: tuple[Check, ...] = (
-    check_identity.cannot_be_forged,
-    check_identity.body_cannot_name,
-    check_bodies.large_bodies,
-    check_bodies.packed_requests,
-    check_bodies.packed_answers,
+    checks.cannot_be_forged,
+    checks.body_cannot_name,
+    checks.large_bodies,
+    checks.packed_requests,
+    checks.packed_answers,
 )
 _CALLERS: tuple[Check, ...] = (
-    check_recall.remembers,
-    check_recall.two_people,
-    check_recall.reaches_the_model,
-    check_identity.credentials_outweigh_headers,
-    check_recall.opting_out,
-    check_bodies.streams,
-    check_bodies.tool_loops,
+    checks.remembers,
+    checks.two_people,
+    checks.reaches_the_model,
+    checks.credentials_outweigh_headers,
+    checks.opting_out,
+    checks.streams,
+    checks.tool_loops,
 )
 _FORGOTTEN = 200
 
@@ -62,13 +62,13 @@ async def _ask(visit: GatewayVisit, found: Report) -> None:
         found(finding)
         if finding.verdict is CheckVerdict.FAIL:
             return
-    who = await check_identity.knows_who_asks(visit)
+    who = await checks.knows_who_asks(visit)
     found(who)
     for check in _ANYBODY:
         found(await check(visit))
-    found(await check_recall.controls_stay(visit))
+    found(await checks.controls_stay(visit))
     if visit.options.roles_header:
-        found(await check_identity.roles_cannot_be_forged(visit))
+        found(await checks.roles_cannot_be_forged(visit))
     if who.verdict is CheckVerdict.OK:
         for check in _CALLERS:
             found(await check(visit))

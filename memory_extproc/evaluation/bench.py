@@ -34,8 +34,8 @@ from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
+from memory_extproc.recall.fusion import Weights
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.recall.weights import Weights
 from memory_extproc.settings import Settings
 from memory_extproc.settings.paths import ModelTokens
 from memory_extproc.store.loader import PartitionLimits

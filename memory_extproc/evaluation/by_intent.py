@@ -28,9 +28,9 @@ from memory_extproc.evaluation.datasets import DatasetError, EvaluationCase, Que
 from memory_extproc.evaluation.metrics import mean
 from memory_extproc.evaluation.runner import Bench, Bounds, Played, Says, wait_filled
 from memory_extproc.model import Caller, RecallRequest, RecallResult
+from memory_extproc.recall.fusion import Weights
 from memory_extproc.recall.intent import INTENTS, QuestionKind
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.recall.weights import Weights
 from memory_extproc.safety.prompt_injection import neutralize
 
 SINGLE_FACT = "single fact"  # the kind that latency is compared with

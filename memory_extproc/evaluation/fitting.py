@@ -34,8 +34,7 @@ from memory_extproc.evaluation.training import (
     learn_all,
 )
 from memory_extproc.index.features import ANOTHER, CLOSELY, FOREIGN
-from memory_extproc.recall.fusion import scores_of, standardise
-from memory_extproc.recall.weights import (
+from memory_extproc.recall.fusion import (
     LENGTH,
     MEASURES,
     SIZE,
@@ -49,7 +48,9 @@ from memory_extproc.recall.weights import (
     odds_of,
     packaged_weights,
     relevances,
+    scores_of,
     soundness,
+    standardise,
     worth_of,
 )
 

@@ -57,8 +57,8 @@ from memory_extproc.model import (
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.recall.candidate import Considered, Explanation, Verdict
+from memory_extproc.recall.fusion import Weights
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.recall.weights import Weights
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore

@@ -19,10 +19,9 @@ from memory_extproc.evaluation.runner import FOREIGN_NAMES, Bench, Played, Says,
 from memory_extproc.index.features import CLOSELY
 from memory_extproc.model import Candidates, Scope, SearchQuery
 from memory_extproc.ports import TokenEmbeddingModel
-from memory_extproc.recall.fusion import FEW, diversify_sessions, likeliest
+from memory_extproc.recall.fusion import FEW, Ranker, diversify_sessions, likeliest
 from memory_extproc.recall.late_interaction import FIRST_READ, CloseReadingLimits, LateInteractionScorer
 from memory_extproc.recall.query import plain_query
-from memory_extproc.recall.weights import Ranker
 
 _UNHURRIED = timedelta(minutes=5)
 CANDIDATES = 100  # of a question, as recall asks for

@@ -30,9 +30,8 @@ from memory_extproc.observe.log import NO_TRACES, Traces, Trail, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import IncognitoMarker, Now, TurnLearner, TurnReceipts
 from memory_extproc.recall.prompt_block import without_blocks
-from memory_extproc.request.admission import EXPLAIN, NO_DIALECT, Admission, Admitted, Declined
+from memory_extproc.request.admission import EXPLAIN, NO_DIALECT, Admission, Admitted, Declined, Room
 from memory_extproc.request.body import Enriched, PendingTurn
-from memory_extproc.request.load import Room
 from memory_extproc.request.replay import InView
 
 # Envoy's events and our replies as plain values: the exchange knows no protobuf.

@@ -2,5 +2,5 @@
 
 Begin with `recaller`, which runs the steps: `query` reads the question; `fusion`, `late_interaction` and `rerank`
 score the candidates; `rank`, a list of stages, and `dedup` select; `prompt_block` writes the text. `eval tune` fits
-`weights`; `canary` tests recall on a schedule.
+the weights; `canary` tests recall on a schedule.
 """

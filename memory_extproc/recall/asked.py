@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import pairwise
 
-from memory_extproc.index.facets import names_in, tells_of
+from memory_extproc.index.entries import names_in, tells_of
 from memory_extproc.model import (
     AttributeReader,
     Memory,

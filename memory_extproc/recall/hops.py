@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from memory_extproc.index.facets import names_in
+from memory_extproc.index.entries import names_in
 from memory_extproc.model import Memory, Selection, Source
 from memory_extproc.recall.asked import (
     FACTS,

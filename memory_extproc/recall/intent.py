@@ -18,7 +18,7 @@ from importlib.resources import files
 from itertools import pairwise
 from typing import Any
 
-from memory_extproc.index.facets import names_in
+from memory_extproc.index.entries import names_in
 from memory_extproc.text import lazy_re
 from memory_extproc.text.attributes import ATTRIBUTES, Compiles, LexiconError, any_of, compile_pattern, plain_words
 from memory_extproc.text.dates import Span, asked_of, impossible_day, period_asked_for

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
 
-from memory_extproc.index.facets import names_in
+from memory_extproc.index.entries import names_in
 from memory_extproc.model import AttributeReader, Memory, MemoryType, RecallRequest, Role, Selection, Source
 from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.asked import (

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.index.facets import names_in, tells_of
+from memory_extproc.index.entries import names_in, tells_of
 from memory_extproc.model import Matrix, Memory, Ranked, RecallRequest, Role, Source, Trust, trust_of
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import MemoryReader

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from memory_extproc.index.facets import Facets, select_among, spells
+from memory_extproc.index.entries import Facets, select_among, spells
 from memory_extproc.index.features import CandidateSelection, Rows, Table, select_candidates
 from memory_extproc.index.owner_index import OwnerIndex, Worded
 from memory_extproc.model import (

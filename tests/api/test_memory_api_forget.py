@@ -13,9 +13,8 @@ import grpc.aio
 import pytest
 
 from memory_extproc.api.call import Repeats
-from memory_extproc.api.forget import ForgetCalls
+from memory_extproc.api.forget import ConsentMethods, ForgetCalls
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.settings import ConsentMethods
 from memory_extproc.concurrency import Backoff
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.curation.editor import MemoryCatalog

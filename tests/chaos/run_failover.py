@@ -16,8 +16,7 @@ import pytest
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.journal.failover import FailoverJournal
-from memory_extproc.journal.redis import JournalSharing, RedisJournal
-from memory_extproc.journal.sharded import ShardedJournal
+from memory_extproc.journal.redis import JournalSharing, RedisJournal, ShardedJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Owner, TurnOutcome, digest
 from tests.support.builders import MONDAY, a_turn

@@ -17,8 +17,7 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.encryption.codecs import EncryptedJournal
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.journal.failover import FailoverJournal
-from memory_extproc.journal.redis import RedisJournal
-from memory_extproc.journal.sharded import ShardedJournal
+from memory_extproc.journal.redis import RedisJournal, ShardedJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.ports import Journal

@@ -18,7 +18,7 @@ import pytest
 import structlog
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.data_dir import OpenFiles
+from memory_extproc.app.storage import OpenFiles
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import TransientError

@@ -20,8 +20,7 @@ from memory_extproc.cli.root import app
 from memory_extproc.coordination import redis_client
 from memory_extproc.coordination.redis_client import LinkLimits, NewerKeysError, RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
-from memory_extproc.journal.redis import JournalSharing, RedisJournal
-from memory_extproc.journal.sharded import ShardedJournal
+from memory_extproc.journal.redis import JournalSharing, RedisJournal, ShardedJournal
 from memory_extproc.model import Owner, Turn, TurnOutcome, digest
 from tests.support.builders import MONDAY, a_turn
 from tests.support.redis import RedisFleet, RedisServer, ask_redis, redis_cluster, redis_server

@@ -16,8 +16,7 @@ from memory_extproc.evaluation.datasets import Dataset, read_dataset
 from memory_extproc.evaluation.metrics import figures
 from memory_extproc.evaluation.runner import Bounds, System, run
 from memory_extproc.evaluation.training import Gathered, gather, learn_all
-from memory_extproc.recall.fusion import scores_of
-from memory_extproc.recall.weights import packaged_weights
+from memory_extproc.recall.fusion import packaged_weights, scores_of
 from memory_extproc.settings import Settings
 
 SET = Path(__file__).parent / "realmem-p5-p6.jsonl.xz"

@@ -12,9 +12,8 @@ import pytest
 from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits
 from memory_extproc.inference.onnx import open_onnx_embedder
 from memory_extproc.model import Embedded, Memory, Role, Scope, SearchQuery
-from memory_extproc.recall.fusion import Fusion
+from memory_extproc.recall.fusion import Fusion, packaged_weights
 from memory_extproc.recall.rank import choose_ranked, weigh
-from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.resident import ResidentRows
 from tests.support.builders import MONDAY, a_memory, a_message, later
 

@@ -13,22 +13,23 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from memory_extproc.api.authentication import TrustedProxy
 from memory_extproc.api.call import Repeats
-from memory_extproc.api.decisions import DecisionCalls
-from memory_extproc.api.forget import ForgetCalls
-from memory_extproc.api.operator import FINDINGS, OperatorCalls, RecentOutcomes, RetentionCalls, ServerFacts
+from memory_extproc.api.forget import ConsentMethods, ForgetCalls
+from memory_extproc.api.operator import (
+    FINDINGS,
+    Configuration,
+    OperatorCalls,
+    RecentOutcomes,
+    RetentionCalls,
+    ServerFacts,
+)
 from memory_extproc.api.rest import ErrorBody, RestApi
-from memory_extproc.api.review import ReviewCalls
-from memory_extproc.api.settings import Configuration, ConsentMethods
+from memory_extproc.api.review import DecisionCalls, ReviewCalls
 from memory_extproc.api.transfer import TransferCalls
 from memory_extproc.concurrency import Background, Backoff
-from memory_extproc.console.documents import register_documents
-from memory_extproc.console.operator import OperatorPage
 from memory_extproc.console.pages import Pages
-from memory_extproc.console.server import ConsoleServer, present_credentials
+from memory_extproc.console.server import ConsoleServer, present_credentials, register_documents
 from memory_extproc.console.sessions import SessionVerifier, make_link, make_signer
-from memory_extproc.console.timeline import TimelinePage
-from memory_extproc.console.tryout import TryOut
-from memory_extproc.console.why import WhyPage
+from memory_extproc.console.views import OperatorPage, TimelinePage, TryOut, WhyPage
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteOwners
 from memory_extproc.curation.editor import MemoryCatalog

@@ -21,10 +21,10 @@ from memory_extproc.api.authentication import (
     TrustedProxy,
 )
 from memory_extproc.api.call import DETAILS, Operation, Repeats
+from memory_extproc.api.forget import ConsentMethods
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.api.memories import MemoryCalls, PageTokens, SearchCalls
+from memory_extproc.api.memories import MemoryCalls, PageTokens, SearchCalls, SessionMethods
 from memory_extproc.api.service import SERVICE, MemoryService
-from memory_extproc.api.settings import ConsentMethods, SessionMethods
 from memory_extproc.app.api import StoredTextReader, Understanding
 from memory_extproc.cli.api_client import open_stub
 from memory_extproc.concurrency import RateLimits, TokenBuckets

@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemoryReader, MemorySearcher, MemorySelector, Now, TurnLearner
-from memory_extproc.recall.fusion import Fusion
+from memory_extproc.recall.fusion import Fusion, Weights, packaged_weights
 from memory_extproc.recall.query import QuestionGate, QuestionReader, RecallLimits, Rewriter, StageTimer
 from memory_extproc.recall.rank import ranking_stages
 from memory_extproc.recall.recaller import QuestionSearch, Recaller
 from memory_extproc.recall.rerank import Reranker
-from memory_extproc.recall.weights import Weights, packaged_weights
 from memory_extproc.settings import CurrentSettings, Settings
 
 

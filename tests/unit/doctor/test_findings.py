@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.doctor import check_bodies, check_identity, check_recall
+from memory_extproc.doctor import checks
 from memory_extproc.doctor.gateway import (
     ECHO,
     CheckVerdict,
@@ -59,57 +59,57 @@ def visiting(script: Script | GatewayResponse, *, knows: bool = True, **options:
 @pytest.mark.parametrize(
     ("check", "answer", "verdict", "said"),
     [
-        (check_identity.reaches_a_model, an_answer(status=401), CheckVerdict.FAIL, "--token"),
-        (check_identity.reaches_a_model, an_answer(status=404), CheckVerdict.FAIL, "--path"),
-        (check_identity.reaches_a_model, an_answer(status=400), CheckVerdict.FAIL, "--model"),
-        (check_identity.reaches_a_model, an_answer(status=503), CheckVerdict.FAIL, "503"),
+        (checks.reaches_a_model, an_answer(status=401), CheckVerdict.FAIL, "--token"),
+        (checks.reaches_a_model, an_answer(status=404), CheckVerdict.FAIL, "--path"),
+        (checks.reaches_a_model, an_answer(status=400), CheckVerdict.FAIL, "--model"),
+        (checks.reaches_a_model, an_answer(status=503), CheckVerdict.FAIL, "503"),
         (
-            check_identity.reaches_a_model,
+            checks.reaches_a_model,
             GatewayResponse(0, fault="the connection failed"),
             CheckVerdict.FAIL,
             "listen",
         ),
-        (check_identity.cannot_be_forged, an_answer(status=500), CheckVerdict.UNKNOWN, "500"),
-        (check_identity.cannot_be_forged, an_answer(status=401), CheckVerdict.OK, "401"),
-        (check_identity.body_cannot_name, an_answer(status=500), CheckVerdict.UNKNOWN, "500"),
-        (check_identity.body_cannot_name, an_answer(status=403), CheckVerdict.OK, "403"),
-        (check_identity.roles_cannot_be_forged, an_answer(status=404), CheckVerdict.UNKNOWN, "404"),
-        (check_bodies.large_bodies, an_answer("too_large"), CheckVerdict.WARN, "limits.request_body"),
-        (check_bodies.large_bodies, an_answer(), CheckVerdict.FAIL, "passed by"),
-        (check_bodies.large_bodies, GatewayResponse(0, fault="no whole answer"), CheckVerdict.FAIL, "BUFFERED"),
-        (check_bodies.large_bodies, an_answer(status=400), CheckVerdict.UNKNOWN, "refuses"),
-        (check_bodies.packed_requests, GatewayResponse(0, fault="no whole answer"), CheckVerdict.FAIL, "hangs"),
-        (check_bodies.packed_requests, an_answer("bad_body", 400), CheckVerdict.WARN, "cannot read"),
-        (check_bodies.packed_requests, an_answer("empty", 415), CheckVerdict.OK, "415"),
-        (check_bodies.packed_requests, an_answer(), CheckVerdict.FAIL, "passed by"),
+        (checks.cannot_be_forged, an_answer(status=500), CheckVerdict.UNKNOWN, "500"),
+        (checks.cannot_be_forged, an_answer(status=401), CheckVerdict.OK, "401"),
+        (checks.body_cannot_name, an_answer(status=500), CheckVerdict.UNKNOWN, "500"),
+        (checks.body_cannot_name, an_answer(status=403), CheckVerdict.OK, "403"),
+        (checks.roles_cannot_be_forged, an_answer(status=404), CheckVerdict.UNKNOWN, "404"),
+        (checks.large_bodies, an_answer("too_large"), CheckVerdict.WARN, "limits.request_body"),
+        (checks.large_bodies, an_answer(), CheckVerdict.FAIL, "passed by"),
+        (checks.large_bodies, GatewayResponse(0, fault="no whole answer"), CheckVerdict.FAIL, "BUFFERED"),
+        (checks.large_bodies, an_answer(status=400), CheckVerdict.UNKNOWN, "refuses"),
+        (checks.packed_requests, GatewayResponse(0, fault="no whole answer"), CheckVerdict.FAIL, "hangs"),
+        (checks.packed_requests, an_answer("bad_body", 400), CheckVerdict.WARN, "cannot read"),
+        (checks.packed_requests, an_answer("empty", 415), CheckVerdict.OK, "415"),
+        (checks.packed_requests, an_answer(), CheckVerdict.FAIL, "passed by"),
         (
-            check_bodies.packed_answers,
+            checks.packed_answers,
             GatewayResponse(0, fault="no whole answer"),
             CheckVerdict.FAIL,
             "decompressor",
         ),
-        (check_bodies.packed_answers, an_answer(status=502), CheckVerdict.UNKNOWN, "502"),
+        (checks.packed_answers, an_answer(status=502), CheckVerdict.UNKNOWN, "502"),
         (
-            check_bodies.packed_answers,
+            checks.packed_answers,
             an_answer("empty", headers={"content-encoding": "gzip"}),
             CheckVerdict.FAIL,
             "unpacked",
         ),
-        (check_bodies.streams, GatewayResponse(0, fault="no whole answer"), CheckVerdict.FAIL, "STREAMED"),
-        (check_bodies.streams, an_answer("empty"), CheckVerdict.UNKNOWN, "does not stream"),
-        (check_bodies.tool_loops, an_answer(), CheckVerdict.FAIL, "passed by"),
-        (check_bodies.tool_loops, an_answer("empty", 400), CheckVerdict.UNKNOWN, "takes no tools"),
-        (check_recall.opting_out, an_answer("used;n=1"), CheckVerdict.FAIL, "x-disable-router-memory"),
-        (check_recall.opting_out, an_answer("disabled"), CheckVerdict.UNKNOWN, "disabled"),
-        (check_recall.remembers, an_answer("used;n=2"), CheckVerdict.UNKNOWN, "without memories"),
-        (check_recall.remembers, an_answer("unavailable"), CheckVerdict.FAIL, "store_up"),
-        (check_recall.remembers, an_answer("no_consent"), CheckVerdict.FAIL, "opt_in"),
-        (check_recall.two_people, an_answer(status=500), CheckVerdict.UNKNOWN, "500"),
-        (check_recall.two_people, an_answer("empty", headers={"x-cache": "HIT"}), CheckVerdict.WARN, "x-cache"),
-        (check_recall.two_people, an_answer("empty", headers={"age": "12"}), CheckVerdict.WARN, "age"),
-        (check_recall.reaches_the_model, an_answer("out_of_time"), CheckVerdict.UNKNOWN, "out_of_time"),
-        (check_recall.reaches_the_model, an_answer("used;n=1"), CheckVerdict.UNKNOWN, "--serve-echo"),
-        (check_recall.controls_stay, an_answer("empty"), CheckVerdict.UNKNOWN, "--serve-echo"),
+        (checks.streams, GatewayResponse(0, fault="no whole answer"), CheckVerdict.FAIL, "STREAMED"),
+        (checks.streams, an_answer("empty"), CheckVerdict.UNKNOWN, "does not stream"),
+        (checks.tool_loops, an_answer(), CheckVerdict.FAIL, "passed by"),
+        (checks.tool_loops, an_answer("empty", 400), CheckVerdict.UNKNOWN, "takes no tools"),
+        (checks.opting_out, an_answer("used;n=1"), CheckVerdict.FAIL, "x-disable-router-memory"),
+        (checks.opting_out, an_answer("disabled"), CheckVerdict.UNKNOWN, "disabled"),
+        (checks.remembers, an_answer("used;n=2"), CheckVerdict.UNKNOWN, "without memories"),
+        (checks.remembers, an_answer("unavailable"), CheckVerdict.FAIL, "store_up"),
+        (checks.remembers, an_answer("no_consent"), CheckVerdict.FAIL, "opt_in"),
+        (checks.two_people, an_answer(status=500), CheckVerdict.UNKNOWN, "500"),
+        (checks.two_people, an_answer("empty", headers={"x-cache": "HIT"}), CheckVerdict.WARN, "x-cache"),
+        (checks.two_people, an_answer("empty", headers={"age": "12"}), CheckVerdict.WARN, "age"),
+        (checks.reaches_the_model, an_answer("out_of_time"), CheckVerdict.UNKNOWN, "out_of_time"),
+        (checks.reaches_the_model, an_answer("used;n=1"), CheckVerdict.UNKNOWN, "--serve-echo"),
+        (checks.controls_stay, an_answer("empty"), CheckVerdict.UNKNOWN, "--serve-echo"),
     ],
 )
 async def test_an_answer_has_its_meaning(
@@ -134,19 +134,19 @@ async def test_the_word_of_the_first_answer_tells_whether_memory_is_there(
 ) -> None:
     visit = visiting(an_answer())
     visit.cold = an_answer(memory)
-    assert (await check_identity.memory_is_there(visit)).verdict is verdict
+    assert (await checks.memory_is_there(visit)).verdict is verdict
 
 
 @pytest.mark.parametrize(
     "check",
-    [check_recall.two_people, check_recall.reaches_the_model, check_identity.credentials_outweigh_headers],
+    [checks.two_people, checks.reaches_the_model, checks.credentials_outweigh_headers],
 )
 async def test_what_stands_on_recall_is_not_judged_without_it(check: Check) -> None:
     assert (await check(visiting(an_answer("empty"), knows=False))).verdict is CheckVerdict.UNKNOWN
 
 
 async def test_forging_beside_credentials_needs_credentials() -> None:
-    finding = await check_identity.credentials_outweigh_headers(visiting(an_answer("used;n=1"), proven=False))
+    finding = await checks.credentials_outweigh_headers(visiting(an_answer("used;n=1"), proven=False))
     assert finding.verdict is CheckVerdict.UNKNOWN
 
 
@@ -154,7 +154,7 @@ async def test_a_model_that_refuses_tools_with_memory_alone_is_found() -> None:
     def script(_: str, headers: Mapping[str, str], body: bytes) -> GatewayResponse:
         return an_answer("opted_out") if "x-disable-router-memory" in headers else an_answer("used;n=1", 400)
 
-    finding = await check_bodies.tool_loops(visiting(script))
+    finding = await checks.tool_loops(visiting(script))
     assert (finding.verdict, finding.mend) == (
         CheckVerdict.FAIL,
         "the model takes no memory where it was put: set inject.as",
@@ -184,7 +184,7 @@ def a_stream(at: tuple[float, ...], *, done: bool = True) -> Script:
 async def test_a_stream_is_judged_by_when_its_pieces_came(
     script: Script, knows: bool, verdict: CheckVerdict, said: str
 ) -> None:
-    finding = await check_bodies.streams(visiting(script, knows=knows))
+    finding = await checks.streams(visiting(script, knows=knows))
     assert finding.verdict is verdict
     assert said in f"{finding.seen} {finding.mend}"
 
@@ -193,7 +193,7 @@ async def test_one_answer_for_different_questions_is_a_cache_though_nothing_was_
     def script(_: str, headers: Mapping[str, str], body: bytes) -> GatewayResponse:
         return an_answer("empty", body={"id": "always"})
 
-    finding = await check_recall.remembers(visiting(script))
+    finding = await checks.remembers(visiting(script))
     assert (finding.verdict, "cache" in finding.seen) == (CheckVerdict.FAIL, True)
 
 
@@ -222,17 +222,17 @@ async def test_a_routers_cache_whose_scope_is_wider_than_a_user_is_found(
         marks = {"x-vsr-cache-hit": "true", "x-vsr-response-path": "cache"} if hit and tells else {}
         return an_answer(kept[key].outcome, body=json.loads(kept[key].body), headers=marks)
 
-    finding = await check_recall.two_people(visiting(script))
+    finding = await checks.two_people(visiting(script))
     assert finding.verdict is verdict, finding
     assert ("scope: user" in finding.mend) is (verdict is CheckVerdict.FAIL)
 
 
 async def test_what_reaches_the_model_is_named_where_the_model_shows_it() -> None:
     shown = {"headers": {"x-memory-project": "p", "x-authz-user-id": "ann"}, "body": {"memory_config": {}}}
-    finding = await check_recall.controls_stay(visiting(an_answer("opted_out", body={ECHO: shown})))
+    finding = await checks.controls_stay(visiting(an_answer("opted_out", body={ECHO: shown})))
     assert finding.seen == "the model is sent x-memory-project, memory_config"
     clean = {"headers": {"x-authz-user-id": "ann"}, "body": {}}
-    finding = await check_recall.controls_stay(visiting(an_answer("opted_out", body={ECHO: clean})))
+    finding = await checks.controls_stay(visiting(an_answer("opted_out", body={ECHO: clean})))
     assert finding.verdict is CheckVerdict.WARN
 
 

@@ -13,9 +13,9 @@ from memory_extproc.learn.extract.extractor import FactExtractor
 from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now
+from memory_extproc.recall.fusion import Weights
 from memory_extproc.recall.query import RecallLimits
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.recall.weights import Weights
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.recallers import a_recaller

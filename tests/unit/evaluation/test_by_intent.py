@@ -25,9 +25,9 @@ from memory_extproc.evaluation.datasets import DatasetError
 from memory_extproc.evaluation.runner import Bounds, play
 from memory_extproc.learn.messages import judge
 from memory_extproc.model import Outcome, Ranked, RecallResult
+from memory_extproc.recall.fusion import packaged_weights
 from memory_extproc.recall.intent import QuestionKind
 from memory_extproc.recall.prompt_block import render
-from memory_extproc.recall.weights import packaged_weights
 from memory_extproc.store.loader import PartitionLimits
 from tests.unit.evaluation.benches import a_bench
 

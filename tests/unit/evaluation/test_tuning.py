@@ -12,7 +12,7 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.evaluation.datasets import Dataset, Names, read_dataset, read_datasets
 from memory_extproc.evaluation.fitting import Aims, figures_of, fitted_weights, passing, tune, write_weights
 from memory_extproc.evaluation.training import Gathered
-from memory_extproc.recall.weights import WeightsError, packaged_weights, read_weights
+from memory_extproc.recall.fusion import WeightsError, packaged_weights, read_weights
 from tests.unit.evaluation.benches import a_bench, gather_from
 from tests.unit.evaluation.sets import a_sample, write_json
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.index.facets import Facets, names_in, select_among, tells_of
+from memory_extproc.index.entries import Facets, names_in, select_among, tells_of
 from memory_extproc.model import Memory, Role, Selection, Source
 from memory_extproc.text.attributes import ATTRIBUTES
 from tests.support.builders import MONDAY, a_memory, a_message

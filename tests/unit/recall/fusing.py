@@ -6,7 +6,7 @@ import numpy as np
 
 from memory_extproc.index.features import FEATURES, LEXICAL
 from memory_extproc.model import Candidates, Memory
-from memory_extproc.recall.weights import Feature, Ranker, Relevance, Weights, Worth
+from memory_extproc.recall.fusion import Feature, Ranker, Relevance, Weights, Worth
 from tests.support.builders import a_memory, later
 
 MODEL = "some-model/int8/1"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from memory_extproc.model import Candidates
+from memory_extproc.recall.fusion import MEASURES, SIZE, Relevance, Worth, measures, relevances, worth_of
 from memory_extproc.recall.late_interaction import with_features
-from memory_extproc.recall.weights import MEASURES, SIZE, Relevance, Worth, measures, relevances, worth_of
 from tests.unit.recall.fusing import some_candidates
 
 FOUND = some_candidates(covered=[1.0, 0.5, 0.0], dense=[0.5, 0.6, 0.1], known=[0.9, 0.9, 0.9])

@@ -13,9 +13,22 @@ from hypothesis import strategies as st
 
 from memory_extproc.index.features import CLOSELY, DENSE, FEATURES
 from memory_extproc.model import Candidates, Memory, Source
-from memory_extproc.recall.fusion import FARTHEST, FEW, FEWEST, IMAGINED, Fusion, NamedRow, scores_of, standardise
+from memory_extproc.recall.fusion import (
+    FARTHEST,
+    FEW,
+    FEWEST,
+    IMAGINED,
+    Feature,
+    Fusion,
+    NamedRow,
+    Ranker,
+    Relevance,
+    Weights,
+    Worth,
+    scores_of,
+    standardise,
+)
 from memory_extproc.recall.intent import QuestionKind
-from memory_extproc.recall.weights import Feature, Ranker, Relevance, Weights, Worth
 from tests.support.builders import a_memory
 from tests.unit.recall.fusing import MODEL, A, B, C, a_ranker, some_candidates, some_weights
 

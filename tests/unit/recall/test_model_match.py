@@ -15,9 +15,8 @@ from memory_extproc.inference.batching import of_unit_length
 from memory_extproc.inference.word_hashing import WordHashEmbedder
 from memory_extproc.model import Matrix, Vector
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.recall.fusion import Fusion
+from memory_extproc.recall.fusion import Fusion, packaged_weights
 from memory_extproc.recall.model_match import Calibration, ModelMatcher, _probes, compare, match_model
-from memory_extproc.recall.weights import packaged_weights
 
 
 class Served:

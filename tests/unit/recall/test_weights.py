@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from memory_extproc.index.features import DENSE, FEATURES
-from memory_extproc.recall.weights import MEASURES, WeightsError, packaged_weights, read_weights
+from memory_extproc.recall.fusion import MEASURES, WeightsError, packaged_weights, read_weights
 from tests.unit.recall.fusing import MODEL, some_weights
 
 

@@ -11,13 +11,14 @@ from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.admission import (
     Admission,
     Admitted,
+    ArrivalQueue,
     Declined,
+    LoadLimit,
     controls_of,
     signals_of,
     truth,
 )
 from memory_extproc.request.identity import Identity
-from memory_extproc.request.load import ArrivalQueue, LoadLimit
 from memory_extproc.settings.identity import IdentitySection
 from memory_extproc.settings.traffic import SignalsSection
 from tests.support.sidecar import wire_options

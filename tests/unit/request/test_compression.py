@@ -16,8 +16,14 @@ from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import ChatState, Exchanged, Message, Outcome, Owner, RecallResult, Role, Switch
 from memory_extproc.ports import Now
 from memory_extproc.request.admission import Mode
-from memory_extproc.request.compression import KIND, OPENING, Compression, render_state
-from memory_extproc.request.condenser import LlmCondenser, RulesCondenser
+from memory_extproc.request.compression import (
+    KIND,
+    OPENING,
+    Compression,
+    LlmCondenser,
+    RulesCondenser,
+    render_state,
+)
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.paths import Recall
 from memory_extproc.settings.traffic import Compress

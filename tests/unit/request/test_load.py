@@ -11,9 +11,8 @@ import pytest
 
 from memory_extproc.concurrency import LARGE, Pace
 from memory_extproc.model import Outcome
-from memory_extproc.request.admission import Admission, Admitted, Declined
+from memory_extproc.request.admission import Admission, Admitted, Declined, LoadLimit, Room
 from memory_extproc.request.identity import Identity
-from memory_extproc.request.load import LoadLimit, Room
 from memory_extproc.settings.identity import IdentitySection
 from tests.support.sidecar import wire_options
 from tests.unit.request.test_admission import a_request
