@@ -30,9 +30,18 @@ from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.queue import LearnLimits, QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
-from memory_extproc.model import Caller, Exchanged, Memory, Message, Owner, RecallRequest, Role, TurnOutcome
+from memory_extproc.model import (
+    Caller,
+    Exchanged,
+    Memory,
+    Message,
+    Owner,
+    RecallRequest,
+    Role,
+    TurnOutcome,
+    Verdict,
+)
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.recall.candidate import Verdict
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings, load
 from memory_extproc.store.loader import PartitionLimits

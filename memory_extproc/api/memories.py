@@ -49,6 +49,8 @@ from memory_extproc.curation.editor import (
 from memory_extproc.model import (
     Caller,
     Consent,
+    Considered,
+    Explanation,
     Memory,
     MemoryState,
     MemoryType,
@@ -57,10 +59,10 @@ from memory_extproc.model import (
     RecallRequest,
     Scope,
     Source,
+    Verdict,
     digest,
 )
 from memory_extproc.ports import ConsentRegistry, Now, TurnLearner
-from memory_extproc.recall.candidate import Considered, Explanation, Verdict, reasons
 from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
 from memory_extproc.settings import Settings
 from memory_extproc.text.words import fold
@@ -550,6 +552,31 @@ def _not_found_error() -> RefusedError:
         "begin again from the first page",
         violations=[("page_token", "next_page_token of the page before, within an hour and with the same filters")],
     )
+
+
+# --- reasons -----------------------------------------------------------------------------------------
+
+# Feature, least value, meaning in words; of each feature the first entry that holds. Strong evidence comes first.
+_REASONS: Sequence[tuple[str, float, str]] = (
+    ("dense", 0.6, "means much the same as the question"),
+    ("dense", 0.4, "is about something similar"),
+    ("covered", 0.75, "has nearly all words of the question that matter"),
+    ("covered", 0.25, "has some words of the question that matter"),
+    ("days_agree", 0.5, "is of the time that the question names"),
+    ("covered_around", 0.5, "stands beside messages with words of the question"),
+    ("another", 0.5, "is about somebody whom the question does not mention"),
+)
+
+
+def reasons(memory: Memory, features: Mapping[str, float]) -> list[str]:
+    """*features* for people."""
+    found: dict[str, str] = {}
+    for name, least, words in _REASONS:
+        if name not in found and features.get(name, 0.0) >= least:
+            found[name] = words
+    if memory.provenance.rating is Rating.HELPFUL:
+        found["rating"] = "was called helpful"
+    return list(found.values())
 
 
 # --- sessions ----------------------------------------------------------------------------------------

@@ -23,9 +23,8 @@ from memory_extproc.api.call import (
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.learn.screening import Quarantine
-from memory_extproc.model import JournalState, Memory, MemoryState, Owner, Ranked
+from memory_extproc.model import JournalState, Memory, MemoryState, Owner, Ranked, Verdict
 from memory_extproc.ports import Journal, JournalEntry, MemoryLister, MemoryReader, Now
-from memory_extproc.recall.candidate import Verdict
 from memory_extproc.recall.prompt_block import render
 from memory_extproc.request.decisions import DecisionLog, DecisionRecord, TracedCandidate, checksum
 from memory_extproc.settings.api import PrincipalRole

@@ -17,7 +17,7 @@ from memory_extproc.model import Caller, Owner, RecallRequest, Scope
 from memory_extproc.settings import Settings
 
 if TYPE_CHECKING:
-    from memory_extproc.recall.candidate import Explanation
+    from memory_extproc.model import Explanation
 
 _SHOWN = 100  # characters of a memory in the table; --json has all of it
 

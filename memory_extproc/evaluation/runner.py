@@ -37,8 +37,10 @@ from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
     Caller,
+    Considered,
     Embedded,
     Exchanged,
+    Explanation,
     Matrix,
     Memory,
     MemoryType,
@@ -52,11 +54,11 @@ from memory_extproc.model import (
     Turn,
     TurnOutcome,
     Vector,
+    Verdict,
     digest,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
-from memory_extproc.recall.candidate import Considered, Explanation, Verdict
 from memory_extproc.recall.fusion import Weights
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.store.loader import PartitionLimits

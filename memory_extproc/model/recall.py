@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import NamedTuple
+
+import msgspec
 
 from memory_extproc.model.memory import Memory, Scope
 from memory_extproc.model.owner import Caller, Owner
@@ -100,6 +103,58 @@ class RecallRequest:
         return f"{self.asked[:READ_EACH_END]}\n{self.asked[-READ_EACH_END:]}"
 
 
+class Candidate(msgspec.Struct, frozen=True):  # no dataclass: of these there are a hundred for each question
+    """A memory found by a search. *score* orders the candidates of a question and has no meaning beyond it;
+    *relevance* in [0, 1] is calibrated; *features* by name are the inputs of both."""
+
+    memory: Memory
+    score: float
+    relevance: float
+    features: Mapping[str, float] = msgspec.field(default_factory=dict)
+
+    def standing(self, *, on_cosine: bool) -> float:
+        """The value for thresholds: the relevance, or with *on_cosine* the raw cosine. A search by words alone has
+        no cosine, and NaN would pass every threshold, so the relevance stands in."""
+        if not on_cosine:
+            return self.relevance
+        cosine = self.features.get("dense", math.nan)
+        return self.relevance if math.isnan(cosine) else cosine
+
+
+def reaching(ordered: Sequence[Candidate], threshold: float, *, on_cosine: bool) -> list[Candidate]:
+    """The candidates of *ordered* whose standing is at least *threshold*."""
+    if on_cosine:
+        return [one for one in ordered if one.standing(on_cosine=True) >= threshold]
+    return [one for one in ordered if one.relevance >= threshold]
+
+
+class Verdict(StrEnum):
+    """The outcome of a candidate."""
+
+    INJECTED = "injected"
+    NO_ROOM = "no_room"  # chosen, but the block's tokens were used up before it
+    OVER_LIMIT = "over_limit"  # relevant enough, but as many as wanted were better
+    BELOW_THRESHOLD = "below_threshold"
+    DUPLICATE = "duplicate"  # says what a chosen memory says already
+    IN_VIEW = "in_view"  # the model sees it in the conversation as it is
+    THREAD = "thread"  # fetched because a summary of its topic matched well, whatever its own relevance
+    BLOCKED = "blocked"  # a pattern of privacy.never_inject matches it, or it holds another request's placeholder
+    UNTRUSTED = "untrusted"  # less trusted than the question requires
+    NOT_RECALLABLE = "not_recallable"  # expired, replaced, forgotten, or a bare question
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A candidate with its verdict. *score* orders the candidates of a question and has no meaning beyond it;
+    *relevance* in [0, 1] is compared with the threshold; *features* by name are the inputs of both."""
+
+    memory: Memory
+    score: float
+    relevance: float
+    verdict: Verdict
+    features: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class Ranked:
     """A memory with its calibrated relevance in [0, 1]."""
@@ -109,7 +164,7 @@ class Ranked:
 
 
 class TracedMemory(NamedTuple):  # no dataclass: a request makes two dozen of these
-    """A candidate of a recall. *verdict*: a value of recall.candidate.Verdict."""
+    """A candidate of a recall. *verdict*: a value of Verdict."""
 
     memory: Memory
     score: float
@@ -142,6 +197,22 @@ class RecallResult:
     tokens: int = 0
     took: timedelta = timedelta()
     trace: RecallTrace | None = None  # None: none is kept
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """The explanation of a recall. An early stop leaves the later fields empty."""
+
+    outcome: Outcome
+    query: str = field(default="", repr=False)  # the searched text
+    gate: Outcome | None = None  # the reason for no search; None: there was a search
+    path: str = ""
+    total: int | None = None  # memories the caller has; None where that is not known
+    worth: float | None = None  # probability that anything is worth injecting, before any single memory
+    considered: tuple[Considered, ...] = ()  # best first, with the rejected candidates
+    block: str = field(default="", repr=False)
+    kind: str = ""  # of the question, if it decided the lookup; empty: a plain search
+    notes: tuple[str, ...] = ()  # parts of the request that could not be read and were ignored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

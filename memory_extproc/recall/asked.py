@@ -11,6 +11,7 @@ from itertools import pairwise
 from memory_extproc.index.entries import names_in, tells_of
 from memory_extproc.model import (
     AttributeReader,
+    Candidate,
     Memory,
     Owner,
     RecallRequest,
@@ -21,7 +22,6 @@ from memory_extproc.model import (
     Trust,
 )
 from memory_extproc.ports import MemorySelector
-from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.intent import (
     INTENTS,
     LONGEST,

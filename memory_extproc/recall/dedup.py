@@ -23,8 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from memory_extproc.index.entries import names_in
-from memory_extproc.model import Memory, Owner, Role, Source
-from memory_extproc.recall.candidate import Candidate
+from memory_extproc.model import Candidate, Memory, Owner, Role, Source
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, only_asks, polite
 from memory_extproc.text.persons import (

@@ -32,8 +32,7 @@ from memory_extproc.index.features import (
     READ_CLOSELY,
     STANDS_IN,
 )
-from memory_extproc.model import Candidates, Memory, Rating, Source
-from memory_extproc.recall.candidate import Candidate
+from memory_extproc.model import Candidate, Candidates, Memory, Rating, Source
 from memory_extproc.recall.intent import QuestionKind
 from memory_extproc.recall.model_match import FITTED, UNMEASURED, Calibration, ModelMatch
 from memory_extproc.text.dates import days_asked_for

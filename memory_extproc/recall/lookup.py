@@ -13,6 +13,7 @@ from itertools import takewhile
 
 from memory_extproc.index.entries import names_in
 from memory_extproc.model import AttributeReader, Memory, MemoryType, RecallRequest, Role, Selection, Source
+from memory_extproc.model.recall import Candidate
 from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.asked import (
     FACTS,
@@ -42,7 +43,6 @@ from memory_extproc.recall.asked import (
     states_something,
     valid_since,
 )
-from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.dedup import View, group_other_sessions, once_for_session
 from memory_extproc.recall.hops import MOST_CHAIN, find_named, walk_to_answer
 from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, QuestionKind, Reading

@@ -15,12 +15,11 @@ from enum import StrEnum
 from typing import Any, Self, TypeVar
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.model import Outcome, Owner, Period, RecallRequest, Signals, Vector
+from memory_extproc.model import Candidate, Outcome, Owner, Period, RecallRequest, Signals, Vector, reaching
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, MemorySelector, SignalClassifier
 from memory_extproc.recall.asked import Lookup, refers_to, said_by_owner
-from memory_extproc.recall.candidate import Candidate, reaching
 from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.fusion import HALF_LIFE
 from memory_extproc.recall.intent import INTENTS, NOTHING_READ, QuestionKind, Reading

@@ -15,11 +15,23 @@ import numpy as np
 
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.index.entries import names_in, tells_of
-from memory_extproc.model import Matrix, Memory, Ranked, RecallRequest, Role, Source, Trust, trust_of
+from memory_extproc.model import (
+    Candidate,
+    Considered,
+    Matrix,
+    Memory,
+    Ranked,
+    RecallRequest,
+    Role,
+    Source,
+    Trust,
+    Verdict,
+    reaching,
+    trust_of,
+)
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import MemoryReader
 from memory_extproc.recall.asked import Lookup, least_trust
-from memory_extproc.recall.candidate import Candidate, Considered, Verdict, reaching
 from memory_extproc.recall.dedup import (
     View,
     deduplicate,

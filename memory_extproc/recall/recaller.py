@@ -18,7 +18,10 @@ import numpy as np
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
+    Candidate,
     Candidates,
+    Considered,
+    Explanation,
     Memory,
     Outcome,
     Owner,
@@ -30,12 +33,13 @@ from memory_extproc.model import (
     SearchQuery,
     TracedMemory,
     Vector,
+    Verdict,
+    reaching,
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now, QueryGate, TurnLearner
 from memory_extproc.recall.asked import Lookup
-from memory_extproc.recall.candidate import Candidate, Considered, Explanation, Verdict, reaching
 from memory_extproc.recall.fusion import Fused, Fusion, gained_by_rating, lost_to_age, most_lost
 from memory_extproc.recall.intent import NOTHING_READ, Intent, QuestionKind, Reading
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits

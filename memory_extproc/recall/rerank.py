@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError
+from memory_extproc.model import Candidate
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, RerankModel
-from memory_extproc.recall.candidate import Candidate
 from memory_extproc.settings.paths import Recall
 
 log = logger(__name__)

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.model import (
     Embedded,
+    Explanation,
     Memory,
     MemoryState,
     MemoryType,
@@ -25,7 +26,6 @@ from memory_extproc.model import (
     Source,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.recall.candidate import Explanation
 from memory_extproc.recall.query import RecallLimits
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.store.loader import PartitionLimits

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.recall.candidate import Candidate
+from memory_extproc.model import Candidate
 from memory_extproc.recall.rank import alike_in_words, diversify_mmr, mmr
 from tests.support.builders import a_memory
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from memory_extproc.model import Memory, Provenance, Role, Source
-from memory_extproc.recall.candidate import Candidate, Verdict
+from memory_extproc.model import Candidate, Memory, Provenance, Role, Source, Verdict
 from memory_extproc.recall.rank import choose_ranked, weigh
 from tests.support.builders import ANN, BOB, a_memory, a_message, later
 

@@ -7,8 +7,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from memory_extproc.model import Memory, MemoryState, Ranked, Source
-from memory_extproc.recall.candidate import Candidate
+from memory_extproc.model import Candidate, Memory, MemoryState, Ranked, Source
 from memory_extproc.recall.rank import choose_ranked, raise_supported, weigh
 from tests.support.builders import BOB, MONDAY, a_memory, a_message, later
 

@@ -7,8 +7,7 @@ from datetime import timedelta
 import pytest
 
 from memory_extproc.errors import TransientError
-from memory_extproc.model import Memory, MemoryState, Ranked, Source
-from memory_extproc.recall.candidate import Considered, Verdict
+from memory_extproc.model import Considered, Memory, MemoryState, Ranked, Source, Verdict
 from memory_extproc.recall.rank import ThreadFetcher, with_threads
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.paths import Recall, Threads

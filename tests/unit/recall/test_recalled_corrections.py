@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memory_extproc.model import Memory, Ranked, Role, Source
-from memory_extproc.recall.candidate import Candidate
+from memory_extproc.model import Candidate, Memory, Ranked, Role, Source
 from memory_extproc.recall.dedup import with_answers, with_corrections, without_former
 from memory_extproc.recall.prompt_block import render
 from tests.support.builders import BOB, a_memory, a_message, later

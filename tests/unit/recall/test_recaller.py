@@ -28,10 +28,10 @@ from memory_extproc.model import (
     Source,
     TurnOutcome,
     Vector,
+    Verdict,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ComingVector
-from memory_extproc.recall.candidate import Verdict
 from memory_extproc.recall.prompt_block import smallest
 from memory_extproc.recall.query import RecallLimits, Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import PermanentError, TransientError
+from memory_extproc.model import Candidate
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import RerankModel
-from memory_extproc.recall.candidate import Candidate
 from memory_extproc.recall.rerank import ExpectedCost, Reranker, RerankOutcome, blend_order
 from memory_extproc.settings.paths import Recall
 from tests.support.builders import a_memory

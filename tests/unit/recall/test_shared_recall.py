@@ -26,10 +26,10 @@ from memory_extproc.model import (
     Scope,
     SearchQuery,
     TurnOutcome,
+    Verdict,
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ComingVector, TurnLearner
-from memory_extproc.recall.candidate import Verdict
 from memory_extproc.recall.query import RecallLimits
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.store.loader import PartitionLimits

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from memory_extproc.recall.candidate import Candidate
+from memory_extproc.model import Candidate
 from memory_extproc.recall.query import merge_rankings
 from tests.support.builders import a_memory
 

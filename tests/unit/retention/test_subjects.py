@@ -13,8 +13,7 @@ from memory_extproc.errors import TransientError
 from memory_extproc.learn.conflicts import about
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator
-from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Provenance
-from memory_extproc.recall.candidate import Candidate
+from memory_extproc.model import Candidate, Embedded, Memory, MemoryState, Owner, Provenance
 from memory_extproc.recall.rank import choose_ranked, weigh
 from memory_extproc.retention.passes import RetentionPass
 from memory_extproc.retention.reflection import Subjects
