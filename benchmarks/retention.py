@@ -23,9 +23,8 @@ from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.model import Embedded, Matrix, Memory, MemoryType, Owner, Source, digest
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.retention.merge import components
 from memory_extproc.retention.passes import PassReport, RetentionPass, Wording
-from memory_extproc.retention.rules import OwnerRows, leaving
+from memory_extproc.retention.rules import OwnerRows, components, leaving
 from memory_extproc.settings.memory import Retention
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from demo.llm import DemoLLM
 from demo.stack import Ports, Stack, Started, free_port, in_use
-from memory_extproc.api.principal import PrincipalRole
+from memory_extproc.api.authentication import PrincipalRole
 from memory_extproc.cli.admin import sign_in_link
 from memory_extproc.settings import Settings, load
 

@@ -63,7 +63,7 @@ from memory_extproc.model import (
     digest,
 )
 from memory_extproc.ports import ConsentRegistry, Now, TurnLearner
-from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
+from memory_extproc.safety.policy import MASK_SECRETS, StorageRules
 from memory_extproc.settings import Settings
 from memory_extproc.text.words import fold
 

@@ -42,8 +42,15 @@ from memory_extproc.app.read_path import open_tokens
 from memory_extproc.app.write_path import quarantine_facts
 from memory_extproc.concurrency import HelperThread, RateLimits, TokenBuckets
 from memory_extproc.console.pages import Pages
-from memory_extproc.console.server import ConsoleServer, Register, present_credentials, register_documents
-from memory_extproc.console.sessions import SessionVerifier, TextSigner, make_signer
+from memory_extproc.console.server import (
+    ConsoleServer,
+    Register,
+    SessionVerifier,
+    TextSigner,
+    make_signer,
+    present_credentials,
+    register_documents,
+)
 from memory_extproc.console.views import OperatorPage, TimelinePage, TryOut, WhyPage
 from memory_extproc.curation.editor import Meaning, MemoryCatalog, MemoryEditor, Standing
 from memory_extproc.extproc.server import GrpcServer
@@ -68,7 +75,7 @@ from memory_extproc.recall.canary import Canary
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.identity import hashed_user
 from memory_extproc.retention.usage import ChangeNotifier
-from memory_extproc.safety.operator_rules import StorageRules
+from memory_extproc.safety.policy import StorageRules
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import jwt_of, ways_of
 from memory_extproc.settings.docs import dump_effective

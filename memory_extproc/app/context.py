@@ -22,8 +22,8 @@ from memory_extproc.ports import CompletionModel, EmbeddingModel, Now
 from memory_extproc.recall.query import RecallLimits
 from memory_extproc.request.admission import LoadLimit, Mode, RequestOptions
 from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.settings.loading import Change, Fixed, merge_reload
 from memory_extproc.settings.memory import ModelRole
-from memory_extproc.settings.reload import Change, Fixed, merge_reload
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import Layout, MilvusOptions
 

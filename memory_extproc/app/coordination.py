@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-JOURNAL, COORDINATION = "journal.db", "coordination.db"  # in the data directory
+JOURNAL, COORDINATION, CONSENT = "journal.db", "coordination.db", "consent.db"  # in the data directory
 _DEFERRED = timedelta(milliseconds=50)  # of records that a crash may lose
 
 

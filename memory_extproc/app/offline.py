@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc import __version__
 from memory_extproc.app.context import Live, milvus_options, partition_limits
 from memory_extproc.app.coordination import (
+    CONSENT,
     JOURNAL,
     LEDGER,
     find_journals,
@@ -29,7 +30,6 @@ from memory_extproc.app.coordination import (
 from memory_extproc.app.maintenance import make_consolidator, make_reflector, make_retention, make_summing
 from memory_extproc.app.models import open_embedder
 from memory_extproc.app.storage import hold_data_directory, hold_lite, open_keys, sealed_coordination, sealed_store
-from memory_extproc.app.write_path import CONSENT
 from memory_extproc.concurrency import steady_now, utc_now
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
 from memory_extproc.coordination.mirror import Copied, CopyKind

@@ -61,9 +61,9 @@ from memory_extproc.recall.recaller import Recaller
 from memory_extproc.request.admission import LoadLimit
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.replay import BlockReplay
-from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
+from memory_extproc.safety.policy import MASK_SECRETS, StorageRules
 from memory_extproc.settings import Settings, load
-from memory_extproc.settings.reload import secret_files
+from memory_extproc.settings.loading import secret_files
 from memory_extproc.store.partition import Partitions
 from memory_extproc.text.lazy_re import compile_all
 

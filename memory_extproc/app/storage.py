@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc import __version__
 from memory_extproc.app.context import AppContext, milvus_options, partition_limits
 from memory_extproc.app.coordination import (
+    CONSENT,
     COORDINATION,
     JOURNAL,
     ErasureParts,
@@ -29,7 +30,6 @@ from memory_extproc.app.coordination import (
     take_part,
 )
 from memory_extproc.app.models import open_embedder
-from memory_extproc.app.write_path import CONSENT
 from memory_extproc.concurrency import steady_now
 from memory_extproc.coordination.replicas import OldestWaiting
 from memory_extproc.coordination.sqlite import SqliteOwners

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from memory_extproc.app.context import AppContext, Live, learn_limits, partition_limits, piece_limits
-from memory_extproc.app.coordination import Fleet
+from memory_extproc.app.coordination import CONSENT, Fleet
 from memory_extproc.app.maintenance import (
     make_consolidator,
     make_reflector,
@@ -331,8 +331,6 @@ def _forgets(settings: Settings) -> bool:
 # Screening as configured: consent, incognito, quotas and quarantine.
 
 log = logger(__name__)
-
-CONSENT = "consent.db"  # in the data directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def print_link(
 def sign_in_link(settings: Settings, user: str, tenant: str, roles: frozenset[PrincipalRole], url: str = "") -> str:
     """A link to the page of the sidecar with *settings*."""
     from memory_extproc.api.principal import read_secret  # noqa: PLC0415 - quick `--help`
-    from memory_extproc.console.sessions import make_link, make_signer  # noqa: PLC0415
+    from memory_extproc.console.server import make_link, make_signer  # noqa: PLC0415
 
     given = settings.api.secret.get_secret_value()
     secret = given.encode() if given else read_secret(Path(settings.data_dir).absolute())

@@ -168,8 +168,8 @@ def _proofs(tokens: Sequence[str], user_header: str) -> list[dict[str, str]]:
 async def examine_through(options: VisitOptions, through: Through, console: Console | None) -> list[Finding]:
     import aiohttp  # noqa: PLC0415 - quick `--help`
 
+    from memory_extproc.doctor.checks import Admin, examine  # noqa: PLC0415
     from memory_extproc.doctor.gateway import Gateway, GatewayVisit  # noqa: PLC0415
-    from memory_extproc.doctor.runner import Admin, examine  # noqa: PLC0415
 
     async with aiohttp.ClientSession(auto_decompress=False) as session, aiohttp.ClientSession() as plain:
         gateway = Gateway(

@@ -29,8 +29,7 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.principal import Principal
 from memory_extproc.api.rest import NO_STORE, STATUSES, json_line, shorten_id, to_json
 from memory_extproc.api.service import MemoryService
-from memory_extproc.console.server import present_credentials
-from memory_extproc.console.sessions import (
+from memory_extproc.console.server import (
     COOKIE,
     LIFE,
     PATH,
@@ -38,6 +37,7 @@ from memory_extproc.console.sessions import (
     begin_session,
     csrf_token,
     follow_link,
+    present_credentials,
 )
 from memory_extproc.model import Consent, MemoryState, MemoryType, Outcome, Owner, Source, TurnOutcome
 from memory_extproc.model.headers import Headers

@@ -30,7 +30,7 @@ from memory_extproc.console.pages import (
     shown_memory,
     subject_words,
 )
-from memory_extproc.console.sessions import PATH
+from memory_extproc.console.server import PATH
 from memory_extproc.model import Consent, JournalState, Outcome, Source
 from memory_extproc.settings.api import Console
 from memory_extproc.settings.identity import IdentitySection

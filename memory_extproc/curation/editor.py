@@ -41,7 +41,7 @@ from memory_extproc.model import (
     with_trust,
 )
 from memory_extproc.ports import EmbeddingModel, HeadLister, Journal, MemoryLister, MemoryWriter, Now
-from memory_extproc.safety.operator_rules import MASK_SECRETS
+from memory_extproc.safety.policy import MASK_SECRETS
 from memory_extproc.text.words import fold
 
 # Metadata keys that only the product may set.

@@ -27,7 +27,7 @@ from memory_extproc.model import (
     message_ids,
 )
 from memory_extproc.ports import EmbeddingModel, JournalEntry, MemoryWriter, Now
-from memory_extproc.safety.operator_rules import says_more_than_masks
+from memory_extproc.safety.policy import says_more_than_masks
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.intents import acknowledgement, echoes, only_asks, polite, refusal
 from memory_extproc.text.words import sentence_ends, words_hash

@@ -39,8 +39,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, MemoryStore, MemoryWriter, Now
-from memory_extproc.safety.operator_rules import MASK_SECRETS
-from memory_extproc.safety.policy import WRITTEN, Found, Policy, sensitivity, without_secrets
+from memory_extproc.safety.policy import MASK_SECRETS, WRITTEN, Found, Policy, sensitivity, without_secrets
 from memory_extproc.safety.prompt_injection import Suspicion, foreign_suspicion, suspicion
 from memory_extproc.settings.paths import QuotaSection
 from memory_extproc.text.words import normal, tokens

@@ -152,7 +152,7 @@ _KINDS = (
     RecordKind("topics", holds_text=False),  # topics/state.py: ids and places of turns
     RecordKind("retention", holds_text=False),  # retention: that an owner was seen to, ids of facts
     RecordKind("forget_plan", holds_text=False),  # erasure/forgetter.py: ids
-    RecordKind("console_link", holds_text=False),  # console/sessions.py: that a link was followed
+    RecordKind("console_link", holds_text=False),  # console/server.py: that a link was followed
     RecordKind("decision", holds_text=True, deferred=True),  # request/decisions.py: ids of memories
     RecordKind("turn_of", holds_text=False, deferred=True),  # request/decisions.py: outcome of a request's turn
     RecordKind("api", holds_text=False),  # api/call.py: a hash of the call, ids and words of ours

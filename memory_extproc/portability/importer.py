@@ -57,7 +57,7 @@ from memory_extproc.ports import (
     Now,
     TombstoneReader,
 )
-from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
+from memory_extproc.safety.policy import MASK_SECRETS, StorageRules
 
 T = TypeVar("T")
 _MOST_PROBLEMS: Final = 1000

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Memory, MemoryState, MemoryType, Owner, Provenance, Role, Source, Trust
-from memory_extproc.safety.operator_rules import MASK_SECRETS, StorageRules
+from memory_extproc.safety.policy import MASK_SECRETS, StorageRules
 
 # The alphabet of store ids. A leading dot would hide a file, and two dots are a directory.
 ID = r"[A-Za-z0-9_:-][A-Za-z0-9_.:-]{0,63}"

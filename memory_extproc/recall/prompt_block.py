@@ -28,7 +28,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.ports import MemoryLister, Now, TurnLearner
 from memory_extproc.recall.dedup import is_correction
-from memory_extproc.safety.operator_rules import may_be_injected
+from memory_extproc.safety.policy import may_be_injected
 from memory_extproc.safety.prompt_injection import neutralize
 from memory_extproc.settings import Settings
 from memory_extproc.text.persons import may_correct

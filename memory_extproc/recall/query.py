@@ -24,7 +24,7 @@ from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.fusion import HALF_LIFE
 from memory_extproc.recall.intent import INTENTS, NOTHING_READ, QuestionKind, Reading
 from memory_extproc.recall.lookup import Lookups
-from memory_extproc.safety.operator_rules import NO_PATTERNS, BlockPatterns
+from memory_extproc.safety.policy import NO_PATTERNS, BlockPatterns
 from memory_extproc.text import dates
 from memory_extproc.text.intents import (
     asks,

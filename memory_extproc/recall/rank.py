@@ -44,7 +44,7 @@ from memory_extproc.recall.dedup import (
 from memory_extproc.recall.fusion import FEW
 from memory_extproc.recall.intent import INTENTS, LONGEST, QuestionKind, Reading
 from memory_extproc.recall.query import RecallContext
-from memory_extproc.safety.operator_rules import may_be_injected
+from memory_extproc.safety.policy import may_be_injected
 from memory_extproc.settings import CurrentSettings
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems

@@ -1,5 +1,5 @@
 """How memories age: scoring, expiry, pruning, deduplication and erasure.
 
-`rules` and `merge` hold the pure decisions; `passes` applies them to one owner, `scheduler` to every owner.
+`rules` holds the pure decisions; `passes` applies them to one owner, `scheduler` to every owner.
 `reflection` draws conclusions with a language model, `usage` counts accesses, `reembed` replaces vectors of another
 model."""

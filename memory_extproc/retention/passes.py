@@ -15,29 +15,27 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import EmbeddingModel, Now
-from memory_extproc.retention.merge import (
+from memory_extproc.retention.reflection import Reflections, Subjects
+from memory_extproc.retention.rules import (
     About,
     Agree,
     Consolidation,
-    Merging,
-    duplicates,
-    histories,
-    speaking,
-)
-from memory_extproc.retention.reflection import Reflections, Subjects
-from memory_extproc.retention.rules import (
     Leaving,
+    Merging,
     OwnerRows,
     RetentionReason,
     as_read,
+    duplicates,
     find_unfounded,
     half_merged,
+    histories,
     is_outdated_summary,
     leaving,
     merge_memory,
     restore_memory,
     retire_memory,
     revive_memory,
+    speaking,
 )
 from memory_extproc.settings.memory import Retention
 

@@ -26,9 +26,9 @@ from memory_extproc.model import (
     trust_of,
 )
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
-from memory_extproc.retention.merge import About
 from memory_extproc.retention.rules import (
     SUBJECT,
+    About,
     RetentionReason,
     expires_with,
     read_at,

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel, PlainSerializer, SecretStr, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from memory_extproc.settings.reload import reloadable
+from memory_extproc.settings.loading import reloadable
 from memory_extproc.settings.root import Settings
 from memory_extproc.settings.types import alternatives, fields_of, is_section, write_size
 

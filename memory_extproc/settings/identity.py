@@ -9,8 +9,14 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr
 
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.safety.operator_rules import BlockPatterns, SecretClass, SecretPolicy, StorageRules
-from memory_extproc.safety.policy import Identifiers, SensitiveCategory
+from memory_extproc.safety.policy import (
+    BlockPatterns,
+    Identifiers,
+    SecretClass,
+    SecretPolicy,
+    SensitiveCategory,
+    StorageRules,
+)
 from memory_extproc.settings.types import Duration, Header, OptionalHeader, OptionalUrl, Positive, Section
 
 HASH_KEY_BYTES = 16  # fewer and the keyed hash can be undone by trying keys

@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 
 from memory_extproc.api.call import message_of
 from memory_extproc.concurrency import RateLimits
-from memory_extproc.console.sessions import COOKIE, LIFE, LINK_LIFE
+from memory_extproc.console.server import COOKIE, LIFE, LINK_LIFE
 from memory_extproc.console.views import draw
 from memory_extproc.model import Caller, Consent, Owner, TurnOutcome
 from memory_extproc.model.turn import message_id_of

@@ -12,7 +12,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from memory_extproc.api.authentication import JwtCredentials, TrustedProxy
-from memory_extproc.console.sessions import SessionVerifier
+from memory_extproc.console.server import SessionVerifier
 from memory_extproc.model import MemoryState, Owner
 from memory_extproc.request.jwt import Tokens
 from memory_extproc.settings.api import ApiJwt, TrustedProxySection

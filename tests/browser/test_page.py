@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memory_extproc.api.principal import Means, Principal
-from memory_extproc.console.sessions import COOKIE, LIFE, PATH, begin_session
+from memory_extproc.console.server import COOKIE, LIFE, PATH, begin_session
 from memory_extproc.model import Embedded, MemoryState, Owner, Source
 from memory_extproc.model import Role as SaidBy
 from memory_extproc.ports import OwnerEntry

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.milvus.lite import Rewriting, twin
+from memory_extproc.store.milvus.lite_compaction import Rewriting, twin
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.testing.models import CannedEmbedder

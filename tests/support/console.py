@@ -27,8 +27,14 @@ from memory_extproc.api.review import DecisionCalls, ReviewCalls
 from memory_extproc.api.transfer import TransferCalls
 from memory_extproc.concurrency import Background, Backoff
 from memory_extproc.console.pages import Pages
-from memory_extproc.console.server import ConsoleServer, present_credentials, register_documents
-from memory_extproc.console.sessions import SessionVerifier, make_link, make_signer
+from memory_extproc.console.server import (
+    ConsoleServer,
+    SessionVerifier,
+    make_link,
+    make_signer,
+    present_credentials,
+    register_documents,
+)
 from memory_extproc.console.views import OperatorPage, TimelinePage, TryOut, WhyPage
 from memory_extproc.coordination.replicas import SoleReplica
 from memory_extproc.coordination.sqlite import SqliteOwners

@@ -14,12 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.api.audit import AuditLog
-from memory_extproc.api.authentication import (
-    Authenticator,
-    CallAdmission,
-    CredentialVerifier,
-    TrustedProxy,
-)
+from memory_extproc.api.authentication import Authenticator, CallAdmission, CredentialVerifier, TrustedProxy
 from memory_extproc.api.call import DETAILS, Operation, Repeats
 from memory_extproc.api.forget import ConsentMethods
 from memory_extproc.api.gen import memory_pb2 as pb

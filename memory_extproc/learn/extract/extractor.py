@@ -19,7 +19,7 @@ from memory_extproc.model import MemoryType, Owner, Source, Trust, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
-from memory_extproc.safety.operator_rules import OUR_MASK, has_placeholder
+from memory_extproc.safety.policy import OUR_MASK, has_placeholder
 
 LONGEST_FACT = 400  # characters; a longer text is no fact
 SHORTEST_FACT = 3

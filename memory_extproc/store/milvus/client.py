@@ -4,12 +4,15 @@ Only this module imports it, so that every other finds it already tamed."""
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
 
-from memory_extproc.store.milvus.lite_workarounds import pandas_later
 from memory_extproc.store.milvus.options import MilvusOptions
 
 
@@ -27,6 +30,47 @@ def _without_dotenv() -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+_TYPES = "pandas.api.types"
+_QUESTIONS = ("infer_dtype", "is_array_like", "is_float", "is_list_like", "is_scalar")
+
+
+class _KindOfFrame(type):
+    """Without pandas nothing is a data frame."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        pandas = sys.modules.get("pandas")
+        return pandas is not None and isinstance(instance, pandas.DataFrame)
+
+
+class _DataFrame(metaclass=_KindOfFrame):
+    """Stands for pandas.DataFrame in annotations and isinstance checks."""
+
+
+def _asked_later(question: str) -> Callable[..., Any]:
+    def ask(*args: Any, **named: Any) -> Any:
+        return getattr(importlib.import_module(_TYPES), question)(*args, **named)
+
+    return ask
+
+
+@contextmanager
+def pandas_later() -> Iterator[None]:
+    """Imports of pandas inside get a stand-in; later imports get pandas itself. No effect if pandas is loaded
+    already."""
+    if "pandas" in sys.modules:
+        yield
+        return
+    modules = {name: ModuleType(name) for name in ("pandas", "pandas.api", _TYPES)}
+    vars(modules["pandas"])["DataFrame"] = _DataFrame
+    vars(modules[_TYPES]).update({question: _asked_later(question) for question in _QUESTIONS})
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name in modules:
+            del sys.modules[name]
 
 
 with _without_dotenv(), pandas_later():

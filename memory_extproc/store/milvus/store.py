@@ -34,7 +34,8 @@ from memory_extproc.store.milvus import rows
 from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType, connect
 from memory_extproc.store.milvus.connect import BOUNDED, STRONG, Flusher, Gate, Loading, Opened, Opening
-from memory_extproc.store.milvus.lite import EmbeddedLite, Rewriting
+from memory_extproc.store.milvus.lite import EmbeddedLite
+from memory_extproc.store.milvus.lite_compaction import Rewriting
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.rows import (
     OwnerPlace,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from memory_extproc.doctor import checks
+from memory_extproc.doctor.checks import examine, leave_nothing, stayed_in_the_path
 from memory_extproc.doctor.gateway import (
     ECHO,
     CheckVerdict,
@@ -21,7 +22,6 @@ from memory_extproc.doctor.gateway import (
     Person,
     VisitOptions,
 )
-from memory_extproc.doctor.runner import examine, leave_nothing, stayed_in_the_path
 
 Script = Callable[[str, Mapping[str, str], bytes], GatewayResponse]
 Check = Callable[[GatewayVisit], Awaitable[Finding]]

@@ -8,9 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.erasure.cascade import cascade
 from memory_extproc.erasure.forgetter import Forgetter
-from memory_extproc.erasure.steps import compute_cascade
+from memory_extproc.erasure.steps import cascade, compute_cascade
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Embedded, ForgetScope, ForgetState, MemoryState, MemoryType, Owner
 from memory_extproc.testing.adapters import InMemoryStore

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import structlog
 
-from memory_extproc.erasure.cascade import cascade
 from memory_extproc.erasure.forgetter import Forgetter
+from memory_extproc.erasure.steps import cascade
 from memory_extproc.erasure.tombstones import Job
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.extractor import Fact

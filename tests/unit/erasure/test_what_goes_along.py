@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from memory_extproc.curation.editor import Correction, Meaning, MemoryEditor, Standing
-from memory_extproc.erasure.cascade import cascade
 from memory_extproc.erasure.forgetter import Forgetter
+from memory_extproc.erasure.steps import cascade
 from memory_extproc.erasure.tombstones import KeyedHasher, TombstoneKind
 from memory_extproc.model import ForgetScope, Hit, Memory, MemoryState, MemoryType, Owner, Role, Source, digest
 from tests.support.builders import ANN, a_memory, a_message

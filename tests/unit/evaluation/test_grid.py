@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.evaluation.datasets import Dataset, read_dataset
-from memory_extproc.evaluation.grid import GRID, as_fragment, choose_settings, read_value, with_value
 from memory_extproc.evaluation.runner import Bench
+from memory_extproc.evaluation.training import GRID, as_fragment, choose_settings, read_value, with_value
 from memory_extproc.settings import Settings
 from tests.unit.evaluation.benches import a_bench
 from tests.unit.evaluation.sets import write_json

@@ -19,8 +19,7 @@ from memory_extproc.learn.messages import judge, judge_turns
 from memory_extproc.learn.screening import QuarantiningJudge, _screen_words
 from memory_extproc.learn.sessions import read
 from memory_extproc.model import Caller, Exchanged, MemoryState, Message, Role
-from memory_extproc.safety.operator_rules import BlockPatterns, StorageRules
-from memory_extproc.safety.policy import Policy
+from memory_extproc.safety.policy import BlockPatterns, Policy, StorageRules
 from tests.support.builders import ANN, MONDAY, a_turn
 from tests.support.waiting import until
 

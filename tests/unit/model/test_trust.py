@@ -12,7 +12,7 @@ from memory_extproc.portability.records import memory_of, record_of
 from memory_extproc.recall.asked import least_trust
 from memory_extproc.recall.intent import INTENTS
 from memory_extproc.recall.prompt_block import render
-from memory_extproc.retention.merge import Merging, speaking
+from memory_extproc.retention.rules import Merging, speaking
 from memory_extproc.store.partition import confirm_memory
 from tests.support.builders import ANN, MONDAY, a_memory, a_turn
 

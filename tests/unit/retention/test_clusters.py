@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_extproc.model import Matrix
-from memory_extproc.retention.merge import components
+from memory_extproc.retention.rules import components
 
 
 def unit(rows: np.ndarray) -> Matrix:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.erasure.cascade import cascade
+from memory_extproc.erasure.steps import cascade
 from memory_extproc.model import Embedded, ForgetScope, MemoryState, MemoryType, Owner, Scope, Source
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.rules import RetentionReason

@@ -6,15 +6,16 @@ import pytest
 
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import Caller, Exchanged, Message, Role
-from memory_extproc.safety.operator_rules import (
+from memory_extproc.safety.policy import (
     BlockPatterns,
+    Policy,
     SecretClass,
     SecretPolicy,
     StorageRules,
     may_be_injected,
     says_more_than_masks,
+    without_secrets,
 )
-from memory_extproc.safety.policy import Policy, without_secrets
 from tests.support.builders import ANN, MONDAY
 
 PIN = "My PIN is 4711. I live in Bonn."

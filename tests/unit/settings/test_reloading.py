@@ -10,7 +10,7 @@ import pytest
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings
 from memory_extproc.settings.docs import keys_of
-from memory_extproc.settings.reload import RELOADABLE, Fixed, merge_reload, reloadable, secret_files
+from memory_extproc.settings.loading import RELOADABLE, Fixed, merge_reload, reloadable, secret_files
 
 FIXED = Fixed(patience=timedelta(seconds=1), message_bytes=64 << 20)
 QWEN = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from milvus_lite.db import MilvusLite
 from milvus_lite.schema.types import CollectionSchema, DataType, FieldSchema
 
-from memory_extproc.store.milvus.lite_workarounds import LiteReader
+from memory_extproc.store.milvus.lite import LiteReader
 from memory_extproc.store.milvus.rows import bucket
 
 DIMENSION = 256

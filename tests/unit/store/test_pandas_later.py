@@ -23,7 +23,7 @@ def test_pymilvus_is_imported_without_pandas() -> None:
 def test_who_uses_pandas_gets_pandas(*, loaded_before: bool) -> None:
     run(
         "import pandas" if loaded_before else "",
-        "from memory_extproc.store.milvus.lite_workarounds import pandas_later",
+        "from memory_extproc.store.milvus.client import pandas_later",
         "with pandas_later():",
         "    import pandas as pd",
         "    from pandas.api.types import is_list_like",
@@ -37,7 +37,7 @@ def test_who_uses_pandas_gets_pandas(*, loaded_before: bool) -> None:
 
 def test_arrow_is_used_without_pandas_and_converts_to_it_all_the_same() -> None:
     run(
-        "from memory_extproc.store.milvus.lite_workarounds import arrow_without_pandas",
+        "from memory_extproc.store.milvus.lite import arrow_without_pandas",
         "arrow_without_pandas()",
         "import pyarrow, pyarrow.dataset",
         "table = pyarrow.table({'a': pyarrow.array([1, 2])})",

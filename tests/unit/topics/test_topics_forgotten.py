@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from memory_extproc.erasure.cascade import cascade
+from memory_extproc.erasure.steps import cascade
 from memory_extproc.erasure.tombstones import KeyedHasher, Tombstones
 from memory_extproc.learn.messages import message_id
 from memory_extproc.model import Embedded, ForgetScope, Memory, MemoryState, Owner
