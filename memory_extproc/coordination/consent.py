@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from cachetools import LRUCache
 
+from memory_extproc.coordination import read_lua
 from memory_extproc.coordination.mirror import Copied, CopyKind, split_pages
 from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
@@ -253,27 +254,6 @@ class _Written(msgspec.Struct, frozen=True, array_like=True):
     by: str
 
 
-# KEYS: an owner's changes. ARGV: a change, the latest that its sender knows. Repeating it changes nothing.
-_ADD = """
-local latest = redis.call('LINDEX', KEYS[1], -1) or ''
-if latest == ARGV[1] then return 1 end
-if latest ~= ARGV[2] then return 0 end
-redis.call('RPUSH', KEYS[1], ARGV[1])
-return 1
-"""
-# KEYS: an owner's changes. ARGV: a copy of a change, inserted in the order of time.
-_MERGE = """
-local at = cjson.decode(ARGV[1])[2]
-local later = false
-for _, change in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
-  if change == ARGV[1] then return 0 end
-  if not later and cjson.decode(change)[2] > at then later = change end
-end
-if later then return redis.call('LINSERT', KEYS[1], 'BEFORE', later, ARGV[1]) end
-return redis.call('RPUSH', KEYS[1], ARGV[1])
-"""
-
-
 class RedisConsent:
     """ConsentRecords as a Redis list per owner, with the link's timeout on each call.
 
@@ -284,8 +264,8 @@ class RedisConsent:
         self, link: RedisLink, *, prefix: str = "memory-extproc", recovery: Recovery | None = None
     ) -> None:
         self._link, self._prefix, self._recovery = link, prefix, recovery
-        self._add = link.client.register_script(_ADD)
-        self._merge = link.client.register_script(_MERGE)
+        self._add = link.client.register_script(read_lua("add_choice"))
+        self._merge = link.client.register_script(read_lua("merge_choice"))
 
     async def add(self, owner: Owner, change: ConsentChange, *, after: ConsentChange | None) -> bool:
         if self._recovery is not None:

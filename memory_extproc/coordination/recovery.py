@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import msgspec
 
 from memory_extproc.concurrency import contain_faults, wait_for_event
+from memory_extproc.coordination import read_lua
 from memory_extproc.coordination.mirror import Copied, decode_copies, encode_copies
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.observe.log import logger
@@ -38,25 +39,6 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-# KEYS: generation. ARGV: id, directory, the highest number seen. Advances the number only if the generation is
-# unchanged.
-_ADVANCE = """
-local id = redis.call('HGET', KEYS[1], 'id') or ''
-local number = tonumber(redis.call('HGET', KEYS[1], ARGV[2]) or 0)
-if id ~= '' and id == ARGV[1] and number >= tonumber(ARGV[3]) then
-  number = redis.call('HINCRBY', KEYS[1], ARGV[2], 1)
-end
-return {id, number}
-"""
-# KEYS: generation. ARGV: the lost generation, a new id, directory. The first caller begins the new generation.
-_BEGIN = """
-local id = redis.call('HGET', KEYS[1], 'id') or ''
-if id == '' or id == ARGV[1] then
-  redis.call('DEL', KEYS[1])
-  redis.call('HSET', KEYS[1], 'id', ARGV[2])
-end
-return redis.call('HMGET', KEYS[1], 'id', ARGV[3])
-"""
 _GENERATION = "generation"  # the record of a mirror that names it
 _AT_ONCE = 50  # copies per message
 _KEPT_MERGED = timedelta(hours=1)
@@ -131,8 +113,8 @@ class Recovery:
         base = f"{prefix}:{{ledger}}"
         self.key, self._acceptance_key = generation_key(prefix), _acceptance_key(prefix)
         self._merged = f"{base}:merged"
-        self._advance = link.client.register_script(_ADVANCE)
-        self._begin = link.client.register_script(_BEGIN)
+        self._advance = link.client.register_script(read_lua("advance_generation"))
+        self._begin = link.client.register_script(read_lua("begin_generation"))
         self.parts: list[Restorable] = []
         self.hooks = Hooks()
         self.loss: Loss | None = None

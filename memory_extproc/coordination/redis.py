@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import msgspec
 
+from memory_extproc.coordination import read_lua
 from memory_extproc.coordination.mirror import Copied, CopyKind, of_items
 from memory_extproc.coordination.recovery import Recovery
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
@@ -22,66 +23,6 @@ from memory_extproc.model import LedgerJob, LedgerMarks, Owner
 from memory_extproc.ports import Changes, KeyWrapper, OwnerEntry, OwnerTotals
 
 _GLANCE = timedelta(milliseconds=60)  # how long a request waits for the version of cached data
-# A sorted set holds each owner's record keys with their expiry, so that they can be found and deleted. The server's
-# clock is used throughout: replicas may disagree about the time. KEYS: record, index.
-_SWAP = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-if ARGV[1] ~= 'put' then
-  local there = redis.call('GET', KEYS[1])
-  if ARGV[1] == 'absent' and there then return 0 end
-  if ARGV[1] == 'same' and there ~= ARGV[2] then return 0 end
-end
-local ttl = tonumber(ARGV[4])
-redis.call('SET', KEYS[1], ARGV[3], 'PX', ttl)
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
-redis.call('ZADD', KEYS[2], now + ttl, KEYS[1])
-if redis.call('PTTL', KEYS[2]) < ttl then redis.call('PEXPIRE', KEYS[2], ttl) end
-return 1
-"""
-# KEYS: index. ARGV: prefixes of the keys to delete; none: all keys. In slices, because unpack is limited to some
-# thousands.
-_DELETE = """
-local keys = redis.call('ZRANGE', KEYS[1], 0, -1)
-if #ARGV > 0 then
-  local chosen = {}
-  for _, key in ipairs(keys) do
-    for _, start in ipairs(ARGV) do
-      if string.sub(key, 1, #start) == start then chosen[#chosen + 1] = key end
-    end
-  end
-  keys = chosen
-end
-for first = 1, #keys, 500 do
-  local last = math.min(first + 499, #keys)
-  redis.call('DEL', unpack(keys, first, last))
-  redis.call('ZREM', KEYS[1], unpack(keys, first, last))
-end
-return #keys
-"""
-# KEYS: lease. ARGV: holder, milliseconds.
-_ACQUIRE = """
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1
-"""
-# KEYS: version, changes. ARGV: ids, or nothing where any may have changed; most entries; milliseconds.
-_BUMP = """
-local version = redis.call('INCR', KEYS[1])
-if ARGV[1] == '' then
-  redis.call('DEL', KEYS[2])
-else
-  redis.call('RPUSH', KEYS[2], version .. ' ' .. ARGV[1])
-  redis.call('LTRIM', KEYS[2], -ARGV[2], -1)
-  redis.call('PEXPIRE', KEYS[2], ARGV[3])
-end
-return version
-"""
-_RELEASE = """
-if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
-return 1
-"""
 
 
 _CHANGES_KEPT = 32  # writes of an owner, for replicas that hold the owner's memories as of an earlier version
@@ -112,11 +53,11 @@ class RedisCoordination:
         )
         self._prefix = prefix
         self._client = self._link.client
-        self._swap = self._client.register_script(_SWAP)
-        self._delete = self._client.register_script(_DELETE)
-        self._acquire = self._client.register_script(_ACQUIRE)
-        self._bump = self._client.register_script(_BUMP)
-        self._release = self._client.register_script(_RELEASE)
+        self._swap = self._client.register_script(read_lua("swap_record"))
+        self._delete = self._client.register_script(read_lua("delete_records"))
+        self._acquire = self._client.register_script(read_lua("acquire_lease"))
+        self._bump = self._client.register_script(read_lua("bump_version"))
+        self._release = self._client.register_script(read_lua("release_lease"))
         self._advance = self._client.register_script("return redis.call('INCR', KEYS[1])")
 
     async def __aenter__(self) -> Self:
@@ -203,27 +144,6 @@ class RedisCoordination:
 
 # The registry of owners: names in a sorted set of equal scores, which Redis keeps in the order of their bytes.
 
-# KEYS: names, counts, totals, names of those with memories in quarantine. ARGV: name, memories, time, quarantined.
-_PUT_OWNER = """
-local before = redis.call('HGET', KEYS[2], ARGV[1]) or '0 0 0'
-local memories, quarantined = string.match(before, '^(%d+) %d+ (%d+)')
-redis.call('HINCRBY', KEYS[3], 'memories', ARGV[2] - (memories or 0))
-redis.call('HINCRBY', KEYS[3], 'quarantined', ARGV[4] - (quarantined or 0))
-if ARGV[2] == '0' then
-  redis.call('ZREM', KEYS[1], ARGV[1])
-  redis.call('HDEL', KEYS[2], ARGV[1])
-else
-  redis.call('ZADD', KEYS[1], 0, ARGV[1])
-  redis.call('HSET', KEYS[2], ARGV[1], table.concat(ARGV, ' ', 2))
-end
-if ARGV[4] == '0' then
-  redis.call('ZREM', KEYS[4], ARGV[1])
-else
-  redis.call('ZADD', KEYS[4], 0, ARGV[1])
-end
-return 1
-"""
-
 
 class RedisOwners:
     """Implements OwnerRegistry. *link* is others', too, and outlives it."""
@@ -233,7 +153,7 @@ class RedisOwners:
         self._names, self._counts, self._totals, self._quarantined = (
             f"{prefix}:{{owners}}:{what}" for what in ("names", "counts", "totals", "quarantined")
         )
-        self._put = self._client.register_script(_PUT_OWNER)
+        self._put = self._client.register_script(read_lua("put_owner"))
 
     async def put(self, entry: OwnerEntry) -> None:
         at = int(entry.updated_at.timestamp())
@@ -270,44 +190,6 @@ def _owner_name(owner: Owner) -> str:
 
 # The ledger of forgets in Redis, for several replicas. To be kept out of backups.
 
-# All keys share a hash tag: a job and its marks are written atomically. KEYS: jobs, order, counter, shut jobs of
-# the subject, cuts, items. ARGV: id, job, shut, open, cut, at, whether it is a copy, items... A copy has no job (an
-# empty id), or a job that replaces a less advanced job. No write replaces a more advanced job: a write that its
-# sender gave up on may arrive when the job is long complete.
-_WRITE = """
-local writes = ARGV[1] ~= ''
-if writes then
-  local there = redis.call('HGET', KEYS[1], ARGV[1])
-  if there then
-    local kept = cjson.decode(there)
-    local came = (kept[4] and 0 or 2) + (kept[3] and 0 or 1)
-    local comes = (ARGV[4] == '1' and 0 or 2) + (ARGV[3] == '1' and 0 or 1)
-    writes = came < comes or (came == comes and ARGV[7] ~= '1')
-  end
-end
-if writes then
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-  if ARGV[4] == '1' then
-    if not redis.call('ZSCORE', KEYS[2], ARGV[1]) then
-      redis.call('ZADD', KEYS[2], redis.call('INCR', KEYS[3]), ARGV[1])
-    end
-  else
-    redis.call('ZREM', KEYS[2], ARGV[1])
-  end
-  if ARGV[3] == '1' then redis.call('SADD', KEYS[4], ARGV[1]) else redis.call('SREM', KEYS[4], ARGV[1]) end
-end
-if ARGV[5] ~= '' then redis.call('SADD', KEYS[5], ARGV[5]) end
-for n = 8, #ARGV do
-  local known = redis.call('HGET', KEYS[6], ARGV[n])
-  if not known or tonumber(known) < tonumber(ARGV[6]) then redis.call('HSET', KEYS[6], ARGV[n], ARGV[6]) end
-end
-return 1
-"""
-# KEYS: shut jobs, cuts, items, generation. ARGV: fields of the generation.
-_MARKS = """
-return {redis.call('SMEMBERS', KEYS[1]), redis.call('SMEMBERS', KEYS[2]), redis.call('HGETALL', KEYS[3]),
-  redis.call('HMGET', KEYS[4], unpack(ARGV))}
-"""
 _CONTEXT = b"key of the ledger of forgets"
 _WRAPPED = "wrapped"  # in the place of a subject
 _AT_ONCE = 2_000  # items per call; the job stays shut until all are written
@@ -331,8 +213,8 @@ class RedisLedger:
     ) -> None:
         self._link, self._recovery, self._wraps = link, recovery, wraps
         self._base = f"{prefix}:{{ledger}}"
-        self._write = link.client.register_script(_WRITE)
-        self._marks = link.client.register_script(_MARKS)
+        self._write = link.client.register_script(read_lua("write_forget"))
+        self._marks = link.client.register_script(read_lua("read_marks"))
         self._key: bytes | None = None  # once it has a copy
 
     async def key(self) -> bytes:

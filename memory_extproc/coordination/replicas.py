@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Self
 
 from memory_extproc.concurrency import contain_faults
+from memory_extproc.coordination import read_lua
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import Owner, WaitingPlace
 from memory_extproc.observe.log import logger
@@ -24,85 +25,6 @@ if TYPE_CHECKING:
 
 log = logger(__name__)
 
-# Messages are a sorted set by number. KEYS: counter, messages, era. ARGV: subject, a new era. The number is a
-# prefix, so that members are unique. Returns it and its era.
-_TELL = """
-redis.call('SET', KEYS[3], ARGV[2], 'NX')
-local number = redis.call('INCR', KEYS[1])
-redis.call('ZADD', KEYS[2], number, number .. ':' .. ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', number - 100000)
-return {number, redis.call('GET', KEYS[3])}
-"""
-# KEYS: counter, leases (holder → last message read), expiries (holder → end of its lease), register (holder → age
-# of its oldest waiting turn, whether it left, directory). ARGV: holder, milliseconds, last message read, directory,
-# time of the oldest waiting turn, the era of the last message read. Only the server's clock counts. Returns 0, and
-# gives no lease, if the era ended or messages that were read are gone.
-_RENEW = """
-if redis.call('GET', KEYS[5]) ~= ARGV[6] or tonumber(redis.call('GET', KEYS[1]) or 0) < tonumber(ARGV[3]) then
-  return 0
-end
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
-redis.call('ZADD', KEYS[3], now + tonumber(ARGV[2]), ARGV[1])
-local entries = redis.call('HGETALL', KEYS[4])
-for n = 1, #entries, 2 do
-  local runs = tonumber(redis.call('ZSCORE', KEYS[3], entries[n]) or 0) > now
-  if not runs and string.match(entries[n + 1], '^[^|]*|[^|]*|(.*)$') == ARGV[4] then
-    redis.call('HDEL', KEYS[4], entries[n])
-  end
-end
-redis.call('HSET', KEYS[4], ARGV[1], ARGV[5] .. '|serves|' .. ARGV[4])
-return 1
-"""
-# KEYS: counter, era. ARGV: a new era. Returns the number of the latest message and the era.
-_BEGIN = """
-redis.call('SET', KEYS[2], ARGV[1], 'NX')
-return {tonumber(redis.call('GET', KEYS[1]) or 0), redis.call('GET', KEYS[2])}
-"""
-# KEYS: expiries, register. Returns holder, entry and lease state of each replica; a holder without an entry has an
-# older version.
-_REGISTER = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-local found, seen = {}, {}
-local entries = redis.call('HGETALL', KEYS[2])
-for n = 1, #entries, 2 do
-  local runs = tonumber(redis.call('ZSCORE', KEYS[1], entries[n]) or 0) > now
-  seen[entries[n]] = true
-  found[#found + 1] = {entries[n], entries[n + 1], runs and 1 or 0}
-end
-for _, holder in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf')) do
-  if not seen[holder] then found[#found + 1] = {holder, '?|serves|' .. holder, 1} end
-end
-return found
-"""
-# KEYS: leases, expiries, counter, era. ARGV: number, its era. Returns how many replicas with a lease have not read
-# that message; -1: it is gone.
-_BEHIND = """
-if redis.call('GET', KEYS[4]) ~= ARGV[2] or tonumber(redis.call('GET', KEYS[3]) or 0) < tonumber(ARGV[1]) then
-  return -1
-end
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do
-  redis.call('HDEL', KEYS[1], gone)
-end
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
-local behind = 0
-for _, holder in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-  if tonumber(redis.call('HGET', KEYS[1], holder) or 0) < tonumber(ARGV[1]) then behind = behind + 1 end
-end
-return behind
-"""
-# KEYS: leases, expiries, register. ARGV: holder, directory, time of the oldest waiting turn.
-_LEAVE = """
-redis.call('HDEL', KEYS[1], ARGV[1])
-redis.call('ZREM', KEYS[2], ARGV[1])
-if ARGV[3] == '-' then redis.call('HDEL', KEYS[3], ARGV[1])
-else redis.call('HSET', KEYS[3], ARGV[1], ARGV[3] .. '|left|' .. ARGV[2]) end
-return 1
-"""
 _NOTHING, _UNKNOWN = "-", "?"  # in the place of a time: since when turns wait
 
 OldestWaiting = Callable[[], datetime | None]
@@ -168,12 +90,12 @@ class RedisReplicas:
         self._era_key = f"{base}:era"
         self._leases, self._expiries = f"{base}:leases", f"{base}:expiries"
         self._entries = f"{base}:directories"
-        self._tell = link.client.register_script(_TELL)
-        self._begin = link.client.register_script(_BEGIN)
-        self._renew = link.client.register_script(_RENEW)
-        self._behind = link.client.register_script(_BEHIND)
-        self._leave = link.client.register_script(_LEAVE)
-        self._read_register = link.client.register_script(_REGISTER)
+        self._tell = link.client.register_script(read_lua("tell_replicas"))
+        self._begin = link.client.register_script(read_lua("begin_replica"))
+        self._renew = link.client.register_script(read_lua("renew_replica"))
+        self._behind = link.client.register_script(read_lua("count_behind"))
+        self._leave = link.client.register_script(read_lua("leave_replicas"))
+        self._read_register = link.client.register_script(read_lua("read_register"))
         self._read, self._era = 0, b""  # the last message that we applied; no era: none of them yet
         self._anew = False  # what is cached may be from before messages that are gone
         self._until = float("-inf")
