@@ -20,8 +20,8 @@ from memory_extproc.coordination.consent import RedisConsent
 from memory_extproc.coordination.mirror import SqliteMirror, set_aside_unusable
 from memory_extproc.coordination.recovery import FILE as DIRECTORY_FILE
 from memory_extproc.coordination.recovery import DirectoryFile
-from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas, SoleReplica, nothing_waits
-from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
+from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas, nothing_waits
+from memory_extproc.coordination.sqlite import SoleReplica, SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, MemoryFinder
 from memory_extproc.erasure.receipts import ReceiptSigner, read_signer
 from memory_extproc.erasure.steps import Erasable

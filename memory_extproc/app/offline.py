@@ -34,8 +34,7 @@ from memory_extproc.concurrency import steady_now, utc_now
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
 from memory_extproc.coordination.mirror import Copied, CopyKind
 from memory_extproc.coordination.recovery import generation_key
-from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.coordination.sqlite import SqliteLedger
+from memory_extproc.coordination.sqlite import SoleReplica, SqliteLedger
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.erasure.receipts import Look, Proof, look_again
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex

@@ -22,7 +22,8 @@ from memory_extproc.app.models import completions_for
 from memory_extproc.app.storage import Storage, make_master_key
 from memory_extproc.concurrency import HelperThread, Pace, steady_now
 from memory_extproc.coordination.consent import Consents, SqliteConsent
-from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
+from memory_extproc.coordination.replicas import RedisReplicas
+from memory_extproc.coordination.sqlite import SoleReplica
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.learn.commands.parser import Act, CommandMode, LlmCommands, Markers
 from memory_extproc.learn.commands.runner import (

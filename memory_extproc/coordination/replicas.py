@@ -35,29 +35,6 @@ def nothing_waits() -> datetime | None:
     return None
 
 
-class SoleReplica:
-    """Membership of a single replica."""
-
-    def __init__(
-        self, name: str = "data", *, oldest_waiting: Callable[[Owner | None], datetime | None] = lambda _: None
-    ) -> None:
-        """*name*: of the data directory.
-
-        *oldest_waiting*: the time of the oldest accepted turn that is not in the journal yet, of a given owner or
-        of all; None: there is none."""
-        self._name, self.oldest_waiting = name, oldest_waiting
-
-    def holds(self) -> bool:
-        return True
-
-    async def waiting(self, owner: Owner | None = None) -> Sequence[WaitingPlace]:
-        oldest = self.oldest_waiting(owner)
-        return () if oldest is None else (WaitingPlace(self._name, oldest, live=True),)
-
-    async def tell(self, subject: str) -> None:
-        """Return at once: there is no other replica."""
-
-
 class RedisReplicas:
     """Membership among several replicas. Enter it to hold a lease.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -15,7 +15,7 @@ from pathlib import Path
 from memory_extproc.coordination.mirror import Copied, CopyKind, of_items, split_pages
 from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
 from memory_extproc.errors import PermanentError
-from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner
+from memory_extproc.model import RECORD_KINDS, LedgerJob, LedgerMarks, Owner, WaitingPlace
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Changes, Now, OwnerEntry, OwnerTotals
 
@@ -424,3 +424,26 @@ def check_registered(kinds: Iterable[str]) -> None:
     for kind in kinds:
         if kind not in RECORD_KINDS:
             raise PermanentError(f"records of the kind {kind!r} are not registered in model/records.py")
+
+
+class SoleReplica:
+    """Membership of a single replica."""
+
+    def __init__(
+        self, name: str = "data", *, oldest_waiting: Callable[[Owner | None], datetime | None] = lambda _: None
+    ) -> None:
+        """*name*: of the data directory.
+
+        *oldest_waiting*: the time of the oldest accepted turn that is not in the journal yet, of a given owner or
+        of all; None: there is none."""
+        self._name, self.oldest_waiting = name, oldest_waiting
+
+    def holds(self) -> bool:
+        return True
+
+    async def waiting(self, owner: Owner | None = None) -> Sequence[WaitingPlace]:
+        oldest = self.oldest_waiting(owner)
+        return () if oldest is None else (WaitingPlace(self._name, oldest, live=True),)
+
+    async def tell(self, subject: str) -> None:
+        """Return at once: there is no other replica."""

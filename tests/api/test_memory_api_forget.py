@@ -16,7 +16,7 @@ from memory_extproc.api.call import Repeats
 from memory_extproc.api.forget import ConsentMethods, ForgetCalls
 from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.concurrency import Backoff
-from memory_extproc.coordination.replicas import SoleReplica
+from memory_extproc.coordination.sqlite import SoleReplica
 from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable

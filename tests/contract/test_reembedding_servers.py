@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import pytest
 
-from memory_extproc.coordination.replicas import SoleReplica
+from memory_extproc.coordination.sqlite import SoleReplica
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex

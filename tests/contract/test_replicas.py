@@ -11,7 +11,8 @@ from uuid import uuid4
 import pytest
 
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.coordination.replicas import RedisReplicas, SoleReplica
+from memory_extproc.coordination.replicas import RedisReplicas
+from memory_extproc.coordination.sqlite import SoleReplica
 from memory_extproc.errors import TransientError
 from memory_extproc.model import WaitingPlace
 from tests.support.redis import RedisServer, redis_server

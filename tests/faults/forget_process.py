@@ -20,8 +20,7 @@ from uuid import uuid4
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.concurrency import utc_now
-from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
+from memory_extproc.coordination.sqlite import SoleReplica, SqliteCoordination, SqliteLedger
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex

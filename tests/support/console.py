@@ -36,8 +36,7 @@ from memory_extproc.console.server import (
     register_documents,
 )
 from memory_extproc.console.views import OperatorPage, TimelinePage, TryOut, WhyPage
-from memory_extproc.coordination.replicas import SoleReplica
-from memory_extproc.coordination.sqlite import SqliteOwners
+from memory_extproc.coordination.sqlite import SoleReplica, SqliteOwners
 from memory_extproc.curation.editor import MemoryCatalog
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.receipts import ReceiptSigner

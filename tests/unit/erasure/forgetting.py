@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from memory_extproc.concurrency import Backoff
-from memory_extproc.coordination.replicas import SoleReplica
+from memory_extproc.coordination.sqlite import SoleReplica
 from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.receipts import ReceiptSigner
 from memory_extproc.erasure.steps import Erasable
