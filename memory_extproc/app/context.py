@@ -180,7 +180,7 @@ def learn_limits(settings: Settings) -> LearnLimits:
     )
 
 
-def wire_options(settings: Settings) -> RequestOptions:
+def request_options(settings: Settings) -> RequestOptions:
     """The options of the request path."""
     inject = settings.inject
     return RequestOptions(

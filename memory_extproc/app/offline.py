@@ -82,7 +82,7 @@ class OfflineContext:
 
 
 @asynccontextmanager
-async def tending(
+async def open_offline(
     settings: Settings, data: Path, *, now: Now, reflecting: bool = False
 ) -> AsyncIterator[OfflineContext]:
     """Open the memories. The caller holds *data* if needed (`hold_lite`).
@@ -143,7 +143,7 @@ async def read_forgotten(
     return TombstoneIndex(RedisLedger(link, prefix=settings.coordination.prefix), SoleReplica(), key=key)
 
 
-def job_of(settings: Settings, tended: OfflineContext, *, now: Now) -> RetentionJob:
+def make_retention_job(settings: Settings, tended: OfflineContext, *, now: Now) -> RetentionJob:
     return make_retention(
         Live(settings),
         tended.store,
@@ -160,7 +160,7 @@ def job_of(settings: Settings, tended: OfflineContext, *, now: Now) -> Retention
 
 
 @asynccontextmanager
-async def reembedding(
+async def open_reembedding(
     settings: Settings, data: Path, tended: OfflineContext, *, source: str = "", says: Says, now: Now
 ) -> AsyncIterator[tuple[Reembedding, MemoryStore | None]]:
     """Open re-embedding. *source*: another collection of the same Milvus, opened read-only."""
@@ -186,7 +186,7 @@ async def reembedding(
 
 
 @asynccontextmanager
-async def reviewing(settings: Settings, data: Path, *, now: Now) -> AsyncIterator[Quarantine]:
+async def open_quarantine(settings: Settings, data: Path, *, now: Now) -> AsyncIterator[Quarantine]:
     """Open the quarantine for review; running sidecars see changes."""
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:

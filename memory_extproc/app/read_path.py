@@ -1,4 +1,5 @@
-"""The exchange handlers as configured; rebuilt when the configuration changes."""
+"""The read path as configured: the exchange handlers, which are rebuilt when the configuration changes, the
+recaller, context compression and identity."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.context import AppContext, Live, caller_tag, recall_limits, wire_options
+from memory_extproc.app.context import AppContext, Live, caller_tag, recall_limits, request_options
 from memory_extproc.app.maintenance import open_accesses
 from memory_extproc.app.models import completions_for, open_reranks
 from memory_extproc.app.storage import Storage
@@ -103,7 +104,7 @@ class ReadPathParts:
     now: Now
 
     def exchange_deps(self, settings: Settings) -> ExchangeDeps:
-        options, identity = wire_options(settings), self.identifies.identity(settings)
+        options, identity = request_options(settings), self.identifies.identity(settings)
         decisions = self.decisions if settings.trace.keep else None
         recalls = CountedRecalls(self.recalls, self.accesses)
         return ExchangeDeps(
@@ -158,12 +159,12 @@ class ReadPathParts:
         """Apply new limits to these parts."""
         self.metrics.recall_deadline.set(settings.deadline.total_seconds())
         self.recalls.reconfigure(recall_limits(settings), about_caller_of(settings))
-        self.replays.reconfigure(wire_options(settings))
+        self.replays.reconfigure(request_options(settings))
         self.held.reconfigure(settings.limits.process_bytes)
 
 
-async def open_wire(
-    frame: AppContext,
+async def open_exchange_parts(
+    context: AppContext,
     kept: Storage,
     writing: WritePath,
     recalls: Recaller,
@@ -171,7 +172,13 @@ async def open_wire(
     background: Background,
     decisions: DecisionLog,
 ) -> ReadPathParts:
-    settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
+    settings, live, metrics, stack, now = (
+        context.settings,
+        context.live,
+        context.metrics,
+        context.stack,
+        context.now,
+    )
     door, intake, partitions = writing.door, writing.intake, kept.partitions
     return ReadPathParts(
         identifies=await open_identities(live, stack),
@@ -184,10 +191,10 @@ async def open_wire(
         learns=intake,
         gets=partitions,
         held=BodyMemoryBudget(settings.limits.process_bytes, metrics),
-        load=frame.load,
+        load=context.load,
         background=background,
         metrics=metrics,
-        traces=frame.traces,
+        traces=context.traces,
         tag=caller_tag(settings),
         profiles=Profiles(partitions, lambda: live.settings, now=now, learns=intake),
         compression=make_compression(
@@ -209,13 +216,13 @@ class ReadPath:
     matcher: ModelMatcher
 
 
-async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) -> ReadPath:
+async def open_read_path(context: AppContext, kept: Storage, learns: TurnLearner) -> ReadPath:
     """Open a sidecar's read path with its canary."""
-    settings, metrics, stack, now = frame.settings, frame.metrics, frame.stack, frame.now
+    settings, metrics, stack, now = context.settings, context.metrics, context.stack, context.now
     matcher = await open_matcher(settings, kept.embedder, metrics, stack, MEASURED_WITHIN)
     classifier = FactClassifier(settings.signals.classifier, metrics, time.monotonic)
     await stack.enter_async_context(classifier)
-    frame.live.subscribe(lambda new: classifier.reconfigure(new.signals.classifier))
+    context.live.subscribe(lambda new: classifier.reconfigure(new.signals.classifier))
     recaller = make_recaller(
         settings,
         kept.partitions,
@@ -223,17 +230,17 @@ async def open_reading(frame: AppContext, kept: Storage, learns: TurnLearner) ->
         metrics,
         stack,
         now=now,
-        reranks=await open_reranks(settings, metrics, stack, frame.live),
+        reranks=await open_reranks(settings, metrics, stack, context.live),
         learns=learns,
         reads=kept.partitions,
         selects=kept.partitions,
-        live=frame.live,
-        traces=frame.traces,
+        live=context.live,
+        traces=context.traces,
         matcher=matcher,
         classifier=classifier,
     )
     canary = await open_canary(
-        frame.live, kept.partitions, kept.shown, kept.embedder, metrics, stack, matcher, now=now
+        context.live, kept.partitions, kept.shown, kept.embedder, metrics, stack, matcher, now=now
     )
     return ReadPath(recaller, canary, matcher)
 

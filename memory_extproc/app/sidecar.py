@@ -28,13 +28,13 @@ from memory_extproc.app.context import (
     Live,
     api_options,
     open_traces,
+    request_options,
     server_options,
-    wire_options,
 )
 from memory_extproc.app.coordination import AsRecalled, open_forgetter
-from memory_extproc.app.read_path import ReadPath, ReadPathParts, open_reading, open_wire
-from memory_extproc.app.storage import DataDirectory, OpenFiles, Storage, open_kept, renewed_keys, watched_files
-from memory_extproc.app.write_path import Door, WritePath, open_writing
+from memory_extproc.app.read_path import ReadPath, ReadPathParts, open_exchange_parts, open_read_path
+from memory_extproc.app.storage import DataDirectory, OpenFiles, Storage, open_storage, renewed_keys, watched_files
+from memory_extproc.app.write_path import Door, WritePath, open_write_path
 from memory_extproc.concurrency import Background, HelperProcess, utc_now
 from memory_extproc.console.server import ConsoleServer
 from memory_extproc.erasure.forgetter import Forgetter
@@ -108,21 +108,21 @@ async def sidecar(
         load = LoadLimit(settings.recall.max_concurrent)
         metrics.recall_limit.set_function(lambda: load.limit)
         live.subscribe(lambda new: load.reconfigure(new.recall.max_concurrent))
-        frame = AppContext(
+        context = AppContext(
             live=live, data=data, metrics=metrics, traces=traces, helper=helper, load=load, stack=stack, now=now
         )
-        kept = await open_kept(frame)
+        kept = await open_storage(context)
         noting = await stack.enter_async_context(Background(metrics, grace=RECORDS_GRACE, most=RECORDS_AT_ONCE))
         decisions = DecisionLog(kept.coordination, live, background=noting, now=now)
-        writing = await open_writing(frame, kept, decisions)
-        reading = await open_reading(frame, kept, writing.intake)
+        writing = await open_write_path(context, kept, decisions)
+        reading = await open_read_path(context, kept, writing.intake)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
         replays = BlockReplay(
-            wire_options(settings), kept.coordination, background=background, metrics=metrics, now=now
+            request_options(settings), kept.coordination, background=background, metrics=metrics, now=now
         )
-        forgetter = await _open_forgetter(frame, kept, writing, reading.recaller, replays)
-        wire = await open_wire(frame, kept, writing, reading.recaller, replays, background, decisions)
-        serving = await _open_serving(frame, kept, writing, reading, wire, forgetter, decisions)
+        forgetter = await _open_forgetter(context, kept, writing, reading.recaller, replays)
+        wire = await open_exchange_parts(context, kept, writing, reading.recaller, replays, background, decisions)
+        serving = await _open_serving(context, kept, writing, reading, wire, forgetter, decisions)
         reloading = await _reloading(live, source, metrics, stack)
         background.start(asyncio.to_thread(compile_all))
         yield Sidecar(
@@ -142,12 +142,12 @@ async def sidecar(
 
 
 async def _open_forgetter(
-    frame: AppContext, kept: Storage, writing: WritePath, recaller: Recaller, replays: BlockReplay
+    context: AppContext, kept: Storage, writing: WritePath, recaller: Recaller, replays: BlockReplay
 ) -> Forgetter:
     """Open the forgetter with every part that stores user text."""
     topics = writing.topics
     forgetter = await open_forgetter(
-        frame.settings,
+        context.settings,
         kept.erasing,
         Erasable(
             store=kept.unsealed,
@@ -161,10 +161,10 @@ async def _open_forgetter(
             purges=kept.store,
             caches=(replays.forget, writing.retention.request_pass, *((topics.forget,) if topics else ())),
         ),
-        frame.metrics,
-        frame.stack,
-        now=frame.now,
-        seeks=_as_recalled(recaller, frame.live),
+        context.metrics,
+        context.stack,
+        now=context.now,
+        seeks=_as_recalled(recaller, context.live),
     )
     kept.shown.found = forgetter.sweep
     return forgetter
@@ -179,7 +179,7 @@ class _Serving:
 
 
 async def _open_serving(
-    frame: AppContext,
+    context: AppContext,
     kept: Storage,
     writing: WritePath,
     reading: ReadPath,
@@ -188,13 +188,13 @@ async def _open_serving(
     decisions: DecisionLog,
 ) -> _Serving:
     """Open the ports, last, so that they close first."""
-    settings, metrics, stack = frame.settings, frame.metrics, frame.stack
-    registers = register_ending if settings.role == "learn" else wire.processor(frame.live).register
+    settings, metrics, stack = context.settings, context.metrics, context.stack
+    registers = register_ending if settings.role == "learn" else wire.processor(context.live).register
     server = GrpcServer(server_options(settings), [SERVICE], registers)
-    parts = _api_parts(frame, kept, writing, reading.recaller, forgetter, decisions, reading.canary)
-    servers = await stack.enter_async_context(memory_api(settings, frame.data, parts))
+    parts = _api_parts(context, kept, writing, reading.recaller, forgetter, decisions, reading.canary)
+    servers = await stack.enter_async_context(memory_api(settings, context.data, parts))
     api = servers.grpc
-    in_use = OpenFiles(watched_files(settings, frame.data), metrics)
+    in_use = OpenFiles(watched_files(settings, context.data), metrics)
     readiness = Readiness(in_use.checked_with(kept.writable), partial(_tell, (server, api)))
     _watch_certificates(settings, metrics)
     host, _, port = settings.listen.http.rpartition(":")
@@ -231,7 +231,7 @@ async def _open_console(settings: Settings, server: ConsoleServer, stack: AsyncE
 
 
 def _api_parts(
-    frame: AppContext,
+    context: AppContext,
     kept: Storage,
     writing: WritePath,
     recaller: Recaller,
@@ -241,16 +241,16 @@ def _api_parts(
 ) -> ApiParts:
     consent = writing.door.consent
     transfers = make_transfers(
-        frame.settings,
+        context.settings,
         kept.shown,
         kept.journal,
         kept.partitions,
         kept.embedder,
         kept.coordination,
-        now=frame.now,
+        now=context.now,
         consent=consent,
         forgotten=kept.erasing.forgotten,
-        rules=lambda: frame.live.settings.privacy.storage_rules,
+        rules=lambda: context.live.settings.privacy.storage_rules,
     )
     return ApiParts(
         store=kept.shown,
@@ -271,10 +271,10 @@ def _api_parts(
             **transfers.operations,
             **RetentionCalls(partial(writing.retention.one, dry_run=True), kept.owners).operations,
         },
-        live=frame.live,
-        metrics=frame.metrics,
-        now=frame.now,
-        helper=frame.helper,
+        live=context.live,
+        metrics=context.metrics,
+        now=context.now,
+        helper=context.helper,
     )
 
 

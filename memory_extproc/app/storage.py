@@ -80,21 +80,27 @@ class Storage:
     oldest_aside: OldestWaiting  # of the turns put aside while the shared journal was away
 
 
-async def open_kept(frame: AppContext) -> Storage:
-    settings, data, stack, now = frame.settings, frame.data, frame.stack, frame.now
-    embedder = await open_embedder(settings, frame.metrics, stack, frame.live)
-    link = await open_link(settings, frame.metrics, stack, frame.live)
+async def open_storage(context: AppContext) -> Storage:
+    settings, data, stack, now = context.settings, context.data, context.stack, context.now
+    embedder = await open_embedder(settings, context.metrics, stack, context.live)
+    link = await open_link(settings, context.metrics, stack, context.live)
     keys = await open_keys(settings, data, link, stack)
     records = await open_coordination(settings, data, link, now, stack)
     coordination = sealed_coordination(records, keys)
     options = milvus_options(settings, data, embedder.fingerprint)
-    store = MilvusStore(options, frame.metrics, now=now)
+    store = MilvusStore(options, context.metrics, now=now)
     opener = Opener(store, OpenerLimits(), at=options.place)
     await stack.enter_async_context(opener)
     erasing = await open_erasing(
-        settings, data, link, stack, frame.metrics, shared=store.meta(), wraps=None if keys is None else keys.master
+        settings,
+        data,
+        link,
+        stack,
+        context.metrics,
+        shared=store.meta(),
+        wraps=None if keys is None else keys.master,
     )
-    unsealed = sealed_store(settings, store, keys, frame.metrics)
+    unsealed = sealed_store(settings, store, keys, context.metrics)
     shown = erasing.hiding(unsealed)
     limits, forgotten = partition_limits(settings), erasing.forgotten
     owners = await open_owners(settings, data, link, stack)
@@ -104,7 +110,7 @@ async def open_kept(frame: AppContext) -> Storage:
             shown,
             coordination,
             limits,
-            frame.metrics,
+            context.metrics,
             now=now,
             monotonic_now=steady_now,
             forgotten=forgotten,
@@ -119,7 +125,7 @@ async def open_kept(frame: AppContext) -> Storage:
         now,
         stack,
         store_failing_for=lambda: store.failing_for,
-        metrics=frame.metrics,
+        metrics=context.metrics,
     )
     await take_part(erasing, partitions, stack)
     return Storage(

@@ -79,13 +79,19 @@ class WritePath:
     intake: Intake
 
 
-async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts | None = None) -> WritePath:
-    settings, live, metrics, stack, now = frame.settings, frame.live, frame.metrics, frame.stack, frame.now
+async def open_write_path(context: AppContext, kept: Storage, receipts: TurnReceipts | None = None) -> WritePath:
+    settings, live, metrics, stack, now = (
+        context.settings,
+        context.live,
+        context.metrics,
+        context.stack,
+        context.now,
+    )
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
-    intake_log = await open_intake_log(settings, frame.data, metrics, stack)
+    intake_log = await open_intake_log(settings, context.data, metrics, stack)
     door = await open_door(
         settings,
-        frame.data,
+        context.data,
         kept.erasing.fleet,
         coordination,
         metrics,
@@ -93,22 +99,22 @@ async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts 
         live,
         now=now,
         intake_log=intake_log,
-        helper=frame.helper,
+        helper=context.helper,
     )
-    sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex, helper=frame.helper)
+    sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex, helper=context.helper)
     budget = make_budget(settings, now, live)
     extraction = make_extraction(settings, metrics, stack, budget, live)
     summaries, rebuilds = make_summing(settings, budget, embedder, metrics, stack, live, now=now)
     topics = await open_topics(
         settings, summaries, partitions, embedder, coordination, metrics, stack, live, now=now
     )
-    retention = _retention(frame, kept, extraction, rebuilds)
+    retention = _retention(context, kept, extraction, rebuilds)
     noticing = ChangeNotifier(partitions, retention.request_pass)
     judged = skip_forget_requests(
         live, quarantine_messages(live, partial(judge, limits=piece_limits(settings, embedder)))
     )
     intake = await _open_intake(
-        frame, kept, door, sessions, extraction, noticing, topics, judged, intake_log, receipts
+        context, kept, door, sessions, extraction, noticing, topics, judged, intake_log, receipts
     )
     replicas = kept.erasing.replicas
     if isinstance(replicas, RedisReplicas):
@@ -127,19 +133,19 @@ async def open_writing(frame: AppContext, kept: Storage, receipts: TurnReceipts 
         noticing=noticing,
         foresees=ComingMemories(
             judged,
-            quarantine_facts(live, RulesExtractor(), frame.helper),
+            quarantine_facts(live, RulesExtractor(), context.helper),
             by_rules_alone=extraction.by_rules_alone,
             now=now,
-            helper=frame.helper,
+            helper=context.helper,
         ),
         intake=intake,
     )
 
 
 def _retention(
-    frame: AppContext, kept: Storage, extraction: Extraction, rebuilds: SummaryRebuilder
+    context: AppContext, kept: Storage, extraction: Extraction, rebuilds: SummaryRebuilder
 ) -> RetentionJob:
-    settings, live, metrics, stack = frame.settings, frame.live, frame.metrics, frame.stack
+    settings, live, metrics, stack = context.settings, context.live, context.metrics, context.stack
     return make_retention(
         live,
         kept.store,
@@ -148,7 +154,7 @@ def _retention(
         kept.embedder,
         kept.coordination,
         metrics,
-        now=frame.now,
+        now=context.now,
         rebuilds=rebuilds,
         reflects=make_reflector(settings, metrics, stack, extraction.budget, live),
         consolidates=make_consolidator(settings, metrics, stack, extraction.budget, live),
@@ -156,7 +162,7 @@ def _retention(
 
 
 async def _open_intake(
-    frame: AppContext,
+    context: AppContext,
     kept: Storage,
     door: Door,
     sessions: Sessions,
@@ -167,14 +173,14 @@ async def _open_intake(
     intake_log: IntakeLog,
     receipts: TurnReceipts | None,
 ) -> Intake:
-    live, metrics, now, helper = frame.live, frame.metrics, frame.now, frame.helper
+    live, metrics, now, helper = context.live, context.metrics, context.now, context.helper
     journal, embedder, coordination = kept.journal, kept.embedder, kept.coordination
-    limits = learn_limits(frame.settings)
+    limits = learn_limits(context.settings)
     guard = ForgetGuard(journal, coordination, kept.erasing.forgotten)
     extractor = filter_extractor(live, extraction.extractor, helper)
     fallback = filter_extractor(live, extraction.fallback, helper)
     commands = make_commands(
-        live, noticing, embedder, guard, metrics, frame.stack, extraction, now=now, helper=helper
+        live, noticing, embedder, guard, metrics, context.stack, extraction, now=now, helper=helper
     )
     stages = LearnStages(
         journal,
@@ -189,15 +195,15 @@ async def _open_intake(
     learner = Learner(
         stages,
         journal,
-        QueuePolicy(pace=Pace(frame.load.is_busy)),
+        QueuePolicy(pace=Pace(context.load.is_busy)),
         limits,
         metrics,
         now=now,
         topics=topics,
         store_works=lambda: not kept.store.failing_for,
-        traces=frame.traces,
+        traces=context.traces,
     )
-    intake = await frame.stack.enter_async_context(
+    intake = await context.stack.enter_async_context(
         Intake(
             learner,
             journal,

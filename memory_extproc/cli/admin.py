@@ -482,7 +482,7 @@ async def _run_round(work: str, settings: Settings, data: Path, owner: Owner | N
     from contextlib import AsyncExitStack  # noqa: PLC0415 - quick `--help`, and all below
 
     from memory_extproc.app import hold_lite  # noqa: PLC0415
-    from memory_extproc.app.offline import job_of, tending  # noqa: PLC0415
+    from memory_extproc.app.offline import make_retention_job, open_offline  # noqa: PLC0415
     from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
     from memory_extproc.retention.scheduler import Work  # noqa: PLC0415
 
@@ -490,9 +490,9 @@ async def _run_round(work: str, settings: Settings, data: Path, owner: Owner | N
     async with AsyncExitStack() as stack:
         hold_lite(settings, data, stack)
         tended = await stack.enter_async_context(
-            tending(settings, data, now=utc_now, reflecting=doing is Work.REFLECT)
+            open_offline(settings, data, now=utc_now, reflecting=doing is Work.REFLECT)
         )
-        job = job_of(settings, tended, now=utc_now)
+        job = make_retention_job(settings, tended, now=utc_now)
         if owner is not None:
             return await job.one(owner, doing, dry_run=dry_run)
         return await job.round(doing, dry_run=dry_run, anew=True)

@@ -83,9 +83,9 @@ def owner_of(settings: Settings, tenant: str, user: str) -> Owner:
 
 
 async def _explain_recall(settings: Settings, wish: RecallRequest) -> Explanation:
-    from memory_extproc.evaluation.bench import reading  # noqa: PLC0415 - it loads store and inference
+    from memory_extproc.evaluation.bench import open_recaller  # noqa: PLC0415 - it loads store and inference
 
-    async with reading(settings) as recaller:
+    async with open_recaller(settings) as recaller:
         return await recaller.explain(wish)
 
 

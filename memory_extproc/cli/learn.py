@@ -106,10 +106,10 @@ def _with_quarantine(
 async def _quarantine_used(
     settings: Settings, data: Path, owner: Owner, use: Callable[[Quarantine, Owner], Awaitable[T]]
 ) -> T:
-    from memory_extproc.app.offline import reviewing  # noqa: PLC0415
+    from memory_extproc.app.offline import open_quarantine  # noqa: PLC0415
     from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
 
-    async with reviewing(settings, data, now=utc_now) as quarantine:
+    async with open_quarantine(settings, data, now=utc_now) as quarantine:
         return await use(quarantine, owner)
 
 

@@ -124,10 +124,10 @@ async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -
 async def _restore_folder(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
     from memory_extproc.app import hold_data_directory  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.offline import (  # noqa: PLC0415
+        open_offline,
         restore_files,
         restore_memories,
         restore_shared,
-        tending,
     )
     from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
 
@@ -135,7 +135,7 @@ async def _restore_folder(settings: Settings, data: Path, folder: Path, says: Sa
         hold_data_directory(settings, stack)
         files = await asyncio.to_thread(restore_files, settings, data, folder)
         shared = await restore_shared(settings, folder)
-        tended = await stack.enter_async_context(tending(settings, data, now=utc_now))
+        tended = await stack.enter_async_context(open_offline(settings, data, now=utc_now))
         counted = await restore_memories(tended, folder, says)
         into_redis = {"into_redis": shared} if settings.coordination.url else {}
         counts = {what: counted[what] for what in ("restored", "newer", "forgotten", "unreadable")}
@@ -164,12 +164,12 @@ async def _run_reembedding(
     source: str,
     says: Says,
 ) -> tuple[Checked, str]:
-    from memory_extproc.app.offline import reembedding  # noqa: PLC0415
+    from memory_extproc.app.offline import open_reembedding  # noqa: PLC0415
     from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:
         tended = await _open_store(settings, data, stack)
-        making = reembedding(settings, data, tended, source=source, says=says, now=utc_now)
+        making = open_reembedding(settings, data, tended, source=source, says=says, now=utc_now)
         made, other = await stack.enter_async_context(making)
         return await use(made, other), tended.embedder.fingerprint
 
@@ -181,11 +181,11 @@ async def _compact_store(settings: Settings, data: Path) -> bool:
 
 async def _open_store(settings: Settings, data: Path, stack: AsyncExitStack) -> OfflineContext:
     from memory_extproc.app import hold_lite  # noqa: PLC0415 - quick `--help`
-    from memory_extproc.app.offline import tending  # noqa: PLC0415
+    from memory_extproc.app.offline import open_offline  # noqa: PLC0415
     from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
 
     hold_lite(settings, data, stack)
-    return await stack.enter_async_context(tending(settings, data, now=utc_now))
+    return await stack.enter_async_context(open_offline(settings, data, now=utc_now))
 
 
 def _report_as_json(report: Checked, model: str) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Forgetter:
     async def __aenter__(self) -> Self:
         self._metrics.forgets_pending.set_function(lambda: len(self._pending))
         self._metrics.forget_oldest_seconds.set_function(self._oldest)
-        self._taking_up = asyncio.create_task(self._take_up(), name="forgets of before")
+        self._taking_up = asyncio.create_task(self._resume_jobs(), name="forgets of before")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -126,7 +126,7 @@ class Forgetter:
     async def plan(self, owner: Owner, scope: ForgetScope) -> ForgetPlan:
         await self._forgotten.check(owner)
         at = self._now().timestamp()
-        named = await self._name_found(owner, scope)
+        named = await self._resolve_query(owner, scope)
         rows = {memory.id: memory async for memory in self._eraser.rows(owner)}
         rows |= {memory.id: memory for memory in self._holders.partitions.list_unstored(owner)}
         taken = await compute_cascade(rows.values(), named, at, at)
@@ -189,7 +189,7 @@ class Forgetter:
         self._forgotten.renew(job.subject)
         return job
 
-    async def _name_found(self, owner: Owner, scope: ForgetScope) -> ForgetScope:
+    async def _resolve_query(self, owner: Owner, scope: ForgetScope) -> ForgetScope:
         if not scope.query or scope.ids:
             return scope
         if self._seeks is None:
@@ -219,7 +219,7 @@ class Forgetter:
         clean = asyncio.Event()
         if job.state is not ForgetState.ACCEPTED:
             clean.set()
-        running = _Running(asyncio.create_task(self._carried_out(job, clean), name="forget"), clean)
+        running = _Running(asyncio.create_task(self._run_job(job, clean), name="forget"), clean)
         self._running[job.id] = running
         self._pending[job.id] = job.at
         running.task.add_done_callback(lambda _: self._end_job(job.id))
@@ -233,21 +233,21 @@ class Forgetter:
             return
         self._pending.pop(job_id, None)
 
-    async def _take_up(self) -> None:
+    async def _resume_jobs(self) -> None:
         """Resume jobs of an earlier process, and of replicas that ended."""
         unreadable = set[str]()
         while True:
-            await contain_faults(partial(self._take_up_once, unreadable))
+            await contain_faults(partial(self._resume_jobs_once, unreadable))
             await asyncio.sleep(self._limits.lease.total_seconds() / 3)
 
-    async def _take_up_once(self, unreadable: set[str]) -> None:
-        for kept in await self._insist(self._ledger.list_unfinished):
+    async def _resume_jobs_once(self, unreadable: set[str]) -> None:
+        for kept in await self._retry_until_done(self._ledger.list_unfinished):
             if kept.id in self._running or kept.id in unreadable:
                 continue
-            if not await self._insist(partial(self._acquire, kept.id)):
+            if not await self._retry_until_done(partial(self._acquire, kept.id)):
                 continue
             # Its replica may have advanced or completed it before its lease expired.
-            latest = await self._insist(partial(self._ledger.job, kept.id))
+            latest = await self._retry_until_done(partial(self._ledger.job, kept.id))
             try:
                 job = Job.read(latest or kept)
             except msgspec.MsgspecError:
@@ -273,7 +273,7 @@ class Forgetter:
                 log.warning("forget.lease_not_renewed", error=type(error).__name__)
             await asyncio.sleep(self._limits.lease.total_seconds() / 3)
 
-    async def _carried_out(self, job: Job, clean: asyncio.Event) -> None:
+    async def _run_job(self, job: Job, clean: asyncio.Event) -> None:
         carrying = asyncio.create_task(self._carry_out(job, clean), name="steps of a forget")
         renewing = asyncio.create_task(self._keep_lease(job.id), name="lease of a forget")
         try:
@@ -291,29 +291,29 @@ class Forgetter:
             job = await self._clean(job, lock)
             clean.set()
         # Other replicas may show the remaining data; after a crash they are notified again too.
-        await self._insist(lambda: self._holders.replicas.tell(job.subject))
+        await self._retry_until_done(lambda: self._holders.replicas.tell(job.subject))
         if self._limits.settle:
             await self._wait((job.clean_at or job.at) + self._limits.settle, self._limits.settle)
         async with lock:
-            job = await self._insist(lambda: self._eraser.verify_gone(job))
-        job = await self._insist(lambda: self._eraser.purge(job))
+            job = await self._retry_until_done(lambda: self._eraser.verify_gone(job))
+        job = await self._retry_until_done(lambda: self._eraser.purge(job))
         until = job.steps["files"].pending_until
         if until is not None:
             self._left_to_server.add(job.id)
             await self._wait(until, self._limits.server_purge)
-        await self._insist(lambda: self._eraser.complete(job))
+        await self._retry_until_done(lambda: self._eraser.complete(job))
 
     async def _clean(self, job: Job, lock: asyncio.Lock) -> Job:
         """Repeat step 3 until no turn of *job* is waiting. Other forgets of the owner proceed in between."""
         looks = 0
         before: Waiting | None = None
         # After this notification every replica reports the turns waiting in its directory.
-        await self._insist(partial(self._holders.replicas.tell, job.subject))
+        await self._retry_until_done(partial(self._holders.replicas.tell, job.subject))
         while True:
-            waiting = await self._insist(partial(self._eraser.find_waiting, job))
+            waiting = await self._retry_until_done(partial(self._eraser.find_waiting, job))
             if waiting != before:
                 async with lock:
-                    job = await self._insist(partial(self._eraser.clean, job, waiting))
+                    job = await self._retry_until_done(partial(self._eraser.clean, job, waiting))
                 if job.state is not ForgetState.ACCEPTED:
                     return job
                 before = waiting
@@ -325,14 +325,14 @@ class Forgetter:
         await asyncio.sleep(max(timedelta(), min(most, until - self._now())).total_seconds())
 
     async def _erase_again(self, owner: Owner) -> None:
-        late, turns = await self._insist(lambda: self._eraser.erased_again(owner))
+        late, turns = await self._retry_until_done(lambda: self._eraser.erased_again(owner))
         if late or turns:
             subject = (await self._forgotten.blind()).subject(owner)
-            await self._insist(lambda: self._holders.replicas.tell(subject))
-            await self._insist(lambda: self._holders.purges.purge(owner))
+            await self._retry_until_done(lambda: self._holders.replicas.tell(subject))
+            await self._retry_until_done(lambda: self._holders.purges.purge(owner))
             log.warning("forget.again", memories=late, turns=turns)
 
-    async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_until_done(self, step: Callable[[], Awaitable[T]]) -> T:
         """Retry *step* until it succeeds: an accepted forget is never abandoned."""
         failures = 0
         while True:

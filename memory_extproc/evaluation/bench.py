@@ -113,7 +113,7 @@ READ_WITHIN = timedelta(seconds=30)  # to read an owner's memories from the stor
 
 
 @asynccontextmanager
-async def reading(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Recaller]:
+async def open_recaller(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Recaller]:
     """The read path over the configured store. ConfigurationError while a sidecar holds the Lite file, which
     allows a single process. Beside a sidecar with a Milvus server it only reads."""
     metrics = Metrics(CollectorRegistry(), __version__)

@@ -202,7 +202,7 @@ def read_dataset(path: Path) -> Dataset:
     return Dataset(path.name, tuple(found))
 
 
-# Reads our own format: one JSON object a line, for small sets written by hand or by a script.
+# Our own format: one JSON object a line, for small sets written by hand or by a script.
 #
 #     {"memory": "m1", "owner": "ann", "text": "User's budget for Hawaii is $10,000", "at": "2026-03-02T09:00:00Z"}
 #     {"memory": "m2", "owner": "ann", "text": "My dog is called Rex.", "at": …, "session": "s1", "role": "user"}
@@ -210,7 +210,7 @@ def read_dataset(path: Path) -> Dataset:
 #     {"query": "What's my budget?", "owner": "ann", "relevant": ["m3"], "category": "update"}
 #
 # A memory with a *session* and a *role* is a message of a conversation, learned as one; without, it is a note,
-# put in as it is. A query whose *relevant* is empty is one that nothing must be injected for. Owners may come in
+# put in as it is. For a query with an empty *relevant* nothing must be injected. Owners may come in
 # any order; messages of one session follow one another as the lines do.
 
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -409,7 +409,7 @@ def _conversation_of_case(path: Path, directory: Path) -> EvaluationCase:
     return EvaluationCase(where, (), (question,), noted=noted)
 
 
-# Read LoCoMo's format (Maharana et al., ACL 2024), as in `locomo10.json`. The two speakers act as the caller
+# LoCoMo's format (Maharana et al., ACL 2024), as in `locomo10.json`. The two speakers act as the caller
 # (`speaker_a`) and the assistant (`speaker_b`). A message is learned as "Name: words", followed by the caption of
 # its picture.
 

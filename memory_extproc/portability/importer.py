@@ -167,11 +167,11 @@ class Import:
             return
         key = record.id or _id_of_words(self._owner, record)
         if key in self._waiting or len(self._waiting) >= self._parts.limits.batch:
-            await self._settle()
+            await self._store_batch()
         self._waiting[key] = _Taken(index, record)
 
     async def finish(self) -> ImportReport:
-        await self._settle()
+        await self._store_batch()
         counted = self._counted
         return ImportReport(
             added=counted.added,
@@ -182,7 +182,7 @@ class Import:
             problems=tuple(counted.problems),
         )
 
-    async def _settle(self) -> None:
+    async def _store_batch(self) -> None:
         """Look up, decide, embed and store the buffered memories."""
         waiting, self._waiting = self._waiting, {}
         if not waiting:
@@ -198,7 +198,7 @@ class Import:
         known = await self._find_known(waiting)
         changes = []
         for key, taken in waiting.items():
-            memory = self._as_ours(key, taken.record, known)
+            memory = self._adopt(key, taken.record, known)
             there = known.get(memory.id)
             if there is None:
                 changes.append(_Change(taken, memory, None))
@@ -211,7 +211,7 @@ class Import:
                     taken.index, taken.record.id, RejectReason.CONFLICT, "it is there with another content"
                 )
         if changes:
-            await self._keep(changes)
+            await self._apply_changes(changes)
 
     async def _find_known(self, waiting: Mapping[str, _Taken]) -> dict[str, Memory]:
         """The owner's memories by id, for all ids involved."""
@@ -222,10 +222,10 @@ class Import:
             if id_
         }
         ids = [*sent, *(_id_of_sent(self._owner, id_) for id_ in sent)]
-        found = await self._patiently(lambda: self._parts.keeps.get(self._owner, ids))
+        found = await self._retry_briefly(lambda: self._parts.keeps.get(self._owner, ids))
         return {memory.id: memory for memory in found}
 
-    def _as_ours(self, key: str, record: MemoryRecord, known: Mapping[str, Memory]) -> Memory:
+    def _adopt(self, key: str, record: MemoryRecord, known: Mapping[str, Memory]) -> Memory:
         def ours(id_: str) -> str:
             return id_ if not id_ or id_ in known else _id_of_sent(self._owner, id_)
 
@@ -241,7 +241,7 @@ class Import:
         stated = Trust.IMPORT if record.trust is None else record.trust
         return with_trust(memory, least_trusted((trust_of(memory), stated, Trust.IMPORT)))
 
-    async def _keep(self, changes: Sequence[_Change]) -> None:
+    async def _apply_changes(self, changes: Sequence[_Change]) -> None:
         vectors = await self._parts.embeds.embed([change.memory.content for change in changes])
         model = self._parts.embeds.fingerprint
         rows = [
@@ -254,7 +254,7 @@ class Import:
             for change, row in zip(changes, rows, strict=True)
             if change.taken.record.id
         ]
-        allowed = await self._patiently(lambda: self._filter_forgotten([*rows, *as_sent]))
+        allowed = await self._retry_briefly(lambda: self._filter_forgotten([*rows, *as_sent]))
         admitted = {row.memory.id for row in allowed}
         kept = []
         for change, row in zip(changes, rows, strict=True):
@@ -265,7 +265,7 @@ class Import:
         if not self._dry_run:
             replaced = [change.there for change, _ in kept if change.there]
             # Rows are stored by id: a repetition has no effect.
-            await self._patiently(lambda: self._put([row for _, row in kept], replaced))
+            await self._retry_briefly(lambda: self._put([row for _, row in kept], replaced))
         self._counted.added += sum(change.there is None for change, _ in kept)
         self._counted.replaced += sum(change.there is not None for change, _ in kept)
 
@@ -285,7 +285,7 @@ class Import:
         if rows:
             await self._parts.keeps.put(self._owner, rows)
 
-    async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_briefly(self, work: Callable[[], Awaitable[T]]) -> T:
         """Retry transient errors briefly: a busy store must not end an import of thousands, an unreachable store
         must."""
         for wait in self._parts.limits.waits:

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from memory_extproc.app.offline import OfflineContext, tending
+from memory_extproc.app.offline import OfflineContext, open_offline
 from memory_extproc.cli.root import app
 from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
@@ -64,7 +64,7 @@ class Place:
     def _tending(self) -> AbstractAsyncContextManager[OfflineContext]:
         """The store as a sidecar would have it, sealing and all."""
         self.data.mkdir(exist_ok=True)
-        return tending(load(self.config, {}), self.data, now=utc_now)
+        return open_offline(load(self.config, {}), self.data, now=utc_now)
 
     def put(self, *memories: Memory) -> None:
         async def put() -> None:

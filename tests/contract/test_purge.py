@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.store.milvus.lite_compaction import Rewriting, twin
+from memory_extproc.store.milvus.lite_compaction import LiteCompaction, twin
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.testing.models import CannedEmbedder
@@ -92,7 +92,7 @@ async def test_a_rewrite_that_a_crash_cut_short_leaves_nothing_behind(tmp_path: 
         alias, old = ready.placement.collections()[0]
         # As far as a rewrite comes: the twin made, and the alias moved or not; the other one still there.
         described = await ready.client.describe_collection(alias)
-        rewriting = Rewriting(ready.client, store._options, store._calls)
+        rewriting = LiteCompaction(ready.client, store._options, store._calls)
         await rewriting._make_like(described, twin(old))
         await rewriting._copy_rows(old, twin(old))
         if swapped:

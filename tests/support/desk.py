@@ -23,7 +23,7 @@ from memory_extproc.request.replay import BlockReplay
 from memory_extproc.settings.identity import IdentitySection
 from memory_extproc.settings.traffic import RuleSection, RuleThen, RuleWhen
 from tests.support.canned import CannedRecalls
-from tests.support.sidecar import NOON, used, wire_options
+from tests.support.sidecar import NOON, request_options, used
 
 ALL = RuleWhen(path="*")
 
@@ -51,7 +51,7 @@ class Desk:
         self.time = NOON
         self.recalls = recalls or CannedRecalls(used() if recalled is None else recalled)
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
-        wire = wire_options(**options)
+        wire = request_options(**options)
         who = Identity(identity or IdentitySection())
         self.admission = Admission(wire, who)
         self.replays = BlockReplay(

@@ -30,7 +30,7 @@ from memory_extproc.request.identity import Identity
 from memory_extproc.request.replay import InView
 from memory_extproc.settings.identity import IdentitySection
 from tests.support.canned import Before, RecordedTurns
-from tests.support.sidecar import NOON, wire_options
+from tests.support.sidecar import NOON, request_options
 
 ANN = Caller(Owner("", "ann"))
 CHAT = RequestHeaders(
@@ -119,7 +119,7 @@ class Bench:
         self.follows = Followed()
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
         request_waits = options.pop("request_waits", timedelta(seconds=5))
-        wire = wire_options(**options)
+        wire = request_options(**options)
         deps = ExchangeDeps(
             admits=Admission(wire, Identity(IdentitySection())),
             enriches=self.enriches,

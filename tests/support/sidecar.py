@@ -32,7 +32,7 @@ BLOCK = "<memories>\n- The budget for the Hawaii trip is $10,000\n</memories>"
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 
 
-def wire_options(**changes: Any) -> RequestOptions:
+def request_options(**changes: Any) -> RequestOptions:
     options = RequestOptions(
         enabled=True,
         auto_store=True,
@@ -76,7 +76,7 @@ class Sidecar:
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.recalls = CannedRecalls(used())
         self.learns = RecordedTurns()
-        self.options = wire_options()
+        self.options = request_options()
         self.identity = IdentitySection()
         self.rules: tuple[RuleSection, ...] = ()
         self.process_bytes = 64 * MIB

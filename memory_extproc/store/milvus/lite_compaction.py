@@ -30,7 +30,9 @@ def twin(physical: str) -> str:
     return physical.removesuffix(_TWIN) if physical.endswith(_TWIN) else physical + _TWIN
 
 
-class Rewriting:
+class LiteCompaction:
+    """Rewrites the collections of a Lite file; tidies up after a crash."""
+
     def __init__(self, client: AsyncMilvusClient, options: MilvusOptions, calls: Calls) -> None:
         self._client = client
         self._options = options

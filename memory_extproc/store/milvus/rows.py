@@ -248,7 +248,7 @@ def of_owner(owner: Owner) -> str:
 
 
 def with_ids(ids: Iterable[str]) -> str:
-    """The ids are of the safe alphabet (rules.is_id)."""
+    """The ids are of the safe alphabet (`is_id`)."""
     return "id in [" + ", ".join(f'"{one}"' for one in ids) + "]"
 
 
@@ -294,7 +294,7 @@ def matching(owner: Owner, chosen: Conditions) -> str:
 
 Row = Mapping[str, Any]
 
-_BEHIND = "~"  # stands behind all that ids are made of (rules.is_id), as a store compares them
+_BEHIND = "~"  # stands behind all that ids are made of (`is_id`), as a store compares them
 _MOST = 2_000  # rows per answer: Lite needs some 20 ms for them, half of it in this process
 _PARTS = 8  # that rows are taken apart into when an answer does not hold them
 _NAMES = ("tenant_id", "user_id")

@@ -35,7 +35,7 @@ from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType, connect
 from memory_extproc.store.milvus.connect import BOUNDED, STRONG, Flusher, Gate, Loading, Opened, Opening
 from memory_extproc.store.milvus.lite import EmbeddedLite
-from memory_extproc.store.milvus.lite_compaction import Rewriting
+from memory_extproc.store.milvus.lite_compaction import LiteCompaction
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.rows import (
     OwnerPlace,
@@ -114,7 +114,7 @@ class MilvusStore:
                 flusher: Flusher | None = None
                 if capabilities.one_writer:
                     if lite is not None:
-                        await Rewriting(client, self._options, self._calls).tidy(placement.aliases)
+                        await LiteCompaction(client, self._options, self._calls).tidy(placement.aliases)
                     flusher = await undo.enter_async_context(
                         Flusher(client, self._options, self._calls, self._gates)
                     )
@@ -256,7 +256,7 @@ class MilvusStore:
             return False
         if options.uri:
             raise PermanentError("a Milvus Lite server never purges what was deleted")
-        await Rewriting(client, options, self._calls).rewrite(alias, self._gates[alias])
+        await LiteCompaction(client, options, self._calls).rewrite(alias, self._gates[alias])
         return True
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:

@@ -34,7 +34,7 @@ from memory_extproc.request.identity import Identity
 from memory_extproc.request.replay import InView
 from memory_extproc.settings.identity import IdentitySection
 from tests.support.exchange import ANN, ANSWER, BODY, CHAT, GET, OK, QUARTER, TOLD, USED, Bench, heard
-from tests.support.sidecar import wire_options
+from tests.support.sidecar import request_options
 
 
 async def test_a_whole_exchange_is_enriched_marked_and_learned() -> None:
@@ -436,7 +436,7 @@ def test_only_a_response_can_begin_early() -> None:
 
 
 def test_declined_is_the_word_of_admission() -> None:
-    admission = Admission(wire_options(), Identity(IdentitySection()))
+    admission = Admission(request_options(), Identity(IdentitySection()))
     assert admission.admit(GET) == Declined(Outcome.NOT_CHAT)
 
 

@@ -42,7 +42,7 @@ from memory_extproc.request.identity import Identity
 from memory_extproc.request.replay import BlockReplay, InView
 from memory_extproc.settings.identity import IdentitySection
 from tests.support.canned import RecordedTurns
-from tests.support.sidecar import NOON, wire_options
+from tests.support.sidecar import NOON, request_options
 
 ANN = Caller(Owner("acme", "ann"), project="p", session="s", speaker="x")
 SHARED = Owner.of_project("acme", "p")
@@ -109,7 +109,7 @@ class Bench:
         self.learns = RecordedTurns()
         self.held = BodyMemoryBudget(process_bytes, self.metrics)
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
-        wire = wire_options(**options)
+        wire = request_options(**options)
         self.replays = BlockReplay(wire, background=self.background, metrics=self.metrics, now=lambda: NOON)
         self.deps = ExchangeDeps(
             admits=Admission(wire, Identity(IdentitySection())),

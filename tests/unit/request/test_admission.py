@@ -21,13 +21,13 @@ from memory_extproc.request.admission import (
 from memory_extproc.request.identity import Identity
 from memory_extproc.settings.identity import IdentitySection
 from memory_extproc.settings.traffic import SignalsSection
-from tests.support.sidecar import wire_options
+from tests.support.sidecar import request_options
 
 CHAT = {":method": "POST", ":path": "/v1/chat/completions?x=1", "content-type": "application/json; charset=utf-8"}
 
 
 def admission(**options: Any) -> Admission:
-    return Admission(wire_options(**options), Identity(IdentitySection()))
+    return Admission(request_options(**options), Identity(IdentitySection()))
 
 
 def a_request(last: bool = False, attributes: dict[str, Any] | None = None, **changes: str) -> RequestHeaders:
@@ -171,7 +171,7 @@ class Arrivals:
 
     def __init__(self, ahead: float = 0.0) -> None:
         self.now, self.ahead = 1_800_000_000.0, ahead
-        options = wire_options(late_after=self.LATE, pass_after=self.HOPELESS)
+        options = request_options(late_after=self.LATE, pass_after=self.HOPELESS)
         queue, load = ArrivalQueue(self.LATE, lambda: self.now), LoadLimit(clock=lambda: self.now)
         self._admission = Admission(options, Identity(IdentitySection()), load, queue)
 
