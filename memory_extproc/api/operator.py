@@ -28,6 +28,7 @@ _DEFAULT_LIMIT = 20
 _LONGEST_TOKEN = 4096  # characters
 _PLANNED, _PLANNED_OWNERS = 2_000, 100  # memories and owners of one dry run over everybody
 _AUDIT_LINES = 50
+_SAMPLES = 12  # in an hour
 FINDINGS = "doctor.json"  # in the data directory
 _KINDS: Mapping[OwnerKind, str] = {
     OwnerKind.OWN: "user", OwnerKind.PROJECT: "project", OwnerKind.GLOBAL: "everyone",
@@ -38,11 +39,9 @@ class RecentOutcomes:
     """Requests by outcome within the last hour: the counter's value less a sample of it. Takes samples while
     entered."""
 
-    def __init__(
-        self, metrics: Metrics, now: Now, *, hour: timedelta = timedelta(hours=1), samples: int = 12
-    ) -> None:
-        self._metrics, self._now, self._every = metrics, now, hour / samples
-        self._samples: deque[tuple[datetime, Mapping[str, int]]] = deque(maxlen=samples + 1)
+    def __init__(self, metrics: Metrics, now: Now) -> None:
+        self._metrics, self._now, self._every = metrics, now, timedelta(hours=1) / _SAMPLES
+        self._samples: deque[tuple[datetime, Mapping[str, int]]] = deque(maxlen=_SAMPLES + 1)
         self._sampling: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:

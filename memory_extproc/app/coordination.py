@@ -382,11 +382,14 @@ def _signer(settings: Settings) -> ReceiptSigner | None:
         raise ConfigurationError([f"forget.signing_key: {error}"]) from error
 
 
+_MOST_RECALLED = 100  # memories
+
+
 class AsRecalled:
     """Finds memories about a query like the read path, regardless of injection."""
 
-    def __init__(self, recaller: Recaller, threshold: float, most: int = 100) -> None:
-        self._recaller, self._threshold, self._most = recaller, threshold, most
+    def __init__(self, recaller: Recaller, threshold: float) -> None:
+        self._recaller, self._threshold = recaller, threshold
 
     def reconfigure(self, threshold: float) -> None:
         self._threshold = threshold
@@ -397,7 +400,7 @@ class AsRecalled:
             caller=Caller(owner),
             asked=query,
             force=True,
-            limit=self._most,
+            limit=_MOST_RECALLED,
             threshold=self._threshold,
             scope=Scope(project=scope.project, types=types),
         )

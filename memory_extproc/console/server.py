@@ -181,11 +181,10 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
         *,
         tls: ServerTls | None = None,
         hosts: Iterable[str] = (),
-        connections: int = _CONNECTIONS,
     ) -> None:
         """*address*: host:port, port 0 for a free one, or unix:/path. *hosts*: names that requests may be addressed
         to, and pages of browsers may come from, beside addresses and localhost; "*" allows every name."""
-        self._address, self._tls, self._connections = address, tls, connections
+        self._address, self._tls = address, tls
         self._hosts = frozenset(name.lower() for name in hosts)
         self.port = 0
         application = web.Application(middlewares=[self._guard])
@@ -247,7 +246,7 @@ class ConsoleServer(AbstractAsyncContextManager["ConsoleServer"]):
     def _accept(self) -> asyncio.Protocol:
         server = cast("web.Server", self._runner.server)  # it is there from setup to cleanup
         connected = [each for each in server.connections if each.transport is not None]
-        for oldest in connected[: max(0, len(connected) - self._connections + 1)]:
+        for oldest in connected[: max(0, len(connected) - _CONNECTIONS + 1)]:
             oldest.force_close()
         return _Connection(
             server,

@@ -202,8 +202,8 @@ class SqliteConsent(SqliteBacked):
 
     A change survives power loss: changes are rare, and users rely on them."""
 
-    def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
-        self._file = SqliteFile(path, _SCHEMA, fsync=True, patience=patience)
+    def __init__(self, path: Path) -> None:
+        self._file = SqliteFile(path, _SCHEMA, fsync=True)
 
     async def add(self, owner: Owner, change: ConsentChange, *, after: ConsentChange | None) -> bool:
         values = (owner.key, change.consent.value, change.at.timestamp(), change.by)

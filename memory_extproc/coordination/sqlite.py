@@ -67,11 +67,9 @@ class SqliteCoordination(SqliteBacked):
     the file cannot be written, writes wait for their commit again, and fail. Times come from *now*, in seconds
     since 1970."""
 
-    def __init__(
-        self, path: Path, *, now: Now, patience: timedelta = timedelta(seconds=2), deferred: timedelta = timedelta()
-    ) -> None:
+    def __init__(self, path: Path, *, now: Now, deferred: timedelta = timedelta()) -> None:
         """*deferred*: zero where each write waits for its commit."""
-        self._file = SqliteFile(path, _SCHEMA, patience=patience)
+        self._file = SqliteFile(path, _SCHEMA)
         self._now, self._within = now, deferred
         self._deferred: dict[_Place, _Deferred] = {}
         self._failing = False  # the last deferred write was not committed
@@ -271,8 +269,8 @@ _RESERVE = 4 * 1024 * 1024  # bytes, for forgets on a full disk
 class SqliteLedger(SqliteBacked):
     """The ledger in SQLite. Every commit survives power loss, so that no accepted forget is lost."""
 
-    def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
-        self._file = SqliteFile(path, _LEDGER_SCHEMA, fsync=True, patience=patience, reserve=_RESERVE)
+    def __init__(self, path: Path) -> None:
+        self._file = SqliteFile(path, _LEDGER_SCHEMA, fsync=True, reserve=_RESERVE)
 
     async def key(self) -> bytes:
         def key(connection: sqlite3.Connection) -> bytes:
@@ -391,8 +389,8 @@ _QUARANTINED_OWNERS = _OWNERS.format("INDEXED BY owners_quarantined WHERE quaran
 class SqliteOwners(SqliteBacked):
     """Implements OwnerRegistry."""
 
-    def __init__(self, path: Path, *, patience: timedelta = timedelta(seconds=2)) -> None:
-        self._file = SqliteFile(path, _OWNERS_SCHEMA, patience=patience)
+    def __init__(self, path: Path) -> None:
+        self._file = SqliteFile(path, _OWNERS_SCHEMA)
 
     async def put(self, entry: OwnerEntry) -> None:
         name, at = (entry.owner.tenant, entry.owner.user), entry.updated_at.timestamp()

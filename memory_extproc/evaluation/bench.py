@@ -113,7 +113,7 @@ READ_WITHIN = timedelta(seconds=30)  # to read an owner's memories from the stor
 
 
 @asynccontextmanager
-async def open_recaller(settings: Settings, *, now: Now = utc_now) -> AsyncIterator[Recaller]:
+async def open_recaller(settings: Settings) -> AsyncIterator[Recaller]:
     """The read path over the configured store. ConfigurationError while a sidecar holds the Lite file, which
     allows a single process. Beside a sidecar with a Milvus server it only reads."""
     metrics = Metrics(CollectorRegistry(), __version__)
@@ -121,15 +121,15 @@ async def open_recaller(settings: Settings, *, now: Now = utc_now) -> AsyncItera
         data = _absolute(settings.data_dir)
         hold_lite(settings, data, stack)
         embedder = await open_embedder(settings, metrics, stack)
-        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
+        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=utc_now)
         stack.push_async_callback(store.close)
         await store.open()
         # It reads once, so versions of other replicas do not matter.
         limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=READ_WITHIN)
-        coordination = InMemoryCoordination(now)
+        coordination = InMemoryCoordination(utc_now)
         link = await open_link(settings, metrics, stack)
         kept = sealed_store(settings, store, await open_keys(settings, data, link, stack), metrics)
-        partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
+        partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=utc_now))
         reranks = await open_reranks(settings, metrics, stack)
         matcher = await open_matcher(settings, embedder, metrics, stack, UNHURRIED)
         yield make_recaller(
@@ -138,7 +138,7 @@ async def open_recaller(settings: Settings, *, now: Now = utc_now) -> AsyncItera
             embedder,
             metrics,
             stack,
-            now=now,
+            now=utc_now,
             reranks=reranks,
             reads=partitions,
             selects=partitions,

@@ -254,7 +254,7 @@ async def read_body(admitted: Admitted, body: bytes, limit: int) -> ChatRequest 
     except OversizeError:
         return Enriched(outcome=Outcome.TOO_LARGE)
     except BadBodyError as error:
-        return _unreadable(admitted, error)
+        return _unreadable(admitted, error, b"")
     try:
         return await read_plain(admitted, plain)
     except BadBodyError as error:
@@ -280,7 +280,7 @@ def _as_said(request: ChatRequest) -> ChatRequest:
     return replace(request, asked=asked, history=history)
 
 
-def _unreadable(admitted: Admitted, error: BadBodyError, plain: bytes = b"") -> Enriched:
+def _unreadable(admitted: Admitted, error: BadBodyError, plain: bytes) -> Enriched:
     """Pass the body on unchanged except for our own fields, which no upstream knows."""
     log.info("request.unreadable", dialect=admitted.dialect.name, detail=str(error))
     edits = removals(plain)

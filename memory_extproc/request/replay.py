@@ -149,7 +149,7 @@ def placings(blocks: Blocks, request: ChatRequest, allowed: Form) -> list[Placin
     ]
 
 
-def keys_of(caller: Caller, request: ChatRequest, most: int, circle: str = "") -> list[str]:
+def keys_of(caller: Caller, request: ChatRequest, most: int, circle: str) -> list[str]:
     """Keys of the conversation up to each of its last *most* user messages, the current message last.
 
     Each is a rolling hash of all earlier messages, owner, project and session, so no two conversations share a key,

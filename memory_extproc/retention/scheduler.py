@@ -310,35 +310,25 @@ Steady = Callable[[], float]  # monotonic seconds, suspension included, independ
 
 
 class Clocks:
-    """Compares the wall clock with a monotonic clock.
+    """Compares the wall clock with a monotonic clock. A gain up to TOLERATED since the process began is trusted; a
+    clock that stays ahead for BELIEVED is taken as corrected."""
 
-    *most*: tolerated gain since the process began. A clock that stays ahead for *believed* is taken as corrected.
-    """
+    TOLERATED, BELIEVED = 3_600.0, 24 * 3_600.0  # seconds
 
-    def __init__(
-        self,
-        now: Now,
-        monotonic_now: Steady,
-        *,
-        most: timedelta = timedelta(hours=1),
-        believed: timedelta = timedelta(hours=24),
-    ) -> None:
-        self._now = now
-        self._monotonic_now = monotonic_now
-        self._most = most.total_seconds()
-        self._believed = believed.total_seconds()
+    def __init__(self, now: Now, monotonic_now: Steady) -> None:
+        self._now, self._monotonic_now = now, monotonic_now
         self._apart = self._difference()
         self._ahead_since: float | None = None
 
     def ahead(self) -> timedelta | None:
         """The jump of the wall clock ahead; None while it is trusted. A clock set back only delays expiry."""
         gained = self._difference() - self._apart
-        if gained <= self._most:
+        if gained <= self.TOLERATED:
             self._ahead_since = None
             return None
         if self._ahead_since is None:
             self._ahead_since = self._monotonic_now()
-        if self._monotonic_now() - self._ahead_since < self._believed:
+        if self._monotonic_now() - self._ahead_since < self.BELIEVED:
             return timedelta(seconds=gained)
         self._apart, self._ahead_since = self._difference(), None
         return None

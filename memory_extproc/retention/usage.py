@@ -170,9 +170,12 @@ class StoredCounter(OwnerLister, Protocol):
     async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]: ...
 
 
+_COUNTED_EVERY = 5.0  # seconds
+
+
 class OwnerCounter:
-    """Updates the registry after writes, once for many writes: every *interval* while entered. An empty registry is
-    filled from the store first, as after an upgrade."""
+    """Updates the registry after writes, once for many writes: every five seconds while entered. An empty registry
+    is filled from the store first, as after an upgrade."""
 
     def __init__(
         self,
@@ -180,12 +183,11 @@ class OwnerCounter:
         stored: StoredCounter,
         *,
         now: Now,
-        interval: timedelta = timedelta(seconds=5),
         most: int = 50,
     ) -> None:
         """*most*: owners whose memories the store is asked to count at a time; the others follow."""
         self._registry, self._stored, self._now = registry, stored, now
-        self._interval, self._most = interval, most
+        self._most = most
         self.held: HeldCounter | None = None
         self._changed: dict[Owner, None] = {}
         self._counting: asyncio.Task[None] | None = None
@@ -237,7 +239,7 @@ class OwnerCounter:
     async def _keep_counting(self) -> None:
         filled = False
         while True:
-            await asyncio.sleep(self._interval.total_seconds())
+            await asyncio.sleep(_COUNTED_EVERY)
             try:
                 if not filled:
                     await self.fill()

@@ -64,6 +64,9 @@ class TopicLimits:
     grace: timedelta = timedelta(seconds=10)  # for ending sessions at shutdown
 
 
+_TOPICS_HELD = 1_000
+
+
 class TopicDecider:
     """Decides which turns begin a new topic. Holds the vectors of the topics that are open here."""
 
@@ -74,11 +77,10 @@ class TopicDecider:
         embedder: EmbeddingModel,
         current: CurrentSettings,
         metrics: Metrics,
-        topics_held: int = 1_000,
     ) -> None:
         self._sayings, self._summaries, self._embedder = sayings, summaries, embedder
         self._current, self._metrics = current, metrics
-        self._held: LRUCache[tuple[Owner, str], tuple[bytes, OpenTopic]] = LRUCache(topics_held)
+        self._held: LRUCache[tuple[Owner, str], tuple[bytes, OpenTopic]] = LRUCache(_TOPICS_HELD)
 
     async def read(self, owner: Owner, turns: Sequence[SaidTurn]) -> list[tuple[TurnWords, EmbeddedTurn | None]]:
         """The stored words of *turns*, and their vectors where the user said something."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from memory_extproc.concurrency import Breaker, BreakerLimits, Clock, contain_faults
+from memory_extproc.concurrency import Breaker, BreakerLimits, contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.model import (
     Conditions,
@@ -64,15 +64,13 @@ T = TypeVar("T")
 class MilvusStore:
     """A MemoryStore. `open` may be called repeatedly; close it at the end. An event loop owns it."""
 
-    def __init__(
-        self, options: MilvusOptions, metrics: Metrics, *, now: Now, clock: Clock = time.monotonic
-    ) -> None:
+    def __init__(self, options: MilvusOptions, metrics: Metrics, *, now: Now) -> None:
         self._options = options
         self._metrics = metrics
         self._now = now
         limits = BreakerLimits(options.breaker_failures, options.breaker_pause)
-        breaker = Breaker(limits, clock, "the store did not answer a moment ago")
-        self._calls = Calls(breaker, metrics, clock)
+        breaker = Breaker(limits, time.monotonic, "the store did not answer a moment ago")
+        self._calls = Calls(breaker, metrics, time.monotonic)
         self._calls.mark_closed()
         self._opening = asyncio.Lock()
         self._opened: Opened | None = None
