@@ -172,13 +172,8 @@ async def open_exchange_parts(
     background: Background,
     decisions: DecisionLog,
 ) -> ReadPathParts:
-    settings, live, metrics, stack, now = (
-        context.settings,
-        context.live,
-        context.metrics,
-        context.stack,
-        context.now,
-    )
+    settings, live, metrics = context.settings, context.live, context.metrics
+    stack, now = context.stack, context.now
     door, intake, partitions = writing.door, writing.intake, kept.partitions
     return ReadPathParts(
         identifies=await open_identities(live, stack),

@@ -80,13 +80,8 @@ class WritePath:
 
 
 async def open_write_path(context: AppContext, kept: Storage, receipts: TurnReceipts | None = None) -> WritePath:
-    settings, live, metrics, stack, now = (
-        context.settings,
-        context.live,
-        context.metrics,
-        context.stack,
-        context.now,
-    )
+    settings, live, metrics = context.settings, context.live, context.metrics
+    stack, now = context.stack, context.now
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
     intake_log = await open_intake_log(settings, context.data, metrics, stack)
     door = await open_door(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TypeVar
 
 from memory_extproc.encryption.keys import (
@@ -22,14 +22,11 @@ from memory_extproc.encryption.keys import (
 )
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
-    Conditions,
     DataKey,
-    DeadLetter,
     Embedded,
     Hit,
     JournalState,
     Memory,
-    MemoryHead,
     Owner,
     Provenance,
     Scope,
@@ -40,7 +37,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Changes, Coordination, Journal, JournalDepth, JournalEntry, KeyStore, MemoryStore
+from memory_extproc.ports import Coordination, Journal, JournalEntry, KeyStore, MemoryStore
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -56,6 +53,9 @@ class EncryptedStore:
     def __init__(self, store: MemoryStore, keys: KeyStore, metrics: Metrics, *, content_bytes: int) -> None:
         self._store, self._keys, self._metrics = store, keys, metrics
         self._room = sealable(content_bytes)
+        # Unchanged:
+        self.open, self.close, self.heads, self.count = store.open, store.close, store.heads, store.count
+        self.delete, self.delete_owner = store.delete, store.delete_owner
 
     @property
     def lags(self) -> bool:
@@ -64,12 +64,6 @@ class EncryptedStore:
     @property
     def finds_words(self) -> bool:
         return False  # an index of sealed words would find nothing
-
-    async def open(self) -> None:
-        await self._store.open()
-
-    async def close(self) -> None:
-        await self._store.close()
 
     async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
         if any(row.memory.owner != owner for row in rows):
@@ -106,18 +100,6 @@ class EncryptedStore:
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         async for page in self._store.pages(owner, size, fresh=fresh):
             yield await self._unseal(owner, page, _unseal_embedded)
-
-    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
-        return await self._store.heads(owner, chosen)
-
-    async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
-        await self._store.delete(owner, ids)
-
-    async def delete_owner(self, owner: Owner) -> None:
-        await self._store.delete_owner(owner)
-
-    async def count(self, owner: Owner) -> int:
-        return await self._store.count(owner)
 
     def _seal(self, key: DataKey, memory: Memory) -> Memory:
         content = memory.content.encode("utf-8", "replace")[: self._room].decode("utf-8", "ignore")
@@ -196,26 +178,11 @@ class OpenedEntry:
 
     turn: Turn
     sealed: JournalEntry
-
-    @property
-    def place(self) -> str:
-        return self.sealed.place
-
-    @property
-    def state(self) -> JournalState:
-        return self.sealed.state
-
-    @property
-    def stored(self) -> bool:
-        return self.sealed.stored
-
-    @property
-    def replaced(self) -> bool:
-        return self.sealed.replaced
-
-    @property
-    def attempts(self) -> int:
-        return self.sealed.attempts
+    place: str
+    state: JournalState
+    stored: bool
+    replaced: bool
+    attempts: int
 
 
 class EncryptedJournal:
@@ -223,6 +190,10 @@ class EncryptedJournal:
 
     def __init__(self, journal: Journal, keys: KeyStore) -> None:
         self._journal, self._keys = journal, keys
+        # Unchanged:
+        self.erase, self.erase_owner, self.erase_learned = journal.erase, journal.erase_owner, journal.erase_learned
+        self.depth, self.dead, self.retry = journal.depth, journal.dead, journal.retry
+        self.holds, self.end = journal.holds, journal.end
 
     async def append(self, turn: Turn) -> TurnOutcome:
         key = await self._keys.of(turn.owner)
@@ -254,40 +225,16 @@ class EncryptedJournal:
     async def mark_failed(self, entry: JournalEntry, reason: str, *, dead: bool) -> None:
         await self._journal.mark_failed(_inner(entry), reason, dead=dead)
 
-    async def erase_learned(self, before: datetime) -> int:
-        return await self._journal.erase_learned(before)
-
-    async def erase_owner(self, owner: Owner) -> int:
-        return await self._journal.erase_owner(owner)
-
-    async def depth(self) -> JournalDepth:
-        return await self._journal.depth()
-
     async def of_owner(self, owner: Owner) -> AsyncIterator[JournalEntry]:
         async for entry in self._journal.of_owner(owner):
             for opened in await self._unseal([entry], given_up=False):
                 yield opened
-
-    async def erase(self, owner: Owner, turn_ids: Sequence[str]) -> int:
-        return await self._journal.erase(owner, turn_ids)
-
-    async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
-        return await self._journal.dead(limit, after=after)
-
-    async def retry(self, turn_ids: Sequence[str]) -> int:
-        return await self._journal.retry(turn_ids)
 
     async def arrivals(self, limit: int) -> Sequence[JournalEntry]:
         while entries := await self._journal.arrivals(limit):
             if opened := await self._unseal(entries, given_up=True):
                 return opened
         return []
-
-    def holds(self, owner: Owner) -> bool:
-        return self._journal.holds(owner)
-
-    async def end(self, owner: Owner, session: str) -> None:
-        await self._journal.end(owner, session)
 
     async def _unseal(self, entries: Sequence[JournalEntry], *, given_up: bool) -> list[JournalEntry]:
         """Unseal the readable entries. *given_up*: unreadable entries become dead letters, so that they do not
@@ -302,7 +249,9 @@ class EncryptedJournal:
                 if given_up:
                     await self._journal.mark_failed(entry, _UNREADABLE, dead=True)
             else:
-                opened.append(OpenedEntry(turn, entry))
+                opened.append(
+                    OpenedEntry(turn, entry, entry.place, entry.state, entry.stored, entry.replaced, entry.attempts)
+                )
         return opened
 
 
@@ -352,21 +301,11 @@ class EncryptedCoordination:
 
     def __init__(self, coordination: Coordination, keys: KeyStore) -> None:
         self._coordination, self._keys = coordination, keys
-
-    async def version(self, owner: Owner) -> int:
-        return await self._coordination.version(owner)
-
-    async def bump(self, owner: Owner, changed: Sequence[str] | None = None) -> int:
-        return await self._coordination.bump(owner, changed)
-
-    async def changes(self, owner: Owner, since: int) -> Changes | None:
-        return await self._coordination.changes(owner, since)
-
-    async def epoch(self, owner: Owner) -> int:
-        return await self._coordination.epoch(owner)
-
-    async def advance_epoch(self, owner: Owner) -> int:
-        return await self._coordination.advance_epoch(owner)
+        # Unchanged:
+        self.version, self.bump, self.changes = coordination.version, coordination.bump, coordination.changes
+        self.epoch, self.advance_epoch = coordination.epoch, coordination.advance_epoch
+        self.acquire, self.release = coordination.acquire, coordination.release
+        self.delete_records = coordination.delete_records
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
         return await self._unseal(kind, owner, key, await self._coordination.get_record(kind, owner, key))
@@ -382,15 +321,6 @@ class EncryptedCoordination:
             return False
         sealed = await self._seal(kind, owner, key, new)
         return await self._coordination.replace_record(kind, owner, key, there, sealed, ttl)
-
-    async def delete_records(self, owner: Owner, kinds: Sequence[str] | None = None) -> None:
-        await self._coordination.delete_records(owner, kinds)
-
-    async def acquire(self, name: str, holder: str, ttl: timedelta) -> bool:
-        return await self._coordination.acquire(name, holder, ttl)
-
-    async def release(self, name: str, holder: str) -> None:
-        await self._coordination.release(name, holder)
 
     async def _seal(self, kind: str, owner: Owner, key: str, value: bytes) -> bytes:
         return seal(await self._keys.of(owner), _record_context(kind, owner, key), value)

@@ -191,6 +191,9 @@ class TombstoneFilteringStore:
         self._store = store
         self._forgotten = forgotten
         self.found: Callable[[Owner], None] = _nothing  # called with an owner of hidden rows
+        # Unchanged:
+        self.open, self.close = store.open, store.close
+        self.delete, self.delete_owner = store.delete, store.delete_owner
 
     @property
     def lags(self) -> bool:
@@ -199,12 +202,6 @@ class TombstoneFilteringStore:
     @property
     def finds_words(self) -> bool:
         return self._store.finds_words
-
-    async def open(self) -> None:
-        await self._store.open()
-
-    async def close(self) -> None:
-        await self._store.close()
 
     async def put(self, owner: Owner, rows: Sequence[Embedded]) -> None:
         if wanted := await self._forgotten.filter_rows(owner, rows):
@@ -241,12 +238,6 @@ class TombstoneFilteringStore:
     async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
         await self._open_to(owner)
         return await self._store.heads(owner, chosen)
-
-    async def delete(self, owner: Owner, ids: Sequence[str]) -> None:
-        await self._store.delete(owner, ids)
-
-    async def delete_owner(self, owner: Owner) -> None:
-        await self._store.delete_owner(owner)
 
     async def count(self, owner: Owner) -> int:
         await self._forgotten.check(owner)

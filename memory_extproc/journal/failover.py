@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
 
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.journal.sqlite import Depth
-from memory_extproc.model import DeadLetter, Owner, Turn, TurnOutcome
+from memory_extproc.model import Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Journal, JournalDepth, JournalEntry
 
@@ -54,15 +53,19 @@ log = logger(__name__)
 _MOVED_AT_ONCE = 50
 
 
-@dataclass(slots=True)
 class FailoverJournal:
     """Implements ports.Journal: *shared*, or *spare* while appends to *shared* raise TransientError."""
 
-    shared: Journal
-    spare: Journal
-    _put_aside: bool = False  # since the last move
-    _looked: bool = False  # whether an earlier process's spare was checked
-    _moved: Moved = field(default_factory=lambda: Moved([]))  # and not given yet
+    def __init__(self, shared: Journal, spare: Journal) -> None:
+        self.shared, self.spare = shared, spare
+        self._put_aside = False  # since the last move
+        self._looked = False  # whether an earlier process's spare was checked
+        self._moved = Moved([])  # and not given yet
+        # Of the shared journal alone:
+        self.pending, self.get, self.holds = shared.pending, shared.get, shared.holds
+        self.mark_stored, self.mark_learned = shared.mark_stored, shared.mark_learned
+        self.mark_failed, self.erase_learned = shared.mark_failed, shared.erase_learned
+        self.dead, self.retry = shared.dead, shared.retry
 
     async def append(self, turn: Turn) -> TurnOutcome:
         try:
@@ -111,24 +114,6 @@ class FailoverJournal:
         self._moved = Moved([])
         return entries
 
-    async def pending(self, limit: int, *, after: str = "") -> Sequence[JournalEntry]:
-        return await self.shared.pending(limit, after=after)
-
-    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[JournalEntry]:
-        return await self.shared.get(owner, ids)
-
-    async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
-        await self.shared.mark_stored(entries)
-
-    async def mark_learned(self, entries: Sequence[JournalEntry]) -> None:
-        await self.shared.mark_learned(entries)
-
-    async def mark_failed(self, entry: JournalEntry, reason: str, *, dead: bool) -> None:
-        await self.shared.mark_failed(entry, reason, dead=dead)
-
-    async def erase_learned(self, before: datetime) -> int:
-        return await self.shared.erase_learned(before)
-
     async def erase_owner(self, owner: Owner) -> int:
         return await self.spare.erase_owner(owner) + await self.shared.erase_owner(owner)
 
@@ -150,15 +135,6 @@ class FailoverJournal:
                 raise fault
         oldest = min((depth.oldest for depth in told if depth.oldest is not None), default=None)
         return Depth(sum(depth.turns for depth in told), sum(depth.dead for depth in told), oldest)
-
-    async def dead(self, limit: int, *, after: str = "") -> Sequence[DeadLetter]:
-        return await self.shared.dead(limit, after=after)
-
-    async def retry(self, turn_ids: Sequence[str]) -> int:
-        return await self.shared.retry(turn_ids)
-
-    def holds(self, owner: Owner) -> bool:
-        return self.shared.holds(owner)
 
     async def end(self, owner: Owner, session: str) -> None:
         if self._put_aside:

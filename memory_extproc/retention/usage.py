@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Protocol, Self
@@ -22,9 +22,6 @@ from memory_extproc.model import (
     OwnerKind,
     RecallRequest,
     RecallResult,
-    Scope,
-    SearchResult,
-    Vector,
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import (
@@ -263,38 +260,14 @@ class ChangeNotifier:
 
     def __init__(self, within: Partition, tell: Callable[[Owner], None]) -> None:
         self._within, self._tell = within, tell
-
-    async def put(
-        self, owner: Owner, rows: Sequence[Embedded], *, shown: Callable[[], None] = lambda: None
-    ) -> None:
-        await self._within.put(owner, rows, shown=shown)
-
-    async def show(self, owner: Owner, rows: Sequence[Embedded]) -> None:
-        await self._within.show(owner, rows)
-
-    async def store_shown(self, owner: Owner, ids: Sequence[str]) -> bool:
-        return await self._within.store_shown(owner, ids)
-
-    async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
-        return await self._within.nearest(owner, to, limit, scope)
-
-    async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
-        return await self._within.get(owner, ids)
-
-    def rows(self, owner: Owner) -> AsyncIterator[Sequence[Memory]]:
-        return self._within.rows(owner)
-
-    async def confirm(
-        self,
-        owner: Owner,
-        id: str,  # noqa: A002 - the word of the port
-        at: datetime,
-        *,
-        turn: str = "",
-        beside: Sequence[str] = (),
-        trusted: bool = False,
-    ) -> None:
-        await self._within.confirm(owner, id, at, turn=turn, beside=beside, trusted=trusted)
+        # Unchanged:
+        self.put, self.show, self.store_shown, self.confirm = (
+            within.put,
+            within.show,
+            within.store_shown,
+            within.confirm,
+        )
+        self.nearest, self.get, self.rows = within.nearest, within.get, within.rows
 
     async def supersede(self, owner: Owner, old: str, by: str, at: datetime) -> None:
         await self._within.supersede(owner, old, by, at)
