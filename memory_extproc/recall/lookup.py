@@ -255,7 +255,8 @@ async def _subject(asked: QuestionReading) -> Lookup | None:
         beside += facts_first(filter(said_by_owner, with_names))
     telling = await asked.telling(ATTRIBUTES.named_in(words)) if intent.mine else []
     own_facts = facts_first(filter(said_by_owner, having))
-    behind = await _continuing(asked, stated, INTENTS.words["anaphora"] | INTENTS.words["additive"])
+    marks = frozenset[str]().union(*(INTENTS.words[name] for name in ("anaphora", "additive", "shared")))
+    behind = await _continuing(asked, stated, marks)
     found = [*own_facts, *said, *having, *behind, *beside, *telling[:_MOST_BESIDE], *about[:_MOST_ABOUT]]
     return asked.lookup(each_once(found), alone=True, all_of_it=True)
 
@@ -279,7 +280,7 @@ def _calls_own(memory: Memory, wanted: frozenset[str]) -> bool:
 
 async def _continuing(asked: QuestionReading, found: Sequence[Memory], marks: frozenset[str]) -> list[Memory]:
     """The caller's next messages behind those in *found* that go on about the same, as one of the words *marks*
-    shows: "she likes poetry", "maybe also Ghent"."""
+    shows: "she likes poetry", "maybe also Ghent", "my mum comes with us"."""
     rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources)
     own = {(one.owner, one.session, one.seq): one for one in rows if one.role is Role.USER and one.session}
     behind: dict[str, Memory] = {}

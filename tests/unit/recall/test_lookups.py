@@ -366,6 +366,18 @@ async def test_a_subject_is_known_by_a_name_or_from_several_statements(desk: Des
     assert (await desk.explain("Tell me everything about the moon")).kind != "subject"
 
 
+async def test_of_a_subject_the_next_messages_about_those_who_share_it_are_told(desk: Desk) -> None:
+    await desk.remember(
+        a_message("Planning my trip to Porto in April.", session="s5", seq=0),
+        a_message("We booked the Casa das Flores for three nights.", session="s5", seq=2),
+        a_message("My aunt Samira is coming with us.", session="s5", seq=4),
+        a_message("I need a new kettle.", session="s5", seq=6),
+    )
+    block = (await desk.ask("Tell me everything about my Porto trip")).block
+    assert all(word in block for word in ("Planning", "Casa das Flores", "Samira"))
+    assert "kettle" not in block
+
+
 async def test_an_overview_leaves_the_questions_of_a_message_out(desk: Desk) -> None:
     await desk.remember(a_message("My husband is Ole. Which socks go with a kilt?", session="s5", seq=0))
     block = (await desk.ask("Who am I?")).block
