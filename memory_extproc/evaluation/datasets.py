@@ -602,13 +602,15 @@ _BEFORE_OBJECT = (
 def _first_person(text: str, speaker: str) -> str:
     name = _pattern(speaker)
     text = re.sub(rf"{name}['\u2019]s?(?=\W|$)", "my", text)
-    text = re.sub(rf"\b(is|has|does)\s+{name}", lambda m: f"{_as_said(m[1])} I", text, flags=re.IGNORECASE)
-    text = re.sub(rf"{name}\s+(is|has|does)\b", lambda m: f"I {_as_said(m[1])}", text)
+    text = re.sub(
+        rf"\b(is|has|does)\s+{name}", lambda m: f"{_first_person_form(m[1])} I", text, flags=re.IGNORECASE
+    )
+    text = re.sub(rf"{name}\s+(is|has|does)\b", lambda m: f"I {_first_person_form(m[1])}", text)
     text = re.sub(rf"\b({_BEFORE_OBJECT})\s+{name}", r"\1 me", text)
     return re.sub(name, "I", text)
 
 
-def _as_said(auxiliary: str) -> str:
+def _first_person_form(auxiliary: str) -> str:
     """The form of the first person, with the capital of the third."""
     first = _FIRST_PERSON[auxiliary.lower()]
     return first.capitalize() if auxiliary[0].isupper() else first

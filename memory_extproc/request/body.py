@@ -267,10 +267,10 @@ async def read_plain(admitted: Admitted, plain: bytes) -> ChatRequest:
 
 
 def _parse_request(admitted: Admitted, plain: bytes) -> ChatRequest:
-    return _as_said(admitted.dialect.read(plain))
+    return _drop_returned_blocks(admitted.dialect.read(plain))
 
 
-def _as_said(request: ChatRequest) -> ChatRequest:
+def _drop_returned_blocks(request: ChatRequest) -> ChatRequest:
     """Return *request* without the memory blocks that came back in its messages."""
     asked = without_blocks(request.asked)
     history = tuple(

@@ -83,7 +83,7 @@ class LiteCompaction:
         async for _, listed in shares(OwnerPlace(old, None), self._ask, ["id"]):
             ids = sorted(row["id"] for row in listed)
             for start in range(0, len(ids), _BATCH):
-                found = await self._query(old, rows.with_ids(ids[start : start + _BATCH]), _ALL)
+                found = await self._query(old, rows.ids_filter(ids[start : start + _BATCH]), _ALL)
                 batch = [{name: row[name] for name in _ALL} for row in found]
                 await self._put(new, batch)
             copied += len(ids)

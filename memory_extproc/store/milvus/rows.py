@@ -242,20 +242,20 @@ def quote(text: str) -> str:
     return f'"{text.translate(_ESCAPES)}"'
 
 
-def of_owner(owner: Owner) -> str:
+def owner_filter(owner: Owner) -> str:
     """The tenant is always part of it; the user alone is the partition key."""
     return f"user_id == {quote(owner.user)} and tenant_id == {quote(owner.tenant)}"
 
 
-def with_ids(ids: Iterable[str]) -> str:
+def ids_filter(ids: Iterable[str]) -> str:
     """The ids are of the safe alphabet (`is_id`)."""
     return "id in [" + ", ".join(f'"{one}"' for one in ids) + "]"
 
 
-def recallable(owner: Owner, scope: Scope, now: datetime) -> str:
+def recallable_filter(owner: Owner, scope: Scope, now: datetime) -> str:
     """Memory.recallable and Scope.holds as a Milvus filter, except for the globs of origins, which Milvus lacks."""
     parts = [
-        of_owner(owner),
+        owner_filter(owner),
         f"state == {quote(MemoryState.ACTIVE.value)}",
         f"source != {quote(Source.QUESTION.value)}",
         f"(expires_at == 0 or expires_at > {int(now.timestamp())})",
@@ -269,9 +269,9 @@ def recallable(owner: Owner, scope: Scope, now: datetime) -> str:
     return " and ".join(parts)
 
 
-def matching(owner: Owner, chosen: Conditions) -> str:
+def conditions_filter(owner: Owner, chosen: Conditions) -> str:
     """The filter for rows that Conditions.holds."""
-    parts = [of_owner(owner)]
+    parts = [owner_filter(owner)]
     for name, value in (("project_id", chosen.project), ("session_id", chosen.session)):
         if value:
             parts.append(f"{name} == {quote(value)}")

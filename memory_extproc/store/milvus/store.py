@@ -161,7 +161,7 @@ class MilvusStore:
         await self.get(_PROBE, [row.memory.id])
         await self.put(_PROBE, [row])
         opened = self._ready()
-        await self._delete(opened, "delete", opened.placement.of(_PROBE), rows.with_ids([row.memory.id]))
+        await self._delete(opened, "delete", opened.placement.of(_PROBE), rows.ids_filter([row.memory.id]))
 
     async def put(self, owner: Owner, rows_: Sequence[Embedded]) -> None:
         check_rows(owner, rows_, self._options.dimension)
@@ -183,7 +183,7 @@ class MilvusStore:
             await opened.call("put", lambda limit: client.upsert(place.collection, batch, timeout=limit))
             return
         # Deleted by key alone: an id never moves between owners, and this needs no look at the rows.
-        ids = rows.with_ids(row["id"] for row in batch)
+        ids = rows.ids_filter(row["id"] for row in batch)
         await opened.call("put", lambda limit: client.delete(place.collection, filter=ids, timeout=limit))
         await opened.call("put", lambda limit: client.insert(place.collection, batch, timeout=limit))
 
@@ -201,10 +201,10 @@ class MilvusStore:
     async def _filter_to_delete(self, opened: Opened, owner: Owner, ids: list[str]) -> str:
         """Empty where there is nothing to delete."""
         if not opened.capabilities.lite:
-            return f"{rows.of_owner(owner)} and {rows.with_ids(ids)}"
+            return f"{rows.owner_filter(owner)} and {rows.ids_filter(ids)}"
         # Lite would scan the collection for that; it finds rows by their ids alone at once.
         ours = await self._by_ids("delete", owner, ids, ["user_id", "tenant_id"], STRONG)
-        return rows.with_ids(row["id"] for row in ours) if ours else ""
+        return rows.ids_filter(row["id"] for row in ours) if ours else ""
 
     async def _delete(self, opened: Opened, operation: str, place: OwnerPlace, filter_: str) -> None:
         async with opened.writing(place):
@@ -216,15 +216,15 @@ class MilvusStore:
         check_owner(owner)
         opened = self._ready()
         place = opened.placement.of(owner)
-        listed = await opened.query("delete_owner", place, rows.of_owner(owner), ["id"], STRONG)
+        listed = await opened.query("delete_owner", place, rows.owner_filter(owner), ["id"], STRONG)
         ids = [row["id"] for row in listed]
         if self._options.uri and all(map(is_id, ids)):
             # By ids: if we are held up here, the owner may have new rows by then.
             for start in range(0, len(ids), _BATCH):
-                filter_ = f"{rows.of_owner(owner)} and {rows.with_ids(ids[start : start + _BATCH])}"
+                filter_ = f"{rows.owner_filter(owner)} and {rows.ids_filter(ids[start : start + _BATCH])}"
                 await self._delete(opened, "delete_owner", place, filter_)
         elif ids:
-            await self._delete(opened, "delete_owner", place, rows.of_owner(owner))
+            await self._delete(opened, "delete_owner", place, rows.owner_filter(owner))
         opened.note_written(place, self._options.flush_rows)
 
     async def purge(self, owner: Owner) -> bool:
@@ -277,7 +277,7 @@ class MilvusStore:
             opened.placement.of(owner),
             data=[np.asarray(to, dtype=np.float32)],
             anns_field=rows.VECTOR,
-            filter=rows.recallable(owner, scope, self._now()),
+            filter=rows.recallable_filter(owner, scope, self._now()),
             limit=most,
             output_fields=list(rows.SCALARS),
             search_params=parameters,
@@ -298,7 +298,7 @@ class MilvusStore:
             opened.placement.of(owner),
             data=[asked],
             anns_field=rows.WORDS,
-            filter=rows.recallable(owner, scope, self._now()),
+            filter=rows.recallable_filter(owner, scope, self._now()),
             limit=min(limit * (_MORE_FOR_ORIGINS if scope.origins else 1), _MOST_HITS),
             output_fields=list(_ALL),
             search_params={"metric_type": "BM25"},
@@ -315,7 +315,7 @@ class MilvusStore:
         check_owner(owner)
         opened = self._ready()
         place = opened.placement.of(owner)
-        found = await opened.query("heads", place, rows.matching(owner, chosen), rows.HEAD, STRONG)
+        found = await opened.query("heads", place, rows.conditions_filter(owner, chosen), rows.HEAD, STRONG)
         return await asyncio.to_thread(self._readable, found, rows.to_head)  # they may be 60,000
 
     def as_they_rest(self, owner: Owner, size: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
@@ -330,7 +330,7 @@ class MilvusStore:
         opened = self._ready()
         # All ids first, then the rows by them: a server's pages are cut by offset, which shifts under writes,
         # or by an iterator, for which the client drops the consistency level. An id takes 70 bytes.
-        listed = await opened.query("pages", opened.placement.of(owner), rows.of_owner(owner), ["id"], level)
+        listed = await opened.query("pages", opened.placement.of(owner), rows.owner_filter(owner), ["id"], level)
         ids = sorted(row["id"] for row in listed)
         most = 1 if opened.capabilities.lite else _PAGES_AHEAD
         ahead = deque[asyncio.Task[list[Mapping[str, Any]]]]()
@@ -350,7 +350,9 @@ class MilvusStore:
     async def count(self, owner: Owner) -> int:
         check_owner(owner)
         opened = self._ready()
-        result = await opened.query("count", opened.placement.of(owner), rows.of_owner(owner), ["count(*)"], STRONG)
+        result = await opened.query(
+            "count", opened.placement.of(owner), rows.owner_filter(owner), ["count(*)"], STRONG
+        )
         return int(result[0]["count(*)"])
 
     async def owners(self) -> AsyncIterator[Sequence[Owner]]:
@@ -376,9 +378,9 @@ class MilvusStore:
         found: list[Mapping[str, Any]] = []
         for start in range(0, len(wanted), _BATCH):
             some = wanted[start : start + _BATCH]
-            filter_ = rows.with_ids(some)
+            filter_ = rows.ids_filter(some)
             if not opened.capabilities.lite:  # lets a server prune; would make Lite scan
-                filter_ = f"{rows.of_owner(owner)} and {filter_}"
+                filter_ = f"{rows.owner_filter(owner)} and {filter_}"
             found.extend(await opened.query(operation, place, filter_, fields, level, ids=some))
         return [row for row in found if (row["tenant_id"], row["user_id"]) == (owner.tenant, owner.user)]
 
@@ -435,7 +437,7 @@ class MetaCollection:
         made = [row for id_, body in records.items() for row in _rows(id_, body)]
         for start in range(0, len(made), _META_BATCH):
             batch = made[start : start + _META_BATCH]
-            ids = rows.with_ids(row["id"] for row in batch)
+            ids = rows.ids_filter(row["id"] for row in batch)
             async with opened.writing(self._place):
                 if not opened.capabilities.upsert:
                     await opened.call("meta", lambda limit, ids=ids: client.delete(name, filter=ids, timeout=limit))  # type: ignore[misc]
@@ -462,7 +464,7 @@ class MetaCollection:
             yield await self._read(opened, page)
 
     async def _read(self, opened: Opened, ids: list[str]) -> Mapping[str, bytes]:
-        found = await opened.query("meta", self._place, rows.with_ids(ids), ["id", "body"], STRONG)
+        found = await opened.query("meta", self._place, rows.ids_filter(ids), ["id", "body"], STRONG)
         bodies = {row["id"]: str(row["body"]) for row in found}
         records: dict[str, bytes] = {}
         for first in [one for one in bodies if one.endswith("#0")]:

@@ -364,7 +364,7 @@ def test_a_quoted_text_is_one_literal_that_means_the_text(text: str) -> None:
 
 
 def test_every_filter_holds_user_and_tenant() -> None:
-    filter_ = rows.recallable(ANN, Scope("hawaii", frozenset({MemoryType.SEMANTIC})), MONDAY)
+    filter_ = rows.recallable_filter(ANN, Scope("hawaii", frozenset({MemoryType.SEMANTIC})), MONDAY)
     for part in (
         'user_id == "ann"',
         'tenant_id == "acme"',
