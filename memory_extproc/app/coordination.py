@@ -396,7 +396,7 @@ class AsRecalled:
 
     async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]:
         types = scope.types or frozenset(MemoryType)
-        wish = RecallRequest(
+        request = RecallRequest(
             caller=Caller(owner),
             asked=query,
             force=True,
@@ -404,5 +404,5 @@ class AsRecalled:
             threshold=self._threshold,
             scope=Scope(project=scope.project, types=types),
         )
-        explained = await self._recaller.explain(wish)
+        explained = await self._recaller.explain(request)
         return [one.memory for one in explained.considered if one.relevance >= self._threshold]

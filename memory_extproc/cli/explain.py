@@ -51,7 +51,7 @@ def explain(
         settings = load_settings(config)
         memory = settings.memory
         caller = Caller(owner_of(settings, tenant, user), project=project, projects=tuple(member_of or ()))
-        wish = RecallRequest(
+        request = RecallRequest(
             caller=caller,
             asked=query,
             limit=memory.default_retrieval_limit if limit is None else limit,
@@ -59,11 +59,11 @@ def explain(
             scope=Scope(project=project),
             shared=shared_owners(settings.scopes, caller),
         )
-        explanation = asyncio.run(_explain_recall(settings, wish))
+        explanation = asyncio.run(_explain_recall(settings, request))
     if as_json:
-        typer.echo(json.dumps(_as_json(explanation, wish), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(_as_json(explanation, request), indent=2, ensure_ascii=False))
     else:
-        _show(explanation, wish)
+        _show(explanation, request)
 
 
 def owner_of(settings: Settings, tenant: str, user: str) -> Owner:
@@ -82,14 +82,14 @@ def owner_of(settings: Settings, tenant: str, user: str) -> Owner:
     return Owner(tenant, user if key is None else hashed_user(key, tenant, user))
 
 
-async def _explain_recall(settings: Settings, wish: RecallRequest) -> Explanation:
+async def _explain_recall(settings: Settings, request: RecallRequest) -> Explanation:
     from memory_extproc.evaluation.bench import open_recaller  # noqa: PLC0415 - it loads store and inference
 
     async with open_recaller(settings) as recaller:
-        return await recaller.explain(wish)
+        return await recaller.explain(request)
 
 
-def _as_json(explanation: Explanation, wish: RecallRequest) -> dict[str, Any]:
+def _as_json(explanation: Explanation, request: RecallRequest) -> dict[str, Any]:
     return {
         "outcome": explanation.outcome,
         "query": explanation.query,
@@ -99,8 +99,8 @@ def _as_json(explanation: Explanation, wish: RecallRequest) -> dict[str, Any]:
         "worth": explanation.worth,
         "kind": explanation.kind,
         "notes": list(explanation.notes),
-        "threshold": wish.threshold,
-        "limit": wish.limit,
+        "threshold": request.threshold,
+        "limit": request.limit,
         "considered": [
             {
                 "id": one.memory.id,
@@ -123,7 +123,7 @@ def _as_json(explanation: Explanation, wish: RecallRequest) -> dict[str, Any]:
     }
 
 
-def _show(explanation: Explanation, wish: RecallRequest) -> None:
+def _show(explanation: Explanation, request: RecallRequest) -> None:
     from memory_extproc.safety.prompt_injection import neutralize  # noqa: PLC0415 - quick `--help`
 
     console = Console(highlight=False)
@@ -134,7 +134,7 @@ def _show(explanation: Explanation, wish: RecallRequest) -> None:
         said.append(f"path {explanation.path}")
         said.append(f"kind of question: {explanation.kind.replace('_', ' ') or 'none'}")
         said.append(f"{'an unknown number of' if explanation.total is None else explanation.total} memories")
-        said.append(f"threshold {wish.threshold:g}, limit {wish.limit}")
+        said.append(f"threshold {request.threshold:g}, limit {request.limit}")
     if explanation.worth is not None:
         said.append(f"anything worth injecting: {explanation.worth:.3f}")
     console.print(", ".join(said), markup=False)

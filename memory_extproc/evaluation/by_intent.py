@@ -180,12 +180,12 @@ async def _ask(
     question: IntentQuestion, there: Played, recaller: Recaller, bounds: Bounds, embedding: float | None
 ) -> JudgedQuestion:
     there.clock.now = question.asked_at.astimezone(UTC)
-    wish = RecallRequest(
+    request = RecallRequest(
         caller=Caller(there.owner), asked=question.query, limit=bounds.limit, threshold=bounds.threshold
     )
     # The first recall fills caches that a sidecar fills in the background; the second has the query's vector.
-    found = await recaller.recall(wish)
-    took = None if embedding is None else embedding + await _cpu_ms(recaller.recall(wish))
+    found = await recaller.recall(request)
+    took = None if embedding is None else embedding + await _cpu_ms(recaller.recall(request))
     return judge_block(question, found, there, took)
 
 

@@ -222,9 +222,9 @@ def make_system(system: System, bench: Bench, there: Played, bounds: Bounds) -> 
 
 async def wait_filled(there: Played, embedder: EmbeddingModel) -> None:
     """Wait until the partition is filled, as for an owner with recent traffic."""
-    wish = RecallRequest(caller=Caller(there.owner), asked="")
+    request = RecallRequest(caller=Caller(there.owner), asked="")
     vector = await embedder.embed_query("what is known")
-    await there.partitions.nearest(there.owner, vector, 1, wish.scope)
+    await there.partitions.nearest(there.owner, vector, 1, request.scope)
     while there.partitions.filling:  # noqa: ASYNC110 - a fill notifies only callers that ask for its owner
         await asyncio.sleep(0)
 
@@ -281,7 +281,7 @@ class RecallSystem:
         self._deadline = deadline
 
     async def ask(self, question: Question, *, timed: bool) -> EvaluatedAnswer:
-        wish = RecallRequest(
+        request = RecallRequest(
             caller=Caller(self._owner),
             asked=question.text,
             earlier=question.earlier,
@@ -292,14 +292,14 @@ class RecallSystem:
         before, started = _sums(self._metrics), time.perf_counter()
         try:
             async with asyncio.timeout(None if self._deadline is None else self._deadline.total_seconds()):
-                bounded = await self._recaller.explain(wish)
+                bounded = await self._recaller.explain(request)
         except TimeoutError:
             return EvaluatedAnswer(ranked=(), injected=(), outcome=Outcome.OUT_OF_TIME, path="")
         took = time.perf_counter() - started
         after = _sums(self._metrics)
         free = bounded
         if bounded.gate is None:
-            free = await self._recaller.explain(replace(wish, limit=DEEPEST, threshold=0.0))
+            free = await self._recaller.explain(replace(request, limit=DEEPEST, threshold=0.0))
         seconds = {stage: value - before.get(stage, 0.0) for stage, value in after.items()}
         return EvaluatedAnswer(
             ranked=_ranked_only(free.considered),

@@ -42,7 +42,7 @@ class SignalClassifier(Protocol):
 
 
 class MemoryRecaller(Protocol):
-    async def recall(self, wish: RecallRequest) -> RecallResult:
+    async def recall(self, request: RecallRequest) -> RecallResult:
         """Recall memories. Faults of store or model and timeouts are outcomes, not exceptions."""
 
 

@@ -133,11 +133,11 @@ class Canary:
 
     async def _finds(self, memory: Memory, asked: str) -> bool:
         section = self._section()
-        wish = RecallRequest(
+        request = RecallRequest(
             caller=Caller(OWNER),
             asked=asked,
             limit=section.default_retrieval_limit,
             threshold=section.default_similarity_threshold,
         )
-        recalled = await self._recalls.recall(wish)
+        recalled = await self._recalls.recall(request)
         return any(ranked.memory.id == memory.id for ranked in recalled.memories)

@@ -623,11 +623,13 @@ class Ongoing:
     def __init__(self, reads: MemoryReader) -> None:
         self._reads = reads
 
-    async def find_in_view(self, found: Sequence[Memory], wish: RecallRequest, within: timedelta) -> frozenset[str]:
+    async def find_in_view(
+        self, found: Sequence[Memory], request: RecallRequest, within: timedelta
+    ) -> frozenset[str]:
         """Ids of the summaries in *found*, best first, of the visible conversation. None after a fault."""
         summaries = [memory for memory in found if memory.source is Source.SUMMARY][:_MOST]
-        behind = {memory.id for memory in summaries if wish.behind and memory.session == wish.behind}
-        seen = wish.in_view - {wish.asked}
+        behind = {memory.id for memory in summaries if request.behind and memory.session == request.behind}
+        seen = request.in_view - {request.asked}
         if not summaries or not seen:
             return frozenset(behind)
         view = View(seen)

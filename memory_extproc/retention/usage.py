@@ -143,8 +143,8 @@ class CountedRecalls:
         self._recalls = recalls
         self._accesses = accesses
 
-    async def recall(self, wish: RecallRequest) -> RecallResult:
-        recalled = await self._recalls.recall(wish)
+    async def recall(self, request: RecallRequest) -> RecallResult:
+        recalled = await self._recalls.recall(request)
         if recalled.outcome is Outcome.USED:
             self._accesses.note([ranked.memory for ranked in recalled.memories])
         return recalled
