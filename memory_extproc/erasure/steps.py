@@ -8,7 +8,8 @@ The cascade finds the named memories, their derivatives, and messages that repea
   state the same. For a fact named by id or query, all memories that repeat its words go too. So do repetitions of a
   named message, except phrases that people and assistants use at every turn.
 - A memory derived from a forgotten memory (listed in `provenance.sources`) goes; its other sources stay and become
-  active again. A memory drawn from several turns goes with any of them, and takes none of the others along.
+  active again. A memory drawn from several turns goes with any of them, and takes none of the others along. A fact
+  that keeps details of facts that it replaced goes with each of them.
 """
 
 from __future__ import annotations
@@ -486,6 +487,16 @@ def derived_from(sources: Collection[str], rows: Iterable[Memory]) -> dict[str, 
     return found
 
 
+def drawn_together(memory: Memory) -> bool:
+    """Whether *memory* was drawn from several turns at once, its own among them."""
+    return memory.provenance.turn in memory.provenance.drawn_from
+
+
+def sources_of_details(memory: Memory) -> Sequence[str]:
+    """The facts that *memory* replaced and of which it keeps details: their turns alone are in `drawn_from`."""
+    return memory.provenance.replaces if memory.provenance.drawn_from and not drawn_together(memory) else ()
+
+
 class _Growing:
     def __init__(self, known: Mapping[str, Memory], named: frozenset[str]) -> None:
         self._known = known
@@ -507,6 +518,8 @@ class _Growing:
                 self._made_of[source].append(memory)
             for turn in memory.provenance.drawn_from:
                 self._drawn_from[turn].append(memory)
+            for replaced in sources_of_details(memory):
+                self._made_of[replaced].append(memory)
 
     def take(self, memories: Iterable[Memory]) -> None:
         """Take *memories* and everything that follows from them."""
@@ -522,8 +535,8 @@ class _Growing:
                 continue
             waiting += self._older_than(memory)
             turn = memory.provenance.turn
-            if not turn or memory.provenance.drawn_from:
-                continue  # drawn from several turns: quotes none of them
+            if not turn or drawn_together(memory):
+                continue  # quotes none of its turns
             if was_message(memory):
                 self.whole.add(turn)
                 waiting += self._by_turn[turn] + self._drawn_from[turn]
@@ -543,15 +556,15 @@ class _Growing:
         return self._for_a_turn(memory) or (memory.id not in self._named and of_taken)
 
     def _for_a_turn(self, memory: Memory) -> bool:
-        """Whether it was not named, and goes because of a turn that it was drawn from."""
-        return memory.id not in self._named and not self.whole.union(self.quoted).isdisjoint(
-            memory.provenance.drawn_from
-        )
+        """Whether it was not named, and goes because of a turn or a fact that it was drawn from."""
+        turns = self.whole | self.quoted if drawn_together(memory) else self.whole
+        facts = any(replaced in self.taken for replaced in sources_of_details(memory))
+        return memory.id not in self._named and (facts or not turns.isdisjoint(memory.provenance.drawn_from))
 
     def _quote(self, turn: str, waiting: list[Memory]) -> None:
         """Take the messages of *turn*, which contain the words of a forgotten fact; its other facts stay."""
         self.quoted.add(turn)
-        waiting += self._drawn_from[turn]
+        waiting += filter(drawn_together, self._drawn_from[turn])
         for memory in self._by_turn[turn]:
             if is_message(memory):
                 self.take_alone([memory.id])
@@ -572,7 +585,7 @@ class _Growing:
                 holding[word].add(one)
         for memory in [one for one in self.taken.values() if not self._for_a_source(one)]:
             again: list[Memory] = []
-            for turn in () if memory.provenance.drawn_from else memory.provenance.also:
+            for turn in () if drawn_together(memory) else memory.provenance.also:
                 self._quote(turn, again)
             self.take(again)
             if is_message(memory):

@@ -372,11 +372,12 @@ class Tombstones:
                     (TombstoneKind.TURN, TombstoneKind.MESSAGES) if is_message(memory) else (TombstoneKind.TURN,)
                 )
             ]
-        named += [
-            (kind, turn)
-            for turn in memory.provenance.drawn_from
-            for kind in (TombstoneKind.TURN, TombstoneKind.MESSAGES)
-        ]
+        drawn_from = memory.provenance.drawn_from
+        named += [(TombstoneKind.TURN, turn) for turn in drawn_from]
+        if memory.provenance.turn in drawn_from:
+            named += [(TombstoneKind.MESSAGES, turn) for turn in drawn_from]
+        elif drawn_from:  # it keeps details of the facts that it replaced
+            named += [(TombstoneKind.MEMORY, replaced) for replaced in memory.provenance.replaces]
         return any(moment <= self._when(kind, owner, name) for kind, name in named)
 
     def cut_at(self, memory: Memory) -> float:
@@ -435,7 +436,7 @@ class Tombstones:
             item = self.blind.item(TombstoneKind.MEMORY, owner, memory.id)
             return {} if item in self.items else {item: cut}
         when = self._when(TombstoneKind.MEMORY, owner, memory.id)
-        if not turn or memory.provenance.drawn_from or moment_of(memory) > when:
+        if not turn or turn in memory.provenance.drawn_from or moment_of(memory) > when:
             return {}
         if any(self._when(kind, owner, turn) != NEVER for kind in (TombstoneKind.TURN, TombstoneKind.MESSAGES)):
             return {}

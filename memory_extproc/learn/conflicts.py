@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Final
@@ -15,10 +15,11 @@ import msgspec
 from msgspec import Meta
 
 from memory_extproc.learn.extract.clauses import LISTS
-from memory_extproc.learn.extract.extractor import Fact
+from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
-from memory_extproc.model import Hit, Memory, Owner, Scope, Source
+from memory_extproc.model import Hit, Memory, Owner, Provenance, Scope, Source, least_trusted, trust_of, with_trust
 from memory_extproc.ports import CompletionModel
+from memory_extproc.text.persons import ValueKind, kinds
 from memory_extproc.text.words import ENGLISH, fold, negates, number_key, stem, tokens
 
 # Cosines of the default embedding model, all-MiniLM-L6-v2: of facts about different things, 3 pairs in 1,000 are
@@ -124,8 +125,10 @@ def _likeness_of_values(fact: Fact, found: Hit) -> FactRelation:
         return FactRelation.SAME
     if (detailed := _detail(fact, there)) is not None:
         return detailed
-    if _counts_anew(fact.value, named.value):
+    if _counts_anew(fact.value, named.value) or _sum_anew(fact.value, named.value):
         return FactRelation.CHANGED
+    if _tell_apart(fact.value, named.value):
+        return FactRelation.OTHER
     return FactRelation.CHANGED if fact.exclusive or found.cosine >= ALIKE else FactRelation.OTHER
 
 
@@ -135,6 +138,14 @@ def _counts_anew(one: str, other: str) -> bool:
     return (
         len(here) > 1 and here[0] != there[0] and here[1:] == there[1:] and _COUNTS.issuperset((here[0], there[0]))
     )
+
+
+def _sum_anew(one: str, other: str) -> bool:
+    """Whether *one* is another sum of the same: "900 euros a month" and "800 euros a month at Bosch"."""
+    (kind, here), *details = _parts(one)
+    (_, there), *known = _parts(other)
+    words = (frozenset(word for word in tokens(text) if not word[:1].isdigit()) for text in (here, there))
+    return kind == "amount" and bool(currencies(one)) and len(set(words)) == 1 and set(details) <= set(known)
 
 
 _COUNTS = frozenset(["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]) | set(
@@ -256,6 +267,104 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
     return Replace(tuple(sorted(memory.id for memory in same_thing if alike[memory.id] is not kept)))
 
 
+# --- details -----------------------------------------------------------------------------------------
+# A value in parts, each of a kind: "June 6 at 9am in Kinsale" has a day, an hour and a place. Pure.
+
+_LEADS = "with|for|from|by|including|without|mit|f\u00fcr|avec|pour|con|para"
+_PLACES = "at|in|inside|on|near|bei|beim|im|am|auf|zum|zur|\u00e0|au|aux|chez|dans|en"
+_PART = re.compile(rf",? (?=(?:{_LEADS}|{_PLACES}|um|a las) \S)", re.IGNORECASE)
+_EVENTS = frozenset(map(stem, LISTS["events"].split("|")))
+_HOUR = re.compile(
+    r"\b\d{1,2}[:h]\d\d\b|\b\d{1,2} ?(?:[ap]\.?m\b|uhr\b|h\b|o'clock)|\b(?:noon|midnight|midi|minuit|mediod\u00eda)"
+    r"\b|^(?:at|um|\u00e0|a las) \d{1,2}(?:[.:]\d\d)?$",
+    re.IGNORECASE,
+)
+_RATE = re.compile(r"\b(?:an?|per|each|every|pro|im|par|al|por) (?:\w+ )?\w+$", re.IGNORECASE)
+_YEAR_OR_FEAST = re.compile(r"\b(?:(?:19|20)\d\d|easter|christmas|date)\b", re.IGNORECASE)
+_AMOUNT = re.compile(r"(?:(?:about|around|roughly) )?[$\u20ac\u00a3]?\d|\w+, amount", re.IGNORECASE)
+
+
+def _kind_of(part: str) -> str:
+    lead, told = fold(part.partition(" ")[0]), _RATE.sub("", part)
+    dated = ValueKind.DAY in kinds(_HOUR.sub(" ", told).replace("days", "day")) or _YEAR_OR_FEAST.search(told)
+    if dated and lead != "for":
+        return "day"
+    if _HOUR.search(told):
+        return "hour"
+    if lead in _PLACES.split("|"):
+        return "place"
+    if lead in _LEADS.split("|"):
+        return lead
+    return "amount" if _AMOUNT.match(part) else "thing"
+
+
+def _parts(value: str) -> list[tuple[str, str]]:
+    """The parts of *value* in order, each after its kind."""
+    return [(_kind_of(part), part) for part in _PART.split(value)]
+
+
+def _tell_apart(one: str, other: str) -> bool:
+    """Whether the values have no kind of part in common, such as a day and a place: then both hold."""
+    here, there = ({kind for kind, _ in _parts(value)} for value in (one, other))
+    return here.isdisjoint(there) and not (here | there) & {"thing", "amount"}
+
+
+def _update_parts(old: str, new: str, told: str, *, booked: bool) -> str:
+    """The value *old* after its change to *new*: a part gives way to one of its kind, the hour to another day too,
+    and a place to a bare name. Other parts hold; those that *told* has already are left out."""
+    before, after = _parts(old), {kind for kind, _ in _parts(new)}
+    if before[0][0] == "thing" and "thing" in after and not booked:
+        return new  # another thing, without the details of the first
+    gone = after | ({"hour"} if "day" in after else set()) | ({"place"} if "thing" in after else set())
+    left = ["" if kind in gone or set(saying(part)) <= set(saying(told)) else part for kind, part in before]
+    if not any(left):
+        return new
+    place = left.index("") if "" in left else 0
+    lead = before[place][1].partition(" ")[0] if _PART.match(f" {before[place][1]}") and "" in left else ""
+    if _PART.match(f" {new}") or not (new[:1].isupper() or new[:1].isdigit() or before[place][0] == "place"):
+        lead = ""
+    return " ".join(filter(None, [*left[:place], lead, new, *left[place:]]))
+
+
+_UNKNOWN = "not known"  # ends the value of what has changed, nobody said to what
+
+
+def with_detail(row: Memory, old: Memory, *, moved: bool = False) -> Memory:
+    """*row*, which changes *old*, with the details of *old* that still hold. It is then drawn from both turns.
+    *moved*: it may name the thing by a part of its name."""
+    here, there = row.provenance, old.provenance
+    wanted, known = (_thing(one.attribute, one.value) for one in (here, there))
+    denied = negates(row.content.removesuffix(_UNKNOWN)) != negates(old.content)
+    if here.ends or there.ends or denied or not there.value or not here.value or not wanted <= known:
+        return row
+    value = _update_parts(there.value, here.value, row.content, booked=bool(_EVENTS & known))
+    fuller = (
+        moved and wanted < known - _DEEDS and there.value in old.content
+    )  # "flight to Rome", which the change calls "flight"
+    if fuller:
+        content = old.content.replace(there.value, value)
+    elif row.content.endswith(here.value):
+        content = f"{row.content.removesuffix(here.value)}{value}"
+    elif not here.value.endswith(_UNKNOWN):
+        return row
+    else:
+        content = f"{row.content} ({value.replace(here.value, '').strip()})"
+    if (value == here.value and not fuller) or len(content) > LONGEST_FACT:
+        return row
+    noted = here.replace(
+        value=value,
+        attribute=there.attribute.removesuffix(there.value.lower()).strip() if fuller else here.attribute,
+        event_date=here.event_date or there.event_date,
+        sensitivity=here.sensitivity or there.sensitivity,
+        drawn_from=tuple(
+            dict.fromkeys(one for one in (*there.drawn_from, there.turn) if one not in {"", here.turn})
+        ),
+    )
+    return with_trust(
+        replace(row, content=content, provenance=noted), least_trusted((trust_of(row), trust_of(old)))
+    )
+
+
 # "my sister Mara": the only sister, unless another is named; a friend without a name may be any.
 _OF_RELATION = re.compile(
     rf"user's (?P<who>(?:(?:{LISTS['which']}) )?(?:{LISTS['relations']}))(?: (?P<name>\w[\w' -]*))?"
@@ -297,14 +406,14 @@ def _find_moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
     """The appointment that *fact* moves; None if there are several candidates."""
     if not fact.moved:
         return None
-    wanted = about(fact.attribute) - set(saying(fact.value))
+    wanted = _thing(fact.attribute, fact.value)
     found: list[tuple[Memory, bool]] = []
     for other in others:
         named = other.memory.provenance
         if about(named.subject) != about(fact.subject) or named.ends:
             continue
-        kind = about(named.attribute) - set(saying(named.value))
-        if wanted and wanted <= kind:
+        kind = _thing(named.attribute, named.value)
+        if wanted and wanted <= kind and (other.memory.source is not Source.RULES or _same_head(fact, named)):
             found.append((other.memory, wanted == kind))
     if formerly := set(saying(fact.formerly)):
         fits = [len(formerly & set(saying(memory.provenance.value))) for memory, _ in found]
@@ -312,6 +421,24 @@ def _find_moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
     exact = [one for one in found if one[1]]
     chosen = exact or found
     return chosen[0][0] if len(chosen) == 1 else None
+
+
+def _thing(attribute: str, value: str) -> frozenset[str]:
+    """The key of the thing in *attribute*, which may end with the *value*."""
+    bare = attribute.removesuffix(value.lower())
+    return about(attribute) - set(saying(value)) if bare == attribute else about(bare)
+
+
+def _same_head(fact: Fact, named: Provenance) -> bool:
+    """Whether "appointment" may mean *named*: a "dentist appointment at noon", and no "appointment book"."""
+    mine, theirs = (
+        tokens(_DEED.sub("", _PART.split(one.attribute.removesuffix(one.value.lower()))[0]))
+        for one in (fact, named)
+    )
+    return theirs[-len(mine) :] == mine
+
+
+_DEED = re.compile(r" (?:leaves|departs|arrives|starts|begins|ends|expires|takes place) ?$")
 
 
 # Statements that hold only while a thing or person is there: "drives a Toyota", "is married to Paul".
@@ -472,6 +599,7 @@ def about(text: str) -> frozenset[str]:
     return frozenset(key for key in found if key not in _BARE) or frozenset(found)
 
 
+_DEEDS = about("leaves departs arrives starts begins ends expires takes place")
 _VERBS = about("has") | about("does")  # in an attribute they name no thing
 _USER = about("user")
 

@@ -27,6 +27,7 @@ from memory_extproc.learn.conflicts import (
     reconcile_fact,
     saying,
     unclear,
+    with_detail,
 )
 from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
@@ -253,16 +254,33 @@ class Reconciler:
             noted = row.provenance.replace(
                 beside=proposed.beside, replaces=replaced, corrects=_turns_of(before), judge=judge
             )
-            await self._keeps.put(owner, [Embedded(replace(row, provenance=noted), proposed.vector)])
+            await self._put_with_details(replace(row, provenance=noted), proposed, before)
         # After the put: a crash between the two leaves both, and the next attempt ends here.
         for old in before:
             if old.state is MemoryState.ACTIVE:
                 await self._keeps.supersede(owner, old.id, row.id, row.created_at)
             await self._retire_words(old, row.id, row.created_at, proposed)
 
+    async def _put_with_details(self, row: Memory, proposed: _Proposed, before: Sequence[Memory]) -> None:
+        """Store *row* with the details of the memories *before* it that still hold."""
+        fact, vector, detailed = proposed.fact, proposed.vector, row
+        for old in sorted(
+            () if fact.lost else before, key=lambda one: one.valid_from or one.created_at, reverse=True
+        ):
+            detailed = with_detail(detailed, old, moved=fact.moved)
+        if detailed.content != row.content:
+            (vector,) = await self._embedder.embed([detailed.content])
+        await self._keeps.put(row.owner, [Embedded(detailed, vector)])
+
     async def _outdate(self, proposed: _Proposed, newer: str, since: datetime, *, stored: bool) -> None:
         row, owner = proposed.row, proposed.row.owner
         old = replace(row, provenance=row.provenance.replace(beside=proposed.beside))
+        for there in await self._keeps.get(owner, [newer]):
+            detailed = with_detail(there, old)
+            if detailed.content != there.content and there.state is MemoryState.ACTIVE and not proposed.fact.lost:
+                noted = detailed.provenance.replace(replaces=(*there.provenance.replaces, row.id))
+                (vector,) = await self._embedder.embed([detailed.content])
+                await self._keeps.put(owner, [Embedded(replace(detailed, provenance=noted), vector)])
         if stored:
             await self._keeps.supersede(owner, row.id, newer, since)
         else:

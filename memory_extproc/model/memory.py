@@ -136,7 +136,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     suspicion: str = ""  # reason of a quarantine
     released: bool = False  # from quarantine
     # Related facts and turns.
-    drawn_from: Ids = ()  # a fact drawn from several turns together: their ids
+    drawn_from: Ids = ()  # a fact drawn from several turns: their ids; without *turn* those of its kept details
     beside: Ids = ()  # the other facts of its turn
     replaces: Ids = ()  # the facts that it replaced
     corrects: Ids = ()  # the turns of the facts that it replaced

@@ -201,7 +201,8 @@ class RulesExtractor:
         content = agree_in_number(said, words.get("rel") or words.get("thing", ""))
         attribute = rule.attribute.format_map(words)
         event = self._checks.is_event(groups.get("thing", ""))
-        several = event and not rule.update
+        update = rule.update or (event and _NOW.search(clause) is not None)
+        several = event and not update
         return Fact(
             content=content,
             type=rule.type,
@@ -213,7 +214,7 @@ class RulesExtractor:
             version=self._version,
             exclusive=rule.exclusive and not several,
             ends=rule.ends,
-            moved=event and rule.update,
+            moved=update and (event or _kind(caught.value) is ValueKind.DAY),
             formerly=groups.get("formerly", "") if rule.update else "",
             lost=_BLANKS.sub(" ", rule.lost.format_map(words)).strip(),
             importance=rule.importance,
@@ -235,6 +236,9 @@ class RulesExtractor:
             importance=0.7,
             confidence=0.8,
         )
+
+
+_NOW = re.compile(LISTS["grammar"]["anew"], re.IGNORECASE)
 
 
 def _says_again(clause: str, found: Sequence[Fact]) -> bool:
@@ -394,9 +398,7 @@ def _spoken_of(thing: str, before: Sequence[Fact], injected: Sequence[str]) -> s
     named = [
         found["thing"] for text in [*(fact.content for fact in before), *injected] if (found := _OWN.match(text))
     ]
-    fuller = {
-        one for one in named if fold(one).startswith(f"{fold(thing)} ") or fold(one).endswith(f" {fold(thing)}")
-    }
+    fuller = {one for one in named if f" {_head_of(one)}".endswith(f" {fold(thing)}")}
     return fuller.pop() if len(fuller) == 1 else thing
 
 
@@ -464,9 +466,7 @@ _NO_THING = re.compile(  # no name of a thing, but a clause
     r"|says|said|that|who|which|if)\b"
 )
 _A_CLAUSE = re.compile(r"\b(?:is|are|was|were|has|have|had|just|will|would|can't|can|got)\b")
-_AND = re.compile(r", and |, | and ")
 _FIRST_OF_SEVERAL = re.compile(r",|\s(?:and|but)\s")
-_NO_NAME = re.compile(r"[\d/]")
 _DATE = re.compile(
     rf"\b(?:{MONTHS})\b|\b(?:mon|tues|wednes|thurs|fri|satur|sun)days?\b"
     r"|\b(?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|lundi|mardi|mercredi|jeudi|vendredi|samedi"
@@ -609,7 +609,7 @@ class Checks:
     def _name(self, caught: Captured) -> bool:
         words = caught.value.split()
         folded = {fold(word) for word in words}
-        if not 0 < len(words) <= _LONGEST_NAME or _NO_NAME.search(caught.value):
+        if not 0 < len(words) <= _LONGEST_NAME or re.match(r".*[\d/]", caught.value):
             return False
         small = lexicon_of(caught.value).stop - {"may", "will", "mark"}
         titled = all(word[0].isupper() for word in words)
@@ -625,7 +625,7 @@ class Checks:
 
     def _titled_all(self, caught: Captured) -> bool:
         """Several names: "Ida and Max"."""
-        names = _AND.split(caught.value)
+        names = re.sub(r", and | and ", ", ", caught.value).split(", ")
         return all(self._has_title(Captured(name, {})) for name in names)
 
     def _titled_place(self, caught: Captured) -> bool:

@@ -143,6 +143,69 @@ async def test_what_was_drawn_from_several_turns_takes_none_of_them_with_it(
     assert await world.contents() == {one.content for one in elsewhere}
 
 
+def a_moved_wedding() -> tuple[list[Memory], dict[str, Memory]]:
+    """A wedding whose day was moved twice, and whose place only the first turn told, beside a dress."""
+    said = [
+        a_message(text, session=f"s{at}", metadata={"turn": f"t{at}"})
+        for at, text in enumerate(
+            ("My wedding is on June 6 in Kinsale. My dress is red.", "It moved to June 27.", "Now it is on July 4.")
+        )
+    ]
+    last = a_memory(
+        "User's wedding is on July 4 in Kinsale",
+        session="s2",
+        metadata={
+            "turn": "t2",
+            "value": "on July 4 in Kinsale",
+            "drawn_from": ["t0", "t1"],
+            "replaces": [digest("b")],
+        },
+    )
+    middle = a_memory(
+        "User's wedding is on June 27 in Kinsale",
+        session="s1",
+        id=digest("b"),
+        state=MemoryState.SUPERSEDED,
+        superseded_by=last.id,
+        metadata={
+            "turn": "t1", "value": "on June 27 in Kinsale", "drawn_from": ["t0"], "replaces": [digest("a")],
+        },
+    )  # fmt: skip
+    first = a_memory(
+        "User's wedding is on June 6 in Kinsale",
+        session="s0",
+        id=digest("a"),
+        state=MemoryState.SUPERSEDED,
+        superseded_by=middle.id,
+        metadata={"turn": "t0", "value": "on June 6 in Kinsale"},
+    )
+    dress = a_memory("User's dress is red", session="s0", metadata={"turn": "t0", "value": "red"})
+    return said, {"first": first, "middle": middle, "last": last, "dress": dress}
+
+
+@pytest.mark.parametrize(
+    ("forget", "messages", "facts"),
+    [
+        (["first"], {1, 2}, {"dress"}),  # the place goes from all that was drawn from it; newer words stay
+        (["said 0"], {1, 2}, set()),
+        (["dress"], {1, 2}, {"first", "middle", "last"}),  # its message goes, the facts of others stay
+        (["last"], set(), {"dress"}),
+        (["said 1"], {2}, {"dress"}),
+    ],
+)
+async def test_a_kept_detail_goes_with_the_fact_that_told_it_and_with_no_other(
+    forget: list[str], messages: set[int], facts: set[str], world: World, forgetter: Forgetter
+) -> None:
+    said, known = a_moved_wedding()
+    await world.put(*said, *known.values())
+    ids = tuple(said[int(one[-1])].id if one[:4] == "said" else known[one].id for one in forget)
+    await complete(forgetter, await forgetter.forget(ANN, ForgetScope(ids=ids)))
+    assert await world.contents() == {said[at].content for at in messages} | {known[one].content for one in facts}
+    await world.put(replace(known["last"], id=digest("again")))  # out of a round that had begun before
+    there = {one.content async for page in world.partitions.rows(ANN) for one in page}
+    assert (known["last"].content in there) is ("last" in facts)
+
+
 async def test_what_is_said_at_every_turn_takes_no_other_turn_with_it(world: World, forgetter: Forgetter) -> None:
     def turn(name: str, asked: str, answered: str) -> tuple[Memory, Memory]:
         def answer(**more: Any) -> Memory:

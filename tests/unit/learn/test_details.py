@@ -276,6 +276,99 @@ async def test_a_message_that_says_more_than_its_facts_outlives_them() -> None:
     assert said in messages
 
 
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        (["My wedding is on June 6 in Kinsale", "the wedding is moved to June 27"],
+         ["User's wedding is on June 27 in Kinsale"]),
+        (["My wedding is on June 6 in Kinsale", "the wedding is moved to June 27", "the wedding is moved to Cork"],
+         ["User's wedding is on June 27 in Cork"]),
+        (["My dentist appointment is on March 10 at 9am with Dr. Patel", "My appointment got moved to March 17"],
+         ["User's dentist appointment is on March 17 with Dr. Patel"]),
+        (["Our flight to Lisbon is on Friday at 7:40 from Gatwick", "the flight to Lisbon was rebooked to Sunday"],
+         ["User's flight to Lisbon is on Sunday from Gatwick"]),
+        (["Our viewing is on 4 May at 10:30 on Maple Street", "the viewing was moved to 14:00"],
+         ["User's viewing is on 4 May at 14:00 on Maple Street"]),
+        (["My rent is 900 euros for the flat in Bonn", "my rent went up to 980 euros"],
+         ["User's rent is 980 euros for the flat in Bonn"]),
+        (["I earn 3,000 euros a month at Bosch", "I earn 3,300 euros a month now"],
+         ["User earns 3,300 euros a month at Bosch"]),
+        (["My gym class is on Tuesdays at 6 with Carla", "my gym class is on Thursdays now"],
+         ["User's gym class is on Thursdays with Carla"]),
+        (["The offsite is in Braga on 4 May", "the offsite is now in Porto"], ["User's offsite is in Porto on 4 May"]),
+        (["My exam is on Monday in room 204", "the exam was postponed"],
+         ["User's exam was moved; new date not known (in room 204)"]),
+        (["Meine Hochzeit ist am 3. August auf Schloss Ringberg", "Die Hochzeit wurde auf den 10. August verschoben"],
+         ["User's wedding is 10. August auf Schloss Ringberg"]),
+        (["Mon examen est le 3 mai à la fac de Lyon", "Mon examen a été reporté au 10 mai"],
+         ["User's exam is 10 mai à la fac de Lyon"]),
+        (["Mi cita con la dentista es el 10 de marzo en la clínica Sol",
+          "Mi cita con la dentista se movió al 17 de marzo"],
+         ["User's appointment con la dentista is 17 de marzo en la clínica Sol"]),
+        # another thing has no detail of the first, and nothing is told of a thing that is gone
+        (["My manager is Dr. Zhao in Building 7", "my manager is Peter now"], ["User's manager is Peter"]),
+        (["My car is a Golf from 2015", "my car is now a Fiat"], ["User's car is a Fiat"]),
+        (["My wedding is on June 6 in Kinsale", "the wedding was cancelled"], ["User's wedding was cancelled"]),
+        (["My haircut is on June 6 at Toni's", "My haircut is on June 8 at Luigi's"],
+         ["User's haircut is on June 8 at Luigi's"]),
+        # a rehearsal is not the wedding, and a day does not contradict a place
+        (["My wedding rehearsal is on June 5 at the abbey", "the wedding is moved to June 27"],
+         ["User's wedding is June 27", "User's wedding rehearsal is on June 5 at the abbey"]),
+        (["My wedding is in Kinsale", "My wedding is on June 6"],
+         ["User's wedding is in Kinsale", "User's wedding is on June 6"]),
+    ],
+)  # fmt: skip
+async def test_a_change_of_one_detail_keeps_the_details_that_it_does_not_contradict(
+    said: list[str], facts: list[str]
+) -> None:
+    assert (await told(*said))[0] == facts
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1)])
+async def test_a_kept_detail_names_the_turns_that_said_it_in_whatever_order_they_are_learned(
+    order: tuple[int, ...],
+) -> None:
+    store = a_store()
+    every = turns("My wedding is on June 6 in Kinsale", "the wedding is moved to June 27", "I like jazz")
+    async with a_rig(store) as rig:
+        for at in (*order, *order):  # a repetition changes nothing
+            await hear(rig, every[at])
+        (wedding,) = [
+            row for row in await rows_of(store)
+            if row.state is MemoryState.ACTIVE and row.content.startswith("User's wedding")
+        ]  # fmt: skip
+    assert wedding.content == "User's wedding is on June 27 in Kinsale"
+    assert (wedding.provenance.turn, wedding.provenance.drawn_from) == (every[1].id, (every[0].id,))
+    assert wedding.provenance.value == "on June 27 in Kinsale"
+
+
+SLOTS = {
+    "day": [f"on {day} {month}" for day in (3, 14, 27) for month in ("May", "June")],
+    "place": ["in Kinsale", "at the Grange hotel", "at the Old Mill"],
+    "person": ["with Nadia", "with Dr. Okafor"],
+}
+WAYS = {kind: st.sampled_from(ways) for kind, ways in SLOTS.items()}
+CHANGES = st.one_of(
+    st.fixed_dictionaries({"day": WAYS["day"]}, optional={kind: WAYS[kind] for kind in ("place", "person")}),
+    st.fixed_dictionaries({"place": WAYS["place"]}),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CHANGES, min_size=1, max_size=6))
+def test_after_any_changes_of_single_details_recall_has_the_latest_of_each(changes: list[dict[str, str]]) -> None:
+    known: dict[str, str] = {}
+    said: list[str] = []
+    for at, change in enumerate(changes):
+        known |= change
+        said.append(f"My wedding is {' '.join(change[kind] for kind in SLOTS if kind in change)}{'.' * at}")
+    facts, _ = asyncio.run(told(*said))
+    for kind, detail in known.items():
+        assert any(detail in fact for fact in facts), (kind, facts)
+        others = [way for way in SLOTS[kind] if way != detail]
+        assert not [fact for fact in facts for way in others if way in fact], facts
+
+
 JOBS = ("nurse", "teacher", "welder")
 PLACES = (" at the Riverside Hospital", " in Bonn", " for Initech")
 
