@@ -141,7 +141,7 @@ def _counts_anew(one: str, other: str) -> bool:
 
 
 def _sum_anew(one: str, other: str) -> bool:
-    """Whether *one* is another sum of the same: "900 euros a month" and "800 euros a month at Bosch"."""
+    """Whether *one* is a new sum of money, as "900 euros a month" after "800 euros a month at Bosch"."""
     (kind, here), *details = _parts(one)
     (_, there), *known = _parts(other)
     words = (frozenset(word for word in tokens(text) if not word[:1].isdigit()) for text in (here, there))
@@ -310,8 +310,8 @@ def _tell_apart(one: str, other: str) -> bool:
 
 
 def _update_parts(old: str, new: str, told: str, *, booked: bool) -> str:
-    """The value *old* after its change to *new*: a part gives way to one of its kind, the hour to another day too,
-    and a place to a bare name. Other parts hold; those that *told* has already are left out."""
+    """The value *old* after its change to *new*. A new part replaces the old part of its kind; a new day replaces
+    the hour too, and a bare name the place. Other parts stay, unless *told* has them already."""
     before, after = _parts(old), {kind for kind, _ in _parts(new)}
     if before[0][0] == "thing" and "thing" in after and not booked:
         return new  # another thing, without the details of the first
@@ -326,7 +326,7 @@ def _update_parts(old: str, new: str, told: str, *, booked: bool) -> str:
     return " ".join(filter(None, [*left[:place], lead, new, *left[place:]]))
 
 
-_UNKNOWN = "not known"  # ends the value of what has changed, nobody said to what
+_UNKNOWN = "not known"  # the end of the value after a change without a new value
 
 
 def with_detail(row: Memory, old: Memory, *, moved: bool = False) -> Memory:
@@ -413,7 +413,8 @@ def _find_moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
         if about(named.subject) != about(fact.subject) or named.ends:
             continue
         kind = _thing(named.attribute, named.value)
-        if wanted and wanted <= kind and (other.memory.source is not Source.RULES or _same_head(fact, named)):
+        named_by_rule = other.memory.source is Source.RULES
+        if wanted and (wanted == kind or (wanted < kind and (not named_by_rule or _same_head(fact, named)))):
             found.append((other.memory, wanted == kind))
     if formerly := set(saying(fact.formerly)):
         fits = [len(formerly & set(saying(memory.provenance.value))) for memory, _ in found]

@@ -28,7 +28,7 @@ from memory_extproc.learn.extract.verbs import base_of
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
-from memory_extproc.text.words import collapse_whitespace, fold, sentences, tokens
+from memory_extproc.text.words import MONTHS, collapse_whitespace, fold, sentences, tokens
 
 LONGEST_MESSAGE = 4000  # characters; a longer text was pasted
 _LONGEST_SENTENCE = 400
@@ -153,7 +153,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
         if at and (amended := read_correction(stated)):
             found.extend(amended)
             continue
-        sentence = _TAKES_BACK.sub(r"\g<stated> now ", stated)
+        sentence = _TAKES_BACK.sub(lambda one: f"{one['stated']} {_NOW.get(fold(one['is'] or ''), 'now')} ", stated)
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
             continue
         joined = join_enclosed(sentence)
@@ -168,12 +168,8 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
 
 
 # "Oops, my flight is on May 8" takes the place of what was said of the flight before
-_TAKES_BACK = re.compile(
-    r"^(?:(?:oh|no|oops|wait|sorry|correction|scratch that|i meant|i mean|my mistake|my bad)\b"
-    r"[\s,.:!\u2013\u2014-]*){1,4}(?P<stated>(?:my|our) [\w' -]{2,40}? (?:is|are)) (?!now\b)"
-    r"(?=[^,.!?]{0,20}(?:\d|day\b))",
-    re.IGNORECASE,
-)
+_TAKES_BACK = re.compile(fill_in(LISTS["grammar"]["takes_back"], LISTS["words"]), re.IGNORECASE)
+_NOW = {"ist": "jetzt", "geht": "jetzt", "est": "maintenant", "es": "ahora"}
 
 
 def _unquote(quote: re.Match[str]) -> str:
@@ -209,7 +205,8 @@ _OWN_BIO = re.compile(r"\b(?:bio|profile|about me|intro)\b[^:?]{0,30}:\s+(?P<tol
 _AMENDS = re.compile(
     r"(?:please\s+)?(?:always|never)\s+[a-z]|.{3,120}\s(?:always|everywhere|by\s+default|from\s+now\s+on|every\s+time)\b"
     r"|(?:change|move|push|set|switch|bump|update|raise|lower|increase|reduce)\s+(?:it|that|this)\s+(?:(?:back|forward|up|down)\s+)?to\s"
-    r"|make\s+(?:it|that)\s+[^a-z]|(?:full\s+|first\s+)?name(?:'s|\s+is)\s"
+    rf"|(?:let's\s+)?make\s+(?:it|that)\s+(?:[^a-z]|(?:(?:on|next|this)\s+)*(?:{LISTS['words']['days']}|{LISTS['words']['months']}|noon)\b)"
+    r"|(?:full\s+|first\s+)?name(?:'s|\s+is)\s"
     rf"|(?:i|we)(?:\s+(?:really\s+)?(?:want|hope|plan)|(?:'d|\s+would)\s+(?:like|love))\s+{LISTS['words']['aims']}"
 )
 
@@ -316,8 +313,8 @@ _ENDING_WORDS = frozenset(
 _CHANGING_WORDS = frozenset(
     tokens(
         f"""{LISTS["words"]["changes"]} {LISTS["words"]["changed"]} now make actually going more closer about move
-        push set switch bump update relocated raise lower increase reduce delay postpone reschedule cancel
-        cancelled canceled call off scrapped happening fell fallen through"""
+        push set switch bump update relocated raise lower increase reduce delay postpone reschedule cancel leaves
+        departs starts begins cancelled canceled call off scrapped happening fell fallen through"""
     )
 ) - {"from"}
 _COPULA = re.compile(r"\b(is|are)\b")
@@ -493,9 +490,10 @@ def stated_in_answer(question: str, text: str, people: People | None = None) -> 
 _A_NAME = r"(?-i:[A-Z\u00c0-\u00de][\w'-]*\w)(?: (?-i:[A-Z\u00c0-\u00de][\w'-]*\w))?"
 # "actually no, the 5th", "not the 3rd, the 4th": a value alone that takes the place of the one spoken of
 _CORRECTION = re.compile(
-    r"(?:(?:oh|ah|oops|hm+|no|nope|wait|sorry|actually|rather|correction|scratch that|i mean|i meant|make that"
-    r"|well)\b[\s,.:!\u2013\u2014-]*){1,5}(?:not [^,]{1,20}, (?:but )?)?(?:(?:it|that)(?:'s| is) (?:now )?)?"
-    r"(?P<value>(?:on |in |at |the )*[^\s,.!?](?:[^,.!?]|[,.](?=\d)){0,30})[.!]*"
+    rf"(?:(?:{LISTS['grammar']['corrects']})\b[\s,.:!\u2013\u2014-]*){{1,5}}(?:not [^,]{{1,20}}, (?:but )?)?"
+    r"(?:(?:it|that)(?:'s| is) (?:now )?)?(?:am |um |den |le |el |al |au )?"
+    r"(?P<value>(?!.*\b(?:is|are|est|es|ist)\b)"
+    r"(?:on |in |at |the )*[^\s,.!?](?:[^,.!?]|[,.](?=\d)|(?<=\d)\.(?= \w)){0,30})[.!]*"
     r"|not (?:on )?the [^,]{1,20}, (?:but |it's )?(?P<other>[^,.!?]{1,30})[.!]*",
     re.IGNORECASE,
 )
@@ -539,7 +537,10 @@ _FIRMLY = re.compile(
 )
 
 
-_CALENDAR = re.compile(rf"\b(?:{LISTS['words']['days']}|{LISTS['words']['months']}|noon|midnight)\b", re.IGNORECASE)
+_CALENDAR = re.compile(
+    rf"\b(?:{LISTS['words']['days']}|{LISTS['words']['months']}|{MONTHS}|{LISTS['words']['weekdays_abroad']}|noon|midnight)\b",
+    re.IGNORECASE,
+)
 
 
 _CONFIRMS = re.compile(

@@ -295,10 +295,12 @@ async def test_a_message_that_says_more_than_its_facts_outlives_them() -> None:
          ["User earns 3,300 euros a month at Bosch"]),
         (["My gym class is on Tuesdays at 6 with Carla", "my gym class is on Thursdays now"],
          ["User's gym class is on Thursdays with Carla"]),
-        (["The offsite is in Braga on 4 May", "the offsite is now in Porto"], ["User's offsite is in Porto on 4 May"]),
+        (["The offsite is in Braga on 4 May", "the offsite is now in Porto"],
+         ["User's offsite is in Porto on 4 May"]),
         (["My exam is on Monday in room 204", "the exam was postponed"],
          ["User's exam was moved; new date not known (in room 204)"]),
-        (["Meine Hochzeit ist am 3. August auf Schloss Ringberg", "Die Hochzeit wurde auf den 10. August verschoben"],
+        (["Meine Hochzeit ist am 3. August auf Schloss Ringberg",
+          "Die Hochzeit wurde auf den 10. August verschoben"],
          ["User's wedding is 10. August auf Schloss Ringberg"]),
         (["Mon examen est le 3 mai à la fac de Lyon", "Mon examen a été reporté au 10 mai"],
          ["User's exam is 10 mai à la fac de Lyon"]),
@@ -321,6 +323,39 @@ async def test_a_message_that_says_more_than_its_facts_outlives_them() -> None:
 async def test_a_change_of_one_detail_keeps_the_details_that_it_does_not_contradict(
     said: list[str], facts: list[str]
 ) -> None:
+    assert (await told(*said))[0] == facts
+
+
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        (["My deadline for the show is 20 February", "Slight change: the show deadline got pushed to 6 March."],
+         ["User's show deadline is 6 March"]),
+        (["The party is on Saturday", "Small correction: the party's on Sunday"], ["User's party is Sunday"]),
+        (["My flight leaves at 7:20", "change of plan, it leaves at 9:05"], ["User's flight is at 9:05"]),
+        (["My viva is on 3 March", "viva's been pushed to 17 March"], ["User's viva is 17 March"]),
+        (["My meeting with Jo is on Monday", "Make it Wednesday"], ["User's meeting with Jo is Wednesday"]),
+        (["My rent is 840 euros", "fyi my landlord just upped it to 910 euros"], ["User's rent is 910 euros"]),
+        (["My exam is on 5 May", "the exam is on the 9th now, not the 5th"], ["User's exam is on the 9th"]),
+        (["Mein Zahnarzttermin ist am 3. Mai", "Kleine Änderung: der Zahnarzttermin ist jetzt am 10. Mai"],
+         ["User's dentist appointment is 10. Mai"]),
+        (["Meine Prüfung ist am Montag", "Ach nein, am Dienstag"], ["User's exam is Dienstag"]),
+        (["Mein Termin ist am 3. Mai", "Stopp, am 5. Mai"], ["User's appointment is 5. Mai"]),
+        (["Mon vol est le 4 mai", "Correction : mon vol est le 6 mai"], ["User's flight is 6 mai"]),
+        (["Mon rendez-vous est le 3 mai", "non, le 5 mai"], ["User's appointment is 5 mai"]),
+        (["Mi vuelo es el 4 de mayo", "Corrección: mi vuelo es el 6 de mayo"], ["User's flight is 6 de mayo"]),
+        (["Mi examen es el lunes", "perdón, el martes"], ["User's exam is martes"]),
+        # nothing is taken back
+        (["My party is on Saturday", "Update the document: the party is a metaphor"],
+         ["User's party is on Saturday"]),
+        (["My exam is on 5 May", "My other exam is on 9 May"],
+         ["User's exam is on 5 May", "User's other exam is on 9 May"]),
+        (["My class is on Thursday", "no, Friday is too late"], ["User's class is on Thursday"]),
+        (["My budget is 900 euros", "no, make it a haiku"], ["User's budget is 900 euros"]),
+        (["My flight leaves at 7:20", "Dune is good, it leaves Netflix in May"], ["User's flight leaves at 7:20"]),
+    ],
+)  # fmt: skip
+async def test_a_correction_takes_back_the_value_that_it_means(said: list[str], facts: list[str]) -> None:
     assert (await told(*said))[0] == facts
 
 
