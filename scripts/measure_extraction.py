@@ -24,9 +24,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from memory_extproc.learn.conflicts import Discard, reconcile_fact
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.model import Owner, Turn, digest
+from memory_extproc.learn.reconcile import row_of
+from memory_extproc.model import Hit, Owner, Turn, digest
 
 SET = Path(__file__).resolve().parents[1] / "tests" / "quality" / "dialogues.jsonl"
 BEGIN = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)
@@ -60,12 +62,20 @@ def read_dialogues(*, held: bool, path: Path = SET) -> list[list[dict[str, Any]]
 
 
 async def measure(extractor: FactExtractor, dialogues: Sequence[Sequence[dict[str, Any]]]) -> Measured:
-    """*extractor* on each dialogue, turn by turn, with the turns before it."""
+    """*extractor* on each dialogue, turn by turn, with the turns before it. Facts that the reconciler discards were
+    not learned."""
     measured = Measured()
     for dialogue in dialogues:
         turns = list(_turns(dialogue))
+        there: list[Hit] = []
         for at, (line, turn) in enumerate(zip(dialogue, turns, strict=True)):
-            _count(measured, line, await extractor.extract([turn], earlier=turns[:at]))
+            facts = []
+            for fact in await extractor.extract([turn], earlier=turns[:at]):
+                row = row_of(fact, turn, len(facts), "")
+                if not isinstance(reconcile_fact(fact, row, there), Discard):
+                    facts.append(fact)
+                    there.append(Hit(row, 1.0))
+            _count(measured, line, facts)
     return measured
 
 

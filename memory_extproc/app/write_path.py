@@ -32,7 +32,6 @@ from memory_extproc.learn.commands.runner import (
     ForgetFilteringExtractor,
     ForgetFilteringJudge,
 )
-from memory_extproc.learn.conflicts import LlmJudge
 from memory_extproc.learn.extract.extractor import FactExtractor, FactFinder, Fallback, Measured
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
@@ -43,7 +42,7 @@ from memory_extproc.learn.intake_log import INTAKE, IntakeLog, IntakeLogLimits
 from memory_extproc.learn.learner import ForgetGuard, Learner, LearnStages
 from memory_extproc.learn.messages import MessagePreparer, judge
 from memory_extproc.learn.queue import QueuePolicy
-from memory_extproc.learn.reconcile import ComingMemories, ConflictJudge, Reconciler
+from memory_extproc.learn.reconcile import ComingMemories, ConflictJudge, LlmJudge, Reconciler
 from memory_extproc.learn.screening import (
     Incognito,
     IncognitoLimits,

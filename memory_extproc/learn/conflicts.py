@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Final
-
-import msgspec
-from msgspec import Meta
 
 from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact
-from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
-from memory_extproc.model import Hit, Memory, Owner, Provenance, Scope, Source, least_trusted, trust_of, with_trust
-from memory_extproc.ports import CompletionModel
+from memory_extproc.model import Hit, Memory, Provenance, Scope, Source, least_trusted, trust_of, with_trust
 from memory_extproc.text.persons import ValueKind, kinds
 from memory_extproc.text.words import ENGLISH, fold, negates, number_key, stem, tokens
 
@@ -58,7 +51,12 @@ class Outdate:
     since: datetime
 
 
-Change = Add | Confirm | Replace | Outdate
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """It counts beside something known alone, and there is nothing."""
+
+
+Change = Add | Confirm | Replace | Outdate | Discard
 
 
 class FactRelation(StrEnum):
@@ -249,10 +247,14 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
             alike[one.memory.id] = FactRelation.CHANGED
     if fact.lost:
         before = [one.memory for one in others if _age(one.memory) <= _age(row)]
-        alike |= dict.fromkeys((memory.id for memory in _find_dependent(fact, before)), FactRelation.CHANGED)
+        alike |= dict.fromkeys(
+            (memory.id for memory in _find_dependent(fact, before, people)), FactRelation.CHANGED
+        )
     same_thing = [one.memory for one in others if alike[one.memory.id] is not FactRelation.OTHER]
     newest = max(same_thing, key=_age, default=None)
     if newest is None:
+        if fact.known_only and (fact.lost or not people.has(fact.subject)):
+            return Discard()
         known = [
             one for one in others if one.memory.content in injected and repeats(fact.content, one.memory.content)
         ]
@@ -281,7 +283,7 @@ _HOUR = re.compile(
 )
 _RATE = re.compile(r"\b(?:an?|per|each|every|pro|im|par|al|por) (?:\w+ )?\w+$", re.IGNORECASE)
 _YEAR_OR_FEAST = re.compile(r"\b(?:(?:19|20)\d\d|easter|christmas|date)\b", re.IGNORECASE)
-_AMOUNT = re.compile(r"(?:(?:about|around|roughly) )?[$\u20ac\u00a3]?\d|\w+, amount", re.IGNORECASE)
+_AMOUNT = re.compile(r"(?:(?:about|around|roughly) )?[$\u20ac\u00a3]?\d|\w{1,12}, amount", re.IGNORECASE)
 
 
 def _kind_of(part: str) -> str:
@@ -332,52 +334,65 @@ _UNKNOWN = "not known"  # the end of the value after a change without a new valu
 def with_detail(row: Memory, old: Memory, *, moved: bool = False) -> Memory:
     """*row*, which changes *old*, with the details of *old* that still hold. It is then drawn from both turns.
     *moved*: it may name the thing by a part of its name."""
-    here, there = row.provenance, old.provenance
-    wanted, known = (_thing(one.attribute, one.value) for one in (here, there))
-    denied = negates(row.content.removesuffix(_UNKNOWN)) != negates(old.content)
-    if here.ends or there.ends or denied or not there.value or not here.value or not wanted <= known:
+    detailed = _with_parts(_with_relation(row, old), old, moved=moved)
+    if detailed.content == row.content or len(detailed.content) > LONGEST_FACT:
         return row
-    value = _update_parts(there.value, here.value, row.content, booked=bool(_EVENTS & known))
-    fuller = (
-        moved and wanted < known - _DEEDS and there.value in old.content
-    )  # "flight to Rome", which the change calls "flight"
-    if fuller:
-        content = old.content.replace(there.value, value)
-    elif row.content.endswith(here.value):
-        content = f"{row.content.removesuffix(here.value)}{value}"
-    elif not here.value.endswith(_UNKNOWN):
-        return row
-    else:
-        content = f"{row.content} ({value.replace(here.value, '').strip()})"
-    if (value == here.value and not fuller) or len(content) > LONGEST_FACT:
-        return row
+    here, there = detailed.provenance, old.provenance
     noted = here.replace(
-        value=value,
-        attribute=there.attribute.removesuffix(there.value.lower()).strip() if fuller else here.attribute,
         event_date=here.event_date or there.event_date,
         sensitivity=here.sensitivity or there.sensitivity,
         drawn_from=tuple(
             dict.fromkeys(one for one in (*there.drawn_from, there.turn) if one not in {"", here.turn})
         ),
     )
-    return with_trust(
-        replace(row, content=content, provenance=noted), least_trusted((trust_of(row), trust_of(old)))
-    )
+    return with_trust(replace(detailed, provenance=noted), least_trusted((trust_of(row), trust_of(old))))
+
+
+def _with_relation(row: Memory, old: Memory) -> Memory:
+    """*row* about "User's sister Mara", as in *old*, where it says "Mara"."""
+    here = row.provenance
+    name = row.content[: len(here.subject)]
+    whose, found, _ = old.content.partition(f" {name} ")
+    if not found or name.casefold() != here.subject or not whose.startswith("User's ") or name.startswith("User"):
+        return row
+    content = f"{whose} {row.content}"
+    return replace(row, content=content, provenance=here.replace(subject=old.provenance.subject))
+
+
+def _with_parts(row: Memory, old: Memory, *, moved: bool) -> Memory:
+    here, there = row.provenance, old.provenance
+    wanted, known = (_thing(one.attribute, one.value) for one in (here, there))
+    denied = negates(row.content.removesuffix(_UNKNOWN)) != negates(old.content)
+    if here.ends or there.ends or denied or not there.value or not here.value or not wanted <= known:
+        return row
+    value = _update_parts(there.value, here.value, row.content, booked=bool(_EVENTS & known))
+    if moved and wanted < known - _DEEDS and there.value in old.content:  # "flight to Rome", called "flight"
+        attribute = there.attribute.removesuffix(there.value.lower()).strip()
+        content = old.content.replace(there.value, value)
+        return replace(row, content=content, provenance=here.replace(value=value, attribute=attribute))
+    if row.content.endswith(here.value):
+        content = f"{row.content.removesuffix(here.value)}{value}"
+    elif here.value.endswith(_UNKNOWN) and value != here.value:
+        content = f"{row.content} ({value.replace(here.value, '').strip()})"
+    else:
+        return row
+    return replace(row, content=content, provenance=here.replace(value=value))
 
 
 # "my sister Mara": the only sister, unless another is named; a friend without a name may be any.
 _OF_RELATION = re.compile(
     rf"user's (?P<who>(?:(?:{LISTS['which']}) )?(?:{LISTS['relations']}))(?: (?P<name>\w[\w' -]*))?"
 )
-_ANY_OF_MANY = re.compile(r"friend|colleague|co-?worker|neighbou?r|cousin|aunt|uncle|nephew|niece|tenant")
+_ANY_OF_MANY = re.compile(r"\b(?:friend|colleague|co-?worker|neighbou?r|cousin|aunt|uncle|nephew|niece|tenant)")
 
 
 class PeopleNamed:
     """The names of the caller's people in facts: "User's sister Mara" and "User's sister" are the same person while
     no other sister is named."""
 
-    def __init__(self, fact: Fact, others: Iterable[Hit]) -> None:
+    def __init__(self, fact: Fact, others: Sequence[Hit]) -> None:
         self._names: dict[str, set[str]] = {}
+        self._spoken_of = {about(one.memory.provenance.subject) for one in others}
         self._note(fact.subject, fact.attribute, fact.value)
         for one in others:
             known = one.memory.provenance
@@ -390,6 +405,10 @@ class PeopleNamed:
         found = _OF_RELATION.fullmatch(told.casefold())
         if found is not None and found["name"]:
             self._names.setdefault(found["who"], set()).add(found["name"])
+
+    def has(self, subject: str) -> bool:
+        """Whether something is known of *subject*, or whose person it is."""
+        return self.key(subject) in self._spoken_of or self.key(subject) != about(subject)
 
     def key(self, subject: str) -> frozenset[str]:
         """The key of *subject*, as `about` makes it."""
@@ -444,10 +463,11 @@ _DEED = re.compile(r" (?:leaves|departs|arrives|starts|begins|ends|expires|takes
 
 # Statements that hold only while a thing or person is there: "drives a Toyota", "is married to Paul".
 _HOLDS = re.compile(
-    r"User(?:'s [a-z][\w' -]{1,40}?)? (?:currently )?(?:has|owns|drives|rides|rents|uses|keeps|leases|shares|sails"
-    r"|wears|lives with|takes|drinks|eats|smokes|vapes|plays|sings|learns|studies|teaches|attends|practi[cs]es|does"
-    r"|runs|swims|cycles|goes to|is (?:married to|engaged to|dating|learning|in|on|eating|drinking|taking|playing"
-    r"|a member of))\b"
+    r"(?:User(?:'s [a-z][\w' -]{1,40}?)?|[A-Z]\w{1,30})(?: currently)? (?:has|owns|drives|rides|rents|uses|keeps"
+    r"|leases|shares|sails|wears|lives with|takes|drinks|eats|smokes|vapes|plays|sings|learns|studies|teaches|does"
+    r"|attends|practi[cs]es|runs|swims|cycles|goes to|works (?:for|at)|volunteers|coaches|belongs to|trains|rows"
+    r"|dances|writes for|is (?:married to|engaged to|dating|learning|studying|training for|preparing for|in|on"
+    r"|eating|drinking|taking|playing|a member of))\b"
 )
 _DRIVEN = re.compile(r"User (?:drives|rides|sails) ")
 _VEHICLES = frozenset(map(stem, tokens("car van truck bike motorbike motorcycle scooter boat horse camper")))
@@ -458,13 +478,15 @@ _IS_NAMED = re.compile(
 _PAST = re.compile(r"\b(?:was|were|died|born|had|used to|(?!named|called|married|retired)[a-z]+ed)\b")
 
 
-def _find_dependent(fact: Fact, known: Sequence[Memory]) -> list[Memory]:
+def _find_dependent(fact: Fact, known: Sequence[Memory], people: PeopleNamed) -> list[Memory]:
     """The *known* memories that hold no longer, since the caller has lost the thing or person that they are about.
     The name and the past of a person who died stay. None where it may be one of several."""
     named = [_IS_NAMED.match(memory.content) for memory in known]
     names = {stem(one["name"]): about(one["who"]) for one in named if one is not None}
-    words = about(fact.lost)
+    words = about(fact.lost) - about("going doing") or about(fact.lost)
     lost = {one for word in words for one in names.get(word, {word})}  # "Lisa" is "the girlfriend"
+    if fact.known_only:
+        lost = set(words)
     if "partner" in lost:
         related = [*names.values(), *(about(memory.provenance.subject) for memory in known)]
         lost = {one for who in related for one in who & _PARTNERS} or lost
@@ -473,7 +495,7 @@ def _find_dependent(fact: Fact, known: Sequence[Memory]) -> list[Memory]:
     if not lost or (len(others) > 1 and not by_name):
         return []
     known = [memory for memory in known if not (by_name and others & set(saying(memory.content)))]
-    gone = [memory for memory in known if _is_about_lost(memory, lost, fact)]
+    gone = [memory for memory in known if _is_about_lost(memory, lost, fact, people)]
     if not gone and lost & _VEHICLES:
         driven = [memory for memory in known if _DRIVEN.match(memory.content)]
         gone = driven if len(driven) == 1 else []
@@ -481,14 +503,16 @@ def _find_dependent(fact: Fact, known: Sequence[Memory]) -> list[Memory]:
     return [one for one in gone if not one.provenance.ends and not (died and _outlives(one))]
 
 
-def _is_about_lost(memory: Memory, lost: AbstractSet[str], fact: Fact) -> bool:
+def _is_about_lost(memory: Memory, lost: AbstractSet[str], fact: Fact, people: PeopleNamed) -> bool:
     known = memory.provenance
-    if lost <= about(known.subject) or lost <= about(known.attribute) - _VERBS - _USER - {stem("name")}:
-        return _HOLDS.match(memory.content) is not None or memory.content.startswith("User's ")
-    same = about(known.subject) == about(fact.subject)
+    same, holds = people.key(known.subject) == people.key(fact.subject), _HOLDS.match(memory.content) is not None
+    if fact.known_only:
+        return same and holds and lost <= set(saying(memory.content))
+    if lost <= about(known.subject) or (same and lost <= about(known.attribute) - _VERBS - _USER - {stem("name")}):
+        return holds or memory.content.startswith("User's ")
     if same and lost & _PARTNERS and known.attribute == "marital state":
         return True
-    return same and _HOLDS.match(memory.content) is not None and lost <= set(saying(memory.content))
+    return same and holds and lost <= set(saying(memory.content))
 
 
 def _outlives(memory: Memory) -> bool:
@@ -643,51 +667,3 @@ def repeats(text: str, other: str) -> bool:
 def _join_number(token: str) -> str:
     # "10 k" is "10k"
     return fold(token).replace(" ", "")
-
-
-# A language model judges whether a fact changes existing memories. Its answer is checked number by number.
-
-PROMPT: Final = "reconcile-1"
-
-
-class OfNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    note: Annotated[int, Meta(ge=1)]  # its number in the list we showed: models invent ids
-    verdict: ConflictVerdict
-
-
-class Verdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    verdicts: tuple[OfNote, ...]
-
-
-_DECODER = msgspec.json.Decoder(Verdicts)
-
-
-class LlmJudge:
-    """Implements Judges."""
-
-    version = PROMPT
-
-    def __init__(self, completes: CompletionModel, budget: Budget) -> None:
-        self._asks = LlmPrompt(completes, PROMPT, strict_schema(Verdicts), budget)
-
-    async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[ConflictVerdict]:
-        """As Judges.judge. PermanentError if two answers did not judge every note once, OverBudgetError if the
-        owner's tokens are spent; errors of the model's port pass."""
-        lines: list[dict[str, object]] = [{"fact": fact.content}]
-        lines += [
-            {"note": at, "date": f"{memory.created_at:%Y-%m-%d}", "says": memory.content}
-            for at, memory in enumerate(memories, start=1)
-        ]
-        shown = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
-        return await self._asks.answer(owner, shown, _parser(len(memories)))
-
-
-def _parser(notes: int) -> Callable[[bytes], Sequence[ConflictVerdict]]:
-    def parse(answer: bytes) -> Sequence[ConflictVerdict]:
-        found = _DECODER.decode(answer).verdicts
-        by_note = {one.note: one.verdict for one in found}
-        if len(found) != notes or set(by_note) != set(range(1, notes + 1)):
-            raise msgspec.ValidationError(f"each of the notes 1 to {notes} needs one verdict - at `$.verdicts`")
-        return [by_note[note] for note in range(1, notes + 1)]
-
-    return parse

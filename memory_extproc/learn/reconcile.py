@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
-from typing import Protocol
+from typing import Annotated, Final, Protocol
+
+import msgspec
+from msgspec import Meta
 
 from memory_extproc.concurrency import HELPER_THREAD, HelperThread
 from memory_extproc.errors import MemoryExtprocError, PermanentError
@@ -20,6 +24,7 @@ from memory_extproc.learn.conflicts import (
     Change,
     Confirm,
     ConflictVerdict,
+    Discard,
     Outdate,
     Replace,
     about,
@@ -31,6 +36,7 @@ from memory_extproc.learn.conflicts import (
 )
 from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
+from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.learn.messages import Judges as MessagesJudges
 from memory_extproc.learn.messages import judge_turns
@@ -53,7 +59,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import EmbeddingModel, MemoryWriter, Now
+from memory_extproc.ports import CompletionModel, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.text.words import content_words, sentence_ends, stem, stems, words_hash
 
 log = logger(__name__)
@@ -82,6 +88,7 @@ class ReconcileDecision(StrEnum):
     REPLACED = "replaced"
     OUTDATED = "outdated"
     QUARANTINED = "quarantined"  # put aside for review
+    DISCARDED = "discarded"  # counts beside something known alone, and there was nothing
     KNOWN = "known"  # stored by an earlier attempt at the same turn
 
 
@@ -90,6 +97,7 @@ _DECISIONS: Mapping[type[Change], ReconcileDecision] = {
     Confirm: ReconcileDecision.CONFIRMED,
     Replace: ReconcileDecision.REPLACED,
     Outdate: ReconcileDecision.OUTDATED,
+    Discard: ReconcileDecision.DISCARDED,
 }
 
 
@@ -174,11 +182,12 @@ class Reconciler:
     async def apply_each(
         self, owner: Owner, facts: Sequence[Fact], turns: Sequence[Turn]
     ) -> list[tuple[ReconcileDecision, str]]:
-        """As `apply`, fact by fact: with the id of the memory that says it."""
+        """As `apply`, fact by fact: with the id of the memory that says it. A discarded fact has none."""
         applied: list[tuple[ReconcileDecision, str]] = []
         for proposed in await self._propose_rows(owner, facts, turns):
             decision, memory_id = await self._apply(proposed)
-            applied.append((decision, memory_id))
+            if decision is not ReconcileDecision.DISCARDED:
+                applied.append((decision, memory_id))
             self._metrics.reconcile.labels(decision).inc()
         return applied
 
@@ -226,7 +235,9 @@ class Reconciler:
                 await self._outdate(proposed, newer, since, stored=there is not None)
             case Add() | Replace():
                 await self._settle(proposed, change, there, judge)
-        again = there is not None and isinstance(change, Add)
+            case Discard():
+                pass
+        again = there is not None and isinstance(change, Add | Discard)
         return ReconcileDecision.KNOWN if again else _DECISIONS[type(change)], row.id
 
     async def _change(self, proposed: _Proposed, found: Sequence[Hit], *, known: bool) -> tuple[Change, str]:
@@ -453,6 +464,54 @@ def _turns_of(facts: Iterable[Memory]) -> tuple[str, ...]:
         known = fact.provenance
         turns |= dict.fromkeys(one for one in (known.turn, *known.corrects, *known.also) if one)
     return tuple(turns)[:_MOST_CORRECTED]
+
+
+# A language model judges whether a fact changes existing memories. Its answer is checked number by number.
+
+PROMPT: Final = "reconcile-1"
+
+
+class OfNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    note: Annotated[int, Meta(ge=1)]  # its number in the list we showed: models invent ids
+    verdict: ConflictVerdict
+
+
+class Verdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    verdicts: tuple[OfNote, ...]
+
+
+_DECODER = msgspec.json.Decoder(Verdicts)
+
+
+class LlmJudge:
+    """Implements ConflictJudge."""
+
+    version = PROMPT
+
+    def __init__(self, completes: CompletionModel, budget: Budget) -> None:
+        self._asks = LlmPrompt(completes, PROMPT, strict_schema(Verdicts), budget)
+
+    async def judge(self, owner: Owner, fact: Fact, memories: Sequence[Memory]) -> Sequence[ConflictVerdict]:
+        """As ConflictJudge.judge. PermanentError if two answers did not judge every note once, OverBudgetError if
+        the owner's tokens are spent; errors of the model's port pass."""
+        lines: list[dict[str, object]] = [{"fact": fact.content}]
+        lines += [
+            {"note": at, "date": f"{memory.created_at:%Y-%m-%d}", "says": memory.content}
+            for at, memory in enumerate(memories, start=1)
+        ]
+        shown = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+        return await self._asks.answer(owner, shown, _parser(len(memories)))
+
+
+def _parser(notes: int) -> Callable[[bytes], Sequence[ConflictVerdict]]:
+    def parse(answer: bytes) -> Sequence[ConflictVerdict]:
+        found = _DECODER.decode(answer).verdicts
+        by_note = {one.note: one.verdict for one in found}
+        if len(found) != notes or set(by_note) != set(range(1, notes + 1)):
+            raise msgspec.ValidationError(f"each of the notes 1 to {notes} needs one verdict - at `$.verdicts`")
+        return [by_note[note] for note in range(1, notes + 1)]
+
+    return parse
 
 
 # Predict the memories of waiting turns, so that a forget reaches them before they are stored.

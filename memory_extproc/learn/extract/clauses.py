@@ -38,10 +38,7 @@ _RELATIVE = rf"{_WHICH}(?:{LISTS['relations']})"
 _NO_NAMES = frozenset([*_GRAMMAR["no_names"].split(), *LISTS["words"]["nationalities"].split("|")])
 BY_NAME = "\u2063"  # marks a name after "my", in place of a relation
 
-_SUBJECTS = (
-    r"(?:i|i'm|i've|im|my|we|we're|we've|our|you\s+can\s+call|(?:people|everyone|everybody|friends|they\s+all)\s+calls?|call\s+me|ich|mein\w*|wir|je|j'|mon|ma|mes"
-    r"|yo|mi|mis|me\s+llamo|(?:mum|mom|dad|gran|nan|grandad|grandma)(?='s\s|\s(?:is|was|has|had|taught|works?|worked|lives?|lived|died)\s))\b"
-)
+_SUBJECTS = rf"(?:{_GRAMMAR['subjects']})\b"
 _PRONOUNS = r"(?:he|she|they|his|her|their|il|elle|ella)(?='|\s)"
 # "Kuba is nine and Ola has ...": a name with a verb begins a clause
 _BY_NAME = (
@@ -102,19 +99,10 @@ _WOULD_LIKE = re.compile(
     re.IGNORECASE,
 )
 _THE_ONE = re.compile(r"^i(?:'m|\s+am)\s+the\s+one\s+(?:who|that)(?:'s)?\s+", re.IGNORECASE)
-_TRAILING = re.compile(
-    r"(?:[\s,]+(?:by the way|i'm afraid|i am afraid|just so you know"
-    r"|you know|does that matter|obviously|funnily enough|for what it's worth|mind you"
-    r"|if (?:that|it) (?:helps|matters|makes a difference|counts|changes anything)(?: for [\w ]{1,30})?"
-    r"|i should (?:have (?:said|mentioned)|say|add|mention)|in case (?:you|that|it|anyone)\b[^,;]{0,60}"
-    r"|unfortunately|btw|tho|though|lol|haha|please|pls|thanks|thx|fyi|rn|atm))+$",
-    re.IGNORECASE,
-)
+_TRAILING = re.compile(rf"(?:[\s,]+(?:{_GRAMMAR['afterthoughts']}))+$", re.IGNORECASE)
 # How people write in haste.
-_HASTY = re.compile(
-    # "im Orchester" is German
-    rf"\b(?:{'|'.join(LISTS['hasty'])})\b(?!(?<=\w im)\s+(?-i:[A-Z\u00c0-\u00de]))",
-    re.IGNORECASE,
+_HASTY = re.compile(  # "im Orchester" is German
+    rf"\b(?:{'|'.join(LISTS['hasty'])})\b(?!(?<=\w im)\s+(?-i:[A-Z\u00c0-\u00de]))", re.IGNORECASE
 )
 # "I'm Alice, a data scientist at Google" says two things of a person.
 _APPOSED = re.compile(
@@ -212,7 +200,7 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
             bare = people.put_for_it(bare)
         elif people.knows(bare.partition(" ")[0].removesuffix("'s")):
             bare = f"my {BY_NAME}{bare}"
-        elif people.by_name and (alone := _ABOUT_A_PERSON.match(bare)) is not None and _is_name(alone["name"]):
+        elif people.by_name and (alone := _of_a_name(bare)) is not None and _is_name(alone["name"]):
             bare = f"my {BY_NAME}{alone['name']}{bare[alone.end() :]}"
         if not bare:
             continue
@@ -224,6 +212,15 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
             person = people.put_for_pronoun(f"he {other}") if _OF_SOMEBODY.match(f"{bare[:3]} {other}") else ""
             found.extend(_one_by_one(person or _with_subject(head[1] if head is not None else "", other)))
     return found
+
+
+def _of_a_name(clause: str) -> re.Match[str] | None:
+    return _ABOUT_A_PERSON.match(clause) or _ABOUT_A_KNOWN_PERSON.match(clause)
+
+
+def is_of_somebody_known(clause: str) -> bool:
+    """Whether *clause* names somebody, and may mean something else unless that is a person of the caller's."""
+    return BY_NAME in clause and _ABOUT_A_PERSON.match(clause.partition(BY_NAME)[2]) is None
 
 
 def _carry_kin(clauses: Iterable[str]) -> Iterator[str]:
@@ -377,10 +374,12 @@ _NAMED_ALONE = re.compile(
     rf"(?:(?:^|[,;] )(?P<first>{NAMES})(?= (?:from|is|was|has|had|got|can|and (?:i|me)\b|[a-z]{{2,}}s\b))"
     rf"|\b(?:me and|and|with|met|know|colleague|client|this is|is) (?P<name>{NAMES})(?=[,.]? |$))"
 )
-_ABOUT_A_PERSON = re.compile(
-    rf"(?P<name>{NAMES})(?:,? from [a-z]\w+)?(?='s |\s)"
-    rf"(?=\s?(?:{fill_in(_GRAMMAR['of_people'], LISTS['words'])}))",
-    re.IGNORECASE,
+_ABOUT_A_PERSON, _ABOUT_A_KNOWN_PERSON = (
+    re.compile(
+        rf"(?P<name>{NAMES})(?:,? from [a-z]\w+)?(?='s |\s)(?=\s?(?:{fill_in(_GRAMMAR[told], LISTS['words'])}))",
+        re.IGNORECASE,
+    )
+    for told in ("of_people", "of_known_people")
 )
 _WHO_IS = re.compile(rf"(?P<one>{_HAS_ONE.pattern}),? (?:who|that)(?= (?:is|has|was|can|[a-z]+s) )", re.IGNORECASE)
 _MALE = frozenset(_GRAMMAR["male"].split())

@@ -19,6 +19,7 @@ from memory_extproc.learn.extract.clauses import (
     begins,
     begins_with_person,
     fill_in,
+    is_of_somebody_known,
 )
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, NAME, Fact, is_well_formed, put_name_right
 from memory_extproc.learn.extract.statements import (
@@ -79,6 +80,7 @@ class FactRule:
     value: str  # what the fact says of its attribute; empty: the words that were caught
     exclusive: bool
     ends: bool  # says that something stopped being so
+    known_only: bool
     lost: str  # a thing or person that ceased to be there
     update: bool  # says that something changed, so that a bare "my budget" means the one spoken of before
     words: Mapping[str, str]  # translations of the group "word" into the group "thing"
@@ -178,6 +180,7 @@ class RulesExtractor:
         start = begins(clause)
         of_thing = start is Begins.MY and not begins_with_person(clause)
         may = (True, True) if start is Begins.FOREIGN else may_tell(clause)
+        found: tuple[FactRule, Captured] | None = None
         for rule in self._of_things[may] if of_thing else self._rules[start, *may]:
             matched = rule.pattern.fullmatch(clause)
             if matched is None:
@@ -188,8 +191,12 @@ class RulesExtractor:
             if "{does_value}" in rule.content and (_NO_VERB.match(caught.value) or caught.value[:1].isupper()):
                 continue  # "my cousin on Saturdays" has no verb, and in "my son Max is" a name stands in its place
             if all(check(caught) for check in rule.checks):
-                return rule, caught
-        return None
+                if found is not None:  # another rule reads it too
+                    return replace(found[0], known_only=False), found[1]
+                if not rule.known_only:
+                    return rule, caught
+                found = rule, caught
+        return found
 
     def _fact(self, turn: Turn, matched: tuple[FactRule, Captured], known: Sequence[Fact], clause: str) -> Fact:
         rule, caught = matched
@@ -216,6 +223,7 @@ class RulesExtractor:
             ends=rule.ends,
             moved=update and (event or _kind(caught.value) is ValueKind.DAY),
             formerly=groups.get("formerly", "") if rule.update else "",
+            known_only=rule.known_only or is_of_somebody_known(clause),
             lost=_BLANKS.sub(" ", rule.lost.format_map(words)).strip(),
             importance=rule.importance,
             confidence=0.8,
@@ -281,7 +289,7 @@ _AUX = r"(?P<aux>'m|'re|'s|'ve| am| are| is| have been| has been|'ve been| have|
 def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) -> FactRule:
     # "my daughter", "my older brother", "my daughter Mia"
     relations = lists["relations"]
-    one = r"(?-i:[A-Z][\w'-]*\w)"
+    one = r"(?-i:[A-Z](?:[\w-]|'(?!s\b))*\w)"
     person = (
         rf"(?:(?:(?:{relations})'s )?(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
         rf"|{BY_NAME}{one}(?: {one})?)"
@@ -311,6 +319,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
         value=entry.get("value", ""),
         exclusive=entry.get("exclusive", False),
         ends=entry.get("ends", False),
+        known_only=entry.get("known_only", False),
         lost=entry.get("lost", ""),
         update=entry.get("update", False),
         words=entry.get("words", {}),
@@ -472,17 +481,12 @@ _DATE = re.compile(
     r"|\b(?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag|lundi|mardi|mercredi|jeudi|vendredi|samedi"
     r"|dimanche|lunes|martes|mi\u00e9rcoles|jueves|viernes|s\u00e1bado|domingo)\b|\b(?:tomorrow|tonight|next|noon|midnight|christmas|easter|summer|winter|spring|autumn|fall)\b|\d"
 )
-_SPELLED_NUMBER = re.compile(
-    r"\b(?:two|three|four|five|six|seven|eight|nine|ten|\w+teen|\w+ty|hundred|thousand|million)\b"
-)
+_SPELLED_NUMBER = re.compile(LISTS["grammar"]["spelled_numbers"])
 _NOT_FOR_LONG = re.compile(
     r"\b(?:today|tonight|tomorrow|now|yet|right\s+now|this\s+(?:morning|evening|week|time|one))\b"
 )
 _AGE = re.compile(r"\d{1,3}(?:\s+(?:years?|yrs?|months?)(?:\s+old)?|\s*yo)?$")
-_AGENT = re.compile(
-    r"(?:engineer|teacher|driver|manager|developer|designer|worker|officer|operator|administrator|director|instructor|lecturer"
-    r"|researcher|programmer|writer|painter|singer|dancer|photographer|lawyer|banker|builder|doctor|actor|therapist|artist)"
-)
+_AGENT = re.compile(LISTS["grammar"]["agents"])
 _OCCUPATION_ENDINGS = ("er", "or", "ist", "ian", "ant", "ect", "smith", "wright", "man", "woman", "nurse", "eer")
 _NOUN_PHRASE = re.compile(
     r"^(.*?)(?:(?:\s+(?:at|for|in|with|from|on|by|who|working|based|specializing|of|and|turned)\b|,).*)?$"
@@ -490,12 +494,7 @@ _NOUN_PHRASE = re.compile(
 _PREPOSITION = re.compile(
     r"\s+(?:for|of|to|in|at|on|with|from|für|nach|beim?|mit|zu[mr]|pour|chez|avec|à|en|para|con)\s+"
 )
-_NO_NAMES = """
-later back tomorrow when if a crazy at on maybe asap an the not now today soon anytime again sorry
-ok okay done here fine in for to with sure happy glad lost stuck new good great tired ready ceo cto
-irrelevant unimportant private secret shown listed none unknown hidden
-"""
-_NOT_NAMES = frozenset(tokens(_NO_NAMES))
+_NOT_NAMES = frozenset(tokens(LISTS["grammar"]["not_names"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -307,7 +307,7 @@ _ENDING_WORDS = frozenset(
         stolen off totaled totalled destroyed repossessed knocked torn broke broken split separated divorce
         divorced ended dumped finished parted left walked together died passed put dropped resigned fired
         sacked redundant let laid retired moved cancel canceled cancelled called fell fallen through
-        happening"""
+        happening smoke-free come came ditched packed abandoned done pulled stepped ended"""
     )
 )
 _CHANGING_WORDS = frozenset(

@@ -359,6 +359,69 @@ async def test_a_correction_takes_back_the_value_that_it_means(said: list[str], 
     assert (await told(*said))[0] == facts
 
 
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        (["I play for the Roadrunners", "I've left the Roadrunners"], ["User left Roadrunners"]),
+        (["I work for Deloitte", "I left Deloitte in March"], ["User left Deloitte in March"]),
+        (["I'm vegan", "no longer vegan"], ["User is no longer vegan"]),
+        (["I take lithium", "came off lithium"], ["User gave up lithium"]),
+        (["I'm learning Korean", "I've given up on Korean"], ["User gave up Korean"]),
+        (["I play squash on Mondays", "packed in squash"], ["User gave up squash"]),
+        (["I'm training for a marathon", "dropped the marathon idea"], ["User gave up marathon"]),
+        (["I go to the gym every day", "I've stopped going to the gym"], ["User gave up going to the gym"]),
+        (["I'm engaged to Paul", "Paul and I called off the engagement"],
+         ["User and their partner are no longer together"]),
+        (["I work at Siemens", "I don't work there anymore"], ["User left the job they had"]),
+        (["I smoke", "I've been smoke-free since March"], ["User gave up smoking since March"]),
+        (["Ich bin Veganerin", "Ich bin nicht mehr vegan"], ["User is no longer vegan"]),
+        (["Je suis végane", "Je ne suis plus végane"], ["User is no longer vegan"]),
+        (["Soy vegana", "Ya no soy vegana"], ["User is no longer vegan"]),
+        (["Meine Freundin heißt Lisa", "Wir haben uns getrennt"],
+         ["User and their partner are no longer together"]),
+        (["Je travaille chez Renault", "J'ai quitté Renault"], ["User left Renault"]),
+        # nothing ends: another's, a part of a day, a thing that nobody knew of
+        (["I play squash on Mondays", "my brother packed in squash"], ["User plays squash on Mondays"]),
+        (["I drive a Golf", "I left the Golf at the garage"], ["User drives a Golf"]),
+        (["I work for Deloitte", "I left Deloitte early today"], ["User works for Deloitte"]),
+        (["I drink coffee", "I dropped my coffee"], ["User drinks coffee"]),
+        (["I play tennis", "I cancelled tennis today"], ["User plays tennis"]),
+        (["I like jazz", "I gave up on the bug"], ["User likes jazz"]),
+    ],
+)  # fmt: skip
+async def test_a_thing_that_is_known_ends_when_the_caller_leaves_it_or_gives_it_up(
+    said: list[str], facts: list[str]
+) -> None:
+    assert (await told(*said))[0] == facts
+
+
+@pytest.mark.parametrize(
+    ("said", "homes"),
+    [
+        (["My sister Mara lives in Leeds", "Mara moved to Cardiff"], ["User's sister Mara lives in Cardiff"]),
+        (["My boyfriend Marc lives in Lille", "Marc is living in Ghent now"],
+         ["User's boyfriend Marc lives in Ghent"]),
+        (["My sister Mara lives in Leeds", "Oh, Mara's living in Cardiff these days"],
+         ["User's sister Mara lives in Cardiff"]),
+        (["My sister's name is Mara", "Mara moved to Cardiff"], ["Mara lives in Cardiff"]),
+        (["My mum lives in Ghent", "mum moved to Bruges"], ["User's mum lives in Bruges"]),
+        (["My sister Mara lives in Leeds", "Nina moved to Cardiff"], ["User's sister Mara lives in Leeds"]),
+        (["My sister Mara lives in Leeds", "My friend Mara moved to Cardiff"],
+         ["User's friend Mara lives in Cardiff", "User's sister Mara lives in Leeds"]),
+        (["I live in Hull", "Netflix moved to Java 17", "Everyone moved to Berlin", "Napoleon moved to Elba"],
+         ["User lives in Hull"]),
+    ],
+)  # fmt: skip
+async def test_a_person_of_the_callers_is_known_by_name_in_another_session(
+    said: list[str], homes: list[str]
+) -> None:
+    store = a_store()
+    async with a_rig(store) as rig:
+        for at, turn in enumerate(turns(*said)):
+            await hear(rig, replace(turn, session=f"session-{at}"))
+        assert [fact for fact in await recallable(store, Source.RULES) if "lives" in fact] == homes
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1)])
 async def test_a_kept_detail_names_the_turns_that_said_it_in_whatever_order_they_are_learned(
     order: tuple[int, ...],

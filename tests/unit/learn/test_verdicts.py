@@ -18,7 +18,6 @@ from memory_extproc.learn.conflicts import (
     Add,
     Confirm,
     ConflictVerdict,
-    LlmJudge,
     Replace,
     agree,
     apply_verdicts,
@@ -27,7 +26,7 @@ from memory_extproc.learn.conflicts import (
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.llm_client import Budget, OverBudgetError
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.reconcile import ConflictJudge, Reconciler
+from memory_extproc.learn.reconcile import ConflictJudge, LlmJudge, Reconciler
 from memory_extproc.model import (
     Embedded,
     Memory,
