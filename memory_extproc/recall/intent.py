@@ -335,14 +335,12 @@ class _Question:
         if resumes and not told and len(self._rest_words(0)) > 1:
             return None
         talk = self._words_for("conversation") | self._words_for("conversing") | self._words_for("framing")
-        rest = [word for word in self._rest_words(0) if word not in talk]
-        return Intent(
-            QuestionKind.PAST,
-            subject=" ".join(rest),
-            words=tuple(self.words),
-            days=days,
-            latest=resumes and not rest and days is None,
-        )
+        first, last = (self.language.find(name, self.joined) for name in ("first", "last"))
+        ends = ("" if (end := first or last) is None else end[0]).split()
+        rest = [word for word in self._rest_words(0) if word not in talk and word not in ends]
+        latest, subject = (last is not None or resumes) and not rest and days is None, " ".join(rest)
+        words, earliest = tuple(self.words), first is not None and not rest
+        return Intent(QuestionKind.PAST, subject, words, days=days, latest=latest, earliest=earliest)
 
     def intent_as(self, kind: QuestionKind, domain: str) -> Intent | None:
         people, words = relation_words(self.words), tuple(self.words)
@@ -466,7 +464,7 @@ class _Question:
         named, people = self._attributes(), relation_words(self.words)
         past = asked_of(self.sentence, self.today) is not None
         rest = self._rest(named)
-        if past and not (named and self._wants_all(named)):
+        if past and not (named and self._wants_all(named)) and (named or not self._asks_of_before()):
             states = self._pattern("state").search(joined)
             if states or (named and len(rest) <= _MOST_BESIDE and not self._pattern("saying").search(joined)):
                 yield Intent(
@@ -481,7 +479,7 @@ class _Question:
             return
         if self._is_mine() and self._describes():
             yield Intent(QuestionKind.HOPS, attributes=named, words=words)
-        if not past and self._asks_of_before():
+        if not (past and named) and self._asks_of_before():
             mine = self._is_mine()
             intent = Intent(QuestionKind.AS_OF, words=words, people=people, days=days, rest=rest, mine=mine)
             yield replace(intent, attributes=named) if mine else intent

@@ -148,6 +148,46 @@ def test_a_question_about_the_world_is_told_from_one_about_what_the_caller_said(
     assert INTENTS.asks_of_world(asked, TOLD) is of_world
 
 
+@pytest.mark.parametrize(
+    ("end", "question"),
+    [
+        ("first", "what was the first thing we talked about?"),
+        ("first", "what's the very first thing I ever asked you?"),
+        ("first", "how did our very first chat go?"),
+        ("first", "which topic did we discuss first?"),
+        ("first", "remind me what we talked about at the very beginning"),
+        ("first", "was war das Erste, wor\u00fcber wir gesprochen haben?"),
+        ("first", "quelle est la premi\u00e8re chose dont nous avons parl\u00e9 ?"),
+        ("first", "\u00bfqu\u00e9 fue lo primero de lo que hablamos?"),
+        ("last", "what did we talk about most recently?"),
+        ("last", "which subject did we discuss last?"),
+        ("last", "our most recent conversation?"),
+        ("last", "de quoi a-t-on parl\u00e9 en dernier ?"),
+        ("last", "wor\u00fcber haben wir zuletzt gesprochen?"),
+        ("", "what did we say about the first draft of my thesis?"),
+        ("", "what did we decide on the first day of the trip?"),
+        ("", "which topics did we cover?"),
+    ],
+)
+def test_a_question_for_the_first_or_the_last_talk_means_that_one(end: str, question: str) -> None:
+    first = next(one for one in INTENTS.read(question, [], SUNDAY).intents if one.kind is QuestionKind.PAST)
+    assert (first.earliest, first.latest) == (end == "first", end == "last")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Wo habe ich vorher gewohnt?",
+        "Wo habe ich fr\u00fcher gearbeitet?",
+        "\u00bfD\u00f3nde viv\u00eda antes?",
+        "o\u00f9 est-ce que j'habitais avant ?",
+        "o\u00f9 travaillais-je avant ?",
+    ],
+)
+def test_a_question_for_a_former_value_in_another_language_asks_how_it_was(question: str) -> None:
+    assert INTENTS.read(question, [], SUNDAY).intents[0].kind is QuestionKind.AS_OF
+
+
 def test_a_follow_up_is_read_with_the_message_before_it() -> None:
     assert kind_of("and last week?", ["what did I tell you yesterday?"]) is QuestionKind.DATED
     assert kind_of("and my flights?", ["list my allergies"]) is QuestionKind.LIST
