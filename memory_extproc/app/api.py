@@ -57,6 +57,7 @@ from memory_extproc.extproc.server import GrpcServer
 from memory_extproc.learn.conflicts import FactRelation, likeness
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.rules import RulesExtractor
+from memory_extproc.learn.extract.verbs import tell_of_oneself
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import Hit, Memory, MemoryType, Owner, Source, Turn, digest
@@ -80,6 +81,7 @@ from memory_extproc.settings import Settings
 from memory_extproc.settings.api import jwt_of, ways_of
 from memory_extproc.settings.docs import dump_effective
 from memory_extproc.store.partition import Partitions
+from memory_extproc.text.words import sentences
 
 if TYPE_CHECKING:
     from memory_extproc.request.jwt import Tokens
@@ -358,9 +360,9 @@ class Understanding:
         self._now = now
 
     async def meaning(self, owner: Owner, content: str) -> Meaning:
-        """The meaning of a text with a single current fact; empty for several facts, or for an ending."""
+        """The meaning of a text that is a single current fact; empty for an ending or a change, or for more."""
         facts = await self._extractor.extract([_as_said(owner, content, self._now())])
-        if len(facts) != 1 or facts[0].ends:
+        if len(facts) != 1 or facts[0].ends or facts[0].moved or len(sentences(content.strip())) > 1:
             return Meaning()
         fact = facts[0]
         return Meaning(fact.subject, fact.attribute, fact.value, fact.exclusive)
@@ -384,8 +386,9 @@ class StoredTextReader:
 
 
 def _as_said(owner: Owner, content: str, now: datetime) -> Turn:
+    asked = tell_of_oneself(content)
     return Turn(
-        id=digest("told", content), owner=owner, project="", session="", seq=0, asked=content, answered="", at=now
+        id=digest("told", content), owner=owner, project="", session="", seq=0, asked=asked, answered="", at=now
     )
 
 

@@ -628,6 +628,43 @@ async def test_a_fact_of_a_text_takes_the_place_of_what_it_contradicts_and_confi
     assert known["User's sister Beth lives in Oslo"] in {one.id for one in second.extracted}
 
 
+@pytest.mark.parametrize(
+    ("content", "facts"),
+    [
+        (
+            "User prefers short answers. The user lives in Oslo and works as a nurse.",
+            ["User prefers short answers", "User lives in Oslo", "User works as a nurse"],
+        ),
+        ("The user's sister Beth moved to York.", ["User's sister is Beth", "User's sister Beth lives in York"]),
+        (
+            "- lives in Bath\n- works for Monzo\n- allergic to cats",
+            ["User lives in Bath", "User works for Monzo", "User is allergic to cats"],
+        ),
+        (
+            "Name: Jonas. Born in Kiel. Works as a plumber. Vegan.",
+            ["User was born in Kiel", "User works as a plumber", "User is vegan"],
+        ),
+        ("Is he vegan?", []),
+        ("Has anyone seen Beth? A user clicked.", []),
+    ],
+)
+async def test_with_extract_a_text_about_the_user_is_read_as_their_own_words(
+    content: str, facts: list[str], stand: ApiStand
+) -> None:
+    stored = await stand.call("StoreMemory", pb.StoreMemoryRequest(content=content, extract=True), as_=ANN)
+    assert stored.memory.content == content
+    assert [one.content for one in stored.extracted] == facts
+
+
+async def test_with_extract_a_change_keeps_the_details_that_it_does_not_contradict(stand: ApiStand) -> None:
+    wedding = "Our wedding is on June 6 in Kinsale. My budget is 900 euros."
+    await stand.call("StoreMemory", pb.StoreMemoryRequest(content=wedding, extract=True), as_=ANN)
+    stand.time += timedelta(minutes=1)
+    moved = pb.StoreMemoryRequest(content="The wedding is moved to June 27.", extract=True)
+    stored = await stand.call("StoreMemory", moved, as_=ANN)
+    assert [one.content for one in stored.extracted] == ["User's wedding is on June 27 in Kinsale"]
+
+
 async def test_without_extract_a_text_stays_one_memory(stand: ApiStand) -> None:
     before = await listed(stand)
     stored = await stand.call("StoreMemory", pb.StoreMemoryRequest(content=TWO), as_=ANN)

@@ -111,11 +111,41 @@ def agree_in_number(content: str, who: str) -> str:
     verb, space, rest = content[len(subject) :].partition(" ")
     if last.lower() not in _PLURALS and not (verb.lower() in _PLURAL_VERBS and _SEVERAL.search(last)):
         return content
-    bare = _PLURAL_VERBS.get(verb.lower()) or (
-        f"{verb[:-3]}y"
-        if verb.endswith("ies")
-        else _SIBILANT.sub("", verb)
-        if _SIBILANT.search(verb)
-        else verb.removesuffix("s")
+    return f"{subject}{_bare(verb)}{space}{rest}"
+
+
+def _bare(verb: str) -> str:
+    """The plural of a *verb* in the third person: "works" is "work"."""
+    if verb.endswith("ies"):
+        return f"{verb[:-3]}y"
+    return _PLURAL_VERBS.get(verb.lower()) or _SIBILANT.sub("", verb, count=1).removesuffix(
+        "s" if not _SIBILANT.search(verb) else ""
     )
-    return f"{subject}{bare}{space}{rest}"
+
+
+# "The user lives in Oslo and works as a nurse", "- likes jazz", as programs write it
+_VERBS = (
+    "works|lives|likes|loves|hates|has|is|prefers|plays|speaks|drives|owns|takes|eats|drinks|studies|teaches|wants"
+)
+_OF_USER = re.compile(
+    r"(?im)(?:^|(?<=[.;] ))(?:[-*\u2022] ?)?(?:(?:the )?user(?P<own>'s)?(?= [a-z])|"
+    rf"(?=(?:{_VERBS}) ))(?: ?(?P<verb>[a-z']+))(?P<rest>[^.;?\n]*)(?=[.;\n]|$)"
+)
+_THEN = re.compile(rf"(?<=\band )(?:{_VERBS})\b")
+
+
+def tell_of_oneself(text: str) -> str:
+    """*text* in the first person, where its sentences are about "the user" or about nobody else."""
+
+    def first_person(verb: str) -> str:
+        return {"is": "am", "isn't": "am not", "was": "was", "wasn't": "wasn't"}.get(verb.lower()) or _bare(
+            verb.lower()
+        )
+
+    def put(found: re.Match[str]) -> str:
+        if found["own"]:
+            return f"My {found['verb']}{found['rest']}"
+        rest = _THEN.sub(lambda one: f"I {first_person(one[0])}", found["rest"])
+        return f"I {first_person(found['verb'])}{rest}"
+
+    return _OF_USER.sub(put, text)
