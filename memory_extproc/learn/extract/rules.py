@@ -192,7 +192,7 @@ class RulesExtractor:
                 continue  # "my cousin on Saturdays" has no verb, and in "my son Max is" a name stands in its place
             if all(check(caught) for check in rule.checks):
                 if found is not None:  # another rule reads it too
-                    return replace(found[0], known_only=False), found[1]
+                    return (rule, caught) if rule.ends else (replace(found[0], known_only=False), found[1])
                 if not rule.known_only:
                     return rule, caught
                 found = rule, caught

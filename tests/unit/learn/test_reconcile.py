@@ -488,5 +488,6 @@ def test_decisions_are_the_labels_of_the_metric() -> None:
         "replaced",
         "outdated",
         "quarantined",
+        "discarded",
         "known",
     ]
