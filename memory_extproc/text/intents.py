@@ -50,6 +50,9 @@ _REQUESTS = re.compile(
       |remind\ (?:me|us)\ (?:again\ )?(?:what|who\w*|where|when|which|why|how)
       |(?:all|anything|everything|what(?:ever)?)\ (?:that\ )?you\ (?:know|remember|recall|learned|have)
       |recall\ (?:what|who|where|when|how)
+      |(?:introduce|present|portray|sum)\ (?:me|us)|paint\ (?:me|a\ (?:portrait|picture))
+      |(?:pretend|imagine|suppose)\ (?:that\ )?you|stell\w*\ (?:mich|dir\ vor)|beschreib\w*|pr\u00e9sente-moi
+      |d\u00e9cri\w*|imagine\ que\ tu|pres\u00e9ntame|descr\u00edbeme|imagina\ que
       |erkl\u00e4r\w*
       |schreib\w*|zeig\w*|sag\w*|hilf|nenn\w*|gib|\u00fcbersetz\w*|explique\w*|\u00e9cri\w*|montre\w*|donne\w*
       |aide\w*|dis-moi|dites-moi|raconte\w*|r\u00e9sum\w*|cu\u00e9nta\w*|res\u00fam\w*|dime|dame|expl\u00edca\w*|escribe\w*|mu\u00e9stra\w*|ay\u00fada\w*)\b

@@ -10,6 +10,7 @@ import pytest
 
 from memory_extproc.recall.intent import INTENTS, QuestionKind, read_intents
 from memory_extproc.text.attributes import ATTRIBUTES, LexiconError
+from memory_extproc.text.intents import only_asks
 
 SUNDAY = date(2026, 11, 22)
 
@@ -186,6 +187,47 @@ def test_a_question_for_the_first_or_the_last_talk_means_that_one(end: str, ques
 )
 def test_a_question_for_a_former_value_in_another_language_asks_how_it_was(question: str) -> None:
     assert INTENTS.read(question, [], SUNDAY).intents[0].kind is QuestionKind.AS_OF
+
+
+INTRODUCES = [
+    "pretend you introduce me at a dinner, what would you say?",
+    "introduce me to a stranger in three sentences",
+    "if you had to describe me to a friend, what would you say?",
+    "write a short bio of me",
+    "sum me up in a tweet",
+    "what would you tell someone about me?",
+    "say you were my best man, what would your speech about me cover?",
+    "write my dating profile from what you know",
+    "wie w\u00fcrdest du mich beschreiben?",
+    "stell dir vor, du stellst mich auf einer Party vor, was sagst du?",
+    "pr\u00e9sente-moi \u00e0 un inconnu en deux phrases",
+    "imagine que tu me pr\u00e9sentes \u00e0 un d\u00eener, que dirais-tu ?",
+    "pres\u00e9ntame en una cena, \u00bfqu\u00e9 dir\u00edas?",
+    "\u00bfc\u00f3mo me describir\u00edas?",
+]
+
+
+@pytest.mark.parametrize("question", INTRODUCES)
+def test_a_request_to_introduce_the_caller_is_an_overview_and_states_nothing(question: str) -> None:
+    assert kind_of(question) is QuestionKind.OVERVIEW
+    assert only_asks(question)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "introduce me to quantum physics",
+        "describe the Eiffel Tower to me",
+        "write a short bio of Ada Lovelace",
+        "My boss will introduce me to the team tomorrow.",
+        "They introduce me to guests all the time.",
+        "She wrote a toast about me for the wedding.",
+        "Mon fr\u00e8re me pr\u00e9sente toujours \u00e0 ses amis.",
+    ],
+)
+def test_an_introduction_to_something_else_or_by_somebody_else_is_no_overview(words: str) -> None:
+    assert kind_of(words) is not QuestionKind.OVERVIEW
+    assert only_asks(words) is not words.endswith(".")
 
 
 def test_a_follow_up_is_read_with_the_message_before_it() -> None:
