@@ -47,7 +47,7 @@ from memory_extproc.text.words import MONTHS, content_words, fold, lexicon_of, s
 _TRAILING = re.compile(
     r"(?:[\s,]+(?:now|right now|at the moment|currently|these days|nowadays|too|as well|btw|by the way|though"
     r"|actually"
-    r"|originally|please|by now|already|again|anyway|so yeah|last (?:week|month|year|summer)|recently"
+    r"|originally|lately|please|by now|already|again|anyway|so yeah|last (?:week|month|year|summer)|recently"
     r"|(?:just )?me|for everything|a lot|so much|very much|a ton|the most)|,\s+so\s.*"
     r"|[\s,]+so\s+(?:no|nothing|please|avoid|keep|something|anything|it|that|this|not|maybe|ideally)\b.*)+$",
     re.IGNORECASE,

@@ -245,6 +245,36 @@ async def test_what_is_supposed_asked_or_at_hand_is_no_fact(asked: str) -> None:
     assert await contents(asked) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("night shift at the aquarium again", ["User works shifts at the aquarium"]),
+        ("Back from my shift at the bakery, what's a good dinner?", ["User works shifts at the bakery"]),
+        ("Just finished a 12-hour shift at the hospital", ["User works shifts at the hospital"]),
+        ("on call at the clinic tonight", ["User works shifts at the clinic"]),
+        ("I earn 2,400 euros a month at the library", ["User earns 2,400 euros a month at the library"]),
+        ("my stall did well, I sell honey", ["User sells honey"]),
+        ("Ich verkaufe Kerzen auf dem Wochenmarkt", ["User sells Kerzen auf dem Wochenmarkt"]),
+        ("Je vends du miel au march\u00e9", ["User sells du miel au march\u00e9"]),
+        ("Vendo velas en el mercado", ["User sells velas en el mercado"]),
+        ("quite into bouldering these days", ["User likes bouldering"]),
+        ("I'm mad about chess", ["User likes chess"]),
+        ("obsessed with ramen", ["User likes ramen"]),
+        ("what should I eat after a night shift at the hospital?", []),
+        ("The night shift at the aquarium is a great novel", []),
+        ("They pay badly for a night shift at the warehouse", []),
+        ("there was a shift at the museum towards modern art", []),
+        ("Ich verkaufe mein Auto", []),
+        ("Vendo el coche", []),
+        ("I'm mad about the delay", []),
+        ("pretty into your idea", []),
+        ("really into the weeds with this bug", []),
+    ],
+)
+async def test_work_and_a_liking_told_in_passing_are_facts(asked: str, expected: list[str]) -> None:
+    assert await contents(asked) == expected
+
+
 async def test_a_person_and_a_day_without_a_verb_say_nothing_of_what_the_person_does() -> None:
     asked = "I have three employees plus my cousin Yassin on Saturdays"
     assert await contents(asked) == ["User's cousin is Yassin", "User has three employees"]
