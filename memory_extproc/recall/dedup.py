@@ -166,6 +166,7 @@ def _serving(
 def _says_it_all(message: Memory, fact: Memory) -> bool:
     """Whether *fact* says everything in *message*."""
     words = content_stems(message.content)
+    words = words - _CHANGES or words
     return (
         bool(words) and words <= _content_of(fact) and _is_negative(message.content) == _is_negative(fact.content)
     )
@@ -224,6 +225,10 @@ def _content_of(fact: Memory) -> Words:
 _AVERSE = re.compile(r"\b(?:dislikes?|hates?|detests?|loathes?|despises?|avoids?|no longer)\b")
 # Words by which two facts of the same differ in nothing but force.
 _FORCE = content_stems("a lot very much really so truly absolutely always quite still especially")
+# Words of a message that tell of a change, and its fact of the new value.
+_CHANGES = content_stems(
+    "moved pushed changed postponed rescheduled shifted switched slight change update now instead"
+)
 _OPINIONS = content_stems("likes loves enjoys adores dislikes hates detests loathes stand")
 _VERDICTS = content_stems("user likes dislikes hates loves enjoys no yes eats drinks avoids never")
 

@@ -83,6 +83,14 @@ def test_greetings_questions_and_one_plain_word_beside_the_fact_are_no_loss() ->
     assert told("Which city did my sister move to?", message, lives) == [message]
 
 
+def test_a_message_that_tells_a_change_alone_is_given_as_the_fact_of_its_new_value() -> None:
+    message = said("The wedding is now moved to June 27")
+    wedding = fact("User's wedding is on June 27 in Kinsale", "on June 27 in Kinsale")
+    assert told("Who am I?", message, wedding) == [wedding]
+    elsewhere = said("The wedding is moved to June 27 because of Carlos")
+    assert elsewhere in told("Who am I?", elsewhere, wedding)
+
+
 def test_several_facts_ahead_of_a_message_stand_for_it_together() -> None:
     message = said("My sister Alice works at Initech and my brother Bo at Globex.")
     bo = fact("User's brother Bo works at Globex", "Globex", subject="user's brother bo")
