@@ -464,7 +464,7 @@ class _Question:
         named, people = self._attributes(), relation_words(self.words)
         past = asked_of(self.sentence, self.today) is not None
         rest = self._rest(named)
-        if past and not (named and self._wants_all(named)) and (named or not self._asks_of_before()):
+        if past and not (named and self._wants_all(named)):
             states = self._pattern("state").search(joined)
             if states or (named and len(rest) <= _MOST_BESIDE and not self._pattern("saying").search(joined)):
                 yield Intent(
@@ -479,7 +479,7 @@ class _Question:
             return
         if self._is_mine() and self._describes():
             yield Intent(QuestionKind.HOPS, attributes=named, words=words)
-        if not (past and named) and self._asks_of_before():
+        if not past and self._asks_of_before():
             mine = self._is_mine()
             intent = Intent(QuestionKind.AS_OF, words=words, people=people, days=days, rest=rest, mine=mine)
             yield replace(intent, attributes=named) if mine else intent
