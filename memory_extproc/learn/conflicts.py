@@ -317,6 +317,8 @@ def _update_parts(old: str, new: str, told: str, *, booked: bool) -> str:
     before, after = _parts(old), {kind for kind, _ in _parts(new)}
     if before[0][0] == "thing" and "thing" in after and not booked:
         return new  # another thing, without the details of the first
+    if "amount" in after:  # "900 euros from May" tells when that sum began
+        before = [(kind, part) for kind, part in before if kind != "day" or not part.lower().startswith("from ")]
     gone = after | ({"hour"} if "day" in after else set()) | ({"place"} if "thing" in after else set())
     left = ["" if kind in gone or set(saying(part)) <= set(saying(told)) else part for kind, part in before]
     if not any(left):

@@ -310,6 +310,7 @@ async def test_a_message_that_says_more_than_its_facts_outlives_them() -> None:
         # another thing has no detail of the first, and nothing is told of a thing that is gone
         (["My manager is Dr. Zhao in Building 7", "my manager is Peter now"], ["User's manager is Peter"]),
         (["My car is a Golf from 2015", "my car is now a Fiat"], ["User's car is a Fiat"]),
+        (["My rent is 900 euros from May", "my rent is 950 euros now"], ["User's rent is 950 euros"]),
         (["My wedding is on June 6 in Kinsale", "the wedding was cancelled"], ["User's wedding was cancelled"]),
         (["My haircut is on June 6 at Toni's", "My haircut is on June 8 at Luigi's"],
          ["User's haircut is on June 8 at Luigi's"]),
