@@ -53,7 +53,7 @@ class Outdate:
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """It counts beside something known alone, and there is nothing."""
+    """The fact means something beside a known fact alone, and none is known."""
 
 
 Change = Add | Confirm | Replace | Outdate | Discard

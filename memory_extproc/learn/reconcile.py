@@ -88,7 +88,7 @@ class ReconcileDecision(StrEnum):
     REPLACED = "replaced"
     OUTDATED = "outdated"
     QUARANTINED = "quarantined"  # put aside for review
-    DISCARDED = "discarded"  # counts beside something known alone, and there was nothing
+    DISCARDED = "discarded"  # it means something beside a known fact alone, and none was known
     KNOWN = "known"  # stored by an earlier attempt at the same turn
 
 

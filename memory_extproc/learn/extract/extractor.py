@@ -45,7 +45,7 @@ class Fact:
     moved: bool = False  # an appointment changed its date or place: "the meeting moved to Friday"
     formerly: str = field(default="", repr=False)  # the former value of a moved appointment, if said
     lost: str = field(default="", repr=False)  # a thing or person that *subject* no longer has
-    known_only: bool = False  # counts only beside something that is known of the same
+    known_only: bool = False  # means something beside a known fact alone
     corrects: str = field(default="", repr=False)  # the content of the fact that was misunderstood
     context: str = field(default="", repr=False)  # context that *content* alone lacks
     happens: str = ""  # the day, month or year it is about: YYYY-MM-DD, YYYY-MM or YYYY; empty: none, or not known
