@@ -252,7 +252,11 @@ def prepare(
         Path, typer.Option(envvar="MEMORY_EXTPROC_MODELS_DIR", help="directory that contains the model directories")
     ] = DEFAULT_DIRECTORY,
     name: Annotated[
-        str | None, typer.Option(help="name of the model directory; by default the source's name")
+        str | None, typer.Option(help="name of the model directory; by default the adapter's or the source's name")
+    ] = None,
+    adapter: Annotated[
+        Path | None,
+        typer.Option(help="low-rank adapter to merge into the weights, written by scripts/train", dir_okay=False),
     ] = None,
     *,
     force: Annotated[bool, typer.Option("--force", help="prepare the model again even if it is complete")] = False,
@@ -262,12 +266,14 @@ def prepare(
     console = Console(stderr=True, quiet=as_json)
     try:
         with needs_extra("models"):
-            from memory_extproc.inference.prepare import parse_source  # noqa: PLC0415 - see DEFAULT_SOURCE
+            from memory_extproc.inference.prepare import adapted_source, parse_source  # noqa: PLC0415 - see DEFAULT_SOURCE
             from memory_extproc.inference.prepare import prepare as prepare_model  # noqa: PLC0415
     except PermanentError as error:
         _fail(console, error, as_json=as_json, code=1)
     try:
         parsed = parse_source(source or DEFAULT_SOURCES[kind], name)
+        if adapter:
+            parsed = adapted_source(parsed, adapter, name)
     except PermanentError as error:
         _fail(console, error, as_json=as_json, code=WRONG_USE)
     try:

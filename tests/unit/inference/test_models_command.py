@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 from memory_extproc.cli import admin
 from memory_extproc.cli.admin import models_app
-from memory_extproc.inference.model_files import FUSED
+from memory_extproc.inference.model_files import FUSED, record_of
+from memory_extproc.inference.prepare import BASE
 from memory_extproc.settings import Settings
-from tests.support.tiny_bert import write_tiny_bert
+from tests.support.tiny_bert import HIDDEN, write_tiny_bert
 
 
 @pytest.fixture
@@ -42,6 +45,23 @@ def test_a_program_reads_one_json_object(tiny: Path, tmp_path: Path) -> None:
     made = json.loads(first[1])
     assert (made["state"], made["directory"], made["dimension"]) == ("made", str(tmp_path / "mine-fp32"), 64)
     assert json.loads(second[1]) == {**made, "state": "unchanged"}
+
+
+def test_an_adapter_is_merged_and_names_the_model(tiny: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "ours.safetensors"
+    base = record_of(tiny / "model.safetensors").sha256
+    save_file({"encoder.layer.0.output.dense.bias": np.ones(HIDDEN, np.float16)}, adapter, {BASE: base})
+
+    code, _, err = prepare(tiny, tmp_path / "models", "--adapter", str(adapter))
+
+    assert code == 0, err
+    assert (tmp_path / "models" / "ours-int8").is_dir()
+    assert "merging ours.safetensors" in err
+
+    other = write_tiny_bert(tmp_path / "other", seed=2)
+    code, _, err = prepare(other, tmp_path / "models", "--adapter", str(adapter))
+    assert code == 1
+    assert "is an adapter of weights with SHA-256" in " ".join(err.split())
 
 
 def test_a_repair_says_what_was_wrong(tiny: Path, tmp_path: Path) -> None:
