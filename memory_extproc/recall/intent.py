@@ -605,11 +605,13 @@ class _Question:
 
     def _bare(self, subject: str) -> str:
         words = [word for word in subject.split() if word not in self.language.mine]
+        talk = next((at for at, word in enumerate(words) if word in self._words_for("conversation")), 0)
+        if talk and words[0] in self._words_for("no_subjects"):  # "in our last conversation about sailing"
+            words = words[talk + 2 :]
         while words and words[-1] in self._words_for("trailing"):
             words.pop()
-        rest = " ".join(words)
-        if period_asked_for(rest, self.today) is not None:  # "about buying, back in February"
-            rest = " ".join(word for word in words if word in self._rest_words(0))
+        if period_asked_for(rest := " ".join(words), self.today):  # "about buying, back in February"
+            rest = " ".join(filter(self._rest_words(0).__contains__, words))
         return "" if rest in self._words_for("no_subjects") else rest
 
 

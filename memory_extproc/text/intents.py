@@ -30,6 +30,8 @@ _ASKS = re.compile(
     rf"""^(?:
         {_ASKING_WORD}(?:'s|'re|'d|'ll|\s+(?:is|are|am|was|were|do|does|did|can|could|should|would|will|has|have|had
             |much|many|long|often|far|old|about|else|kind|type|time|year|day|one|to)\b)
+      | (?:what|which|whose|how\s+(?:many|much))(?:\s+[\w'-]{{1,20}}){{1,3}}?
+            \s+(?:do|does|did|have|has|had|am|are|is|was|were|can|should|will)\s+{_SUBJECT}\b
       | (?:can|could|would|will|shall|may|might|do|does|did|is|are|am|was|were|have|has|had|should|isn't|aren't
             |don't|doesn't|didn't|wasn't|can't|couldn't|won't|wouldn't|shouldn't|haven't|hasn't)\s+{_SUBJECT}\b
       | (?:was|wer|wie|wo|wann|warum|wieso|welche[rsmn]?|wem|wen|woher|wohin)\s+\w+

@@ -36,6 +36,7 @@ def kind_of(question: str, earlier: Sequence[str] = ()) -> QuestionKind | None:
         (QuestionKind.SUBJECT, "what do you know about my sister"),
         (QuestionKind.SUBJECT, "who is Luna?"),
         (QuestionKind.PAST, "What did we talk about last time?"),
+        (QuestionKind.PAST, "What did we talk about in our last conversation?"),
         (QuestionKind.PAST, "summarise our chat about the kitchen"),
         (QuestionKind.PAST, "which topics did we cover so far"),
         (QuestionKind.PAST, "what did you suggest for my back"),
@@ -370,3 +371,18 @@ def test_requests_and_advice_are_read_in_their_own_words(question: str, kind: Qu
 def test_a_question_for_names_asks_for_no_steps(question: str) -> None:
     kinds = [one.kind for one in INTENTS.read(question, (), date(2026, 7, 9)).intents]
     assert QuestionKind.PROCEDURE not in kinds
+
+
+@pytest.mark.parametrize(
+    ("asked", "subject"),
+    [
+        ("What did we talk about in our last conversation?", ""),
+        ("What did we discuss during our previous session?", ""),
+        ("What did we talk about in our last conversation about sailing?", "sailing"),
+        ("What did we decide in our last session on pricing?", "pricing"),
+        ("What did we say about that weird smell?", "weird smell"),
+    ],
+)
+def test_a_conversation_is_no_subject_of_itself(asked: str, subject: str) -> None:
+    first = INTENTS.read(asked, [], date(2026, 3, 2)).intents[0]
+    assert (first.kind, first.subject) == (QuestionKind.PAST, subject)

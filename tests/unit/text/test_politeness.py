@@ -148,6 +148,9 @@ def test_the_patterns_of_persons_can_be_configured() -> None:
         "Go through what you remember of my family.",
         "Dis-moi tout ce que tu sais sur moi",
         "Cu\u00e9ntame lo que sabes de m\u00ed",
+        "what car do i have",
+        "which bus do i take to work",
+        "how many cups of flour did we use",
     ],
 )
 def test_a_message_of_questions_and_requests_only_asks(text: str) -> None:
