@@ -153,7 +153,8 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
         if at and (amended := read_correction(stated)):
             found.extend(amended)
             continue
-        sentence = _TAKES_BACK.sub(lambda one: f"{one['stated']} {_NOW.get(fold(one['is'] or ''), 'now')} ", stated)
+        plain = _CHANGE_WITH_REMARK.sub(r"\g<told>", _REMARK.sub("", stated))
+        sentence = _TAKES_BACK.sub(lambda one: f"{one['stated']} {_NOW.get(fold(one['is'] or ''), 'now')} ", plain)
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
             continue
         joined = join_enclosed(sentence)
@@ -167,6 +168,9 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     return list(dict.fromkeys(found))
 
 
+# A remark is no part of a value: "my flight is at 7 now, ugh", "the trip is pushed to May, strike at the airport".
+_REMARK = re.compile(fill_in(LISTS["grammar"]["remark"], LISTS["words"]), re.IGNORECASE)
+_CHANGE_WITH_REMARK = re.compile(fill_in(LISTS["grammar"]["change_with_remark"], LISTS["words"]), re.IGNORECASE)
 # "Oops, my flight is on May 8" takes the place of what was said of the flight before
 _TAKES_BACK = re.compile(fill_in(LISTS["grammar"]["takes_back"], LISTS["words"]), re.IGNORECASE)
 _NOW = {"ist": "jetzt", "geht": "jetzt", "est": "maintenant", "es": "ahora"}

@@ -42,6 +42,10 @@ def test_every_rule_can_match() -> None:
     ("asked", "expected"),
     [
         ("my parents live in Turin", ["User's parents live in Turin"]),
+        ("the Porto trip is pushed to May 2nd, strike at the airport", ["User's Porto trip is May 2nd"]),
+        ("my rent went up to 950, ridiculous", ["User's rent is 950"]),
+        ("My flight is at 7am now, ugh", ["User's flight is at 7am"]),
+        ("my exam got moved to June 3rd, room 12", ["User's exam is June 3rd, room 12"]),
         ("my two kids are 4 and 7", ["User's two kids are 4 and 7"]),
         ("my dad was a fisherman", ["User's dad was a fisherman"]),
         ("I used to work at Nokia", ["User used to work at Nokia"]),
