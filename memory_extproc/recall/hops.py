@@ -228,7 +228,9 @@ async def find_named(asked: QuestionReading) -> Lookup | None:
         named = ATTRIBUTES.named_in(asked.intent.words)
         walk = replace(asked, intent=replace(asked.intent, subject=role, people=people, attributes=named))
         if (answer := await walk_to_answer(walk)) is not None:
-            return answer
+            # Among many people a name alone may lead astray, so the ranking goes first.
+            own = about_caller(asked.wish.question)
+            return answer if own else replace(answer, alone=False, leads=False)
     rows = [one for one in await asked.select(Selection(names=words)) if said_by_owner(one)]
     names = frozenset[str]().union(*(people_in(one.content) for one in rows)) & words
     passing = (one.memory for one in asked.searched if one.relevance >= asked.wish.threshold)

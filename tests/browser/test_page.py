@@ -148,14 +148,14 @@ async def test_odd_texts_are_shown_as_texts(browser: Browser, stand: ConsoleStan
 
 
 async def test_without_script_everything_works(browser: Browser, stand: ConsoleStand) -> None:
-    await remember(stand, *(f"Has {at} cats" for at in range(30)))
+    await remember(stand, *(f"Saw film number {at}" for at in range(30)))
     page = await browser.open(script=False)
     assert await page.locator(".card").count() == 25
     await page.click("text=Older")
     await page.wait_for_url("**page=*")
     assert await page.locator(".card").count() == 5
     await page.goto(f"{stand.console.url}/console")
-    await page.fill("#q", "29 cats")
+    await page.fill("#q", "film number 29")
     await page.click("button:has-text('Search')")
     await page.wait_for_selector("text=1 memory found")
     assert await page.locator(".card").count() == 1
