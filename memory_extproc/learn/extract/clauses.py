@@ -437,6 +437,16 @@ def is_of_others(sentence: str) -> bool:
     return _OTHERS.match(sentence) is not None and _SPEAKS.search(sentence) is None
 
 
+_SOMEBODY_ELSE = re.compile(
+    rf"\b(?:{LISTS['relations']}|he|him|his|she|her|they|them|{_GRAMMAR['strangers']})\b", re.IGNORECASE
+)
+
+
+def names_somebody(sentence: str) -> bool:
+    """Whether *sentence* names a person other than its writer; the next sentence may be about that person."""
+    return _SOMEBODY_ELSE.search(sentence) is not None
+
+
 _SPEAKS = re.compile(r"\b(?:i|i'm|i've|me|we|us)\b", re.IGNORECASE)
 
 

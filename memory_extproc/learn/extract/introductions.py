@@ -19,14 +19,25 @@ _PLACE = rf"{_CAPITAL}(?: (?:(?:de|la|upon|on|am|im) )?{_CAPITAL}){{0,3}}"
 _AGE = r"(?P<age>1[4-9]|[2-9]\d)"
 _OLD = rf"{_AGE}(?:[ -]?years?[ -]old|[ -]?(?:yo|y/o|yrs?))"
 
-# "Hi, I'm Noor, ...", "Marcus here, ...", "im jess, 23, ..."; pronouns may follow the name
-_SAYS = "i'?m|i am|(?:my )?name(?:'s| is)|this is|ich (?:bin|hei\u00dfe)|je (?:suis|m'appelle)|soy|me llamo"
+# "Hi, I'm Noor, ...", "Marcus here, ...", "im jess, 23, ..."; pronouns may follow the name. "This is Noor" can
+# introduce another person: it counts with "speaking" or "here", and after a greeting if "I" follows.
+_GREETING = (
+    r"(?:hi|hey|hello|hola|bonjour|hallo|salut|good (?:morning|afternoon|evening))(?: (?:there|all|everyone))?"
+)
+_SAYS = "i'?m|i am|(?:my )?name(?:'s| is)|ich (?:bin|hei\u00dfe)|je (?:suis|m'appelle)|soy|me llamo"
 _INTRODUCTION = re.compile(
-    r"\A(?:(?:hi|hey|hello|hola|bonjour|hallo|salut)(?: (?:there|all|everyone))?[,!.]? )?"
+    rf"\A(?:{_GREETING}[,!.]? )?"
     rf"(?:(?P<says>{_SAYS}) (?:(?P<name>{NAMES})|(?P<low>[a-z]{{3,15}})(?=, (?:1[4-9]|[2-9]\d)\b))"
     rf"|(?P<called>{NAMES}) here)(?: \((?:\w+/)+\w+\))?,\s+(?P<items>.+)\Z",
     re.IGNORECASE | re.DOTALL,
 )
+_IS_WRITER = re.compile(
+    rf"\A(?:(?:{_GREETING}[,!.]? )?(?:this is|it'?s) (?P<speaks>{NAMES}) (?:here|speaking|writing)"
+    rf"(?= ?(?:[,.!\u2013-]|\Z))|{_GREETING}[,!.]? this is (?P<greets>{NAMES})(?=,? (?:and )?i(?:'m|'ve)? )"
+    r"(?!.*\b(?:he|him|his|she|her|they|them)\b))",
+    re.IGNORECASE | re.DOTALL,
+)
+_OWN_HEAD = re.compile(LISTS["grammar"]["own_head"], re.IGNORECASE)
 _LANGUAGE = {
     **dict.fromkeys(("ich bin", fold("ich heiße")), "de"),
     **dict.fromkeys(("je suis", "je m'appelle"), "fr"),
@@ -99,17 +110,28 @@ _PARTICIPLES = {
 }  # fmt: skip
 
 
-def read_introduction(sentence: str) -> str:
-    """*sentence* with a clause for each thing by which its writer introduces themselves; any other unchanged."""
-    read = _SETTLED.sub(_part_home, _AGED.sub(_part_age, _split_items(sentence)))
+def read_introduction(sentence: str, *, nameless: bool = True) -> str:
+    """*sentence* with a clause for each thing by which its writer introduces themselves; any other unchanged.
+    *nameless*: read a list without a name as its writer's."""
+    sentence = _IS_WRITER.sub(lambda one: f"My name is {one['speaks'] or one['greets']}", sentence)
+    read = _SETTLED.sub(_part_home, _AGED.sub(_part_age, _split_items(sentence, nameless=nameless)))
     return _PARTICIPLE.sub(lambda one: f"{_PARTICIPLES.get(one['how'].lower(), 'I am')} {one['rest']}, ", read)
 
 
-def _split_items(sentence: str) -> str:
+def told_of_writer(sentence: str) -> str:
+    """The text behind a colon whose head names the writer: "write a short bio: born in Recife". Otherwise empty."""
+    head, _, told = sentence.rpartition(":")
+    own = any(map(_OWN_HEAD.search, (head.strip(), strip_openers(head.strip()))))
+    return told.strip() if own else ""
+
+
+def _split_items(sentence: str, *, nameless: bool) -> str:
     """A clause for each item of "I'm Noor, 41, radiographer", and, if there are three or more, of "34, married, two
     kids, live in Utrecht"."""
     named = _INTRODUCTION.match(sentence) or _INTRODUCTION.match(strip_openers(sentence))
-    language, told, least = "en", sentence.rpartition(":")[2], _FEW
+    language, told, least = "en", told_of_writer(sentence), _FEW
+    if not told and nameless and ":" not in sentence:
+        told = sentence
     if named is not None:
         language, told, least = _LANGUAGE.get(fold(named["says"] or ""), "en"), named["items"], 1
     items = _COMMA.sub("\n", strip_openers(told.strip()).rstrip(" .!")).split("\n", _MOST)

@@ -19,11 +19,12 @@ from memory_extproc.learn.extract.clauses import (
     is_of_others,
     join_enclosed,
     lacks_subject,
+    names_somebody,
     split_clauses,
     strip_openers,
     write_out,
 )
-from memory_extproc.learn.extract.introductions import read_introduction
+from memory_extproc.learn.extract.introductions import read_introduction, told_of_writer
 from memory_extproc.learn.extract.verbs import base_of
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.dates import Span, days_named
@@ -148,7 +149,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     bare = _QUOTED.sub(_unquote, keep_meant_text(text))
     people.by_name = len(bare) <= _LONGEST_SENTENCE
     found: list[str] = []
-    of_others = False
+    of_others, before = False, ""
     for at, stated in enumerate(sentences(write_out(bare.replace("\u2019", "'")))):
         if at and (amended := read_correction(stated)):
             found.extend(amended)
@@ -157,13 +158,15 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
         sentence = _TAKES_BACK.sub(lambda one: f"{one['stated']} {_NOW.get(fold(one['is'] or ''), 'now')} ", plain)
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
             continue
+        if _OF_A_SPEAKER.match(sentence):
+            continue
         joined = join_enclosed(sentence)
         found.extend(asides(joined if sentence[:4] in {"the ", "The "} else sentence))
-        read = read_introduction(sentence)
+        read = read_introduction(sentence, nameless=not names_somebody(before))
         written = joined if read == sentence else join_enclosed(read)
         if not (of_others and lacks_subject(strip_openers(sentence))):  # "My sister called. Moved to Ghent."
             found.extend(_split_statements(people.name_relations(written), people))
-        of_others = is_of_others(sentence)
+        of_others, before = is_of_others(sentence), sentence
         people.note(joined)
     return list(dict.fromkeys(found))
 
@@ -176,6 +179,11 @@ _TAKES_BACK = re.compile(fill_in(LISTS["grammar"]["takes_back"], LISTS["words"])
 _NOW = {"ist": "jetzt", "geht": "jetzt", "est": "maintenant", "es": "ahora"}
 
 
+_WHOM = {"relations": LISTS["relations"], "strangers": LISTS["grammar"]["strangers"]}
+# "customer 2: I'm 34", "my sister: I hate mail": the words of another
+_OF_A_SPEAKER = re.compile(fill_in(LISTS["grammar"]["of_a_speaker"], _WHOM), re.IGNORECASE)
+
+
 def _unquote(quote: re.Match[str]) -> str:
     inner = quote[0][1:-1]
     return (
@@ -186,8 +194,7 @@ def _unquote(quote: re.Match[str]) -> str:
 def _split_statements(sentence: str, people: People) -> list[str]:
     """The clauses of *sentence* that state something beyond doubt; of a question the clauses before it, and the
     reasons given for it."""
-    if (own := _OWN_BIO.search(sentence)) is not None:
-        sentence = own["told"]
+    sentence = told_of_writer(sentence) or sentence
     stated, rest = sentence, ""
     if sentence.endswith("?"):
         tail = _ASKING_TAIL.search(sentence)
@@ -203,8 +210,6 @@ def _split_statements(sentence: str, people: People) -> list[str]:
     return found
 
 
-# "write a short bio: grew up in Tabriz, ..."
-_OWN_BIO = re.compile(r"\b(?:bio|profile|about me|intro)\b[^:?]{0,30}:\s+(?P<told>.+)", re.IGNORECASE)
 # "I want to learn Norwegian" is no request, "make it 6" corrects
 _AMENDS = re.compile(
     r"(?:please\s+)?(?:always|never)\s+[a-z]|.{3,120}\s(?:always|everywhere|by\s+default|from\s+now\s+on|every\s+time)\b"

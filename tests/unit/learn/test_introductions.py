@@ -45,6 +45,62 @@ async def test_each_thing_of_an_introduction_is_a_fact(asked: str, expected: lis
 
 
 @pytest.mark.parametrize(
+    "asked",
+    [
+        "This is Rui, 44, plumber from Braga.",
+        "And this is Tom, 19, student in Bath",
+        "Hi, this is Rui, I met him in Braga, 44, plumber",
+        "Hi, this is Noor, 41, radiographer at Leeds General.",
+        "This is Rui. He's 44 and a plumber.",
+        "A customer profile: 38, married, two kids",
+        "My colleague: 41, from Leeds, radiographer",
+        "Patient: 67, retired, diabetic.",
+        "Her profile: 29, single, nurse, from Cork",
+        "Target audience: 25, student, living in Paris",
+        "About my boss: 50, divorced, from Texas, chef",
+        "Background on my client: 38, divorced, project manager at Siemens.",
+        "He's my uncle: 60, retired teacher, living in Kent",
+        "persona 2: 38, single, teacher",
+        "Write a short bio of my boss: grew up in Tabriz, works at Siemens",
+        "Her bio: grew up in Tabriz, works at Siemens",
+        "Dating profile of my friend: 38, single, from Oslo",
+        "customer profile: I'm 34, I live in Rome",
+        "My sister: I'm allergic to nuts",
+        "My friend needs a meal plan. 34, vegan, two kids.",
+        "What gift for a customer? 38, married, two kids.",
+        "Meet Ana. 52, baker, from Faro.",
+    ],
+)
+async def test_nothing_of_somebody_else_becomes_the_callers(asked: str) -> None:
+    assert await EXTRACTOR.extract([a_turn(asked)]) == []
+
+
+async def test_a_neighbour_who_is_introduced_stays_a_neighbour() -> None:
+    facts = await EXTRACTOR.extract([a_turn("Meet my neighbour Ana, 52, baker from Faro.")])
+    assert {fact.content for fact in facts} == {"User's neighbour is Ana", "User's neighbour Ana is 52"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("Hello, this is Ben here, 30, teacher in York", "User's name is Ben"),
+        ("Hello there, this is Walter speaking. I'm new here.", "User's name is Walter"),
+        ("Good morning, this is Irene, I'm 70 and live in Bath", "User's name is Irene"),
+        ("About me: 38, married, two kids", "User is married"),
+        ("My profile: 29, single, nurse, from Cork", "User is a nurse"),
+        ("some context on me: 29, single, nurse, from Cork", "User is single"),
+        ("let me introduce myself: 30, single, teacher from Oslo", "User is 30"),
+        ("Context: 38, single, from Oslo, teacher", "User is from Oslo"),
+        ("Can you help me with a plan? 34, vegan, two kids.", "User is vegan"),
+        ("write my bio: grew up in Oslo, works at Siemens", "User works for Siemens"),
+        ("write a short bio for my website: grew up in Oslo, works at Siemens", "User grew up in Oslo"),
+    ],
+)
+async def test_a_writer_who_names_themselves_is_introduced(asked: str, expected: str) -> None:
+    assert expected in {fact.content for fact in await EXTRACTOR.extract([a_turn(asked)])}
+
+
+@pytest.mark.parametrize(
     "sentence",
     [
         "I'm tired, 3 hours of sleep, back at the office.",
@@ -52,6 +108,7 @@ async def test_each_thing_of_an_introduction_is_a_fact(asked: str, expected: lis
         "i'm late, 20 people are waiting, see you later",
         "I'm Anna, can you help me?",
         "This is Python, 30 lines, printer not found",
+        "This is Ana, 30, printer",
         "I'm a 5 year old at heart",
         "I'm in the car, 45 minutes from home, tired",
         "Je suis fatiguée, 36 heures de travail, merci",
