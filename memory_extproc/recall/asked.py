@@ -80,6 +80,15 @@ _SHOWN = re.compile(
 _ACTS = re.compile(r"\w{3,30}(?:er|or|ist|ian|man|woman)")
 
 
+_LABEL = re.compile(rf"({_ONE}): ")
+
+
+def speaker_of(text: str) -> str:
+    """The name before a message of a talk among several ("Ann: see you"); empty: none."""
+    label = _LABEL.match(text)
+    return label[1] if label else ""
+
+
 def is_of_family(memory: Memory) -> bool:
     who, sure = subject(memory.content)
     if who and sure < 1.0:  # "Priscilla has a daughter"
@@ -281,6 +290,13 @@ def _tells_of_past(words: Sequence[str], texts: Sequence[str]) -> bool:
         for wanted in (content_stems(" ".join(words)), content_stems(" ".join(untimed)))
         for text in texts
     )
+
+
+def asks_of_doer(question: str) -> bool:
+    """Whether *question* asks for somebody's doings: a name follows an auxiliary ("how did Ann calm the dog")."""
+    helping, names = INTENTS.words["auxiliaries"], names_in(question)
+    words = [word.removesuffix("'s") for word in plain_words(question[:LONGEST])] if names else []
+    return any(before in helping and word in names for before, word in pairwise(words))
 
 
 def _acting(words: Sequence[str]) -> frozenset[str]:

@@ -34,7 +34,7 @@ from memory_extproc.text.words import fold
 
 MOST_CHAIN = 4  # memories on the way to an answer of several hops
 _MOST_TARGETS = 2  # answers of several hops
-_SHORTEST_HEAD = 4  # letters that forms of a word share
+_SHORTEST_HEAD = 4  # letters that forms of a longer word share
 _NAMED = 0.5  # relevance of a candidate that names the person
 _MOST_WORDS = 16  # of a question about a person
 _MOST_NAMED = 3
@@ -177,12 +177,18 @@ async def _anchors(asked: QuestionReading, anchor: str) -> list[Memory]:
         telling = await asked.select(Selection(attributes=ATTRIBUTES.named_in([anchor]) or ATTRIBUTES.every))
         found = [one for one in telling if mentions(one, frozenset({anchor})) and is_of_caller(one)]
     else:
-        head = anchor[: max(_SHORTEST_HEAD, len(anchor) - 3)]
         there = [one.memory for one in asked.searched if said_by_owner(one.memory)]
-        found = [one for one in there if any(word.startswith(head) for word in word_set(one.content))]
+        found = [one for one in there if any(_is_form(word, anchor) for word in word_set(one.content))]
     place = asked.place()
     best = sorted(facts_first(found), key=lambda one: place.get(one.id, len(place)))
     return [one for one in best if names_in(one.content)][:MOST_CHAIN]
+
+
+def _is_form(word: str, of: str) -> bool:
+    """Whether *word* is a form of the word *of*: "paintings" for "painting", but no "career" for "car"."""
+    if len(of) < _SHORTEST_HEAD:
+        return _singular(word).removesuffix("s") == of.removesuffix("s")
+    return word.startswith(of[: max(_SHORTEST_HEAD, len(of) - 3)])
 
 
 def _meets(asked: QuestionReading, rest: frozenset[str], memory: Memory) -> bool:
@@ -213,6 +219,19 @@ _AT_A_PLACE = re.compile(
 # --- people ------------------------------------------------------------------------------------------
 
 
+def _singular(word: str) -> str:
+    return word.removesuffix("'s")
+
+
+def _has_role(asked: QuestionReading, word: str) -> bool:
+    """Whether *word* is the role of a person. Many words end like "dentist" ("shelter", "discover"), so one that no
+    list has must stand in a memory of a person."""
+    if not is_role(word) or word in INTENTS.words["roles"]:
+        return is_role(word)
+    said = (one.memory.content for one in asked.searched if said_by_owner(one.memory))
+    return any(word in word_set(one) and people_in(one) for one in said)
+
+
 async def find_named(asked: QuestionReading) -> Lookup | None:
     """Find memories with the name of a person in the question, and with its words or its attribute; None if the
     search passes such a memory."""
@@ -221,7 +240,7 @@ async def find_named(asked: QuestionReading) -> Lookup | None:
     if len(asked.intent.words) > _MOST_WORDS or not (requesting or asks(asked.wish.question)):
         return None
     people = relation_words(asked.intent.words)
-    role = "" if people else next(filter(is_role, (word.removesuffix("'s") for word in asked.intent.words)), "")
+    role = "" if people else next((one for one in map(_singular, asked.intent.words) if _has_role(asked, one)), "")
     if people or (
         role and about_caller(asked.wish.question)
     ):  # "Bram's daughter"; "the clinic of the dentist I see"

@@ -199,9 +199,10 @@ class IntentLexicon:
         """Whether the plain *words* of a question have a word for one of the two who talk."""
         return any(not words.isdisjoint(one.speaks) for one in self._languages)
 
-    def asks_of_world(self, asked: str, known: Sequence[str]) -> bool:
+    def asks_of_world(self, asked: str, known: Sequence[str], people: AbstractSet[str] = frozenset()) -> bool:
         """Whether the question or task is about the world ("what is a mortgage?"). *known*: texts of the owner that
-        the search has for it: one with its names and most of its words makes it a question about these."""
+        the search has for it: one with its names and most of its words makes it a question about these, as the name
+        of one of *people*, named there, does."""
         joined = _FOR_WHOM.sub(r"\1 ", " ".join(plain_words(asked[:LONGEST])))
         words = joined.split()
         if self._of_world("how_to", joined):
@@ -212,10 +213,9 @@ class IntentLexicon:
         if self._of_world("always", joined):
             return True
         names, there = names_in(asked), frozenset(words)
-        return self._of_world("unless_known", joined) and not any(
-            names <= called and called & there and _has_most(asked, one)
-            for one in known
-            for called in (names_in(one),)
+        known_names = ((one, names_in(one)) for one in known)
+        return self._of_world("unless_known", joined) and not (
+            names & people or any(names <= of and of & there and _has_most(asked, one) for one, of in known_names)
         )
 
     def _of_world(self, name: str, joined: str) -> bool:

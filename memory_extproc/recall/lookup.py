@@ -24,6 +24,7 @@ from memory_extproc.recall.asked import (
     about_self,
     all_names,
     asks_of_another,
+    asks_of_doer,
     each_once,
     facts_first,
     having_most,
@@ -38,6 +39,7 @@ from memory_extproc.recall.asked import (
     said_by_owner,
     said_within,
     span_of,
+    speaker_of,
     stands_in,
     states,
     states_something,
@@ -110,11 +112,12 @@ class Lookups:
         return None
 
     async def without_kind(
-        self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime
+        self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime, *, is_general: Callable[[], bool]
     ) -> Lookup | None:
-        """For a question without a lookup: about a person, then for the steps of something."""
+        """For a question without a lookup: about a person, then for the steps of something. *is_general*: whether
+        the search has nothing to say to it."""
         found = await self.of_people(wish, searched, now)
-        return found or await self.of_steps(wish, searched, now)
+        return found or await self.of_steps(wish, searched, now, is_general=is_general)
 
     async def of_people(self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime) -> Lookup | None:
         """For a question about a person whom the caller named, where the search is sure of no memory."""
@@ -123,15 +126,17 @@ class Lookups:
             QuestionReading(self._selects, None, wish, Intent(QuestionKind.HOPS, words=words), searched, now)
         )
 
-    async def of_steps(self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime) -> Lookup | None:
+    async def of_steps(
+        self, wish: RecallRequest, searched: Sequence[Candidate], now: datetime, *, is_general: Callable[[], bool]
+    ) -> Lookup | None:
         """For a question for the steps of something in words of its own, where the search is sure of no memory."""
         words = plain_words(wish.question[:LONGEST])
         subject = " ".join(word for word in words if word not in INTENTS.words["reporting"])
         asking = asks(wish.question) or INTENTS.words["requesting"].intersection(words[:1])
-        if not asking or not INTENTS.words["no_steps"].isdisjoint(words[:1]):
+        if not asking or not INTENTS.words["no_steps"].isdisjoint(words[:1]) or asks_of_doer(wish.question):
             return None
         passing = any(one.relevance >= wish.threshold for one in searched)
-        if passing and not INTENTS.asks_of_world(wish.question, ()):
+        if passing and not is_general():
             return None
         return await self._of(wish, Intent(QuestionKind.PROCEDURE, subject=subject), searched, now)
 
@@ -602,7 +607,7 @@ async def _as_of(asked: QuestionReading) -> Lookup | None:
         wanted = content_stems(" ".join(intent.words))
         found = having_most(wanted, (one.memory for one in asked.searched if said_by_owner(one.memory)))
     if before := _before_value(intent, found):
-        return asked.lookup(before, alone=True)
+        return asked.lookup(before, alone=intent.mine)
     found = _having_words(asked, found)
     found = sorted(found, key=valid_since, reverse=True)
     was = [one for one in found if one.valid_to is not None]
@@ -610,19 +615,19 @@ async def _as_of(asked: QuestionReading) -> Lookup | None:
         # The rent and the budget are one attribute: the word for it tells which was meant.
         shared = [len(content_stems(" ".join(intent.words)) & content_stems(one.content)) for one in was]
         meant = [one for one, words in zip(was, shared, strict=True) if words == max(shared)]
-        return asked.lookup(meant[: asked.wish.limit], alone=True)
+        return asked.lookup(meant[: asked.wish.limit], alone=intent.mine)
     if period is not None and intent.days is not None:
         before = [one for one in found if (one.valid_from or one.created_at) < period.until]
         # "moving out of Leeds", said later, names the home of then.
-        return asked.lookup(before[:_MOST_INDIRECT] or found[-1:], alone=True)
+        return asked.lookup(before[:_MOST_INDIRECT] or found[-1:], alone=intent.mine)
     if not found:
         words = content_stems(" ".join(intent.words))
         alike = {one.memory.id for one in asked.searched[:FIRST] if one.features.get("dense", 0.0) >= _ALIKE}
         said = (one for one in likely if one.source is not Source.SUMMARY)
         found = [one for one in said if one.id in alike or words & content_stems(one.content)]
         # All values that may be meant, with their days: the words do not tell which of them came first.
-        return asked.lookup(sorted(found, key=valid_since)[:_MOST_INDIRECT], alone=True)
-    return asked.lookup(found[1 : _MOST_INDIRECT + 1] or found, alone=True)
+        return asked.lookup(sorted(found, key=valid_since)[:_MOST_INDIRECT], alone=intent.mine)
+    return asked.lookup(found[1 : _MOST_INDIRECT + 1] or found, alone=intent.mine)
 
 
 _BEFORE = frozenset(["before", "vor", "bevor", "avant", "antes", "prior"])
@@ -659,10 +664,10 @@ async def _procedure(asked: QuestionReading) -> Lookup | None:
         return None
     rows = await asked.select(Selection(everything=True), types=asked.wish.scope.types & {MemoryType.PROCEDURAL})
     # Rules do not read every set of steps; the words of such a message are steps, too.
-    said = (
+    said = [
         one.memory for one in asked.searched if one.memory.source is Source.VERBATIM and said_by_owner(one.memory)
-    )
-    rows += [one for one in said if _STEPS.search(one.content) and states_something(one)]
+    ]
+    rows += [one for one in said if _STEPS.search(one.content, _label_end(one, said)) and states_something(one)]
     whole = sum(map(rarity, wanted))
     fitting = {one.id: sum(map(rarity, wanted & content_stems(one.content))) / whole for one in rows}
     # In other words than the question's, by the search.
@@ -670,6 +675,13 @@ async def _procedure(asked: QuestionReading) -> Lookup | None:
     found = [one for one in rows if fitting[one.id] >= (_SOME if one.id in likely else _ENOUGH)]
     found.sort(key=lambda one: (-fitting[one.id], -valid_since(one)))
     return asked.lookup(found[: asked.wish.limit], alone=True)
+
+
+def _label_end(memory: Memory, said: Sequence[Memory]) -> int:
+    """Where the text begins behind the name of a speaker under which several in *said* stand."""
+    label = speaker_of(memory.content)
+    several = label and sum(one.content.startswith(f"{label}: ") for one in said) > 1
+    return len(label) + 2 if several else 0
 
 
 _FINDERS: Mapping[QuestionKind, Callable[[QuestionReading], Awaitable[Lookup | None]]] = {

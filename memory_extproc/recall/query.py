@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from enum import StrEnum
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from memory_extproc.errors import MemoryExtprocError
@@ -19,7 +20,7 @@ from memory_extproc.model import Candidate, Outcome, Owner, Period, RecallReques
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, MemorySelector, SignalClassifier
-from memory_extproc.recall.asked import Lookup, refers_to, said_by_owner
+from memory_extproc.recall.asked import Lookup, people_in, refers_to, said_by_owner, speaker_of
 from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.fusion import HALF_LIFE
 from memory_extproc.recall.intent import INTENTS, NOTHING_READ, QuestionKind, Reading
@@ -36,7 +37,7 @@ from memory_extproc.text.intents import (
     vague,
 )
 from memory_extproc.text.persons import about_caller
-from memory_extproc.text.words import sentences
+from memory_extproc.text.words import fold, sentences
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -333,7 +334,9 @@ class QuestionReader:
                 reading = self._examples.reread(reading, request.question, await vector(), INTENTS, now.date())
             again = reading is by_patterns
             lookup = await self._lookups.after_search(request, reading, candidates, now, again=again)
-            lookup = lookup or await self._lookups.without_kind(request, candidates, now)
+            on_cosine = context.limits.threshold_on_cosine
+            is_general = partial(self.is_general, request, reading, candidates, on_cosine=on_cosine)
+            lookup = lookup or await self._lookups.without_kind(request, candidates, now, is_general=is_general)
         subject = bool(reading.intents) and reading.intents[0].kind is QuestionKind.SUBJECT
         if subject and not (lookup and lookup.memories):
             reading = replace(reading, notes=(*reading.notes, SUBJECT_UNKNOWN))
@@ -348,7 +351,10 @@ class QuestionReader:
             return False
         passing = [one.memory for one in reaching(candidates, request.threshold, on_cosine=on_cosine)]
         said = [one.content for one in passing if said_by_owner(one)]
-        if polite(request.question) or INTENTS.asks_of_world(request.question, said):
+        people = frozenset[str]().union(
+            *(people_in(one.content) | {fold(speaker_of(one.content))} for one in passing)
+        )
+        if polite(request.question) or INTENTS.asks_of_world(request.question, said, people):
             return True
         if reading.intents or about_caller(request.question) or (request.earlier and vague(request.question)):
             return False
