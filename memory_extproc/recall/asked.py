@@ -114,8 +114,7 @@ def is_of_caller(memory: Memory) -> bool:
 
 
 def asks_of_another(memory: Memory) -> bool:
-    """Whether *memory* is a question behind a statement about another person ("Ann eats no eggs, so what can I
-    bake?")."""
+    """True for a question behind a statement about another person ("Ann eats no eggs, so what can I bake?")."""
     if memory.source in FACTS:
         return False
     said = sentences(memory.content[:READ_FOR_STATEMENT])
@@ -175,7 +174,7 @@ def named_content(memory: Memory) -> str:
 
 
 def states(memory: Memory, attributes: int, *, of_self: bool = False) -> bool:
-    """Whether *memory* states one of *attributes* of its owner: of a message, in a sentence that is not about the
+    """True if *memory* states one of *attributes* of its owner: of a message, in a sentence that is not about the
     other side and asks nothing; *of_self*: nor about other people."""
     if memory.source in FACTS:
         return True
@@ -293,7 +292,7 @@ def _tells_of_past(words: Sequence[str], texts: Sequence[str]) -> bool:
 
 
 def asks_of_doer(question: str) -> bool:
-    """Whether *question* asks for somebody's doings: a name follows an auxiliary ("how did Ann calm the dog")."""
+    """True for "how did Ann calm the dog": a name follows an auxiliary."""
     helping, names = INTENTS.words["auxiliaries"], names_in(question)
     words = [word.removesuffix("'s") for word in plain_words(question[:LONGEST])] if names else []
     return any(before in helping and word in names for before, word in pairwise(words))
