@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.lines import ChildFailedError, end, tail
-from memory_extproc.extproc.codec import HANDED
+from memory_extproc.extproc.observer import HANDED
 
 ENVOY = Path(os.environ.get("MEMORY_EXTPROC_ENVOY", ".tools/envoy/envoy/_bin/envoy"))
 REQUEST_BYTES = 4 * 2**20  # limits.request_body

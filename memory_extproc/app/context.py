@@ -252,6 +252,7 @@ def api_options(settings: Settings) -> ServerOptions:
         given,
         address=settings.listen.api,
         also="",
+        light=False,
         tls=tls or given.tls,
         drain_wait=timedelta(),
         grace=timedelta(seconds=1),

@@ -47,7 +47,7 @@ from memory_extproc.envoyconfig.options import (
     TokenRequirements,
     Upstream,
 )
-from memory_extproc.extproc.codec import HANDED
+from memory_extproc.extproc.observer import HANDED
 from memory_extproc.request.admission import ARRIVED, CLUSTER, METADATA, ROUTE
 
 _SECOND = timedelta(seconds=1)

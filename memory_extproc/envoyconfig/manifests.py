@@ -22,7 +22,7 @@ from memory_extproc.envoyconfig.bootstrap import (
 from memory_extproc.envoyconfig.options import SIDECAR, Bodies, EnvoyOptions, IdentityMode
 from memory_extproc.envoyconfig.semantic_router import put_router_in_front
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.extproc.codec import HANDED
+from memory_extproc.extproc.observer import HANDED
 from memory_extproc.request.admission import ARRIVED, METADATA, ROUTE
 
 Tree = dict[str, Any]

@@ -92,9 +92,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Our answer to one event. The codec picks the message that answers the event's kind.
+    """Our answer to one event. The processor picks the message that answers the event's kind.
 
-    A replaced body's content-length is the codec's to set: Envoy answers 500 by itself when a BUFFERED body
+    A replaced body's content-length is the processor's to set: Envoy answers 500 by itself when a BUFFERED body
     and its content-length differ, so the two never travel apart."""
 
     set_headers: tuple[tuple[str, str], ...] = ()

@@ -13,7 +13,6 @@ import msgspec
 
 from memory_extproc.concurrency import off_loop
 from memory_extproc.errors import BadBodyError, MemoryExtprocError
-from memory_extproc.extproc.codec import HANDED, TURN
 from memory_extproc.extproc.exchange import PASS, Exchange, ExchangeDeps, Phase, Reply, ResponseHeaders, StreamMode
 from memory_extproc.extproc.response_capture import Capture
 from memory_extproc.model import Arm, Caller, Memory, Message, Origin, Outcome, Owner, TurnOutcome
@@ -91,6 +90,8 @@ class ObservedExchange(Exchange):
 # texts of users; do not print its namespace in access logs.
 
 log = logger(__name__)
+
+HANDED, TURN = "memory_learning", "turn"  # namespace and key of that metadata
 
 
 class HandoverMetadata(msgspec.Struct, frozen=True, omit_defaults=True):

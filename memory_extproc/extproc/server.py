@@ -9,22 +9,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from memory_extproc.concurrency import contain_faults
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
+from memory_extproc.extproc.http2 import PlaintextServer
 from memory_extproc.observe.log import logger
 
 log = logger(__name__)
 
 LIVENESS = "liveness"
 READINESS = "readiness"
-Registers = Callable[[grpc.aio.Server], None]  # adds a servicer to the server
+Server = grpc.aio.Server | PlaintextServer
+Registers = Callable[[Any], None]  # adds a servicer to the server, of either kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class ServerOptions:
     drain_wait: timedelta = timedelta(seconds=5)  # from NOT_SERVING until Envoy has noticed it
     grace: timedelta = timedelta(seconds=60)  # for open streams to end after that
     channel: tuple[tuple[str, int], ...] = ()  # gRPC channel arguments
+    light: bool = True  # without TLS, by `PlaintextServer`
 
 
 class GrpcServer:
@@ -53,7 +56,7 @@ class GrpcServer:
         """*services*: full names of the services that *registers* adds, for health and reflection."""
         self._options, self._services, self._registers = options, tuple(services), registers
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # set where asyncio is
-        self._server = grpc.aio.server(options=list(options.channel))
+        self._server = _make_server(options)
         self._draining = False
         self.port = 0  # the port in use while serving; 0 for a Unix socket
 
@@ -68,7 +71,10 @@ class GrpcServer:
         self._registers(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(
+            reflection.aio.ReflectionServicer(names),  # type: ignore[attr-defined]  # set where asyncio is
+            self._server,
+        )
         self.port = self._bind()
         await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.set_ready(ready=False)
@@ -114,7 +120,7 @@ class GrpcServer:
 
     def _listen_on(self, address: str, credentials: grpc.ServerCredentials | None) -> int:
         try:
-            if credentials is None:
+            if credentials is None or isinstance(self._server, PlaintextServer):
                 return int(self._server.add_insecure_port(address))
             return int(self._server.add_secure_port(address, credentials))
         except (RuntimeError, OSError) as error:
@@ -125,6 +131,16 @@ class GrpcServer:
 
 
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+def _make_server(options: ServerOptions) -> Server:
+    if options.tls is not None or not options.light:
+        return grpc.aio.server(options=list(options.channel))
+    limits = dict(options.channel)
+    return PlaintextServer(
+        longest=limits.get("grpc.max_receive_message_length", 4 << 20),
+        streams=limits.get("grpc.max_concurrent_streams", 2**31 - 1),
+    )
 
 
 def _credentials(tls: ServerTls) -> grpc.ServerCredentials:

@@ -16,7 +16,7 @@ from google.protobuf import unknown_fields
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from memory_extproc.extproc import codec
+from memory_extproc.extproc import processor as codec
 from memory_extproc.extproc.exchange import PASS, Chunk, Reply, RequestBody, ResponseBody, ResponseHeaders
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
 from memory_extproc.model.headers import Headers, RequestHeaders

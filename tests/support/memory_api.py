@@ -68,7 +68,7 @@ class ApiStand:
         self.rate = RateLimits(per_second=1_000_000, burst=1_000_000)
         self.limits = Api()
         self.server_options = ServerOptions(
-            address="127.0.0.1:0", drain_wait=timedelta(0), grace=timedelta(seconds=5)
+            address="127.0.0.1:0", drain_wait=timedelta(0), grace=timedelta(seconds=5), light=False
         )
         self.operations: dict[str, Operation] = {}
         self.audit_directory = scratch / "audit"

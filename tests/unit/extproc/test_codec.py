@@ -7,8 +7,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
-from memory_extproc.extproc import codec
-from memory_extproc.extproc.codec import BodyMode
+from memory_extproc.extproc import processor as codec
 from memory_extproc.extproc.exchange import (
     Chunk,
     ExchangeMetadata,
@@ -20,6 +19,7 @@ from memory_extproc.extproc.exchange import (
     ResponseTrailers,
 )
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
+from memory_extproc.extproc.processor import BodyMode
 from memory_extproc.model import Arm, Outcome
 from memory_extproc.model.headers import Headers, RequestHeaders
 
@@ -125,7 +125,10 @@ def test_what_became_of_an_exchange_is_told_as_metadata_of_our_namespace() -> No
 def test_the_modes_are_known_from_the_first_message_only() -> None:
     assert codec.body_modes(pb.ProcessingRequest()) is None
     config = pb.ProtocolConfiguration(request_body_mode=2, response_body_mode=1)  # type: ignore[arg-type]  # numbers do
-    assert codec.body_modes(pb.ProcessingRequest(protocol_config=config)) == (BodyMode.BUFFERED, BodyMode.STREAMED)
+    assert codec.body_modes(pb.ProcessingRequest(protocol_config=config)) == (
+        BodyMode.BUFFERED,
+        BodyMode.STREAMED,
+    )
 
 
 def test_headers_print_their_names_and_never_their_values() -> None:

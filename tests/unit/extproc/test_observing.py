@@ -14,7 +14,6 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.concurrency import Background
 from memory_extproc.errors import TransientError
-from memory_extproc.extproc.codec import HANDED, TURN
 from memory_extproc.extproc.exchange import (
     Event,
     Exchange,
@@ -26,6 +25,8 @@ from memory_extproc.extproc.exchange import (
     StreamMode,
 )
 from memory_extproc.extproc.observer import (
+    HANDED,
+    TURN,
     HandoverMetadata,
     ObservedExchange,
     RequestObserver,

@@ -8,9 +8,8 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from memory_extproc.extproc.codec import BodyMode
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
-from memory_extproc.extproc.processor import Processor, Stream
+from memory_extproc.extproc.processor import BodyMode, Processor, Stream
 from memory_extproc.model import Outcome
 from tests.support.exchange import ANSWER, CHAT, USED, Bench
 
