@@ -62,7 +62,7 @@ async def walk_to_answer(asked: QuestionReading) -> Lookup | None:
         best.sort(key=lambda one: (-len(rest & content_stems(one.content)), one.source not in FACTS))
         linked = [one for one in way.chain if way.sure or names_in(one.content) & all_names(best[:_MOST_TARGETS])]
         if best:
-            return asked.lookup(each_once([*best[:_MOST_TARGETS], *linked[:MOST_CHAIN]]), alone=True)
+            return asked.lookup(each_once([*best[:_MOST_TARGETS], *linked[:MOST_CHAIN]]))
     return None
 
 
