@@ -112,7 +112,7 @@ async def put_lookup_ahead(ranking: Ranking) -> Ranking:
     there = {one.memory.id for one in looked}
     beside = [] if lookup.alone else [one for one in ranking.candidates if one.memory.id not in there]
     first = reaching(beside, ranking.threshold, on_cosine=ranking.on_cosine)[
-        : 0 if lookup.leads else min(ranking.context.request.limit, _AHEAD)
+        : 0 if lookup.leads else max(min(limit, _AHEAD) - len(looked), min(limit, _AHEAD) // 2)
     ]
     ahead = {one.memory.id for one in first}
     candidates = [*first, *looked, *(one for one in beside if one.memory.id not in ahead)]
@@ -221,7 +221,7 @@ async def add_topic_messages(threads: ThreadFetcher, ranking: Ranking) -> Rankin
     return replace(ranking, chosen=chosen)
 
 
-_AHEAD = 5  # places of the ranking before a lookup that does not lead
+_AHEAD = 5  # places of the ranking before a lookup that does not lead, less the lookup's, at least half
 ONGOING_SHARE = 0.3  # of the time left, for finding the summaries of this conversation
 THREAD_SHARE = 0.5  # of the time left, for the words of topics
 
