@@ -1,4 +1,4 @@
-"""Writes memory_extproc/recall/fitted/all-MiniLM-L6-v2.examples.npz: the vectors of recall/examples.toml and of the
+"""Writes memory_extproc/recall/fitted/MODEL.examples.npz: the vectors of recall/examples.toml and of the
 questions in recall/attribute_examples.toml, and weights that tell the attributes of its statements, and the kinds
 of the questions in scripts/examples/kinds.tsv, apart.
 
@@ -24,7 +24,7 @@ from memory_extproc.model import Matrix
 from memory_extproc.recall.examples import ASKED, EXAMPLES, NO_KIND, TOLD, TOLD_LABELS, VECTORS
 
 KINDS = Path(__file__).parent / "examples" / "kinds.tsv"
-OUT = Path(__file__).parent.parent / "memory_extproc" / "recall" / "fitted" / VECTORS
+OUT = Path(__file__).parent.parent / "memory_extproc" / "recall" / "fitted"
 
 
 def main() -> None:
@@ -37,7 +37,8 @@ def main() -> None:
     vectors = np.vstack([model.run([text], 2048) for _, text in kinds])
     made["kinds"] = fit_weights(vectors, np.asarray([labels.index(label) for label, _ in kinds]), balanced=False)
     packed: dict[str, npt.NDArray[Any]] = {name: vectors.astype(np.float16) for name, vectors in made.items()}
-    np.savez_compressed(OUT, kind_labels=np.array(labels), **packed)
+    out = OUT / VECTORS.format(model.fingerprint.partition("/")[0])
+    np.savez_compressed(out, kind_labels=np.array(labels), **packed)
 
 
 def fit_weights(

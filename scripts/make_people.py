@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 SEED = 7
 PEOPLE = 120
@@ -131,10 +132,16 @@ class Person:
         return [one for one in phrases if not one.by or self.language in one.by]
 
 
-def words(folder: Path = WORDS) -> Words:
+def words(folder: Path = WORDS, half: int | None = None) -> Words:
+    """*half*: 0 or 1 of the topics alone, whatever the language; the other half shares no wording with it."""
     english = _topics(folder, ENGLISH, {})
     touches = {topic.about: topic.touches for topic in english}
     topics = {ENGLISH: english} | {language: _topics(folder, language, touches) for language in OTHERS}
+    if half is not None:
+        topics = {
+            language: tuple(topic for topic in found if crc32(topic.about.encode()) % 2 == half)
+            for language, found in topics.items()
+        }
     phrases = _read(folder / "phrases.toml")
     small_talk = tuple(
         Phrase(said, tuple(group.get("by", ())), reply)
@@ -163,10 +170,10 @@ def _read(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def lines(seed: int = SEED, people: int = PEOPLE) -> Iterator[dict[str, Any]]:
+def lines(seed: int = SEED, people: int = PEOPLE, half: int | None = None) -> Iterator[dict[str, Any]]:
     """Every memory and question, person by person."""
     chance = random.Random(seed)  # noqa: S311 - a seed is what it is for
-    every = words()
+    every = words(half=half)
     for number in range(people):
         person = Person(f"t{seed}-{number}", SPOKEN[number % len(SPOKEN)], chance)
         _live(person, every)
@@ -226,17 +233,18 @@ def _talk(person: Person, told: Sequence[Topic], small_talk: Sequence[Phrase]) -
     return said_with
 
 
-def write(path: Path, seed: int) -> None:
-    made = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines(seed))
+def write(path: Path, seed: int, half: int | None = None) -> None:
+    made = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines(seed, half=half))
     path.write_text(made, encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--half", type=int, choices=(0, 1), help="of the topics, instead of all")
     parser.add_argument("--out", type=Path, required=True, help="the file of JSON lines to write")
     given = parser.parse_args()
-    write(given.out, given.seed)
+    write(given.out, given.seed, given.half)
 
 
 if __name__ == "__main__":

@@ -64,15 +64,22 @@ def read(path: Path) -> dict[str, Any]:
     return {"sample_id": path.stem, "conversation": conversation, "qa": questions}
 
 
-def write(out: Path) -> None:
-    conversations = [read(path) for path in sorted(SOURCES.glob("*.txt"))]
+def find_sources(half: int | None = None) -> list[Path]:
+    """The files, in order; *half*: every other one, 0 from the first, 1 from the second."""
+    return sorted(SOURCES.glob("*.txt"))[half :: 1 if half is None else 2]
+
+
+def write(out: Path, half: int | None = None) -> None:
+    conversations = [read(path) for path in find_sources(half)]
     out.write_text(json.dumps(conversations, ensure_ascii=False, indent=1), encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--out", type=Path, required=True)
-    write(parser.parse_args().out)
+    parser.add_argument("--half", type=int, choices=(0, 1), help="every other conversation, instead of all")
+    given = parser.parse_args()
+    write(given.out, given.half)
 
 
 if __name__ == "__main__":

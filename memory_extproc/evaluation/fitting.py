@@ -139,10 +139,10 @@ def tune(gathered: Sequence[Gathered], aims: Aims, says: Says = lambda _step, _d
     parts = folds(names)
     for at, part in enumerate(parts):
         says("held out", at, len(parts) + 1)
-        fitted = _fit_ranker([one for one in gathered if part.isdisjoint(_conversations_of(one))], aims)
+        fitted = make_ranker([one for one in gathered if part.isdisjoint(_conversations_of(one))], aims)
         held += [(one, fitted) for one in gathered if _asked_of(one) in part]
     says("held out", len(parts), len(parts) + 1)
-    ranker = _fit_ranker(gathered, aims)
+    ranker = make_ranker(gathered, aims)
     says("held out", len(parts) + 1, len(parts) + 1)
     return Tuned(ranker, figures_of(held, aims), tuple(held))
 
@@ -201,7 +201,8 @@ def _conversations_of(one: Gathered) -> set[str]:
     return {one.conversation, _asked_of(one)}
 
 
-def _fit_ranker(gathered: Sequence[Gathered], aims: Aims) -> Ranker:
+def make_ranker(gathered: Sequence[Gathered], aims: Aims) -> Ranker:
+    """A ranker fitted on all of *gathered*, with nothing held out."""
     scales = scales_of(gathered)
     kept = [one for one in gathered if one.question.counts and one.names is Names.KEPT]
     features = _fit_features(kept, scales, aims)
@@ -453,7 +454,7 @@ async def fitted_weights(
 ) -> Fitted:
     """PermanentError if *dataset* is too small. *features*: also leave each feature out in turn. *words*: fit
     the word rankers too; the packaged ones serve beside any model."""
-    before = packaged_weights()
+    before = packaged_weights(bench.embedder.fingerprint)
     said: dict[str, Any] = {
         "dataset": dataset.name,
         "conversations": len(dataset.conversations),

