@@ -47,7 +47,14 @@ from memory_extproc.ports import (
 )
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.examples import IntentExamples
-from memory_extproc.recall.fusion import Fusion, Weights, WeightsError, packaged_weights, read_weights
+from memory_extproc.recall.fusion import (
+    Fusion,
+    Weights,
+    WeightsError,
+    packaged_name,
+    packaged_weights,
+    read_weights,
+)
 from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInteractionScorer
 from memory_extproc.recall.model_match import ModelMatcher
 from memory_extproc.recall.prompt_block import Profiles
@@ -291,10 +298,11 @@ def make_recaller(
 
 
 def _examples(settings: Settings, embedder: EmbeddingModel, fusion: Fusion) -> IntentExamples | None:
-    """None with weights of another model than the packaged one, whose vectors the examples have."""
-    if settings.recall.weights and embedder.fingerprint not in packaged_weights().embedding_models:
+    """None with weights of another model than the packaged ones, whose vectors the examples have."""
+    fingerprint = embedder.fingerprint
+    if settings.recall.weights and fingerprint not in packaged_weights(fingerprint).embedding_models:
         return None
-    return IntentExamples(partial(getattr, fusion, "fitted"))
+    return IntentExamples(partial(getattr, fusion, "fitted"), packaged_name(fingerprint))
 
 
 async def open_canary(
@@ -338,7 +346,7 @@ def weights_of(settings: Settings, fingerprint: str) -> Weights:
     try:
         if settings.recall.weights:
             return read_weights(Path(settings.recall.weights), fingerprint)
-        return packaged_weights()
+        return packaged_weights(fingerprint)
     except WeightsError as error:
         raise ConfigurationError([f"recall.weights: {error}"]) from error
 

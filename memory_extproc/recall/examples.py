@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.model import Matrix, Vector
+from memory_extproc.recall.fusion import PACKAGED
 from memory_extproc.recall.intent import LONGEST, Intent, IntentLexicon, QuestionKind, Reading
 from memory_extproc.text.attributes import ATTRIBUTES
 
@@ -26,7 +27,7 @@ T = TypeVar("T")
 # In `fitted`: arrays of shape (examples, dimension), by set of examples, and for statements and kinds of questions
 # the weights of the labels, (labels, dimension and a bias). A label of "kinds" is a kind, a domain of advice or, as
 # the last one, NO_KIND.
-VECTORS = "all-MiniLM-L6-v2.examples.npz"
+VECTORS = "{}.examples.npz"  # by model
 NO_KIND = "none"
 _MARGIN = 0.12  # of a cosine, above the examples that are no question for memory
 # Least likeness. A subject in the question, which no example has, takes from its likeness.
@@ -61,13 +62,13 @@ class Likeness:
 class IntentExamples:
     """The examples with their packaged vectors, made by `scripts/make_intent_examples.py`.
 
-    *applies*: whether the embedding model in use gives the packaged model's vectors; nothing is read otherwise."""
+    *applies*: whether the embedding model in use gives the vectors of *model*; nothing is read otherwise."""
 
-    def __init__(self, applies: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, applies: Callable[[], bool] = lambda: True, model: str = PACKAGED[0]) -> None:
         self._applies = applies
         self._by_kind, self._by_asked = _Labels(EXAMPLES), _Labels(ASKED)
         self._told = np.asarray(TOLD_LABELS)
-        with (files(__package__) / "fitted" / VECTORS).open("rb") as file:
+        with (files(__package__) / "fitted" / VECTORS.format(model)).open("rb") as file:
             packed = np.load(file, allow_pickle=False)
             self._vectors: Matrix = packed["vectors"].astype(np.float32)
             self._weights: Matrix = packed["weights"].astype(np.float32)  # of labels by dimension, then a bias

@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
+from functools import cache
 from heapq import heapify, heappop, heappush
 from importlib.resources import files
 from pathlib import Path
@@ -39,7 +40,7 @@ from memory_extproc.text.dates import days_asked_for
 from memory_extproc.text.words import fold
 
 VERSION = 1
-PACKAGED = "fitted/all-MiniLM-L6-v2.json"  # beside this module
+PACKAGED = ("all-MiniLM-L6-v2", "memory-minilm")  # models with a fit of their own in `fitted`; the usual one first
 
 
 class WeightsError(PermanentError):
@@ -109,9 +110,20 @@ def read_weights(path: Path, fingerprint: str) -> Weights:
     return weights
 
 
-def packaged_weights() -> Weights:
-    """The weights that come with the product."""
-    place = files(__package__) / PACKAGED
+def packaged_weights(fingerprint: str = "") -> Weights:
+    """The weights that come with the product: those of the embedding model *fingerprint*, or of the usual one."""
+    return _read_packaged(packaged_name(fingerprint))
+
+
+def packaged_name(fingerprint: str) -> str:
+    """Whose packaged fit serves the embedding model *fingerprint*: its own, or that of the usual model."""
+    name = fingerprint.partition("/")[0]
+    return name if name in PACKAGED and fingerprint in _read_packaged(name).embedding_models else PACKAGED[0]
+
+
+@cache
+def _read_packaged(name: str) -> Weights:
+    place = files(__package__) / "fitted" / f"{name}.json"
     return parse_weights(place.read_bytes(), place.name)
 
 

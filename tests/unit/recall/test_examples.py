@@ -12,6 +12,7 @@ from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.onnx import OnnxModel, open_onnx_embedder
 from memory_extproc.recall import examples
 from memory_extproc.recall.examples import ASKED, EXAMPLES, TOLD, VECTORS, IntentExamples, Likeness
+from memory_extproc.recall.fusion import PACKAGED
 from memory_extproc.recall.intent import INTENTS, QuestionKind
 from memory_extproc.text.attributes import ATTRIBUTES
 
@@ -43,7 +44,7 @@ def test_without_a_vector_nothing_is_read() -> None:
 
 
 def test_with_the_vectors_of_another_model_nothing_is_read_by_examples() -> None:
-    vectors = np.load(FITTED / VECTORS)["vectors"].astype(np.float32)
+    vectors = np.load(FITTED / VECTORS.format(PACKAGED[0]))["vectors"].astype(np.float32)
     of_kind = next(at for at, (label, _) in enumerate(EXAMPLES) if label is not None)
     known = {True: IntentExamples(), False: IntentExamples(lambda: False)}
     assert known[True].read("Sum me up.", vectors[of_kind]) is not None
@@ -54,7 +55,7 @@ def test_with_the_vectors_of_another_model_nothing_is_read_by_examples() -> None
 
 def test_the_packaged_vectors_are_those_of_the_examples(int8_model_dir: Path) -> None:
     model = OnnxModel(int8_model_dir)
-    with np.load(FITTED / VECTORS) as packaged:
+    with np.load(FITTED / VECTORS.format(PACKAGED[0])) as packaged:
         for name, examples in {"vectors": EXAMPLES, "asked": ASKED}.items():
             made = np.vstack([model.run([text], 2048) for _, text in examples])
             vectors = packaged[name].astype(np.float32)
@@ -114,6 +115,18 @@ async def test_statements_and_questions_have_the_attribute_of_examples_in_other_
             assert known.read(text, await embedder.embed_query(text)) == Likeness(
                 QuestionKind.INDIRECT, attributes=ATTRIBUTES.mask([name])
             )
+
+
+@pytest.mark.parametrize("model", PACKAGED)
+def test_each_packaged_model_has_the_vectors_of_every_example(model: str) -> None:
+    with np.load(FITTED / VECTORS.format(model)) as packaged:
+        assert len(packaged["vectors"]) == len(EXAMPLES)
+        assert len(packaged["asked"]) == len(ASKED)
+        vectors = packaged["vectors"].astype(np.float32)
+    known = IntentExamples(model=model)
+    read = [known.read(text, vector) for (_, text), vector in zip(EXAMPLES, vectors, strict=True)]
+    right = sum(like == label for (label, _), like in zip(EXAMPLES, read, strict=True))
+    assert right > 0.6 * len(EXAMPLES)
 
 
 def test_vectors_of_another_model_have_no_attribute() -> None:

@@ -8,18 +8,28 @@ import msgspec
 import pytest
 
 from memory_extproc.index.features import DENSE, FEATURES
-from memory_extproc.recall.fusion import MEASURES, WeightsError, packaged_weights, read_weights
+from memory_extproc.recall.fusion import MEASURES, PACKAGED, WeightsError, packaged_weights, read_weights
 from tests.unit.recall.fusing import MODEL, some_weights
 
+FINGERPRINTS = ("all-MiniLM-L6-v2/int8/6c765dcc2394", "memory-minilm/int8/dd93d6c5ac3e")
 
-def test_the_packaged_weights_know_every_name_they_use_and_say_what_they_were_fitted_on() -> None:
-    weights = packaged_weights()
+
+@pytest.mark.parametrize("model", PACKAGED)
+def test_the_packaged_weights_know_every_name_they_use_and_say_what_they_were_fitted_on(model: str) -> None:
+    weights = next(one for one in map(packaged_weights, FINGERPRINTS) if one.embedding_models[0].startswith(model))
     assert weights.fitted_on
     for ranker in (weights.hybrid, weights.lexical):
         assert ranker.features.keys() <= set(FEATURES)
         assert ranker.worth.weights.keys() <= set(MEASURES)
         assert ranker.relevance.weights.keys() <= set(FEATURES)
     assert not weights.lexical.features.keys() & set(DENSE)
+
+
+@pytest.mark.parametrize("fingerprint", FINGERPRINTS)
+def test_a_packaged_model_gets_the_weights_that_were_fitted_on_it(fingerprint: str) -> None:
+    assert fingerprint in packaged_weights(fingerprint).embedding_models
+    other = packaged_weights(f"{fingerprint.partition('/')[0]}/int8/another")
+    assert other == packaged_weights("unknown/int8/1") == packaged_weights()
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path: Path) -> None:
