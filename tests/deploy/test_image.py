@@ -205,10 +205,12 @@ async def test_what_is_installed_from_the_lock_serves_as_an_unprivileged_user_fr
     installed: Path, for_everybody: Path, int8_model_dir: Path
 ) -> None:
     data, port = for_everybody / "data", free_port()
-    data.mkdir()
+    data.mkdir(exist_ok=True)  # left by an earlier attempt
     compiled = set((for_everybody / "bytecode").rglob("*.pyc"))
     assert {"serve", "sidecar", "servicer"} <= {path.name.partition(".")[0] for path in compiled}
-    models = shutil.copytree(int8_model_dir, for_everybody / "models" / int8_model_dir.name).parent
+    models = shutil.copytree(
+        int8_model_dir, for_everybody / "models" / int8_model_dir.name, dirs_exist_ok=True
+    ).parent
     config = Path(shutil.copy(ROOT / "config.yaml", for_everybody))
     environment = {
         "PATH": f"{installed / 'bin'}:/usr/bin:/bin",
