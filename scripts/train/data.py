@@ -56,7 +56,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Owner:
-    """What somebody said. *asked*: questions with the numbers of the texts that answer them."""
+    """The texts of a person. *asked*: questions with the numbers of the texts that answer them."""
 
     texts: list[str] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)  # ids, by text
@@ -272,7 +272,7 @@ def _choose_chunks(one: Owner, embed: Embed) -> None:
 
 
 def _key(message: str) -> str:
-    """What a made-up person's message is about: the end of its id."""
+    """The topic of a made-up person's message: the end of its id."""
     return message.rsplit("-", 1)[-1]
 
 
