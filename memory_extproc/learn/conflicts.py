@@ -11,7 +11,9 @@ from enum import StrEnum
 
 from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact
+from memory_extproc.learn.extract.statements import resolve_event_time
 from memory_extproc.model import Hit, Memory, Provenance, Scope, Source, least_trusted, trust_of, with_trust
+from memory_extproc.text.dates import in_month_of
 from memory_extproc.text.persons import ValueKind, kinds
 from memory_extproc.text.words import ENGLISH, fold, negates, number_key, stem, tokens
 
@@ -240,7 +242,10 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
     others = [one for one in existing if _comparable(one.memory, row)]
     people = PeopleNamed(fact, others)
     alike = {one.memory.id: likeness(fact, one, people) for one in others}
-    if (moved := _find_moved(fact, others)) is not None and alike[moved.id] is FactRelation.OTHER:
+    moved = _find_moved(fact, others)
+    if fact.known_only and fact.moved:
+        others = [one for one in others if one.memory is moved]
+    if moved is not None and alike[moved.id] is FactRelation.OTHER:
         alike[moved.id] = FactRelation.CHANGED
     for one in others:
         if one.memory.content == fact.corrects:
@@ -253,7 +258,7 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
     same_thing = [one.memory for one in others if alike[one.memory.id] is not FactRelation.OTHER]
     newest = max(same_thing, key=_age, default=None)
     if newest is None:
-        if fact.known_only and (fact.lost or not people.has(fact.subject)):
+        if fact.known_only and (fact.lost or fact.moved or not people.has(fact.subject)):
             return Discard()
         known = [
             one for one in others if one.memory.content in injected and repeats(fact.content, one.memory.content)
@@ -315,6 +320,7 @@ def _update_parts(old: str, new: str, told: str, *, booked: bool) -> str:
     """The value *old* after its change to *new*. A new part replaces the old part of its kind; a new day replaces
     the hour too, and a bare name the place. Other parts stay, unless *told* has them already."""
     before, after = _parts(old), {kind for kind, _ in _parts(new)}
+    new = next((in_month_of(new, part) for kind, part in before if kind == "day"), new)
     if before[0][0] == "thing" and "thing" in after and not booked:
         return new  # another thing, without the details of the first
     if "amount" in after:  # "900 euros from May" tells when that sum began
@@ -340,8 +346,10 @@ def with_detail(row: Memory, old: Memory, *, moved: bool = False) -> Memory:
     if detailed.content == row.content or len(detailed.content) > LONGEST_FACT:
         return row
     here, there = detailed.provenance, old.provenance
+    date_changed = "day" in dict(_parts(row.provenance.value))
+    told = resolve_event_time(here.value, row.created_at.date()) if date_changed else there.event_date
     noted = here.replace(
-        event_date=here.event_date or there.event_date,
+        event_date=told or here.event_date,
         sensitivity=here.sensitivity or there.sensitivity,
         drawn_from=tuple(
             dict.fromkeys(one for one in (*there.drawn_from, there.turn) if one not in {"", here.turn})
@@ -434,6 +442,8 @@ def _find_moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
         if about(named.subject) != about(fact.subject) or named.ends:
             continue
         kind = _thing(named.attribute, named.value)
+        if fact.known_only and _measures(fact.value).isdisjoint(_measures(named.value)):
+            continue
         named_by_rule = other.memory.source is Source.RULES
         if wanted and (wanted == kind or (wanted < kind and (not named_by_rule or _same_head(fact, named)))):
             found.append((other.memory, wanted == kind))
@@ -451,16 +461,31 @@ def _thing(attribute: str, value: str) -> frozenset[str]:
     return about(attribute) - set(saying(value)) if bare == attribute else about(bare)
 
 
+def _measures(value: str) -> frozenset[str]:
+    """The sorts of a value's parts by which it can be moved: a time, a sum, or none."""
+    return frozenset(sort for kind, _ in _parts(value) if (sort := _MEASURES.get(kind)))
+
+
+_MEASURES = {"day": "time", "hour": "time", "amount": "sum"}
+
+
 def _same_head(fact: Fact, named: Provenance) -> bool:
-    """Whether "appointment" may mean *named*: a "dentist appointment at noon", and no "appointment book"."""
+    """Whether "appointment" or "dentist" may mean *named*: a "dentist appointment at noon", and no "appointment
+    book"."""
     mine, theirs = (
-        tokens(_DEED.sub("", _PART.split(one.attribute.removesuffix(one.value.lower()))[0]))
+        tokens(_DEED.sub("", _DETAIL.split(one.attribute.removesuffix(one.value.lower()).strip())[0]))
         for one in (fact, named)
     )
-    return theirs[-len(mine) :] == mine
+    whole = theirs[: len(mine)] == mine and _OCCASIONS.issuperset(theirs[len(mine) :])
+    return whole or theirs[-len(mine) :] == mine
 
 
-_DEED = re.compile(r" (?:leaves|departs|arrives|starts|begins|ends|expires|takes place) ?$")
+_DEED = re.compile(
+    r"^user's | (?:leaves|departs|arrives|starts|begins|ends|expires|takes place|meets|costs|(?:is )?due)$"
+)
+_DETAIL = re.compile(rf"{_PART.pattern}| (?=(?:to|nach|of|by|a) \S)")
+# "the dentist moved me to the 14th" is of an appointment there, "the gym is 42 now" of a membership
+_OCCASIONS = frozenset(tokens(LISTS["occasions"]))
 
 
 # Statements that hold only while a thing or person is there: "drives a Toyota", "is married to Paul".
@@ -596,25 +621,8 @@ _BARE = frozenset(map(stem, tokens(_NAMES_NOTHING)))
 _TELL_NOTHING = frozenset(
     map(stem, tokens("user works work as has have lives live likes is are being wants called named"))
 )
-_SYNONYMS = {
-    stem(word): stem(meaning)
-    for word, meaning in (
-        ("mom", "mother"), ("mum", "mother"), ("mommy", "mother"), ("dad", "father"), ("daddy", "father"),
-        ("kid", "child"), ("kids", "child"), ("children", "child"), ("favorite", "favourite"), ("color", "colour"),
-        ("residence", "home"), ("city", "home"), ("location", "home"), ("company", "employer"),
-        ("workplace", "employer"), ("work", "employer"),
-        ("profession", "occupation"), ("job", "occupation"), ("grandma", "grandmother"), ("grandpa", "grandfather"),
-        ("puppy", "dog"), ("kitten", "cat"), ("spouse", "partner"), ("e-mail", "email"), ("cell", "phone"),
-    )
-}  # fmt: skip
-_CURRENCIES = {
-    "$": "usd", "usd": "usd", "dollar": "usd", "dollars": "usd", "buck": "usd", "bucks": "usd",
-    "\u20ac": "eur", "eur": "eur", "euro": "eur", "euros": "eur",
-    "\u00a3": "gbp", "gbp": "gbp", "pound": "gbp", "pounds": "gbp", "quid": "gbp",
-    "\u00a5": "yen", "jpy": "yen", "yen": "yen",
-    "cny": "yuan", "rmb": "yuan", "yuan": "yuan", "chf": "chf", "francs": "chf",
-    "\u20b9": "inr", "inr": "inr", "rupees": "inr",
-}  # fmt: skip
+_SYNONYMS = {stem(word): stem(meaning) for word, meaning in LISTS["synonyms"].items()}
+_CURRENCIES: Mapping[str, str] = LISTS["currencies"]
 _SIGNS = re.compile("[$\u20ac\u00a3\u00a5\u20b9]|[^\\W\\d_]+")
 _NEGATIONS = frozenset(stem(word) for word in ENGLISH.negations)
 _DENYING = _NEGATIONS | frozenset(map(stem, tokens("do does did can could is are will has have")))
@@ -626,7 +634,7 @@ def about(text: str) -> frozenset[str]:
     return frozenset(key for key in found if key not in _BARE) or frozenset(found)
 
 
-_DEEDS = about("leaves departs arrives starts begins ends expires takes place")
+_DEEDS = about("leaves departs arrives starts begins ends expires takes place meets costs due")
 _VERBS = about("has") | about("does")  # in an attribute they name no thing
 _USER = about("user")
 

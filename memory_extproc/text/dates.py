@@ -11,7 +11,7 @@ from itertools import islice
 
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.attributes import plain_words
-from memory_extproc.text.words import MOST_REMEMBERED, PHRASES, fold, memoize_by_hash
+from memory_extproc.text.words import MONTHS, MOST_REMEMBERED, PHRASES, fold, memoize_by_hash
 
 _READ = 2_000  # characters; days are named early in a text
 _MOST = 4  # spans kept of a text
@@ -154,6 +154,28 @@ def _span(year: int, month: int, day: int | None) -> Iterator[Span]:
             yield (only, only)
     except ValueError:  # the 31st of June is no day
         return
+
+
+_TH = "(?P<th>st|nd|rd|th|\\.)?"
+_DAY_ALONE = re.compile(rf"(?:(?:on|the|am|den|le|el) ){{0,2}}(?P<day>{_DAY}){_TH}", re.IGNORECASE)
+_DAY_IN_MONTH = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?P<before>(?:on )?(?:{MONTHS}) (?:the )?)(?P<day>{_DAY}){_TH}(?P<after>)\b",
+        rf"(?P<before>(?:on )?(?:the |am |le |el )?)(?P<day>{_DAY}){_TH}(?P<after> (?:of |de )?(?:{MONTHS})\b)",
+    )
+)
+
+
+def in_month_of(day: str, other: str) -> str:
+    """*day*, if a day alone ("the 17th"), in the month of the earlier day *other*: "on June 17" after "on June 3".
+    Unchanged where it names more or may be in another month."""
+    alone = _DAY_ALONE.fullmatch(day)
+    known = next(filter(None, (pattern.search(other) for pattern in _DAY_IN_MONTH)), None)
+    if alone is None or known is None or int(known["day"]) >= int(alone["day"]):
+        return day
+    ending = (alone["th"] or "") if known["th"] else ""
+    return f"{known['before']}{alone['day']}{ending}{known['after']}"
 
 
 def day_numbers(text: str) -> Iterator[tuple[int, int, int | None]]:

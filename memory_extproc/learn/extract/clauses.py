@@ -485,7 +485,8 @@ _OWN_PERSON = re.compile(
 )
 _FOREIGN = re.compile(rf"(?:{_GRAMMAR['foreign']})", re.IGNORECASE)
 _CONCERNS = re.compile(
-    rf"(?:{_GRAMMAR['otherwise']})\b|.*\b(?:me|my|our)\b|.*\d.*\b(?:a|per)\s(?:month|week|year)\b",
+    rf"(?:{_GRAMMAR['otherwise']})\b|.*\b(?:me|my|our)\b|.*\d.*\b(?:a|per)\s(?:month|week|year)\b"
+    rf"|{fill_in(_GRAMMAR['moved'], LISTS['words'])}",
     re.IGNORECASE,
 )
 

@@ -46,7 +46,7 @@ from memory_extproc.text.words import MONTHS, content_words, fold, lexicon_of, s
 
 _TRAILING = re.compile(
     r"(?:[\s,]+(?:now|right now|at the moment|currently|these days|nowadays|too|as well|btw|by the way|though"
-    r"|actually"
+    r"|actually|instead"
     r"|originally|lately|please|by now|already|again|anyway|so yeah|last (?:week|month|year|summer)|recently"
     r"|(?:just )?me|for everything|a lot|so much|very much|a ton|the most)|,\s+so\s.*"
     r"|[\s,]+so\s+(?:no|nothing|please|avoid|keep|something|anything|it|that|this|not|maybe|ideally)\b.*)+$",
@@ -191,24 +191,25 @@ class RulesExtractor:
             if "{does_value}" in rule.content and (_NO_VERB.match(caught.value) or caught.value[:1].isupper()):
                 continue  # "my cousin on Saturdays" has no verb, and in "my son Max is" a name stands in its place
             if all(check(caught) for check in rule.checks):
-                if found is not None:  # another rule reads it too
+                if found is not None and not (rule.known_only and rule.update):  # another rule reads it too
                     return (rule, caught) if rule.ends else (replace(found[0], known_only=False), found[1])
                 if not rule.known_only:
                     return rule, caught
-                found = rule, caught
+                found = found or (rule, caught)
         return found
 
     def _fact(self, turn: Turn, matched: tuple[FactRule, Captured], known: Sequence[Fact], clause: str) -> Fact:
         rule, caught = matched
         groups = dict(caught.groups)
         if rule.update and not groups.get("object"):
-            groups["thing"] = _spoken_of(groups["thing"] or groups.pop("done", ""), known, turn.injected)
+            groups["thing"] = _spoken_of(groups.get("thing") or groups.pop("done", ""), known, turn.injected)
         words = _words(groups, caught.value, self._checks)
         said = _ARTICLE.sub("as an ", _BLANKS.sub(" ", rule.content.format_map(words)).strip())
         content = agree_in_number(said, words.get("rel") or words.get("thing", ""))
         attribute = rule.attribute.format_map(words)
         event = self._checks.is_event(groups.get("thing", ""))
-        update = rule.update or (event and _NOW.search(clause) is not None)
+        dated = _kind(caught.value.replace("days", "day")) is ValueKind.DAY
+        update = rule.update or ((event or dated) and _NOW.search(clause) is not None)
         several = event and not update
         return Fact(
             content=content,
@@ -221,7 +222,7 @@ class RulesExtractor:
             version=self._version,
             exclusive=rule.exclusive and not several,
             ends=rule.ends,
-            moved=update and (event or _kind(caught.value) is ValueKind.DAY),
+            moved=update and (rule.known_only or event or dated),
             formerly=groups.get("formerly", "") if rule.update else "",
             known_only=rule.known_only or is_of_somebody_known(clause),
             lost=_BLANKS.sub(" ", rule.lost.format_map(words)).strip(),
@@ -294,7 +295,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
         rf"(?:(?:(?:{relations})'s )?(?:(?:{lists['which']}) )?(?:{relations})(?: (?-i:[A-Z]\w+))?"
         rf"|{BY_NAME}{one}(?: {one})?)"
     )
-    named = {
+    named = {f"{{{name}}}": f"(?:{words})" for name, words in lists["words"].items()} | {
         "{who}": rf"(?:i|we|(?:my|our) (?P<rel>{person}))",
         "{person}": person,
         "{aux}": _AUX,
@@ -306,7 +307,6 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
         "{value}": "(?P<value>.+?)",
     }
     pattern = entry["pattern"]
-    named |= {f"{{{name}}}": f"(?:{words})" for name, words in lists["words"].items()}
     for name, meaning in named.items():
         pattern = pattern.replace(name, meaning)
     return FactRule(
@@ -567,7 +567,7 @@ class Checks:
 
     def _by_patterns(self, entry: Mapping[str, Any]) -> Callable[[Captured], bool]:
         """Make a check that looks for patterns: every pattern it *needs*, *any* of some, and none it *lacks*."""
-        parts = {**self._lists["words"], "events": self._lists["events"]}
+        parts = {**self._lists["words"], **{name: self._lists[name] for name in ("events", "passing")}}
         needs, any_of, lacks = (
             [re.compile(fill_in(self._lists["patterns"][name], parts)) for name in entry.get(kind, ())]
             for kind in ("needs", "any", "lacks")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.text.dates import days_asked_for, days_named
+from memory_extproc.text.dates import days_asked_for, days_named, in_month_of
 
 MONDAY = date(2023, 5, 8)
 
@@ -137,3 +137,19 @@ def test_a_past_day_without_its_year_is_the_last_such_day(said: date, ago: int) 
     if (meant.month, meant.day) != (2, 29):
         [(first, last)] = days_named(f"We went there on {meant:%B} {meant.day}.", said)
         assert (first, last) == (meant.toordinal(), meant.toordinal())
+
+
+@pytest.mark.parametrize(
+    ("day", "other", "named"),
+    [
+        ("the 17th", "on June 3", "on June 17"),
+        ("on the 17th", "Friday, 3 June 2026", "17 June"),
+        ("the 17th", "the 3rd of June at noon", "the 17th of June"),
+        ("the 2nd", "on June 3", "the 2nd"),
+        ("the 17th of July", "on June 3", "the 17th of July"),
+        ("the 17th", "on Friday", "the 17th"),
+        ("Friday", "on June 3", "Friday"),
+    ],
+)
+def test_a_later_day_alone_is_in_the_month_of_the_day_before_it(day: str, other: str, named: str) -> None:
+    assert in_month_of(day, other) == named
