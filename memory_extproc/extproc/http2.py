@@ -3,15 +3,17 @@
 A message costs two fifths of its price in grpc.aio, where it passes through three threads. Frames with a piece of a
 message, nearly all frames, do not pass through `h2` in either direction, which would cost as much again. The server
 takes the handlers that generated code and `grpc` make, and offers the part of grpc.aio's context that ours use.
-TLS, compression and deadlines are left to grpc.aio: an address with a certificate is served there."""
+TLS, compression and deadlines are left to grpc.aio: an address with a certificate is served there. A fault in one
+call ends that call alone, because Envoy sends the calls of many people over one connection."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import stat
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +26,7 @@ from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
     Event,
+    PingAckReceived,
     RemoteSettingsChanged,
     RequestReceived,
     StreamEnded,
@@ -42,21 +45,36 @@ WINDOW = 1 << 20  # bytes that a client may send ahead in one call
 _CONNECTION_WINDOW = 1 << 24  # the same in all calls of a connection
 _MOST_UNSENT = 1 << 24  # bytes that wait for a client to read them
 _HANDSHAKE = 5.0  # seconds from the connection to its first frame
+_FAREWELL = 1.0  # seconds for a client to hear that it shall open no more calls
+_BACKLOG = 4096  # connections that wait to be accepted
+_LONGEST_HEADERS = 1 << 16  # bytes, as RFC 9113, 6.5.2, counts them; above it the call is refused
+_MOST_HEADERS = 1 << 20  # and above this the connection ends: only an attack on the memory has them
 _PREFACE, _HEADER = 24, 9  # bytes, of a connection and of a frame
 _LONGEST_FRAME = 1 << 14  # bytes of a frame that we receive, without its header: RFC 9113, 6.5.2
 _DATA, _GOAWAY, _WINDOW_UPDATE = 0, 7, 8  # types of frames
+_END_STREAM, _PADDED = 1, 8  # flags of a frame with data
 _PREFIX = 5  # bytes before a message: whether it is compressed, and its length
 # RFC 9113, 6.8: no call is lost by it, and the client opens no more. h2 itself would refuse all further frames.
 _GO_AWAY = bytes((0, 0, 8, 7, 0, 0, 0, 0, 0)) + (2**31 - 1).to_bytes(4, "big") + bytes(4)
 _HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+# For a header against the rules, such as a space at an end, h2 would end the connection, and Envoy passes on a
+# `tracestate` as its client wrote it.
 _CONFIG = H2Configuration(
-    client_side=False, header_encoding="latin-1", validate_outbound_headers=False, normalize_outbound_headers=False
+    client_side=False,
+    header_encoding="latin-1",
+    validate_inbound_headers=False,
+    normalize_inbound_headers=False,
+    validate_outbound_headers=False,
+    normalize_outbound_headers=False,
 )
 
 
-def _frame(kind: int, stream: int, payload: bytes) -> bytes:
-    """A frame without flags."""
-    return b"%b%c\0%b%b" % (len(payload).to_bytes(3, "big"), kind, stream.to_bytes(4, "big"), payload)
+class _Http2(H2Connection):
+    MAX_CLOSED_STREAMS = 1 << 12  # that it remembers, in 200 bytes each; by default 16 times as many
+
+
+def _frame(kind: int, stream: int, payload: bytes, flags: int = 0) -> bytes:
+    return b"%b%c%c%b%b" % (len(payload).to_bytes(3, "big"), kind, flags, stream.to_bytes(4, "big"), payload)
 
 
 class AbortedError(Exception):
@@ -227,7 +245,7 @@ def _settings(streams: int) -> Settings:
         initial_values={
             SettingCodes.INITIAL_WINDOW_SIZE: WINDOW,
             SettingCodes.MAX_CONCURRENT_STREAMS: streams,
-            SettingCodes.MAX_HEADER_LIST_SIZE: 1 << 16,
+            SettingCodes.MAX_HEADER_LIST_SIZE: _LONGEST_HEADERS,
         },
     )
 
@@ -235,30 +253,34 @@ def _settings(streams: int) -> Settings:
 class _Connection(asyncio.Protocol):
     def __init__(self, server: PlaintextServer) -> None:
         self._server = server
-        self.h2 = H2Connection(_CONFIG)
+        self.h2 = _Http2(_CONFIG)
         self.h2.local_settings = _settings(server.streams)
+        self.h2.decoder.max_header_list_size = _MOST_HEADERS
         self.calls: dict[int, tuple[Call, asyncio.Task[None]]] = {}
         self._rest, self._is_greeted = b"", False
         self._uncredited = 0  # bytes received since the last credit
         self._room = asyncio.Event()  # set when a waiting `send` should look again
         self._is_paused = False
+        self._has_heard = False  # the client, that it shall open no more calls
         self._transport: asyncio.Transport
-        self._handshake: asyncio.TimerHandle
+        self._timer: asyncio.TimerHandle
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # by uvloop, of no such class
         self._server.connections.add(self)
-        self._handshake = asyncio.get_running_loop().call_later(_HANDSHAKE, self._transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(_HANDSHAKE, self._transport.abort)
         self.h2.initiate_connection()
         # `_open` keeps the limit: h2 would end the connection of a client that does not know it yet.
         self.h2.local_settings = _settings(2**31 - 1)
         self.h2.increment_flow_control_window(_CONNECTION_WINDOW)
         self.flush()
+        if self._server.is_stopping:
+            self.go_away()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
-        self._handshake.cancel()
-        self._server.connections.discard(self)
+        self._timer.cancel()
+        self._server.forget(self)
         self._cancel_all()
 
     def pause_writing(self) -> None:
@@ -297,25 +319,33 @@ class _Connection(asyncio.Protocol):
                 end = len(data)  # h2 refuses it
             elif end > len(data):
                 break
-            kind, flags = data[at + 3], data[at + 4]
-            # With a flag it has padding, or ends its call.
-            call = self._call(int.from_bytes(data[at + 5 : at + 9], "big")) if kind == _DATA and not flags else None
+            kind = data[at + 3]
+            call = self._call(int.from_bytes(data[at + 5 : at + 9], "big")) if kind == _DATA else None
             if kind == _GOAWAY:
                 pass  # the client makes no more calls; h2 would end the open calls
             elif call is None or call.has_ended or call.is_closed:
                 self._pass_to_h2(data[at:end])
             else:
-                self._take_data(call, data[at + _HEADER : end])
+                self._take_data(call, data[at + 4], data[at + _HEADER : end])
             at = end
         return at
 
-    def _take_data(self, call: Call, data: bytes) -> None:
-        self._uncredited += len(data)
+    def _take_data(self, call: Call, flags: int, data: bytes) -> None:
+        size = len(data)
+        if flags & _PADDED:
+            if not data or data[0] >= size:
+                return self._pass_to_h2(_frame(_DATA, call.stream, data, flags))  # it refuses it
+            data = data[1 : size - data[0]]
+        self._uncredited += size
         if self._uncredited >= _CONNECTION_WINDOW // 2:
             self.open_window(0, self._uncredited)
             self._uncredited = 0
         call.feed(data, self._server.longest)
-        call.count(len(data))
+        if not flags & _END_STREAM:
+            call.count(size)
+        elif not call.is_closed:
+            self._pass_to_h2(_frame(_DATA, call.stream, b"", _END_STREAM))
+        return None
 
     def open_window(self, stream: int, size: int) -> None:
         """Let the client send *size* bytes more, of those that `h2` does not count."""
@@ -327,11 +357,8 @@ class _Connection(asyncio.Protocol):
 
     def _take(self, event: Event) -> None:
         match event:
-            case DataReceived():
+            case DataReceived():  # of a call that is over
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-                call = self._call(event.stream_id)
-                if call is not None and not call.is_closed:
-                    call.feed(event.data, self._server.longest)
             case RequestReceived():
                 self._open(event.stream_id, [(str(name), str(value)) for name, value in event.headers])
             case StreamEnded():
@@ -341,10 +368,13 @@ class _Connection(asyncio.Protocol):
             case StreamReset():
                 self.cancel(event.stream_id)
             case RemoteSettingsChanged():
-                self._handshake.cancel()
+                if not self._server.is_stopping:
+                    self._timer.cancel()
                 self._room.set()
             case WindowUpdated():
                 self._room.set()
+            case PingAckReceived() if self._server.is_stopping:
+                self._close_when_over()
 
     def _call(self, stream: int | None) -> Call | None:
         found = None if stream is None else self.calls.get(stream)
@@ -356,16 +386,26 @@ class _Connection(asyncio.Protocol):
             # (CVE-2023-44487).
             self.h2.reset_stream(stream, ErrorCodes.REFUSED_STREAM)
             return
+        # h2 would compare it with the data that passes beside it.
+        self.h2.streams[stream]._expected_content_length = None  # noqa: SLF001
+        named = dict(headers)
+        if not named.get("content-type", "").startswith("application/grpc"):
+            self.h2.send_headers(stream, [(b":status", b"415")], end_stream=True)
+            self.h2.reset_stream(stream, ErrorCodes.NO_ERROR)
+            return
         call = Call(self, stream, tuple(pair for pair in headers if not pair[0].startswith(":")))
-        handler = self._server.find_handler(dict(headers).get(":path", ""), call)
+        if sum(len(name) + len(value) + 32 for name, value in headers) > _LONGEST_HEADERS:
+            call.finish(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the metadata has more than {_LONGEST_HEADERS} bytes")
+            return
+        handler = self._server.find_handler(named.get(":path", ""), call)
         task = asyncio.get_running_loop().create_task(call.serve(handler))
         self.calls[stream] = call, task
         task.add_done_callback(lambda _: self._forget(stream))
 
     def _forget(self, stream: int) -> None:
         self.calls.pop(stream, None)
-        if self._server.is_stopping and not self.calls:
-            self._transport.close()
+        if self._has_heard:
+            self._close_when_over()
 
     def cancel(self, stream: int | None) -> None:
         found = None if stream is None else self.calls.get(stream)
@@ -401,9 +441,19 @@ class _Connection(asyncio.Protocol):
             self._transport.write(data)
 
     def go_away(self) -> None:
+        """Ask for no more calls, and close once those are over which the client opened before it heard of that."""
+        if self._transport.is_closing():
+            return
         self._transport.write(_GO_AWAY)
+        self.h2.ping(b"goodbye.")
+        self.flush()
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(_FAREWELL, self._close_when_over)
+
+    def _close_when_over(self) -> None:
+        self._has_heard = True
         if not self.calls:
-            self._transport.close()
+            self.close()
 
     def close(self) -> None:
         self._transport.close()
@@ -420,6 +470,12 @@ class PlaintextServer:
         self._handlers: list[grpc.GenericRpcHandler[Any, Any]] = []
         self._sockets: list[socket.socket] = []
         self._listening: list[asyncio.Server] = []
+        self._is_idle = asyncio.Event()  # while stopping, set once no connection is left
+
+    def forget(self, connection: _Connection) -> None:
+        self.connections.discard(connection)
+        if self.is_stopping and not self.connections:
+            self._is_idle.set()
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Sequence[grpc.GenericRpcHandler[Any, Any]]) -> None:
         self._handlers += generic_rpc_handlers
@@ -444,22 +500,19 @@ class PlaintextServer:
             self._sockets.append(_bind_path(Path(address.removeprefix("unix:"))))
             return 1
         host, _, text = address.rpartition(":")
-        port = int(text)
-        found = socket.getaddrinfo(host.strip("[]") or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, *_, where in dict.fromkeys(found):
-            dual = where[0] == "::" and socket.has_dualstack_ipv6()
-            bound = socket.create_server((where[0], port), family=family, backlog=1024, dualstack_ipv6=dual)
-            self._sockets.append(bound)
-            port = bound.getsockname()[1]
-            if dual:
-                break
-        return port
+        host, port = host.strip("[]"), int(text)
+        if host in ("", "0.0.0.0", "::") and socket.has_dualstack_ipv6():  # noqa: S104 - the operator's choice
+            found = [(socket.AF_INET6, "::")]
+        else:
+            found = [(family, str(where[0])) for family, *_, where in socket.getaddrinfo(host, port)]
+        self._sockets += bind_tcp(found, port)
+        return int(self._sockets[-1].getsockname()[1])
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         for bound in self._sockets:
             made = loop.create_unix_server if bound.family == socket.AF_UNIX else loop.create_server
-            self._listening.append(await made(lambda: _Connection(self), sock=bound))
+            self._listening.append(await made(lambda: _Connection(self), sock=bound, backlog=_BACKLOG))
 
     async def stop(self, grace: float) -> None:
         """Take no more connections, let open calls end within *grace* seconds, and cancel the others."""
@@ -470,8 +523,8 @@ class PlaintextServer:
             connection.go_away()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace):
-                while running := self._running():
-                    await asyncio.wait(running)
+                if self.connections:
+                    await self._is_idle.wait()
         running = self._running()
         for task in running:
             task.cancel()
@@ -493,6 +546,40 @@ class _Details(grpc.HandlerCallDetails):
         self.method, self.invocation_metadata = method, metadata
 
 
+def bind_tcp(addresses: Iterable[tuple[int, str]], port: int) -> list[socket.socket]:
+    """Sockets that listen on *addresses*, (family, address), with one port. OSError where it is taken.
+
+    An address that this machine lacks is skipped if it has another: `localhost` is often ::1 too where there is no
+    IPv6."""
+    bound: list[socket.socket] = []
+    missing: OSError | None = None
+    for family, address in dict.fromkeys(addresses):
+        try:
+            dual = address == "::" and socket.has_dualstack_ipv6()
+            one = socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                missing = error
+                continue
+            for each in bound:
+                each.close()
+            raise
+        _probe_peers(one)
+        bound.append(one)
+        port = one.getsockname()[1]
+    if missing is not None and not bound:
+        raise missing
+    return bound
+
+
+def _probe_peers(listening: socket.socket) -> None:
+    """Let connections end in two minutes whose client vanished without a word, with its machine or its network."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit these
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 def _bind_path(path: Path) -> socket.socket:
     with suppress(FileNotFoundError):  # left behind by a process that was killed
         if stat.S_ISSOCK(path.stat().st_mode):
@@ -500,7 +587,7 @@ def _bind_path(path: Path) -> socket.socket:
     bound = socket.socket(socket.AF_UNIX)
     try:
         bound.bind(str(path))
-        bound.listen(1024)
+        bound.listen(_BACKLOG)
     except OSError:
         bound.close()
         raise

@@ -55,7 +55,7 @@ class GrpcServer:
     def __init__(self, options: ServerOptions, services: Sequence[str], registers: Registers) -> None:
         """*services*: full names of the services that *registers* adds, for health and reflection."""
         self._options, self._services, self._registers = options, tuple(services), registers
-        self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]  # set where asyncio is
+        self._health = _Health()
         self._server = _make_server(options)
         self._draining = False
         self.port = 0  # the port in use while serving; 0 for a Unix socket
@@ -76,7 +76,7 @@ class GrpcServer:
             self._server,
         )
         self.port = self._bind()
-        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
+        self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.set_ready(ready=False)
         await self._server.start()
         log.info("server.listening", address=self.address)
@@ -89,7 +89,7 @@ class GrpcServer:
         """Set the health of "", readiness and the services; without effect while draining."""
         if self._draining:
             return
-        await self._say(health_pb2.HealthCheckResponse.SERVING if ready else _NOT_SERVING)
+        self._say(health_pb2.HealthCheckResponse.SERVING if ready else _NOT_SERVING)
 
     async def drain(self) -> None:
         """Report NOT_SERVING, wait for Envoy to stop sending, then reject new streams and let open streams end.
@@ -98,14 +98,15 @@ class GrpcServer:
             return
         self._draining = True
         log.info("server.draining")
-        await self._say(_NOT_SERVING)
+        self._say(_NOT_SERVING)
         await asyncio.sleep(self._options.drain_wait.total_seconds())
+        self._health.close()
         await self._server.stop(self._options.grace.total_seconds())
         log.info("server.stopped")
 
-    async def _say(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+    def _say(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
         for name in ("", READINESS, *self._services):
-            await self._health.set(name, status)
+            self._health.set(name, status)
 
     def _bind(self) -> int:
         options, tls = self._options, self._options.tls
@@ -131,6 +132,43 @@ class GrpcServer:
 
 
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # of a package without types
+    """grpc.health.v1.Health. The library's own keeps a lock while it writes to a client that watches: one that
+    reads nothing would stop every change of a status, and so the drain."""
+
+    def __init__(self) -> None:
+        self._statuses: dict[str, health_pb2.HealthCheckResponse.ServingStatus] = {"": _NOT_SERVING}
+        self._changed, self._is_closed = asyncio.Event(), False
+
+    def set(self, service: str, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        self._statuses[service] = status
+        self._tell()
+
+    def close(self) -> None:
+        """End the calls that watch, which else would last as long as the drain may."""
+        self._is_closed = True
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> Any:  # noqa: N802
+        if request.service not in self._statuses:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+        return health_pb2.HealthCheckResponse(status=self._statuses[request.service])
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:  # noqa: N802
+        written = None
+        while not self._is_closed:
+            changed = self._changed
+            status = self._statuses.get(request.service, health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
+            if status != written:
+                await context.write(health_pb2.HealthCheckResponse(status=status))
+                written = status
+            await changed.wait()
 
 
 def _make_server(options: ServerOptions) -> Server:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.collector import Collector
+from tests.support.envoy import Stand, Wiring
 from tests.support.upstream import Got
 from tests.support.waiting import until
 from tests.support.whole import WholeStand
@@ -375,6 +377,17 @@ async def test_an_http2_client_is_served(whole: WholeStand) -> None:
     assert fault_of(sent, whole.upstream.got[-1], 200) == ""
 
 
+@pytest.mark.parametrize("odd", [" a=b", "a=b ", "\ta=b", "a=b,,=", "a=" + "b" * 100])
+async def test_a_trace_state_of_any_form_is_served(stand: Stand, odd: str) -> None:
+    """Envoy passes it on in the metadata of its connection to the sidecar, whose other streams must not end."""
+    trace = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "tracestate": odd}
+    sent = json.dumps({"model": "demo", "messages": [user(ASKED)]}).encode()
+    async with Collector() as collector:
+        await stand.start(Wiring(collector=collector.port))
+        await http2_post(stand, sent, **trace)
+        assert b"<memories>" in stand.upstream.got[-1].body
+
+
 async def raw_post(whole: WholeStand, body: bytes, headers: Mapping[str, str]) -> bytes:
     """The whole answer to a request written by hand; header values are written as Latin-1."""
     length = {} if "transfer-encoding" in headers else {"content-length": str(len(body))}
@@ -383,13 +396,13 @@ async def raw_post(whole: WholeStand, body: bytes, headers: Mapping[str, str]) -
     return await exchanged(whole, head.encode("latin-1") + b"\r\n\r\n" + body, until_closed)
 
 
-async def http2_post(whole: WholeStand, body: bytes) -> bytes:
+async def http2_post(stand: Stand, body: bytes, **more: str) -> bytes:
     """The data frames that answer a request on a connection that begins with HTTP/2 (RFC 9113, section 3.3)."""
     pseudo = {":method": "POST", ":scheme": "http", ":path": CHAT, ":authority": "x"}
     # HPACK's plainest form, RFC 7541, section 6.2.2: literal, not indexed, names new, no Huffman coding.
     fields = b"".join(
         b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in {**pseudo, **ANN}.items()
+        for name, value in {**pseudo, **ANN, **more}.items()
     )
     half = len(body) // 2
     request = (
@@ -399,7 +412,7 @@ async def http2_post(whole: WholeStand, body: bytes) -> bytes:
         + frame(DATA, 0, 1, body[:half])
         + frame(DATA, END_STREAM, 1, body[half:])
     )
-    return await exchanged(whole, request, until_stream_ends)
+    return await exchanged(stand, request, until_stream_ends)
 
 
 DATA, HEADERS, SETTINGS = 0, 1, 4  # kinds of frames
@@ -425,9 +438,9 @@ async def until_closed(reader: asyncio.StreamReader) -> bytes:
 
 
 async def exchanged(
-    whole: WholeStand, request: bytes, answered: Callable[[asyncio.StreamReader], Awaitable[bytes]]
+    stand: Stand, request: bytes, answered: Callable[[asyncio.StreamReader], Awaitable[bytes]]
 ) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", whole.envoy.front)
+    reader, writer = await asyncio.open_connection("127.0.0.1", stand.envoy.front)
     writer.write(request)
     try:
         async with asyncio.timeout(20):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,7 @@ from h2.events import (
 )
 from h2.settings import SettingCodes
 
-from memory_extproc.extproc.http2 import WINDOW, Call, PlaintextServer
+from memory_extproc.extproc.http2 import WINDOW, Call, PlaintextServer, bind_tcp
 from tests.support.waiting import until
 
 LONGEST = 4 * WINDOW
@@ -97,29 +98,40 @@ class Bare:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self.h2 = H2Connection(H2Configuration(client_side=True))
+        self.h2 = H2Connection(
+            H2Configuration(client_side=True, validate_outbound_headers=False, normalize_outbound_headers=False)
+        )
         self.events: list[Event] = []
         self.is_over = False
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        while data := await self._reader.read(65536):
-            if self.has(ConnectionTerminated):
-                continue  # to h2 that is the end; on the wire, open calls go on
-            for event in self.h2.receive_data(data):
-                self.events.append(event)
-                if isinstance(event, DataReceived) and event.stream_id is not None:
-                    self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            self.send()
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await self._reader.readexactly(9)
+                self._take(head, await self._reader.readexactly(int.from_bytes(head[:3], "big")))
         self.is_over = True
+
+    def _take(self, head: bytes, payload: bytes) -> None:
+        if head[3] == 7:  # GOAWAY: to h2 that is the end; on the wire, open calls go on
+            self.events.append(ConnectionTerminated())
+            return
+        for event in self.h2.receive_data(head + payload):
+            self.events.append(event)
+            if isinstance(event, DataReceived) and event.stream_id is not None:
+                self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+        self.send()
 
     def send(self, more: bytes = b"") -> None:
         self._writer.write(self.h2.data_to_send() + more)
 
-    def open(self, method: str = "Echo") -> int:
+    def open(self, method: str = "Echo", **more: str) -> int:
+        """*more*: further headers, or others of the usual ones, "" for none; `_` for a hyphen."""
         stream: int = self.h2.get_next_available_stream_id()
-        asked = [(":method", "POST"), (":scheme", "http"), (":authority", "s"), (":path", f"/s/{method}")]
-        self.h2.send_headers(stream, [*asked, ("content-type", "application/grpc"), ("te", "trailers")])
+        pseudo = {"method": "POST", "scheme": "http", "authority": "s", "path": f"/s/{method}"}
+        usual = {**{f":{name}": value for name, value in pseudo.items()}, "content-type": "application/grpc"}
+        headers = {**usual, "te": "trailers", **{name.replace("_", "-"): value for name, value in more.items()}}
+        self.h2.send_headers(stream, [(name, value) for name, value in headers.items() if value])
         return stream
 
     def received(self, stream: int) -> bytes:
@@ -239,17 +251,65 @@ async def test_who_takes_slowly_gets_everything() -> None:
         assert client.received(stream) == sent
 
 
-async def test_who_sends_more_than_the_window_is_refused() -> None:
+@pytest.mark.parametrize("padding", [b"", b"\x03"], ids=["", "padded"])
+async def test_who_sends_more_than_the_window_is_refused(padding: bytes) -> None:
     async with a_desk() as desk, a_bare_client(desk) as client:
         stream = client.open("Park")
         client.send()
         await until(lambda: desk.waiting == 1, "the call is open")
-        piece = bytes(16_384)
-        frame = len(piece).to_bytes(3, "big") + b"\0\0" + stream.to_bytes(4, "big") + piece
+        piece = padding + bytes(16_384 - len(padding))
+        flags = b"\x08" if padding else b"\0"
+        frame = len(piece).to_bytes(3, "big") + b"\0" + flags + stream.to_bytes(4, "big") + piece
         for _ in range(2 * WINDOW // len(piece) + 2):
             client.send(frame)
         await until(lambda: client.status(stream) == "8", "the call is refused")
         await until(lambda: desk.cancelled == 1, "its handler ends")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tracestate": " a=b"},
+        {"tracestate": "a=\xff"},
+        {"tracestate": "a=b\r\nc: d"},
+        {"te": "gzip"},
+        {"connection": "close"},
+        {"Upper": "1"},
+        {"content_length": "7"},
+        {":authority": ""},
+        {"x_long": "a" * 60_000},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+async def test_a_header_against_the_rules_ends_no_call(more: dict[str, str]) -> None:
+    async with a_desk() as desk, a_bare_client(desk) as client:
+        stream = client.open(**more)
+        client.h2.send_data(stream, framed(b"hi"))
+        client.send()
+        await until(lambda: client.received(stream) == framed(b"hi"), "it is served")
+        client.h2.end_stream(stream)
+        client.send()
+        await until(lambda: client.status(stream) == "0", "it ends well")
+
+
+async def test_metadata_above_the_limit_end_their_call_alone() -> None:
+    async with a_desk() as desk, a_bare_client(desk) as client:
+        other, stream = client.open(), client.open(x_long="a" * 70_000)
+        client.send()
+        await until(lambda: client.status(stream) == "8", "the call is refused")
+        client.h2.send_data(other, framed(b"hi"))
+        client.send()
+        await until(lambda: client.received(other) == framed(b"hi"), "the other goes on")
+
+
+async def test_what_is_no_grpc_is_refused_as_http_says() -> None:
+    """A health check by HTTP would else take any answer for health."""
+    async with a_desk() as desk, a_bare_client(desk) as client:
+        stream = client.open(content_type="text/plain")
+        client.send()
+        await until(lambda: client.has(ResponseReceived, stream), "it is answered")
+        answer = next(one for one in client.events if isinstance(one, ResponseReceived))
+        assert dict(answer.headers)[b":status"] == b"415"
 
 
 async def test_a_reset_and_a_lost_connection_cancel_their_calls() -> None:
@@ -322,6 +382,56 @@ async def test_stopping_lets_open_calls_end_and_cancels_the_others() -> None:
         await until(lambda: desk.waiting == 1, "the call is open")
         await desk.server.stop(0.0)
         assert desk.cancelled == 1
+
+
+async def test_a_call_that_was_opened_before_the_client_heard_of_the_end_is_served() -> None:
+    async with a_desk() as desk, a_bare_client(desk) as client:
+        stopping = asyncio.ensure_future(desk.server.stop(30.0))
+        await asyncio.sleep(0)  # the server says that it ends, and nobody has read it yet
+        stream = client.open()
+        client.h2.send_data(stream, framed(b"hi"), end_stream=True)
+        client.send()
+        await until(lambda: client.status(stream) == "0", "the call is served")
+        await stopping
+        await until(lambda: client.is_over, "the connection is closed")
+
+
+async def test_a_client_that_answers_nothing_does_not_delay_the_end() -> None:
+    async with a_desk() as desk:
+        _, writer = await asyncio.open_connection("127.0.0.1", desk.port)
+        await until(lambda: len(desk.server.connections) == 1, "it is connected")
+        async with asyncio.timeout(60):
+            await desk.server.stop(3600.0)
+        writer.close()
+
+
+async def test_a_crowd_connects_at_once() -> None:
+    """While the server is busy with something else, so that the connections wait to be accepted."""
+    async with a_desk() as desk:
+        for _ in range(500):
+            socket.create_connection(("127.0.0.1", desk.port), timeout=30).close()
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6")
+async def test_any_address_is_of_both_families() -> None:
+    for address in ("0.0.0.0:0", "[::]:0", ":0"):
+        server = PlaintextServer(longest=LONGEST, streams=1)
+        port = server.add_insecure_port(address)
+        await server.start()
+        for host in ("127.0.0.1", "::1"):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+        await server.stop(0.0)
+
+
+def test_an_address_that_the_machine_lacks_is_left_out_if_it_has_another() -> None:
+    (bound,) = bind_tcp([(socket.AF_INET, "192.0.2.1"), (socket.AF_INET, "127.0.0.1")], 0)
+    with bound:
+        assert bound.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        with pytest.raises(OSError, match="in use"):
+            bind_tcp([(socket.AF_INET, "127.0.0.1")], bound.getsockname()[1])
+    with pytest.raises(OSError, match="assign"):
+        bind_tcp([(socket.AF_INET, "192.0.2.1")], 0)
 
 
 def test_the_loop_of_serve_serves_as_well() -> None:

@@ -16,6 +16,8 @@ import pytest
 import structlog.testing
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from h2.events import ResponseReceived
+from h2.settings import SettingCodes
 
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.extproc.gen import ext_proc_pb2 as pb
@@ -23,6 +25,7 @@ from memory_extproc.extproc.processor import SERVICE
 from memory_extproc.extproc.server import GrpcServer, ServerOptions, ServerTls
 from memory_extproc.model import Outcome
 from memory_extproc.request.identity import AllowedPeers
+from tests.envoy.test_plaintext_server import Bare
 from tests.support.authority import Authority
 from tests.support.sidecar import BLOCK, Sidecar
 from tests.support.waiting import until
@@ -228,6 +231,30 @@ async def test_draining_says_so_keeps_open_streams_and_takes_no_new_ones() -> No
         assert await ended(stream)
         await draining
         await sidecar.server.drain()  # a second time does nothing
+
+
+async def test_who_watches_health_hears_of_every_change_and_delays_no_drain() -> None:
+    """Neither does a client that reads nothing of what it asked for."""
+    sidecar = Sidecar()
+    async with sidecar, a_channel(sidecar) as channel:
+        slow = Bare(*await asyncio.open_connection("127.0.0.1", sidecar.port))
+        slow.h2.initiate_connection()
+        slow.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 0})
+        stream = slow.open(**{":path": "/grpc.health.v1.Health/Watch"})
+        slow.h2.send_data(stream, bytes(5), end_stream=True)
+        slow.send()
+        await until(lambda: slow.has(ResponseReceived, stream), "it is watched")
+        stub = health_pb2_grpc.HealthStub(channel)
+        watched = stub.Watch(health_pb2.HealthCheckRequest(service="readiness"))
+        assert (await watched.read()).status == SERVING
+        unknown = stub.Watch(health_pb2.HealthCheckRequest(service="nothing"))
+        assert (await unknown.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        async with asyncio.timeout(60):
+            await sidecar.server.set_ready(ready=False)
+            assert (await watched.read()).status == NOT_SERVING
+            await sidecar.server.drain()
+        assert await watched.read() is grpc.aio.EOF  # type: ignore[attr-defined]  # the stubs lack it
+        await slow.close()
 
 
 @pytest.fixture
