@@ -43,7 +43,7 @@ FACTS = frozenset({Source.RULES, Source.LLM, Source.API})
 _NEAR = 4  # words
 FIRST = 5  # candidates of the search that may answer, whatever their relevance
 NAME = ATTRIBUTES.mask(["name"])
-# The writer of a quoted message, and the person who is spoken to: "Ann: Hey Maria, my sister is here".
+# The writer of a quoted message, and the person spoken to: "Ann: Hey Maria, my sister is here".
 _ADDRESSED = re.compile(
     r"(?:\A\w{1,40}:\s)|\b(?i:hey|hi|hello|thanks|thank you|wow|yeah|yes|sure|hallo|salut|hola|danke),? [A-Z]\w+"
     r"|, [A-Z]\w+(?=[!.?])"
@@ -58,6 +58,9 @@ OWN_START = re.compile(
 HERE = re.compile(r"\bhere\b")
 _LISTENER = re.compile(r"\b(?:you|your|yours|you're|you've|du|dein\w*|tu|ton|ta|tes|vous|votre|vos|te)\b")
 READ_FOR_STATEMENT = 600  # characters
+LONGEST_STATEMENT = (
+    240  # characters of a message that tells of one thing; a longer one tells it in passing, or was pasted
+)
 _LEAST_STATED = 3  # content words
 _NOBODY_ELSE = frozenset({"", "we", "they", "you"})  # "We got a dog" is about no other person
 _LEADS = re.compile(r"\A(?:(?i:ok|okay|so|and|but|hey|oh|btw|also|anyway|well|yo)\b[,.!]? ?){1,4}")
@@ -327,6 +330,7 @@ def is_role(word: str) -> bool:
 
 # Readings of a request with its memories.
 
+RELEVANT = 0.6  # the threshold, where a request sets none
 RELEVANCE = 0.9  # of memories that a lookup found; a client may set its threshold above it
 _WEIGHTY = frozenset({"identity", "work", "people", "health"})
 _VALUES = 3  # of such an attribute in a round
@@ -371,6 +375,11 @@ class QuestionReading:
     def place(self) -> dict[str, int]:
         """The places of the candidates of the search, best first, by id."""
         return {one.memory.id: at for at, one in enumerate(self.searched)}
+
+    def passing(self) -> list[Memory]:
+        """The memories that the search is sure of, best first."""
+        least = self.wish.threshold or RELEVANT
+        return [one.memory for one in self.searched if one.relevance >= least]
 
     async def select(self, wanted: Selection, **narrowed: object) -> list[Memory]:
         """Memories of the caller, then of each owner who shares with the caller; the newest first."""

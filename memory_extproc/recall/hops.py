@@ -12,6 +12,7 @@ from memory_extproc.model import Memory, Selection, Source
 from memory_extproc.recall.asked import (
     FACTS,
     FIRST,
+    LONGEST_STATEMENT,
     Lookup,
     QuestionReading,
     all_names,
@@ -62,7 +63,8 @@ async def walk_to_answer(asked: QuestionReading) -> Lookup | None:
         best.sort(key=lambda one: (-len(rest & content_stems(one.content)), one.source not in FACTS))
         linked = [one for one in way.chain if way.sure or names_in(one.content) & all_names(best[:_MOST_TARGETS])]
         if best:
-            return asked.lookup(each_once([*best[:_MOST_TARGETS], *linked[:MOST_CHAIN]]))
+            of_people = bool(intent.people or related)
+            return asked.lookup(each_once([*best[:_MOST_TARGETS], *linked[:MOST_CHAIN]]), leads=of_people)
     return None
 
 
@@ -95,14 +97,15 @@ async def _ways(asked: QuestionReading) -> list[_Way]:
         return [await _over(asked, _Way((), named), steps)]
     if not relation_words([anchor]):
         found = await _anchors(asked, anchor)
-        return [
-            await _over(
-                asked,
-                _Way([one], _named_beside(one, frozenset()) or names_in(one.content), sure=bool(anchor)),
-                steps,
+        ways = [
+            _Way(
+                [one],
+                _named_beside(one, frozenset()) or names_in(one.content),
+                sure=bool(anchor) and len(one.content) <= LONGEST_STATEMENT,
             )
             for one in found[:_MOST_DESCRIBED]
         ]
+        return [await _over(asked, way, steps) for way in ways]
     steps = [one for one in steps if anchor not in same_relation(one)]
     wholes = [
         await _over(asked, await _find_relation(asked, whole), steps[1:])
@@ -252,8 +255,7 @@ async def find_named(asked: QuestionReading) -> Lookup | None:
             return answer if own else replace(answer, alone=False, leads=False)
     rows = [one for one in await asked.select(Selection(names=words)) if said_by_owner(one)]
     names = frozenset[str]().union(*(people_in(one.content) for one in rows)) & words
-    passing = (one.memory for one in asked.searched if one.relevance >= asked.wish.threshold)
-    if not names or any(names & names_in(one.content) for one in passing):
+    if not names or any(names & names_in(one.content) for one in asked.passing()):
         return None
     for first, last in _IN_FULL.findall(asked.wish.question):  # "Ada Lovelace" is not the caller's Ada
         if fold(first) in names and fold(last) not in all_names(rows):

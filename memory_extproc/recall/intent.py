@@ -13,9 +13,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import date
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, reduce
 from importlib.resources import files
 from itertools import pairwise
+from operator import or_
 from typing import Any
 
 from memory_extproc.index.entries import names_in
@@ -148,8 +149,8 @@ class IntentLexicon:
         joined, there = " ".join(words), set(words)
         language = next((one for one in self._languages if not one.speaks.isdisjoint(there)), self._languages[0])
         question = _Question(self, language, sentence, words, joined, today)
-        if language.find("never", joined):
-            return Reading()
+        if language.find("never", joined) or 2 * len(words) < len(asked.split()):
+            return Reading()  # a message that tells more than it asks is like no example
         found = question.fact_as(attributes) if kind is QuestionKind.INDIRECT else question.intent_as(kind, domain)
         return Reading() if found is None else Reading((found,))
 
@@ -249,6 +250,7 @@ def _has_most(asked: str, text: str, least: float = _MOST_OF_IT) -> bool:
     return sum(map(rarity, wanted & content_stems(text))) >= least * sum(map(rarity, wanted))
 
 
+_NO_ADVICE = ("about_the_world", "known_thing")  # patterns
 _OF_THINGS = frozenset({QuestionKind.SUBJECT, QuestionKind.DATED, QuestionKind.PAST, QuestionKind.AS_OF})
 _OF_PAST = frozenset({QuestionKind.PAST, QuestionKind.DATED, QuestionKind.AS_OF})
 _PLANS = ATTRIBUTES.mask(name for name, one in ATTRIBUTES.attributes.items() if one.group == "plans")
@@ -363,7 +365,7 @@ class _Question:
         return Intent(kind, subject=subject, words=words, people=people, mine=self._is_mine()) if rest else None
 
     def _is_task(self) -> bool:
-        return not any(self._pattern(one).search(self.joined) for one in ("about_the_world", "no_task"))
+        return not any(self._pattern(one).search(self.joined) for one in (*_NO_ADVICE, "no_task"))
 
     def fact_as(self, attributes: int) -> Intent | None:
         if not self._is_mine():
@@ -437,7 +439,7 @@ class _Question:
         if subject := self._group("steps", "subject"):
             yield Intent(QuestionKind.PROCEDURE, subject=subject, words=tuple(self.words))
         requests = self.language.find("request", self.joined) is not None
-        requests = requests and self._pattern("about_the_world").search(self.joined) is None
+        requests = requests and not any(self._pattern(one).search(self.joined) for one in _NO_ADVICE)
         days = period_asked_for(self.sentence, self.today) if is_mere_noun(self.words) else None
         requests = requests or (days is not None and days[1] >= self.today.toordinal())  # "dinner for tomorrow"
         domains = [
@@ -454,7 +456,7 @@ class _Question:
                 [one.likings for one in domains],
                 [one.of for one in domains],
             )
-            attributes, likings, of = (_joined_mask(several) for several in masks)
+            attributes, likings, of = (reduce(or_, several, 0) for several in masks)
             yield Intent(
                 QuestionKind.CONSTRAINT, attributes=attributes, likings=likings, of=of, words=tuple(self.words)
             )
@@ -643,13 +645,6 @@ def _anchor(words: Sequence[str], possessive: frozenset[str], own: frozenset[str
             plain = [one for one in behind if one not in own]
             return (related or plain or [""])[0].removesuffix("'s").removesuffix("'")
     return ""
-
-
-def _joined_mask(several: Sequence[int]) -> int:
-    mask = 0
-    for one in several:
-        mask |= one
-    return mask
 
 
 def _last_first(text: str) -> list[str]:

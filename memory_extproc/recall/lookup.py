@@ -18,7 +18,9 @@ from memory_extproc.ports import MemorySelector
 from memory_extproc.recall.asked import (
     FACTS,
     FIRST,
+    LONGEST_STATEMENT,
     NAME,
+    RELEVANT,
     Lookup,
     QuestionReading,
     about_self,
@@ -68,8 +70,6 @@ _PARTNER = ATTRIBUTES.mask(["partner"])
 _CURRENT = frozenset(
     {QuestionKind.OVERVIEW, QuestionKind.LIST, QuestionKind.MENTIONED, QuestionKind.DATED, QuestionKind.PAST}
 )  # that need no search beside them
-
-
 _UNSEARCHED = frozenset({QuestionKind.OVERVIEW, QuestionKind.MENTIONED, QuestionKind.DATED})  # read no candidates
 
 
@@ -135,7 +135,7 @@ class Lookups:
         asking = asks(wish.question) or INTENTS.words["requesting"].intersection(words[:1])
         if not asking or not INTENTS.words["no_steps"].isdisjoint(words[:1]) or asks_of_doer(wish.question):
             return None
-        passing = any(one.relevance >= wish.threshold for one in searched)
+        passing = any(one.relevance >= (wish.threshold or RELEVANT) for one in searched)
         if passing and not is_general():
             return None
         return await self._of(wish, Intent(QuestionKind.PROCEDURE, subject=subject), searched, now)
@@ -239,7 +239,8 @@ async def _subject(asked: QuestionReading) -> Lookup | None:
     known = said_once or len(own) >= _OFTEN or any(_calls_own(one, wanted) for one in stated)
     if not (intent.mine or known or any(names and names <= names_in(one.content) for one in own)):
         # "Ada Lovelace" is no name of the caller's, though there is an Ada.
-        return Lookup(intent, (), alone=True) if _asks_who(intent) and len(words) > 1 else None
+        asks_who = not INTENTS.words["who"].isdisjoint(intent.words[:2])
+        return Lookup(intent, (), alone=True) if asks_who and len(words) > 1 else None
     # A summary that merely mentions the subject is about other things, too.
     summaries = [one for one in having if one.source is Source.SUMMARY]
     having = [one for one in having if one.source is not Source.SUMMARY]
@@ -251,7 +252,7 @@ async def _subject(asked: QuestionReading) -> Lookup | None:
     )
     said_there = [one for one in facts if any(stands_in(one, *where) for where in spans)]
     said = [one for one in said_there if having_most(wanted, [one]) or names_in(one.content) & all_names(having)]
-    likely = [one.memory for one in asked.searched if one.relevance >= asked.wish.threshold]
+    likely = asked.passing()
     likely += [one.memory for one in asked.searched[:FIRST] if one.features.get("dense", 0.0) >= _ALIKE]
     beside = [one for one in likely if said_by_owner(one) and one.source is not Source.SUMMARY]
     called = frozenset[str]().union(*(_names_beside(one, wanted) for one in stated)) - set(words)
@@ -259,6 +260,8 @@ async def _subject(asked: QuestionReading) -> Lookup | None:
     if len(with_names) <= _MOST_CALLED:
         beside += facts_first(filter(said_by_owner, with_names))
     telling = await asked.telling(ATTRIBUTES.named_in(words)) if intent.mine else []
+    if not (stated or beside or telling or summaries):  # a word of several is no sign of it
+        return None
     own_facts = facts_first(filter(said_by_owner, having))
     marks = frozenset[str]().union(*(INTENTS.words[name] for name in ("anaphora", "additive", "shared")))
     behind = await _continuing(asked, stated, marks)
@@ -308,10 +311,6 @@ _MOST_CONTINUING = 3
 _TURN = 2  # places of a conversation from a message of the caller to the next
 
 
-def _asks_who(intent: Intent) -> bool:
-    return not INTENTS.words["who"].isdisjoint(intent.words[:2])
-
-
 _MOST_OF_SUBJECT = 3  # content words
 _PERSON = 2  # words that name a person: "sister", "sister Anna"
 
@@ -329,10 +328,11 @@ async def _past(asked: QuestionReading) -> Lookup | None:
         advice = await _advice(asked, rows) if advised or of_subject is None else []
         if not advice:
             return of_subject
+        advice = [*asked.passing()[:FIRST], *advice]
         behind, opens = (of_subject.memories, of_subject.opens) if of_subject else ((), False)
         there = {(one.owner, one.session) for one in advice}
         beside = [one for one in behind if (one.owner, one.session) in there] or behind
-        return asked.lookup(each_once([*advice, *beside]), alone=True, all_of_it=True, opens=opens)
+        return asked.lookup(each_once([*advice, *beside]), all_of_it=True, opens=opens)
     by_time = sorted(summaries, key=lambda one: (last_said(one), len(one.content)), reverse=True)
     if by_time and not (intent.latest or intent.earliest) and intent.days is None:
         return asked.lookup(by_time[:_MOST_TOPICS], alone=True, all_of_it=True)
@@ -356,7 +356,8 @@ async def _advice(asked: QuestionReading, summaries: Sequence[Memory]) -> list[M
     wanted, place = content_stems(asked.intent.subject), asked.place()
     rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources)
     before = {(one.owner, one.session, one.seq + 1): one for one in rows if one.role is Role.USER}
-    least = sum(map(rarity, wanted)) / 2
+    sure = bool(asked.passing())
+    least = sum(map(rarity, wanted)) * (_HALF if sure else _NEARLY_ALL)
     weighed = []
     for one in rows:
         if one.role is Role.ASSISTANT:
@@ -368,7 +369,7 @@ async def _advice(asked: QuestionReading, summaries: Sequence[Memory]) -> list[M
     weighed.sort(key=lambda each: each[:2], reverse=True)
     probable = (one.memory for one in asked.searched if one.relevance >= _NOT_UNLIKELY)
     answers = [one for one in probable if one.role is Role.ASSISTANT and one.source is not Source.SUMMARY]
-    best = [one for _, _, one in weighed[:_MOST_ADVICE]] or answers[:1]
+    best = [one for _, _, one in weighed[:_MOST_ADVICE]] or (answers[:1] if sure else [])
     if not best:
         return []
     # A later question on the subject has other words: the answers of one topic belong together.
@@ -387,6 +388,7 @@ async def _advice(asked: QuestionReading, summaries: Sequence[Memory]) -> list[M
 
 
 _MOST_ADVICE = 3  # answers
+_HALF, _NEARLY_ALL = 0.5, 0.75  # of the words of a subject, rare words counting more
 _MOST_OF_TOPIC = 6  # answers beside the best one
 _AROUND = 6  # places of a conversation without topics
 
@@ -462,10 +464,11 @@ async def _list(asked: QuestionReading) -> Lookup | None:
             one for one in disliked if asked.tells_by_words(one) & _FOOD and asked.tells_by_words(one) & _DISLIKES
         ]
     wanted = content_stems(intent.subject)
-    said = [one for one in asked.searched if said_by_owner(one.memory) and one.memory.source is not Source.SUMMARY]
-    found += [one.memory for one in said if wanted and wanted <= content_stems(one.memory.content)]
+    said = [one.memory for one in asked.searched if said_by_owner(one.memory)]
+    said = [one for one in said if one.source is not Source.SUMMARY]
+    found += [one for one in said if wanted and wanted <= content_stems(one.content)]
     # The items by their words come first; the ranking orders the rest.
-    passing = [one.memory for one in said if one.relevance >= asked.wish.threshold]
+    passing = [one for one in asked.passing() if one in said]
     if intent.attributes and not intent.attributes & ATTRIBUTES.of_others:
         passing = [one for one in passing if about_self(one)]
     found += await _continuing(asked, each_once([*found, *passing]), INTENTS.words["additive"])
@@ -476,7 +479,7 @@ async def _list(asked: QuestionReading) -> Lookup | None:
 async def _indirect(asked: QuestionReading) -> Lookup | None:
     """The attribute in the question, where the search does not find it by itself."""
     asked_for = _without_people(asked.intent)
-    passing = [one.memory for one in asked.searched if one.relevance >= asked.wish.threshold]
+    passing = asked.passing()
     found = [one for one in await asked.telling(asked_for) if asked.tells(one) & asked_for]
     if not found and asked.intent.people and asked_for & ATTRIBUTES.of_others:
         # "broke up with Ellie" tells of a girlfriend without the word, "my brother Tom" of no sister; a fiancée may
@@ -540,7 +543,9 @@ async def _constraint(asked: QuestionReading) -> Lookup | None:
         likely = (one.memory for one in asked.searched[:FIRST] if said_by_owner(one.memory))
         limits = [one for one in likely if negates(one.content) and wanted & content_stems(one.content)]
         return asked.lookup(limits[:_OF_AN_ATTRIBUTE], leads=False)
-    rows = await asked.select(Selection(attributes=intent.attributes | intent.likings))
+    limiting = intent.attributes | intent.likings
+    rows = await asked.select(Selection(attributes=limiting))
+    rows = [one for one in rows if len(one.content) <= LONGEST_STATEMENT and states(one, limiting)]
     strict = [one for one in rows if asked.tells(one) & intent.attributes and _holds_back(one, asked)]
     strict = [one for one in strict if asked.tells_by_words(one) & intent.attributes] or strict
     ids = {one.id for one in strict}
@@ -552,8 +557,7 @@ async def _constraint(asked: QuestionReading) -> Lookup | None:
         and asked.tells_by_words(one) & intent.of
         and about_self(one)
     ]
-    telling = intent.attributes | intent.likings
-    found = [*asked.once(facts_first(strict), telling), *asked.once(facts_first(loose), telling)]
+    found = [*asked.once(facts_first(strict), limiting), *asked.once(facts_first(loose), limiting)]
     found = asked.spread(found, intent.attributes, _OF_AN_ATTRIBUTE)[:_MOST_CONSTRAINTS]
     return asked.lookup(await _with_sources(asked, found), leads=False)
 
@@ -576,11 +580,7 @@ async def _with_sources(asked: QuestionReading, found: Sequence[Memory]) -> list
 
 
 _SHORT = 20  # content words of a message
-
-
 _OF_AN_ATTRIBUTE = 2  # constraints of an attribute
-
-
 _MOST_CONSTRAINTS = 6
 
 
@@ -619,15 +619,15 @@ async def _as_of(asked: QuestionReading) -> Lookup | None:
     if period is not None and intent.days is not None:
         before = [one for one in found if (one.valid_from or one.created_at) < period.until]
         # "moving out of Leeds", said later, names the home of then.
-        return asked.lookup(before[:_MOST_INDIRECT] or found[-1:], alone=intent.mine)
+        return asked.lookup(before[:_MOST_INDIRECT] or found[-1:], leads=False)
     if not found:
         words = content_stems(" ".join(intent.words))
         alike = {one.memory.id for one in asked.searched[:FIRST] if one.features.get("dense", 0.0) >= _ALIKE}
         said = (one for one in likely if one.source is not Source.SUMMARY)
         found = [one for one in said if one.id in alike or words & content_stems(one.content)]
         # All values that may be meant, with their days: the words do not tell which of them came first.
-        return asked.lookup(sorted(found, key=valid_since)[:_MOST_INDIRECT], alone=intent.mine)
-    return asked.lookup(found[1 : _MOST_INDIRECT + 1] or found, alone=intent.mine)
+        return asked.lookup(sorted(found, key=valid_since)[:_MOST_INDIRECT], leads=False)
+    return asked.lookup(found[1 : _MOST_INDIRECT + 1] or found, leads=False)
 
 
 _BEFORE = frozenset(["before", "vor", "bevor", "avant", "antes", "prior"])

@@ -107,16 +107,19 @@ async def put_lookup_ahead(ranking: Ranking) -> Ranking:
     """Memories of a lookup go first, or among the best of the search where they do not answer by themselves."""
     if (lookup := ranking.lookup) is None:
         return ranking
-    limit = _limit_with_lookup(ranking.context.request, lookup)
-    looked = lookup.candidates
-    there = {one.memory.id for one in looked}
-    beside = [] if lookup.alone else [one for one in ranking.candidates if one.memory.id not in there]
-    first = reaching(beside, ranking.threshold, on_cosine=ranking.on_cosine)[
-        : 0 if lookup.leads else max(min(limit, _AHEAD) - len(looked), min(limit, _AHEAD) // 2)
-    ]
-    ahead = {one.memory.id for one in first}
-    candidates = [*first, *looked, *(one for one in beside if one.memory.id not in ahead)]
-    return replace(ranking, candidates=candidates, limit=limit)
+    request = ranking.context.request
+    limit = _limit_with_lookup(request, lookup)
+    # The lookup read one sentence of a long message. The search read all of it.
+    in_passing = not lookup.all_of_it and len(request.question.split()) > _LONG
+    if in_passing:
+        lookup = replace(lookup, alone=False, leads=False)
+    looked, searched = lookup.candidates, [] if lookup.alone else ranking.candidates
+    places = min(limit, _AHEAD)
+    most = 0 if lookup.leads else places if in_passing else max(places - len(looked), places // 2)
+    first = reaching(searched, ranking.threshold, on_cosine=ranking.on_cosine)[:most]
+    candidates = {one.memory.id: one for one in [*searched, *looked, *first]}  # the first place counts
+    order = dict.fromkeys(one.memory.id for one in [*first, *looked, *searched])
+    return replace(ranking, candidates=[candidates[id_] for id_ in order], limit=limit)
 
 
 def _limit_with_lookup(request: RecallRequest, lookup: Lookup) -> int:
@@ -221,6 +224,7 @@ async def add_topic_messages(threads: ThreadFetcher, ranking: Ranking) -> Rankin
     return replace(ranking, chosen=chosen)
 
 
+_LONG = 24  # words of a message
 _AHEAD = 5  # places of the ranking before a lookup that does not lead, less the lookup's, at least half
 ONGOING_SHARE = 0.3  # of the time left, for finding the summaries of this conversation
 THREAD_SHARE = 0.5  # of the time left, for the words of topics

@@ -424,11 +424,12 @@ def decompose_question(question: str) -> tuple[str, ...]:
 
 def split_questions(text: str) -> tuple[str, ...]:
     """The two questions that *text* asks at once ("Where do I live and when do I fly?"); none if it asks one, or
-    more than a recall has time for. Unlike `decompose_question`, a question about two people stays whole."""
+    more than a recall has time for, or if it tells more than it asks: the questions alone would not say what about.
+    Unlike `decompose_question`, a question about two people stays whole."""
     if len(text) > _LONGEST_PARTED:
         return ()
     found = tuple(dict.fromkeys(_asking_clauses(text)))
-    return found if len(found) == _AT_ONCE else ()
+    return found if len(found) == _AT_ONCE and 2 * len(" ".join(found).split()) >= len(text.split()) else ()
 
 
 def _asking_clauses(text: str) -> list[str]:

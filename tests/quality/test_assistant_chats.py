@@ -60,5 +60,6 @@ def test_recall_finds_what_a_question_in_a_long_chat_needs(settings: Settings, d
             return figures(await run(dataset, System.HYBRID, made, Bounds()))
 
     measured = asyncio.run(measure())
-    assert measured["recall@10"] >= 0.25
-    assert measured["recall@20"] >= 0.38
+    assert measured["recall@10"] >= 0.30
+    assert measured["recall@20"] >= 0.41
+    assert measured["injection"]["recall"] >= 0.13  # 0.115 of the search alone: lookups add to it

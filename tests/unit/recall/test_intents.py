@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import date
+from functools import partial
 
 import pytest
 
@@ -386,3 +387,40 @@ def test_a_question_for_names_asks_for_no_steps(question: str) -> None:
 def test_a_conversation_is_no_subject_of_itself(asked: str, subject: str) -> None:
     first = INTENTS.read(asked, [], date(2026, 3, 2)).intents[0]
     assert (first.kind, first.subject) == (QuestionKind.PAST, subject)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What is the budget for the trip?",
+        "What's the plan for this week?",
+        "what are our travel dates",
+        "How about the flight options?",
+        "Show me the healthy daily meals again.",
+        "So what's that workout you planned?",
+    ],
+)
+def test_a_question_for_something_known_is_no_request_for_advice(question: str) -> None:
+    assert kind_of(question) is not QuestionKind.CONSTRAINT
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What's the best restaurant for us tonight?",
+        "where is a good bakery near my hotel",
+        "How about dinner ideas for tomorrow?",
+        "Which hotel should I book?",
+        "Plan our next trip",
+    ],
+)
+def test_a_request_for_something_new_is_one_for_advice(question: str) -> None:
+    assert kind_of(question) is QuestionKind.CONSTRAINT
+
+
+def test_a_message_that_tells_more_than_it_asks_is_like_no_example() -> None:
+    told = "We settled on the northern loop with two nights by the lake and one in the hut."
+    asked = "What should we look at next?"
+    read = partial(INTENTS.read_as, kind=QuestionKind.SUBJECT, domain="", today=SUNDAY)
+    assert read(asked).intents
+    assert not read(f"{told} {asked}").intents

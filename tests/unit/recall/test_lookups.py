@@ -464,3 +464,45 @@ async def test_the_present_value_of_a_history_is_never_given_as_a_former_one(des
     former = was_so("User's rent is 800 pounds", -100, -10)
     await desk.remember(history, merged, former)
     assert [one.memory.content for one in (await desk.ask("What was my rent before?")).memories] == [former.content]
+
+
+PASTED = a_message(
+    "make this shorter: our kids love the new menu. I avoid dairy myself, writes Pat, and the kitchen takes care "
+    "of it. We are proud of a kitchen that bakes with rice flour, cooks without cream where it can, and lists all "
+    "that is in each dish. Vegans may have the lentils in place of the trout.",
+    session="s5",
+)
+
+
+async def test_a_text_that_was_pasted_holds_back_no_advice(desk: Desk) -> None:
+    await desk.remember(PASTED)
+    found = await desk.ask("recommend a restaurant")
+    assert PEANUTS.content in found.block
+    assert "Pat" not in found.block
+
+
+async def test_what_a_long_message_asks_in_passing_shuts_out_nothing_that_it_tells_of(desk: Desk) -> None:
+    loop = a_message(
+        "The clockwise loop it is, with two nights at Lake Tekapo and one at Mount Cook.", session="s5"
+    )
+    await desk.remember(loop)
+    long = (
+        "We have settled on the clockwise loop with two nights at Lake Tekapo and one at Mount Cook, and the van "
+        "is ours for all three weeks. Now, where did I live before?"
+    )
+    found = await desk.ask(long, threshold=0.3)
+    assert loop.content in found.block
+    assert FORMERLY.content in found.block
+
+
+async def test_of_what_was_advised_the_caller_s_decision_is_told_too(desk: Desk) -> None:
+    at = later(days=2)
+    advice = a_message(
+        "For a small kitchen I suggest quartz counters.", session="s6", seq=1, role=Role.ASSISTANT, created_at=at
+    )
+    decision = a_message("Quartz counters it is, in light grey.", session="s6", seq=2, created_at=at)
+    await desk.remember(advice, decision)
+    block = (await desk.ask("Which quartz counters did you recommend?", threshold=0.3)).block
+    assert advice.content in block
+    assert decision.content in block
+    assert not (await desk.ask("Which quartz watches did you recommend for a marathon?", threshold=0.99)).block

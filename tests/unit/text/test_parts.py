@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memory_extproc.text.intents import MOST_PARTS, decompose_question
+from memory_extproc.text.intents import MOST_PARTS, decompose_question, split_questions
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,13 @@ def test_any_text_gives_none_or_a_few_different_parts(text: str) -> None:
 
 def test_who_writes_a_page_is_taken_at_their_word() -> None:
     assert decompose_question("What is my budget and " + "when do I fly and " * 10_000) == ()
+
+
+def test_the_questions_of_a_message_that_tells_more_than_it_asks_are_not_torn_from_it() -> None:
+    both = "Where do I live? And when do I fly?"
+    assert split_questions(both) == ("Where do I live?", "And when do I fly?")
+    assert split_questions(f"Quick one. {both}") == ("Where do I live?", "And when do I fly?")
+    told = (
+        "We booked the clockwise loop for May, the van is paid for and the hut by the lake is ours for two nights."
+    )
+    assert split_questions(f"{told} What's next? Do you need anything?") == ()
