@@ -21,13 +21,13 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.learning import ANSWERED, PLACES, SAID, Scripted, write_settings
 from memory_extproc.app import open_embedder
-from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector, Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.messages import judge as remembered
 from memory_extproc.learn.reconcile import LlmJudge, Reconciler
+from memory_extproc.learn.wording import about, agree, saying
 from memory_extproc.model import (
     ChatState,
     Embedded,

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.sqlite import SqliteCoordination
-from memory_extproc.learn.conflicts import about, agree, saying
+from memory_extproc.learn.wording import about, agree, saying
 from memory_extproc.model import Embedded, Matrix, Memory, MemoryType, Owner, Source, digest
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics

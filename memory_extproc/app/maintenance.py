@@ -11,9 +11,9 @@ from memory_extproc.app.context import Live, partition_limits
 from memory_extproc.app.models import completions_for
 from memory_extproc.concurrency import steady_now, steady_seconds
 from memory_extproc.encryption.keys import sealable
-from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector
+from memory_extproc.learn.wording import about, agree, saying
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
     ConditionalWriter,

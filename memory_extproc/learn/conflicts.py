@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from memory_extproc.learn.endings import find_ended
 from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, Fact
 from memory_extproc.learn.extract.statements import resolve_event_time
+from memory_extproc.learn.wording import (
+    DEEDS,
+    HAVING,
+    TELLS_NOTHING,
+    PeopleNamed,
+    about,
+    agree,
+    currencies,
+    denies,
+    repeats,
+    saying,
+)
 from memory_extproc.model import Hit, Memory, Provenance, Scope, Source, least_trusted, trust_of, with_trust
 from memory_extproc.text.dates import in_month_of
 from memory_extproc.text.persons import ValueKind, kinds
-from memory_extproc.text.words import ENGLISH, fold, negates, number_key, stem, tokens
+from memory_extproc.text.words import fold, negates, stem, tokens
 
 # Cosines of the default embedding model, all-MiniLM-L6-v2: of facts about different things, 3 pairs in 1,000 are
 # above the first and none above the second. Values of the same thing are as often below as above it, so subject and
 # attribute are compared first (docs/memory-model.md has the figures).
 FAR = 0.7
 ALIKE = 0.9
-MOST_UNCLEAR = 8  # memories that a model compares with one fact
+MOST_UNCLEAR = 8  # memories in one question to a model
 FACTS = Scope(sources=frozenset({Source.RULES, Source.LLM, Source.API}))
 
 
@@ -120,7 +132,8 @@ def likeness(fact: Fact, found: Hit, people: PeopleNamed | None = None) -> FactR
 def _likeness_of_values(fact: Fact, found: Hit) -> FactRelation:
     there, named = found.memory, found.memory.provenance
     if about(fact.attribute) != about(named.attribute):
-        return FactRelation.SAME if _same_said(fact, there) else FactRelation.OTHER
+        elsewhere = FactRelation.CHANGED if _works_elsewhere(fact, there) else FactRelation.OTHER
+        return FactRelation.SAME if _same_said(fact, there) else elsewhere
     if agree(fact.value, named.value):
         return FactRelation.SAME
     if (detailed := _detail(fact, there)) is not None:
@@ -132,6 +145,20 @@ def _likeness_of_values(fact: Fact, found: Hit) -> FactRelation:
     return FactRelation.CHANGED if fact.exclusive or found.cosine >= ALIKE else FactRelation.OTHER
 
 
+_WORK = re.compile(r".{2,60} (?:at|for) (?:the )?(?P<where>[A-Z].*)")
+
+
+def _works_elsewhere(fact: Fact, there: Memory) -> bool:
+    """Whether the facts, of two turns, name two employers: one by itself and one behind an occupation."""
+    named = there.provenance
+    jobs = {about(one.attribute): one.value for one in (fact, named)}
+    employer, job = jobs.get(about("employer")), _WORK.match(jobs.get(about("occupation"), ""))
+    if employer is None or job is None or fact.turn_id == named.turn:
+        return False
+    new, old = set(saying(employer)), set(saying(job["where"]))
+    return not (new <= old or old <= new)
+
+
 def _counts_anew(one: str, other: str) -> bool:
     """Whether the values are other numbers of the same: "two cats" and "three cats"."""
     here, there = fold(one).split(), fold(other).split()
@@ -141,7 +168,7 @@ def _counts_anew(one: str, other: str) -> bool:
 
 
 def _sum_anew(one: str, other: str) -> bool:
-    """Whether *one* is a new sum of money, as "900 euros a month" after "800 euros a month at Bosch"."""
+    """Compare sums of money: "900 euros a month" is new after "800 euros a month at Bosch"."""
     (kind, here), *details = _parts(one)
     (_, there), *known = _parts(other)
     words = (frozenset(word for word in tokens(text) if not word[:1].isdigit()) for text in (here, there))
@@ -199,7 +226,7 @@ def _added_detail(fact: Fact, there: Memory) -> FactRelation | None:
 
 def _details(content: str) -> set[str]:
     """The words of *content* that tell something: "works as" and "is" tell the same."""
-    return set(saying(content)) - _TELL_NOTHING
+    return set(saying(content)) - TELLS_NOTHING
 
 
 def _currencies_agree(one: str, other: str) -> bool:
@@ -208,15 +235,15 @@ def _currencies_agree(one: str, other: str) -> bool:
 
 
 def _same_said(fact: Fact, there: Memory) -> bool:
-    """Whether both come from one turn with one distinctive value: an extractor that reads a turn twice may name the
-    attribute differently. "likes" alone is not distinctive."""
+    """Compare the turn and a distinctive value: an extractor that reads a turn twice may name the attribute
+    differently. "likes" alone is not distinctive."""
     telling = any(char.isdigit() for char in fact.value) or len(saying(fact.value)) > 1
     return telling and there.provenance.turn == fact.turn_id and agree(fact.value, there.provenance.value)
 
 
 def _likeness_of_endings(fact: Fact, there: Memory) -> FactRelation:
-    """An ending changes the fact that it ends, and a new beginning changes the ending; related facts stay: a person
-    who no longer lives in Paris may live in Tokyo."""
+    """An ending changes the fact that it ends, and a new beginning changes the ending; related facts stay:
+    after Paris one may live in Tokyo."""
     attribute, value = there.provenance.attribute, there.provenance.value
     rest = attribute.removeprefix(fact.attribute)  # "play tennis on sundays" ends with "play tennis"
     if _having(fact.attribute) != _having(attribute) and (rest == attribute or _GOES_ON.match(rest) is None):
@@ -233,7 +260,7 @@ def _likeness_of_endings(fact: Fact, there: Memory) -> FactRelation:
 def _having(attribute: str) -> frozenset[str]:
     """The dog of "has dog" and of "dog's name"."""
     key = about(attribute)
-    return key - _VERBS or key
+    return key - HAVING or key
 
 
 def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: Sequence[str] = ()) -> Change:
@@ -252,9 +279,7 @@ def reconcile_fact(fact: Fact, row: Memory, existing: Iterable[Hit], injected: S
             alike[one.memory.id] = FactRelation.CHANGED
     if fact.lost:
         before = [one.memory for one in others if _age(one.memory) <= _age(row)]
-        alike |= dict.fromkeys(
-            (memory.id for memory in _find_dependent(fact, before, people)), FactRelation.CHANGED
-        )
+        alike |= dict.fromkeys((memory.id for memory in find_ended(fact, before, people)), FactRelation.CHANGED)
     same_thing = [one.memory for one in others if alike[one.memory.id] is not FactRelation.OTHER]
     newest = max(same_thing, key=_age, default=None)
     if newest is None:
@@ -376,7 +401,7 @@ def _with_parts(row: Memory, old: Memory, *, moved: bool) -> Memory:
     if here.ends or there.ends or denied or not there.value or not here.value or not wanted <= known:
         return row
     value = _update_parts(there.value, here.value, row.content, booked=bool(_EVENTS & known))
-    if moved and wanted < known - _DEEDS and there.value in old.content:  # "flight to Rome", called "flight"
+    if moved and wanted < known - DEEDS and there.value in old.content:  # "flight to Rome", called "flight"
         attribute = there.attribute.removesuffix(there.value.lower()).strip()
         content = old.content.replace(there.value, value)
         return replace(row, content=content, provenance=here.replace(value=value, attribute=attribute))
@@ -387,48 +412,6 @@ def _with_parts(row: Memory, old: Memory, *, moved: bool) -> Memory:
     else:
         return row
     return replace(row, content=content, provenance=here.replace(value=value))
-
-
-# "my sister Mara": the only sister, unless another is named; a friend without a name may be any.
-_OF_RELATION = re.compile(
-    rf"user's (?P<who>(?:(?:{LISTS['which']}) )?(?:{LISTS['relations']}))(?: (?P<name>\w[\w' -]*))?"
-)
-_ANY_OF_MANY = re.compile(r"\b(?:friend|colleague|co-?worker|neighbou?r|cousin|aunt|uncle|nephew|niece|tenant)")
-
-
-class PeopleNamed:
-    """The names of the caller's people in facts: "User's sister Mara" and "User's sister" are the same person while
-    no other sister is named."""
-
-    def __init__(self, fact: Fact, others: Sequence[Hit]) -> None:
-        self._names: dict[str, set[str]] = {}
-        self._spoken_of = {about(one.memory.provenance.subject) for one in others}
-        self._note(fact.subject, fact.attribute, fact.value)
-        for one in others:
-            known = one.memory.provenance
-            self._note(known.subject, known.attribute, known.value)
-
-    def _note(self, subject: str, attribute: str, value: str) -> None:
-        name = value.casefold()
-        owned = attribute.removesuffix("'s name") if attribute.endswith("'s name") else attribute.removesuffix(name)
-        told = f"user's {owned.strip()} {name}" if subject == "user" and name and owned != attribute else subject
-        found = _OF_RELATION.fullmatch(told.casefold())
-        if found is not None and found["name"]:
-            self._names.setdefault(found["who"], set()).add(found["name"])
-
-    def has(self, subject: str) -> bool:
-        """Whether something is known of *subject*, or whose person it is."""
-        return self.key(subject) in self._spoken_of or self.key(subject) != about(subject)
-
-    def key(self, subject: str) -> frozenset[str]:
-        """The key of *subject*, as `about` makes it."""
-        folded = subject.casefold()
-        related = [who for who, names in self._names.items() if folded in names]
-        found = _OF_RELATION.fullmatch(f"user's {related[0]} {folded}" if len(related) == 1 else folded)
-        if found is None:
-            return about(subject)
-        only = len(self._names.get(found["who"], ())) <= 1 and not _ANY_OF_MANY.search(found["who"])
-        return about(f"user's {found['who']}" if only else found[0])
 
 
 def _find_moved(fact: Fact, others: Iterable[Hit]) -> Memory | None:
@@ -488,67 +471,6 @@ _DETAIL = re.compile(rf"{_PART.pattern}| (?=(?:to|nach|of|by|a) \S)")
 _OCCASIONS = frozenset(tokens(LISTS["occasions"]))
 
 
-# Statements that hold only while a thing or person is there: "drives a Toyota", "is married to Paul".
-_HOLDS = re.compile(
-    r"(?:User(?:'s [a-z][\w' -]{1,40}?)?|[A-Z]\w{1,30})(?: currently)? (?:has|owns|drives|rides|rents|uses|keeps"
-    r"|leases|shares|sails|wears|lives with|takes|drinks|eats|smokes|vapes|plays|sings|learns|studies|teaches|does"
-    r"|attends|practi[cs]es|runs|swims|cycles|goes to|works (?:for|at)|volunteers|coaches|belongs to|trains|rows"
-    r"|dances|writes for|is (?:married to|engaged to|dating|learning|studying|training for|preparing for|in|on"
-    r"|eating|drinking|taking|playing|a member of))\b"
-)
-_DRIVEN = re.compile(r"User (?:drives|rides|sails) ")
-_VEHICLES = frozenset(map(stem, tokens("car van truck bike motorbike motorcycle scooter boat horse camper")))
-_PARTNERS = frozenset(map(stem, tokens("wife husband partner spouse fiance fiancee girlfriend boyfriend gf bf")))
-_IS_NAMED = re.compile(
-    rf"User's (?P<who>(?:(?:{LISTS['which']}) )?(?:{LISTS['relations']}))(?: is)? (?P<name>[A-Z][\w'-]+)\b"
-)
-_PAST = re.compile(r"\b(?:was|were|died|born|had|used to|(?!named|called|married|retired)[a-z]+ed)\b")
-
-
-def _find_dependent(fact: Fact, known: Sequence[Memory], people: PeopleNamed) -> list[Memory]:
-    """The *known* memories that hold no longer, since the caller has lost the thing or person that they are about.
-    The name and the past of a person who died stay. None where it may be one of several."""
-    named = [_IS_NAMED.match(memory.content) for memory in known]
-    names = {stem(one["name"]): about(one["who"]) for one in named if one is not None}
-    words = about(fact.lost) - about("going doing") or about(fact.lost)
-    lost = {one for word in words for one in names.get(word, {word})}  # "Lisa" is "the girlfriend"
-    if fact.known_only:
-        lost = set(words)
-    if "partner" in lost:
-        related = [*names.values(), *(about(memory.provenance.subject) for memory in known)]
-        lost = {one for who in related for one in who & _PARTNERS} or lost
-    others = {name for name, who in names.items() if lost <= who and name not in words}
-    by_name = bool(words & names.keys())
-    if not lost or (len(others) > 1 and not by_name):
-        return []
-    known = [memory for memory in known if not (by_name and others & set(saying(memory.content)))]
-    gone = [memory for memory in known if _is_about_lost(memory, lost, fact, people)]
-    if not gone and lost & _VEHICLES:
-        driven = [memory for memory in known if _DRIVEN.match(memory.content)]
-        gone = driven if len(driven) == 1 else []
-    died = fact.value == "died"
-    return [one for one in gone if not one.provenance.ends and not (died and _outlives(one))]
-
-
-def _is_about_lost(memory: Memory, lost: AbstractSet[str], fact: Fact, people: PeopleNamed) -> bool:
-    known = memory.provenance
-    same, holds = people.key(known.subject) == people.key(fact.subject), _HOLDS.match(memory.content) is not None
-    if fact.known_only:
-        return same and holds and lost <= set(saying(memory.content))
-    if lost <= about(known.subject) or (same and lost <= about(known.attribute) - _VERBS - _USER - {stem("name")}):
-        return holds or memory.content.startswith("User's ")
-    if same and lost & _PARTNERS and known.attribute == "marital state":
-        return True
-    return same and holds and lost <= set(saying(memory.content))
-
-
-def _outlives(memory: Memory) -> bool:
-    """Whether *memory* tells a name or the past."""
-    named = _IS_NAMED.match(memory.content)
-    whole = named is not None and memory.content == named[0]
-    return whole or _PAST.search(memory.content) is not None or "birth" in memory.provenance.attribute
-
-
 def unclear(row: Memory, existing: Iterable[Hit]) -> list[Memory]:
     """*existing* memories close to *row* that rules cannot call unrelated, nearest first."""
     near = [one for one in existing if one.cosine >= FAR and _comparable(one.memory, row)]
@@ -602,78 +524,8 @@ def _of_speakers(*memories: Memory) -> bool:
 
 
 def _age(memory: Memory) -> tuple[float, int, int, str]:
-    """Sort key: time said, place in the session, place in the message. Rows keep whole seconds, in which two chats
-    can contradict one another, so the exact time is in the provenance."""
+    """Sort key: time said, place in the session, place in the message. Two chats can contradict one
+    another within a second; the provenance has the exact time."""
     known = memory.provenance
     whole = (memory.valid_from or memory.created_at).timestamp()
     return whole if known.said is None else known.said, memory.seq, known.ordinal or 0, memory.id
-
-
-# When two facts speak of the same, and when they say the same of it. Pure.
-
-# Words that name nothing by themselves: "the Hawaii trip's total budget" is the budget for Hawaii.
-_NAMES_NOTHING = """
-the a an of for to my our their his her user's current total overall new planned trip vacation
-holiday name's is are was with on in at by about around approximately roughly exactly usd eur gbp
-dollar dollars euro euros pound pounds per cent percent
-"""
-_BARE = frozenset(map(stem, tokens(_NAMES_NOTHING)))
-_TELL_NOTHING = frozenset(
-    map(stem, tokens("user works work as has have lives live likes is are being wants called named"))
-)
-_SYNONYMS = {stem(word): stem(meaning) for word, meaning in LISTS["synonyms"].items()}
-_CURRENCIES: Mapping[str, str] = LISTS["currencies"]
-_SIGNS = re.compile("[$\u20ac\u00a3\u00a5\u20b9]|[^\\W\\d_]+")
-_NEGATIONS = frozenset(stem(word) for word in ENGLISH.negations)
-_DENYING = _NEGATIONS | frozenset(map(stem, tokens("do does did can could is are will has have")))
-
-
-def about(text: str) -> frozenset[str]:
-    """The key of a subject or attribute: case, order, articles, number and near synonyms do not count."""
-    found = [_SYNONYMS.get(key, key) for key in map(stem, tokens(text))]
-    return frozenset(key for key in found if key not in _BARE) or frozenset(found)
-
-
-_DEEDS = about("leaves departs arrives starts begins ends expires takes place meets costs due")
-_VERBS = about("has") | about("does")  # in an attribute they name no thing
-_USER = about("user")
-
-
-def saying(text: str) -> tuple[str, ...]:
-    """The key of a value: "$10,000", "10k" and "10,000 dollars" agree; the order of words counts, for
-    "tea over coffee" is not "coffee over tea", and so does every "not"."""
-    keys = [stem(token) if token.isalpha() else number_key(_join_number(token)) for token in tokens(text)]
-    found = tuple(_SYNONYMS.get(key, key) for key in keys)
-    return tuple(key for key in found if key not in _BARE or key in _NEGATIONS) or found
-
-
-def agree(one: str, other: str) -> bool:
-    """Whether two values are the same. A sum without a currency agrees with the same sum in any; "$500" and
-    "500 euros" are two."""
-    if saying(one) != saying(other):
-        return False
-    here, there = currencies(one), currencies(other)
-    return not here or not there or here == there
-
-
-def currencies(text: str) -> frozenset[str]:
-    """The currencies in *text*, by word or sign."""
-    found = (_CURRENCIES.get(word) for word in _SIGNS.findall(fold(text)))
-    return frozenset(one for one in found if one is not None)
-
-
-def denies(one: str, other: str) -> bool:
-    """Whether the texts say the same but for a "not": "eats meat" and "doesn't eat meat"."""
-    return negates(one) != negates(other) and set(saying(one)) - _DENYING == set(saying(other)) - _DENYING
-
-
-def repeats(text: str, other: str) -> bool:
-    """Whether everything *text* says stands in *other* too, in the same order."""
-    rest = iter(saying(other))
-    said = saying(text)
-    return bool(said) and all(word in rest for word in said)
-
-
-def _join_number(token: str) -> str:
-    # "10 k" is "10k"
-    return fold(token).replace(" ", "")

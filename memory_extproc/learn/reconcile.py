@@ -27,10 +27,8 @@ from memory_extproc.learn.conflicts import (
     Discard,
     Outdate,
     Replace,
-    about,
     apply_verdicts,
     reconcile_fact,
-    saying,
     unclear,
     with_detail,
 )
@@ -40,6 +38,7 @@ from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_sc
 from memory_extproc.learn.extract.statements import first_person_statements
 from memory_extproc.learn.messages import Judges as MessagesJudges
 from memory_extproc.learn.messages import judge_turns
+from memory_extproc.learn.wording import about, saying
 from memory_extproc.model import (
     Embedded,
     Hit,

@@ -39,7 +39,7 @@ _NO_NAMES = frozenset([*_GRAMMAR["no_names"].split(), *LISTS["words"]["nationali
 BY_NAME = "\u2063"  # marks a name after "my", in place of a relation
 
 _SUBJECTS = rf"(?:{_GRAMMAR['subjects']})\b"
-_PRONOUNS = r"(?:he|she|they|his|her|their|il|elle|ella)(?='|\s)"
+_PRONOUNS = r"(?:he(?!\s(?:\w{2,12}[ai]do|vuelto|roto|hecho)\b)|she|they|his|her|their|il|elle|ella)(?='|\s)"
 # "Kuba is nine and Ola has ...": a name with a verb begins a clause
 _BY_NAME = (
     rf"{_NAME}(?=(?:'s)?\s(?:is|was|has|lives|works|plays|loves|hates|likes|can't|goes|turns|turned|doesn't|wants|speaks"
@@ -124,7 +124,8 @@ _ENCLOSED = re.compile(
 # "Lisa and I broke up" is "I broke up with Lisa"
 _PARTED = re.compile(
     rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{NAMES})?|{_NAME})\s+and\s+(?:i|me)(?:'ve|\s+have|\s+had|\s+just|\s+recently|\s+finally)*"
-    r"\s+(?P<how>broke\s+up|broken\s+up|split\s+up|split|separated|got\s+divorced|ended\s+things|parted\s+ways)\b",
+    r"\s+(?P<how>broke\s+up|broken\s+up|split\s+up|split|separated|got\s+divorced|ended\s+things|parted\s+ways"
+    r"|(?:got|are|'re|have\s+got)\s+back\s+together)\b",
     re.IGNORECASE,
 )
 # "my wife and I are ..." says what "we are ..." says

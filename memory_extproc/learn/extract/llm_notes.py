@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.learn.conflicts import currencies, repeats
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
+from memory_extproc.learn.wording import currencies, repeats
 from memory_extproc.model import Memory, MemoryType, Owner, Source, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import CompletionModel

@@ -316,7 +316,8 @@ _ENDING_WORDS = frozenset(
         stolen off totaled totalled destroyed repossessed knocked torn broke broken split separated divorce
         divorced ended dumped finished parted left walked together died passed put dropped resigned fired
         sacked redundant let laid retired moved cancel canceled cancelled called fell fallen through
-        happening smoke-free come came ditched packed abandoned done pulled stepped ended"""
+        happening smoke-free come came ditched packed abandoned done pulled stepped ended again back
+        replaced swapped exchanged switched changed migrated upgraded went rehome"""
     )
 )
 _CHANGING_WORDS = frozenset(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.model import Source
-from tests.unit.learn.test_details import a_rig, a_store, hear, rows_of, told, turns
+from tests.unit.learn.test_details import hear, rows_of, told, turns
+from tests.unit.learn.test_reconcile import a_rig, a_store
 
 
 @pytest.mark.parametrize(

@@ -13,21 +13,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import PermanentError, TransientError
-from memory_extproc.learn.conflicts import (
-    VERDICTS,
-    Add,
-    Confirm,
-    FactRelation,
-    Outdate,
-    Replace,
-    about,
-    reconcile_fact,
-    repeats,
-    saying,
-)
+from memory_extproc.learn.conflicts import VERDICTS, Add, Confirm, FactRelation, Outdate, Replace, reconcile_fact
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import ReconcileDecision, Reconciler, row_of
+from memory_extproc.learn.wording import about, repeats, saying
 from memory_extproc.model import (
     Embedded,
     Hit,

@@ -14,19 +14,12 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.learn.conflicts import (
-    Add,
-    Confirm,
-    ConflictVerdict,
-    Replace,
-    agree,
-    apply_verdicts,
-    says,
-)
+from memory_extproc.learn.conflicts import Add, Confirm, ConflictVerdict, Replace, apply_verdicts, says
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.extract.llm_client import Budget, OverBudgetError
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.reconcile import ConflictJudge, LlmJudge, Reconciler
+from memory_extproc.learn.wording import agree
 from memory_extproc.model import (
     Embedded,
     Memory,

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TransientError
-from memory_extproc.learn.conflicts import about, agree, saying
 from memory_extproc.learn.messages import message_id
+from memory_extproc.learn.wording import about, agree, saying
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Provenance, Source, Turn, Vector
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.passes import RetentionPass, Wording

@@ -1,0 +1,77 @@
+"""A thing in the place of another, a new employer and an abstention that is over end what was known before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.learn.test_details import told
+
+
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        (["I've got a Nokia", "switched to a Pixel 8"], ["User switched to a Pixel 8"]),
+        (["My phone is a Nokia", "I switched to a Pixel 8"], ["User switched to a Pixel 8"]),
+        (["I have an iPhone 12", "just upgraded to an iPhone 15"], ["User switched to an iPhone 15"]),
+        (["I drive a Ford Fiesta", "traded the Fiesta in for a Skoda"], ["User switched from Fiesta to a Skoda"]),
+        (["My car is a Fiat Panda", "we replaced the Panda with a Dacia"], ["User switched from Panda to a Dacia"]),
+        (["I use Gmail", "moved from Gmail to Proton"], ["User switched from Gmail to Proton"]),
+        (["I have a dog called Rex", "we rehomed Rex"], ["User no longer has Rex"]),
+        (["I'm a bus driver at Metroline", "I work for Greenway Coaches now"], ["User works for Greenway Coaches"]),
+        (["I'm a nurse at St Thomas", "started at King's College Hospital last week"],
+         ["User works for King's College Hospital"]),
+        (["I'm vegetarian", "I eat meat again"], ["User eats meat again"]),
+        (["I'm vegan", "I've started eating meat again"], ["User is eating meat again"]),
+        (["I gave up coffee", "I'm drinking coffee again"], ["User is drinking coffee again"]),
+        (["I don't eat pork", "I eat pork again"], ["User eats pork again"]),
+        (["I quit smoking in May", "started smoking again"], ["User is smoking again"]),
+        (["I broke up with Tom", "Tom and I got back together"], ["User and Tom are back together"]),
+        (["I broke up with my girlfriend", "my girlfriend and I are back together"],
+         ["User and their girlfriend are back together"]),
+        (["I'm single", "I'm seeing someone now"], ["User is seeing somebody"]),
+        (["Ich bin Vegetarier", "Ich esse wieder Fleisch"], ["User takes Fleisch again"]),
+        (["J'ai arrêté de fumer", "je refume"], ["User smokes again"]),
+        (["Soy vegetariana", "He vuelto a comer carne"], ["User takes carne again"]),
+    ],
+)  # fmt: skip
+async def test_what_takes_the_place_of_something_ends_it(said: list[str], facts: list[str]) -> None:
+    assert (await told(*said))[0] == facts
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ("I've got a Nokia", "should I switch to a Pixel 8?"),
+        ("I've got a Nokia", "I switched to the second tab"),
+        ("I've got a Nokia", "if I switched to a Pixel 8, would it be faster?"),
+        ("I drive a Ford Fiesta", "would you trade the Fiesta in for a Skoda?"),
+        ("I use Gmail", "they moved the server from Gmail to Proton"),
+        ("I live in Leeds", "we replaced the pump with a new one"),
+        ("I live in Leeds", "I'm drinking coffee again"),
+        ("I live in Leeds", "we're back together"),
+        ("I'm vegetarian", "I might eat meat again one day"),
+        ("I'm vegetarian", "how do I start to eat meat again?"),
+        ("I broke up with Tom", "in my novel Tom and I got back together"),
+        ("I broke up with Tom", "we're not back together"),
+        ("I quit smoking", "if I start smoking again, slap me"),
+    ],
+)
+async def test_a_question_a_wish_or_the_unknown_ends_nothing(known: str, said: str) -> None:
+    assert (await told(known, said))[0] == (await told(known))[0]
+
+
+@pytest.mark.parametrize(
+    ("known", "said", "kept"),
+    [
+        ("I've got a Nokia", "my brother switched to a Pixel 8", "User has a Nokia"),
+        ("I've got a Nokia", "I switched to Python 3.12 for this script", "User has a Nokia"),
+        ("I'm vegetarian", "my dad eats meat again", "User is vegetarian"),
+        ("I quit smoking", "my neighbour started smoking again", "User gave up smoking"),
+        ("I gave up coffee", "I drink tea again", "User gave up coffee"),
+        ("I'm a bus driver at Metroline", "my cousin works for Greenway Coaches now",
+         "User is a bus driver at Metroline"),
+        ("I'm a bus driver at Metroline", "I work for Metroline", "User is a bus driver at Metroline"),
+    ],
+)  # fmt: skip
+async def test_of_others_and_of_other_things_nothing_ends(known: str, said: str, kept: str) -> None:
+    assert kept in (await told(known, said))[0]
