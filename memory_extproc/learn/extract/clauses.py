@@ -34,7 +34,7 @@ _NAME = r"(?-i:[A-Z\u00c0-\u00de][a-z\u00df-\u00ff]+(?:[-'][A-Z][a-z]+)?)"
 _TITLES = frozenset({"dr", "mr", "mrs", "ms", "prof", "professor"})
 NAMES = rf"(?:(?-i:Dr|Mr|Mrs|Ms|Prof|Professor)\.? )?{_NAME}(?: {_NAME})?"
 _WHICH = rf"(?:(?:{LISTS['which']}) )?"
-_RELATIVE = rf"{_WHICH}(?:{LISTS['relations']})"
+RELATIVE = rf"{_WHICH}(?:{LISTS['relations']})"
 _NO_NAMES = frozenset([*_GRAMMAR["no_names"].split(), *LISTS["words"]["nationalities"].split("|")])
 BY_NAME = "\u2063"  # marks a name after "my", in place of a relation
 
@@ -72,7 +72,7 @@ _SHARED = re.compile(
     re.IGNORECASE,
 )
 _HEAD = re.compile(
-    rf"^(my\s+{BY_NAME}{NAMES}|(?:i'm|i\s+am|i've|we're|we've)\b|i\b|we\b|my\s+{_RELATIVE}(?:\s+{NAMES})?(?=\s)"
+    rf"^(my\s+{BY_NAME}{NAMES}|(?:i'm|i\s+am|i've|we're|we've)\b|i\b|we\b|my\s+{RELATIVE}(?:\s+{NAMES})?(?=\s)"
     r"|(?:my|our)\s+[\w'-]+(?:\s+[\w'-]+){0,5}?(?=\s+(?:is|has|lives|works|loves|likes|hates|plays|speaks)\b))",
     re.IGNORECASE,
 )
@@ -86,7 +86,7 @@ _FRONTED = re.compile(
 )
 _WEEKDAY = re.compile(r"(?:mon|tues|wednes|thurs|fri|satur|sun)day", re.IGNORECASE)
 _HEDGED = re.compile(
-    rf"^(?P<who>(?:i|we)(?:'m|'ve|'re|\s+am|\s+are|\s+have)?|my\s+{_RELATIVE}(?:\s+is|\s+has)?)\s+{_ADVERB}+",
+    rf"^(?P<who>(?:i|we)(?:'m|'ve|'re|\s+am|\s+are|\s+have)?|my\s+{RELATIVE}(?:\s+is|\s+has)?)\s+{_ADVERB}+",
     re.IGNORECASE,
 )
 # "since I moved to Cork I haven't ...": two clauses without a comma
@@ -111,25 +111,25 @@ _APPOSED = re.compile(
 )
 # "my sister, a nurse in Oslo, ...": the words between the commas are about her.
 _INSERTED = re.compile(
-    rf"\b(?P<who>my\s+{_RELATIVE}(?:\s+{NAMES})?)\s*(?:,?\s+who(?:'s|\s+is)?|,\s*(?=(?:an?|\d{{1,3}})\b))\s*"
+    rf"\b(?P<who>my\s+{RELATIVE}(?:\s+{NAMES})?)\s*(?:,?\s+who(?:'s|\s+is)?|,\s*(?=(?:an?|\d{{1,3}})\b))\s*"
     r"(?P<said>[^,;()]{2,80}(?:,\s(?:in|near|at|outside)\s[^,;()]{2,40})?)(?:,|$)",
     re.IGNORECASE,
 )
 # "my sister Ana, a nurse in Oslo, works nights" is "my sister Ana works nights" once the words between are read.
 _ENCLOSED = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{NAMES})?)\s*(?:,\s*(?:(?:who|which|an?|the|now|also)\b|\d)[^,;()]{{1,80}},"
+    rf"\b(?P<who>(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?)\s*(?:,\s*(?:(?:who|which|an?|the|now|also)\b|\d)[^,;()]{{1,80}},"
     r"|\s\([^()]{1,40}\)|,\s*\d{1,3},)\s+(?=[a-z])",
     re.IGNORECASE,
 )
 # "Lisa and I broke up" is "I broke up with Lisa"
 _PARTED = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{NAMES})?|{_NAME})\s+and\s+(?:i|me)(?:'ve|\s+have|\s+had|\s+just|\s+recently|\s+finally)*"
+    rf"\b(?P<who>(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?|{_NAME})\s+and\s+(?:i|me)(?:'ve|\s+have|\s+had|\s+just|\s+recently|\s+finally)*"
     r"\s+(?P<how>broke\s+up|broken\s+up|split\s+up|split|separated|got\s+divorced|ended\s+things|parted\s+ways"
     r"|(?:got|are|'re|have\s+got)\s+back\s+together)\b",
     re.IGNORECASE,
 )
 # "my wife and I are ..." says what "we are ..." says
-_TOGETHER = re.compile(rf"\b(?:my|our)\s+{_RELATIVE}(?:\s+{NAMES})?\s+and\s+(?:i|me)\s+(?=[a-z])", re.IGNORECASE)
+_TOGETHER = re.compile(rf"\b(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?\s+and\s+(?:i|me)\s+(?=[a-z])", re.IGNORECASE)
 # the children of a family that is spoken of
 _OF_MINE = re.compile(
     r"(?:^|(?<=[,;] )|(?<=\band ))(?:the\s+(?P<who>kids|children|twins|youngest|oldest|eldest|in-laws|grandkids"
@@ -140,7 +140,7 @@ _OF_MINE = re.compile(
 )
 # "my wife she is ..."
 _RESUMED = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}(?:\s+{NAMES})?)\s+(?:he|she|they)(?='s\s|\s(?:is|are|has|have|works?|lives?|can|likes?)\s)",
+    rf"\b(?P<who>(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?)\s+(?:he|she|they)(?='s\s|\s(?:is|are|has|have|works?|lives?|can|likes?)\s)",
     re.IGNORECASE,
 )
 # "the house we rent has ..." is "my house has ..."
@@ -150,15 +150,13 @@ _WE_HAVE = re.compile(
     re.IGNORECASE,
 )
 # "my boss, Helga, hates ...", "Helga, my boss, hates ..." and "Helga is my boss"
-_NAMED_BETWEEN = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE}),\s+(?P<name>{NAMES}),\s+(?=[a-z])", re.IGNORECASE
-)
-_NAME_FIRST = re.compile(rf"^(?P<name>{NAMES}),\s+(?P<who>(?:my|our)\s+{_RELATIVE}),\s+(?=[a-z])", re.IGNORECASE)
+_NAMED_BETWEEN = re.compile(rf"\b(?P<who>(?:my|our)\s+{RELATIVE}),\s+(?P<name>{NAMES}),\s+(?=[a-z])", re.IGNORECASE)
+_NAME_FIRST = re.compile(rf"^(?P<name>{NAMES}),\s+(?P<who>(?:my|our)\s+{RELATIVE}),\s+(?=[a-z])", re.IGNORECASE)
 _IS_MINE = re.compile(
-    rf"^(?P<name>{NAMES})(?:\s+is|'s)\s+(?P<who>(?:my|our)\s+{_RELATIVE})(?=\s*[.,!;]|\s+and\b|$)", re.IGNORECASE
+    rf"^(?P<name>{NAMES})(?:\s+is|'s)\s+(?P<who>(?:my|our)\s+{RELATIVE})(?=\s*[.,!;]|\s+and\b|$)", re.IGNORECASE
 )
 _SUBJECT_OF = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{_RELATIVE})(?:\s+(?P<name>{NAMES}))?(?=[\s,.;:!?)]|'s|$)", re.IGNORECASE
+    rf"\b(?P<who>(?:my|our)\s+{RELATIVE})(?:\s+(?P<name>{NAMES}))?(?=[\s,.;:!?)]|'s|$)", re.IGNORECASE
 )
 _PRONOUN = re.compile(rf"^{_PRONOUNS}", re.IGNORECASE)
 _BLANKS = re.compile(r"\s+")
@@ -347,7 +345,7 @@ class People:
 
 
 # "Moira had her hip done. She's my wife."
-_IS_RELATED = re.compile(rf"(?:he|she)(?:'s|\s+is)\s+(?P<who>(?:my|our)\s+{_RELATIVE})$", re.IGNORECASE)
+_IS_RELATED = re.compile(rf"(?:he|she)(?:'s|\s+is)\s+(?P<who>(?:my|our)\s+{RELATIVE})$", re.IGNORECASE)
 _MEANT = {"his": "he", "il": "he", "her": "she", "elle": "she", "ella": "she", "their": "they"}
 _PLURAL = frozenset(LISTS["plural"].split("|"))
 _PRONOUN_IS = re.compile(
@@ -430,7 +428,7 @@ def lacks_subject(sentence: str) -> bool:
     return any(pattern.match(sentence) for pattern, _ in _DROPPED)
 
 
-_OTHERS = re.compile(rf"(?:(?:my|our)\s+{_RELATIVE}\b|(?:he|she|they)\b|{_NAME}\s+[a-z]+(?:s|ed)\b)", re.IGNORECASE)
+_OTHERS = re.compile(rf"(?:(?:my|our)\s+{RELATIVE}\b|(?:he|she|they)\b|{_NAME}\s+[a-z]+(?:s|ed)\b)", re.IGNORECASE)
 
 
 def is_of_others(sentence: str) -> bool:
@@ -482,7 +480,7 @@ class Begins(Flag):
 _SPEAKER = re.compile(r"(?:i|we)(?=['\s]|$)", re.IGNORECASE)
 _OWNER = re.compile(r"(?:my|our)\s", re.IGNORECASE)
 _OWN_PERSON = re.compile(
-    rf"(?:my|our)\s+(?:{BY_NAME}|(?:(?:{LISTS['relations']})'s\s+)?{_RELATIVE}\b)", re.IGNORECASE
+    rf"(?:my|our)\s+(?:{BY_NAME}|(?:(?:{LISTS['relations']})'s\s+)?{RELATIVE}\b)", re.IGNORECASE
 )
 _FOREIGN = re.compile(rf"(?:{_GRAMMAR['foreign']})", re.IGNORECASE)
 _CONCERNS = re.compile(
@@ -545,7 +543,7 @@ def join_enclosed(sentence: str) -> str:
 # Facts that a sentence takes for granted, even in a question: "Which books suit my 7-year-old son?"
 
 _OWN = r"\b(?:my|our)\s+"
-_PERSON = rf"(?P<rel>{_RELATIVE})"
+_PERSON = rf"(?P<rel>{RELATIVE})"
 _NAMED_PERSON = re.compile(rf"{_OWN}{_PERSON}(?:,\s+|\s+|\s*\(\s*)(?P<name>{NAMES})(?![\w-])", re.IGNORECASE)
 # "with our two sons, Max and Leo", "the kids are Max, 10, and Leo"
 _AGE = r"(?:,?\s\(?\d{1,2}\)?)?"
@@ -577,7 +575,7 @@ _AS_A = re.compile(
 _TRAIT = re.compile(LISTS["words"]["traits"], re.IGNORECASE)
 _ADJECTIVE = r"(?!(?:has|have|had|is|are|was|and|or|with|from|of|the|to|about)\b)[\w-]+"
 _CONDITION = re.compile(
-    rf"{_OWN}(?P<whose>{_RELATIVE}'s\s+)?(?P<what>(?:{_ADJECTIVE}\s+){{0,2}}?(?:{LISTS['words']['conditions']}))"
+    rf"{_OWN}(?P<whose>{RELATIVE}'s\s+)?(?P<what>(?:{_ADJECTIVE}\s+){{0,2}}?(?:{LISTS['words']['conditions']}))"
     r"\b(?!\s+(?:test|app|meds|research|story|is|are|isn't|was))",
     re.IGNORECASE,
 )
@@ -585,7 +583,7 @@ _ALLERGY = re.compile(r"(?P<what>[\w-]+(?:\s+[\w-]+)?)\s+(?:allerg(?:y|ies)|into
 # Presuppositions of other constructions, each as a clause of its own.
 _PARTS = {
     **LISTS["words"],
-    "relative": _RELATIVE,
+    "relative": RELATIVE,
     "names": NAMES,
     "subjects": _SUBJECTS,
     "events": LISTS["events"],

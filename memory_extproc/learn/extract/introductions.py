@@ -1,19 +1,20 @@
 """Introductions taken apart: "I'm Noor, 41, radiographer at Leeds General" says three things of its writer. Pure.
 
-People introduce themselves in lists without verbs, and put their age, work and home into one noun phrase. Such a
-sentence becomes clauses with a subject and a verb each, which the rules read one at a time. Every pattern is
-bounded: the time is linear in the sentence.
+An introduction is a list without verbs, or one noun phrase of age, work and home. It becomes clauses with a subject
+and a verb each, and the rules read each by itself. Every pattern is bounded: the time is linear in the sentence.
 """
 
 from __future__ import annotations
 
 from itertools import takewhile
 
-from memory_extproc.learn.extract.clauses import LISTS, NAMES, fill_in, strip_openers
+from memory_extproc.learn.extract.clauses import LISTS, NAMES, RELATIVE, fill_in, strip_openers
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.words import fold
 
 _WORDS = LISTS["words"]
+# "a" or "an" before a noun: "a UX designer", "a union", "an HR manager"
+AN = r"(?-i:[AEFHILMNORSX](?=[A-Z])|(?!(?:UN|UK|US|USB|UI)\b)[AEIO]|[aeio](?!ne\b|u)|u(?=n[^i]|[pmr]|gl|sh))"
 _CAPITAL = r"(?-i:[A-Z\u00c0-\u00de])[\w'.-]*"
 _PLACE = rf"{_CAPITAL}(?: (?:(?:de|la|upon|on|am|im) )?{_CAPITAL}){{0,3}}"
 _AGE = r"(?P<age>1[4-9]|[2-9]\d)"
@@ -37,7 +38,21 @@ _IS_WRITER = re.compile(
     r"(?!.*\b(?:he|him|his|she|her|they|them)\b))",
     re.IGNORECASE | re.DOTALL,
 )
+# "Hi, this is Noor, 41, ..." names the writer, unless the text goes on about somebody
+_AT_ONCE = re.compile(
+    rf"\A\s*{_GREETING}[,!.]?\s+(?:this is|it'?s) (?P<name>{NAMES})(?=, (?:1[4-9]|[2-9]\d)\b)", re.IGNORECASE
+)
+_OF_SOMEBODY = re.compile(
+    rf"\b(?:he|him|his|she|her|they|them|their|{LISTS['grammar']['strangers']})\b"
+    rf"|, (?:(?:an?|my|our) )?{RELATIVE}(?: of (?:mine|ours))?(?= ?[,.!]|\Z)",
+    re.IGNORECASE,
+)
 _OWN_HEAD = re.compile(LISTS["grammar"]["own_head"], re.IGNORECASE)
+_OF_RELATIVE = re.compile(
+    rf"\A(?P<who>(?:my|our) {RELATIVE})(?:'s (?:first )?name)?(?:'s| is)(?: called| named)? (?P<name>{NAMES}),\s+"
+    r"(?P<items>(?:1[0-9]|[1-9]\d?)\b.+)\Z",
+    re.IGNORECASE | re.DOTALL,
+)
 _LANGUAGE = {
     **dict.fromkeys(("ich bin", fold("ich heiße")), "de"),
     **dict.fromkeys(("je suis", "je m'appelle"), "fr"),
@@ -87,7 +102,7 @@ _MOST = 8  # items
 _FEW = 3  # items without a name, which may stand beside each other by chance
 _COMMA = re.compile(r",\s+(?:and )?")
 
-# "I'm a 34-year-old teacher living in Bristol": the age, the home and the origin in one noun phrase
+# "I'm a 34-year-old teacher living in Bristol": age, home and origin in one noun phrase
 _BE = r"(?P<be>\b(?:i'?m|i am))"
 _AGED = re.compile(
     rf"{_BE} an? {_OLD}(?: (?P<rest>(?!(?:who|and|but|now)\b)[a-z][^,;.!?]{{2,120}}))?", re.IGNORECASE
@@ -110,6 +125,14 @@ _PARTICIPLES = {
 }  # fmt: skip
 
 
+def introduce_writer(text: str) -> str:
+    """*text* with "my name is Noor" for the "Hi, this is Noor" that begins a list about its writer."""
+    found = _AT_ONCE.match(text)
+    if found is None or _OF_SOMEBODY.search(text):
+        return text
+    return f"My name is {found['name']}{text[found.end() :]}"
+
+
 def read_introduction(sentence: str, *, nameless: bool = True) -> str:
     """*sentence* with a clause for each thing by which its writer introduces themselves; any other unchanged.
     *nameless*: read a list without a name as its writer's."""
@@ -128,6 +151,8 @@ def told_of_writer(sentence: str) -> str:
 def _split_items(sentence: str, *, nameless: bool) -> str:
     """A clause for each item of "I'm Noor, 41, radiographer", and, if there are three or more, of "34, married, two
     kids, live in Utrecht"."""
+    if (relative := _OF_RELATIVE.match(sentence)) is not None:
+        return _split_relative(relative)
     named = _INTRODUCTION.match(sentence) or _INTRODUCTION.match(strip_openers(sentence))
     language, told, least = "en", told_of_writer(sentence), _FEW
     if not told and nameless and ":" not in sentence:
@@ -144,24 +169,43 @@ def _split_items(sentence: str, *, nameless: bool) -> str:
     return ", ".join([*read, *rest])
 
 
+def _split_relative(found: re.Match[str]) -> str:
+    """As `_split_items`, of "my wife's name is Ana, 41, baker". Items that cannot be read are left out."""
+    who = found["who"]
+    items = _COMMA.sub("\n", found["items"].rstrip(" .!")).split("\n", _MOST)
+    read = [f"{who} is {found['name']}"]
+    for item in items:
+        subject, told = _read_item(item.strip(), "en").partition(" ")[::2]
+        if _YOUNG.fullmatch(item.strip()) or subject == "I'm":
+            read.append(f"{who} is {told or item.strip()}")
+    return ", ".join(read)
+
+
+_YOUNG = re.compile(r"[1-9]\d?(?: (?:years|months) old)?")
+
+
 def _read_item(item: str, language: str) -> str:
     """The clause that *item* stands for; empty if it is no item of an introduction."""
     for pattern, clause in _ITEMS[language]:
         if (found := pattern.fullmatch(item)) is not None:
             bare = item.removeprefix("a ").removeprefix("an ")
-            article = "an " if bare[:1].lower() in "aeiou" else "a "
-            parts = {**found.groupdict(""), "of": bare if "{a}" in clause else item, "a": article}
+            parts = {**found.groupdict(""), "of": bare if "{a}" in clause else item, "a": article_of(bare)}
             return clause.format_map(parts).removesuffix(", ").removesuffix(", yo ")
     return ""
+
+
+def article_of(noun: str) -> str:
+    return "an " if _AN.match(noun) else "a "
+
+
+_AN = re.compile(AN)
 
 
 def _part_age(found: re.Match[str]) -> str:
     aged, rest = f"{found['be']} {found['age']}", found["rest"]
     if not rest:
         return aged
-    article = (
-        "" if rest.startswith(("from ", "living ", "based ", "in ")) else "an " if rest[0] in "aeiou" else "a "
-    )
+    article = "" if rest.startswith(("from ", "living ", "based ", "in ")) else article_of(rest)
     return f"{aged}, {found['be']} {article}{rest}"
 
 

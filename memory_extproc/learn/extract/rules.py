@@ -22,6 +22,7 @@ from memory_extproc.learn.extract.clauses import (
     is_of_somebody_known,
 )
 from memory_extproc.learn.extract.extractor import LONGEST_FACT, NAME, Fact, is_well_formed, put_name_right
+from memory_extproc.learn.extract.introductions import AN
 from memory_extproc.learn.extract.statements import (
     AS_SAID,
     drop_any_more,
@@ -388,7 +389,7 @@ _NO_VERB = re.compile(
     r"|but|the|an?|not|no|all|both|too|also|there|here|this|that)\b",
     re.IGNORECASE,
 )
-_ARTICLE = re.compile(r"\bas a (?=[aeio](?!ne\b|u)|u(?=n[^i]|[pmr]))")
+_ARTICLE = re.compile(rf"\bas a (?={AN})")
 
 
 _OF_PERSON = re.compile(

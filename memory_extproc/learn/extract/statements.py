@@ -24,7 +24,7 @@ from memory_extproc.learn.extract.clauses import (
     strip_openers,
     write_out,
 )
-from memory_extproc.learn.extract.introductions import read_introduction, told_of_writer
+from memory_extproc.learn.extract.introductions import introduce_writer, read_introduction, told_of_writer
 from memory_extproc.learn.extract.verbs import base_of
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.dates import Span, days_named
@@ -148,6 +148,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
     people = people if people is not None else People()
     bare = _QUOTED.sub(_unquote, keep_meant_text(text))
     people.by_name = len(bare) <= _LONGEST_SENTENCE
+    bare = introduce_writer(bare)
     found: list[str] = []
     of_others, before = False, ""
     for at, stated in enumerate(sentences(write_out(bare.replace("\u2019", "'")))):
@@ -158,7 +159,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
         sentence = _TAKES_BACK.sub(lambda one: f"{one['stated']} {_NOW.get(fold(one['is'] or ''), 'now')} ", plain)
         if len(sentence) > _LONGEST_SENTENCE or _QUOTE_MARK in sentence or _CODE_LINE.search(fold(sentence)):
             continue
-        if _OF_A_SPEAKER.match(sentence):
+        if _OF_A_SPEAKER.match(sentence) or _OF_ANOTHER.match(sentence):
             continue
         joined = join_enclosed(sentence)
         found.extend(asides(joined if sentence[:4] in {"the ", "The "} else sentence))
@@ -181,7 +182,9 @@ _NOW = {"ist": "jetzt", "geht": "jetzt", "est": "maintenant", "es": "ahora"}
 
 _WHOM = {"relations": LISTS["relations"], "strangers": LISTS["grammar"]["strangers"]}
 # "customer 2: I'm 34", "my sister: I hate mail": the words of another
-_OF_A_SPEAKER = re.compile(fill_in(LISTS["grammar"]["of_a_speaker"], _WHOM), re.IGNORECASE)
+_OF_A_SPEAKER, _OF_ANOTHER = (
+    re.compile(fill_in(LISTS["grammar"][name], _WHOM), re.IGNORECASE) for name in ("of_a_speaker", "of_another")
+)
 
 
 def _unquote(quote: re.Match[str]) -> str:
@@ -613,6 +616,10 @@ _QUESTIONS = [
 ]
 _NO_FRAGMENT = re.compile(rf"(?:{LISTS['answered']['no_fragment']})")
 _LEADS = re.compile(rf"\A(?:(?:{LISTS['answered']['leads']})[\s,:]+)+", re.IGNORECASE)
+_AND_YOU = re.compile(
+    r",? (?:and|und|et|y) (?:you(?:rs)?|du|sie|dir|ihnen|toi|vous|tú|usted)\s?\?\Z", re.IGNORECASE
+)
+_LABEL = re.compile(LISTS["grammar"]["label"])
 _DETAIL = re.compile(r"[;(\u2013\u2014]|,(?!\d)| -+ | (?:since|but|because|depuis|desde|seit) ", re.IGNORECASE)
 _NONE = re.compile(r"(?:no|none|nope|nah|nein|keine?|non|aucune?|ninguna?)", re.IGNORECASE)
 _ITEMS = re.compile(r",(?!\d)(?: (?:and|und|et|y) )?| (?:and|und|et|y) ", re.IGNORECASE)
@@ -627,13 +634,13 @@ _YOUR = re.compile(r"\byour\b", re.IGNORECASE)
 
 def complete_fragment(question: str, text: str, people: People | None = None) -> list[str]:
     """Complete *text*, a fragment, with the words of the only question in *question*."""
-    first, *_ = [*sentences(text.strip()), ""]
+    first, *_ = [*sentences(_AND_YOU.sub("", text.strip())), ""]
     asked = [one for one in sentences(question[-_LAST_WORDS:]) if one.endswith("?")]
     if len(asked) != 1 or not first or len(first) > _LONGEST_FRAGMENT or asks(first):
         return []
     fragment = _LEADS.sub("", " ".join(first.replace("\u2019", "'").split()), count=1).strip(" .!,")
     of_mine = _OF_MINE.match(fragment) is not None
-    if not fragment or (not of_mine and _NO_FRAGMENT.match(fold(fragment))):
+    if not fragment or _LABEL.match(fragment) or (not of_mine and _NO_FRAGMENT.match(fold(fragment))):
         return []
     parts = _ALSO_ASKED.split(fold(asked[0].replace("\u2019", "'")))
     items = [one.strip() for one in _ITEMS.split(fragment)]

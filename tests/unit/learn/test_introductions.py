@@ -32,6 +32,12 @@ EXTRACTOR = RulesExtractor()
          ["is 38", "is divorced", "is a project manager at Siemens", "lives in Munich"]),
         ("My name is Priya, born in Pune, raised in Leicester, working as a paralegal",
          ["name is Priya", "was born in Pune", "grew up in Leicester", "works as a paralegal"]),
+        ("Hi, this is Noor, 41, radiographer at Leeds General.",
+         ["name is Noor", "is 41", "is a radiographer at Leeds General"]),
+        ("Hey! This is Jo, 52, retired teacher", ["name is Jo", "is 52", "is a retired teacher"]),
+        ("I'm Lena, 30, UX designer", ["name is Lena", "is 30", "is a UX designer"]),
+        ("I'm Tom, 44, union organiser", ["name is Tom", "is 44", "is a union organiser"]),
+        ("I'm Ida, 27, HR manager", ["name is Ida", "is 27", "is an HR manager"]),
         ("Ich bin Jonas, 35, Lehrer aus Köln.", ["name is Jonas", "is 35", "works as a Lehrer", "is from Köln"]),
         ("Bonjour, je suis Claire, 36 ans, infirmière, j'habite à Nantes.",
          ["name is Claire", "is 36", "works as an infirmière", "lives in Nantes"]),
@@ -50,7 +56,12 @@ async def test_each_thing_of_an_introduction_is_a_fact(asked: str, expected: lis
         "This is Rui, 44, plumber from Braga.",
         "And this is Tom, 19, student in Bath",
         "Hi, this is Rui, I met him in Braga, 44, plumber",
-        "Hi, this is Noor, 41, radiographer at Leeds General.",
+        "Hi, this is Rui, 44, plumber from Braga. He needs a website.",
+        "Hi! This is Rui, 44, plumber. Write his bio.",
+        "Hi, this is Rui, 44, plumber, my brother.",
+        "Hi, is this Noor, 41, radiographer?",
+        "Customer: Hi, this is Noor, 41, radiographer",
+        "our new hire: 30, developer",
         "This is Rui. He's 44 and a plumber.",
         "A customer profile: 38, married, two kids",
         "My colleague: 41, from Leeds, radiographer",
@@ -116,3 +127,16 @@ async def test_a_writer_who_names_themselves_is_introduced(asked: str, expected:
 )
 def test_other_lists_stay_as_they_are(sentence: str) -> None:
     assert read_introduction(sentence) == sentence
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("My wife's name is Ana, 41, baker from Faro", ["wife is Ana", "wife is 41", "wife is a baker from Faro"]),
+        ("My wife is called Ana, 41, baker", ["wife is Ana", "wife is 41", "wife is a baker"]),
+        ("my son's name is Otto, 7, mad about trains", ["son is Otto", "son is 7"]),
+    ],
+)
+async def test_a_list_about_a_relative_is_no_part_of_the_name(asked: str, expected: list[str]) -> None:
+    contents = [fact.content for fact in await EXTRACTOR.extract([a_turn(asked)])]
+    assert contents == [f"User's {one}" for one in expected]

@@ -38,6 +38,14 @@ async def learned(question: str, answer: str) -> list[str]:
         ("Do you smoke?", "no", ["User doesn't smoke"]),
         ("Wo wohnst du?", "in Kassel, seit 2019", ["User lives in Kassel"]),
         ("\u00bfD\u00f3nde vives?", "En Bogot\u00e1", ["User lives in Bogot\u00e1"]),
+        ("Sch\u00f6n! Wie hei\u00dft du denn?", "Jonas.", ["User's name is Jonas"]),
+        ("Wie hei\u00dfen Sie?", "Petra Lange", ["User's name is Petra Lange"]),
+        ("Wie hei\u00dft du?", "Jonas, und du?", ["User's name is Jonas"]),
+        ("Wie darf ich dich nennen?", "Lotte", ["User wants to be called Lotte"]),
+        ("Tu t'appelles comment ?", "Th\u00e9o", ["User's name is Th\u00e9o"]),
+        ("Comment t'appelles-tu ?", "Camille.", ["User's name is Camille"]),
+        ("\u00bfC\u00f3mo te llamas?", "Luc\u00eda", ["User's name is Luc\u00eda"]),
+        ("\u00bfC\u00f3mo puedo llamarte?", "Nando", ["User wants to be called Nando"]),
     ],
 )  # fmt: skip
 async def test_a_fragment_states_what_was_asked_for(question: str, answer: str, expected: list[str]) -> None:
@@ -49,6 +57,13 @@ async def test_a_fragment_states_what_was_asked_for(question: str, answer: str, 
     [
         ("Where do you live?", "I'd rather not say"),
         ("Where do you live?", "it depends"),
+        ("Where do you live?", "Nora: A tiny flat in Porto"),
+        ("Wie hei\u00dft du?", "Egal."),
+        ("Wie hei\u00dft du?", "Keine Ahnung."),
+        ("Wie hei\u00dft der Film?", "Jaws"),
+        ("Comment t'appelles-tu ?", "Peu importe"),
+        ("Quel est ton nom pr\u00e9f\u00e9r\u00e9 pour un chat ?", "Minou"),
+        ("\u00bfC\u00f3mo te llamas?", "Nada"),
         ("Where do you live?", "why do you ask?"),
         ("Where do you live?", "in a small house"),
         ("Where do you live? And how old are you?", "Ghent"),  # one of two questions: it is not said which
