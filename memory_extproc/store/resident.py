@@ -54,8 +54,8 @@ def cosines(vectors: npt.NDArray[np.float32], to: Vector) -> npt.NDArray[np.floa
 
 
 def memory_bytes(memory: Memory) -> int:
-    """Approximate bytes of *memory* in process, without its vector."""
-    words = len(memory.content) + len(msgspec.json.encode(memory.provenance))
+    """Approximate bytes of *memory* in process, without its vector. Its text is also kept folded."""
+    words = 2 * len(memory.content) + len(msgspec.json.encode(memory.provenance))
     return words + _ROW_OVERHEAD
 
 
@@ -76,6 +76,7 @@ class ResidentRows:
 
     def __init__(self) -> None:
         self._memories: list[Memory | None] = []
+        self._folded: list[str] = []  # their texts for `_spelling`, which would else fold each anew for a question
         self._at: dict[str, int] = {}
         self._projects: dict[str, int] = {}
         self._origins: dict[str, int] = {}
@@ -120,6 +121,7 @@ class ResidentRows:
             self._allocate(max(_FIRST_CAPACITY, at * 2), len(row.vector))
         memory = row.memory
         self._memories.append(memory)
+        self._folded.append(memory.content.casefold())
         self._at[memory.id] = at
         self._index.add(memory)
         self._facets.add(at, memory)
@@ -143,7 +145,7 @@ class ResidentRows:
             return
         self._words -= memory_bytes(memory)
         self.quarantined -= memory.state is MemoryState.QUARANTINED
-        self._memories[at] = None
+        self._memories[at], self._folded[at] = None, ""
         self._expires[at] = _NEVER
         self._index.drop(at)
         self._facets.drop(at)
@@ -182,8 +184,7 @@ class ResidentRows:
 
     def _spelling(self, names: frozenset[str]) -> list[int]:
         """The places of the memories with one of *names* in any case: a glance at every text."""
-        texts = [(at, one.content.casefold()) for at, one in enumerate(self._memories) if one is not None]
-        near = {at for name in names for at, folded in texts if name in folded}
+        near = {at for name in names for at, folded in enumerate(self._folded) if name in folded}
         return [at for at in near if spells(self._memory(at).content, names)]
 
     def _select_places(self, chosen: npt.NDArray[np.bool_], wanted: Selection) -> list[Selected]:
@@ -277,6 +278,7 @@ class ResidentRows:
         """Move all rows to consecutive places."""
         kept = list(self._at.values())
         self._memories = [self._memories[at] for at in kept]
+        self._folded = [self._folded[at] for at in kept]
         self._at = {id_: at for at, id_ in enumerate(self._at)}
         self._index.keep(kept)
         self._facets.keep(kept)

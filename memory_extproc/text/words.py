@@ -172,6 +172,10 @@ def _bare(folded: str) -> str:
 
 def stem(word: str) -> str:
     """The common key of the forms of a word ("lives", "living", "live"); not itself a word."""
+    return _stem_of_short(word) if len(word) <= _LONGEST_WORD else _find_stem(word)
+
+
+def _find_stem(word: str) -> str:
     folded = _bare(fold(word))
     if not folded.isascii() or (not folded.isalpha() and any(map(str.isdigit, folded))):
         return number_key(folded)
@@ -180,6 +184,9 @@ def stem(word: str) -> str:
             folded = folded[: -len(ending)]
             break
     return folded.removesuffix("e").removesuffix("y").removesuffix("i")
+
+
+_stem_of_short = lru_cache(maxsize=16_384)(_find_stem)
 
 
 _THOUSANDS = re.compile(r"(?<=\d)[, ](?=\d{3}(?!\d))")
@@ -427,7 +434,8 @@ _KEPT_STEMS_OF = 400  # characters
 _lexicon_of_beginning = memoize_by_hash(MOST_REMEMBERED)(_read_lexicon)
 
 
-@memoize_by_hash(MOST_SETS)
+# As many as two owners of many memories have: with fewer, questions read each text anew. 900 bytes each.
+@memoize_by_hash(MOST_REMEMBERED)
 def _stems_of_short(text: str) -> frozenset[str]:
     return frozenset(_stems(content_words(text)))
 
