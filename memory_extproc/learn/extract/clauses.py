@@ -598,7 +598,7 @@ _ASIDES = [
     for entry in LISTS["aside"]
 ]
 _MAY_STAND_ASIDE = re.compile(
-    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|for\s+an?|why\s+i|no|without|skip|avoid|mine|sign|tell|let|say|that\s+the|i'm|i've|shifts?|on\s+call|meine?|mon|ma|mi)\b",
+    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|for\s+an?|why\s+i|no|without|skip|avoid|mine|sign|tell|let|say|that\s+the|i'm|i've|shifts?|at\s+the|on\s+call|meine?|mon|ma|mi)\b",
     re.IGNORECASE,
 )
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
