@@ -44,10 +44,20 @@ _ASKS = re.compile(
 _EXCLAIMS = re.compile(r"^(?:what\s+an?|how\s+(?:lovely|nice|great|sad|awful|wonderful))\b(?!.*[?])")
 _REQUESTS = re.compile(
     r"""^(?:(?:please|pls|kindly|just|now|then|ok(?:ay)?|hey|hi|hello|so|and|bitte|por\ favor)[\s,]+)*
-    (?:tell|show|give|help|write|explain|summari[sz]e|translate|find|list|make|create|draft|generate|suggest|recommend
+    (?:tell|show|give|help|write|explain|summari[sz]e|translate|find|list|create|draft
+      |make(?!\ it\ (?:(?:the|on|at|for)\ )?(?:\d|noon|midnight|today|tomorrow|\w{3,6}day\b))
+      |generate|suggest|recommend
       |describe|compare|calculate|compute|convert|define|fix|improve|rewrite|rephrase|continue|repeat|check|review
       |analy[sz]e|outline|search|look\ (?:up|for)|walk\ me|teach|design|plan|propose|name|solve|implement
-      |refactor|debug|proofread|edit|shorten|expand|elaborate|guess|compose|print|provide|answer|go\ on|let's
+      |refactor|debug|proofread|edit|shorten|expand|elaborate|guess|compose|print|provide|answer|go\ on
+      # "let's go for the green one" decides
+      |let's\ (?:(?:now|also|just|first|please|all)\ )?(?:talk|discuss|plan|start|begin|see|look|try|continue
+        |review|work|focus|brainstorm|explore|move\ on|pick\ (?:up|apart)|figure|find|write|think|check|play|say
+        |practi[cs]e|imagine|assume|pretend|suppose|dive|jump|create|draft|design|recap|compare|list|learn|study
+        |read|turn\ to|hear|chat
+        |(?:do|make|have)\ (?:an?|some|it|this|that|another|one\ more|more|the\ (?:next|same))
+        |get\ (?:to|back|into|on|started|going|cracking|stuck|this|that|it)
+        |go\ (?:back|through|over|on|deeper|again))
       |go\ (?:through|over)\ (?:what|all|everything)
       |remind\ (?:me|us)\ (?:again\ )?(?:what|who\w*|where|when|which|why|how)
       |(?:all|anything|everything|what(?:ever)?)\ (?:that\ )?you\ (?:know|remember|recall|learned|have)

@@ -552,6 +552,10 @@ _NAMED_PEOPLE = re.compile(
     rf"(?:\s+called|\s+named|\s+are|:|,|\s+[-\u2013\u2014])?\s+(?P<names>{_NAME}{_AGE}(?:,\s+{_NAME}{_AGE}){{0,5}},?\s+and\s+{_NAME})(?![\w-])",
     re.IGNORECASE,
 )
+_AGED_NAME = re.compile(
+    rf"\b(?P<name>{_NAME})(?: \((?P<within>\d{{1,2}})\)|, (?P<age>\d{{1,2}})(?=,| and |[.!]|$))"
+)
+_SEVERAL = re.compile(rf"\b(?:{LISTS['plural']}|boys|girls)\b", re.IGNORECASE)
 # "our designer Mireille": a person by their occupation
 _NAMED_ROLE = re.compile(
     rf"{_OWN}(?P<role>(?:[a-z]+\s)?(?:{LISTS['words']['occupations']}|{LISTS['words']['agents']}|deputy|[a-z]{{3,}}(?:tor|yer|ner|ger|ist|ian))),?\s+"
@@ -602,6 +606,22 @@ _MAY_STAND_ASIDE = re.compile(
     re.IGNORECASE,
 )
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
+
+
+def ages_in_list(sentence: str) -> tuple[str, list[str]]:
+    """*sentence* without the ages in a list of people ("the girls, Ines (9) and Pilar (6)"), and the ages."""
+    found = list(_AGED_NAME.finditer(sentence)) if _SEVERAL.search(sentence) else []
+    found = [one for one in found if _is_name(one["name"])]
+    if len(found) < _FEWEST_OF_LIST:
+        return sentence, []
+    ages = [f"my {BY_NAME}{one['name']} is {one['within'] or one['age']}" for one in found]
+    bare = _AGED_NAME.sub(lambda one: one["name"], sentence)
+    return re.sub(
+        r", and (?=[A-Z])|,(?= and [A-Z])", lambda one: " and " if one[0].endswith(" ") else "", bare
+    ), ages
+
+
+_FEWEST_OF_LIST = 2  # names
 
 
 def asides(sentence: str) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Protocol
 from cachetools import LRUCache
 
 from memory_extproc.errors import MemoryExtprocError, ModelStoppedError, PermanentError, TransientError
+from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.llm_client import OverBudgetError
 from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.model import MemoryType, Owner, Source, Trust, Turn
@@ -74,13 +75,18 @@ _ONLY_POINTS = re.compile(
 )
 
 
+# "User's daughters Ines likes swimming", "User's daughters Ines and Pilar"
+_ONE_OF_SEVERAL = re.compile(
+    rf"User's (?:{LISTS['plural']}|boys|girls) [A-Z][\w'-]*(?: (?!and\b)\w.*|(?:(?:,| and) [A-Z][\w'-]*)+)"
+)
 _WITHOUT_OBJECT = (" is allergic", " are allergic", " is intolerant", " are intolerant")
 
 
 def is_well_formed(fact: Fact) -> bool:
     """Whether *fact* says something that can be recalled: it has a value that is not masked, no placeholder of a
-    router, no two verbs in a row, and no adjective without its object ("Oscar is allergic")."""
-    if fact.content.endswith(_WITHOUT_OBJECT):
+    router, no two verbs in a row, no adjective without its object ("Oscar is allergic"), and people who are
+    several or one."""
+    if fact.content.endswith(_WITHOUT_OBJECT) or _ONE_OF_SEVERAL.fullmatch(fact.content):
         return False
     if has_placeholder(fact.content) or _TAG.search(fact.content) or _TWO_VERBS.search(fact.content):
         return False

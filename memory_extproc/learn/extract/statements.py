@@ -13,6 +13,7 @@ from memory_extproc.learn.extract.clauses import (
     LISTS,
     REASONS,
     People,
+    ages_in_list,
     asides,
     concerns_writer,
     fill_in,
@@ -161,7 +162,9 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
             continue
         if _OF_A_SPEAKER.match(sentence) or _OF_ANOTHER.match(sentence):
             continue
+        sentence, ages = ages_in_list(sentence)
         joined = join_enclosed(sentence)
+        found.extend(ages)
         found.extend(asides(joined if sentence[:4] in {"the ", "The "} else sentence))
         read = read_introduction(sentence, nameless=not names_somebody(before))
         written = joined if read == sentence else join_enclosed(read)
@@ -178,8 +181,6 @@ _CHANGE_WITH_REMARK = re.compile(fill_in(LISTS["grammar"]["change_with_remark"],
 # "Oops, my flight is on May 8" takes the place of what was said of the flight before
 _TAKES_BACK = re.compile(fill_in(LISTS["grammar"]["takes_back"], LISTS["words"]), re.IGNORECASE)
 _NOW = {"ist": "jetzt", "geht": "jetzt", "est": "maintenant", "es": "ahora"}
-
-
 _WHOM = {"relations": LISTS["relations"], "strangers": LISTS["grammar"]["strangers"]}
 # "customer 2: I'm 34", "my sister: I hate mail": the words of another
 _OF_A_SPEAKER, _OF_ANOTHER = (
@@ -501,6 +502,15 @@ def stated_in_answer(question: str, text: str, people: People | None = None) -> 
 
 
 _A_NAME = r"(?-i:[A-Z\u00c0-\u00de][\w'-]*\w)(?: (?-i:[A-Z\u00c0-\u00de][\w'-]*\w))?"
+_FIRMLY = re.compile(
+    r"\b(?:i mean|i meant|should be|sorry|correction|typo|oops|ich mein(?:t)?e|je voulais dire|quería decir"
+    r"|perdón|pardon|entschuldigung)\b",
+    re.IGNORECASE,
+)
+_CALENDAR = re.compile(
+    rf"\b(?:{LISTS['words']['days']}|{LISTS['words']['months']}|{MONTHS}|{LISTS['words']['weekdays_abroad']}|noon|midnight)\b",
+    re.IGNORECASE,
+)
 # "actually no, the 5th", "not the 3rd, the 4th": a value alone that takes the place of the one spoken of
 _CORRECTION = re.compile(
     rf"(?:(?:{LISTS['grammar']['corrects']})\b[\s,.:!\u2013\u2014-]*){{1,5}}(?:not [^,]{{1,20}}, (?:but )?)?"
@@ -541,19 +551,6 @@ def read_renaming(text: str) -> tuple[str, str]:
     name, former = (one["name"] or one["right"] or one["instead"]), (one["former"] or one["wrong"] or one["before"])
     firm = former or _FIRMLY.search(said)
     return ("", "") if _CALENDAR.search(name) or not firm else (name, former or "")
-
-
-_FIRMLY = re.compile(
-    r"\b(?:i mean|i meant|should be|sorry|correction|typo|oops|ich mein(?:t)?e|je voulais dire|quería decir"
-    r"|perdón|pardon|entschuldigung)\b",
-    re.IGNORECASE,
-)
-
-
-_CALENDAR = re.compile(
-    rf"\b(?:{LISTS['words']['days']}|{LISTS['words']['months']}|{MONTHS}|{LISTS['words']['weekdays_abroad']}|noon|midnight)\b",
-    re.IGNORECASE,
-)
 
 
 _CONFIRMS = re.compile(
@@ -626,8 +623,13 @@ _ITEMS = re.compile(r",(?!\d)(?: (?:and|und|et|y) )?| (?:and|und|et|y) ", re.IGN
 _ONE_NAME = re.compile(r"[A-Z\u00c0-\u00de][\w'-]*(?: [A-Z\u00c0-\u00de][\w'-]*)?")
 _LEADING_NO = re.compile(r"\A(?:no|kein\w*|pas de|sin)\s+", re.IGNORECASE)
 _MOST_ITEMS = 8
-# "how many words, and what year are you in?" asks two things
+# "how many words, and what year are you in?" asks two things, and "what is the price and your deposit?" does, too
 _ALSO_ASKED = re.compile(r",? and (?=(?:what|which|how|where|when|who)\b)")
+_TWO_THINGS = re.compile(
+    r"((?:what|when|who|how much)(?:'s| is| are) )((?:your|the|my)\b.*) and ((?:your|the)\b.*)"
+)
+# "Pilar can't have sesame" answers in a sentence of its own
+_OWN_SENTENCE = re.compile(LISTS["answered"]["own_sentence"], re.IGNORECASE)
 _OF_MINE = re.compile(r"(?:my|our) ", re.IGNORECASE)
 _YOUR = re.compile(r"\byour\b", re.IGNORECASE)
 
@@ -644,6 +646,10 @@ def complete_fragment(question: str, text: str, people: People | None = None) ->
         return []
     parts = _ALSO_ASKED.split(fold(asked[0].replace("\u2019", "'")))
     items = [one.strip() for one in _ITEMS.split(fragment)]
+    if (two := _TWO_THINGS.search(parts[0])) is not None:
+        parts = [f"{two[1]}{two[2]}", f"{two[1]}{two[3]}"]
+        if len(items) != len(parts) or any(_NO_FRAGMENT.match(fold(one)) for one in items):
+            return []  # "285,000": the price or the deposit?
     pairs = zip(parts, items, strict=True) if 1 < len(parts) == len(items) else [(", ".join(parts), fragment)]
     return [clause for part, item in pairs for clause in _answer(part, item, people, of_mine=of_mine)]
 
@@ -657,6 +663,10 @@ def _answer(asked: str, fragment: str, people: People | None, *, of_mine: bool) 
         ):
             return found
     return []
+
+
+def _fits(fragment: str, needs: re.Pattern[str]) -> bool:
+    return needs.match(fold(fragment)) is not None and _OWN_SENTENCE.search(fragment) is None
 
 
 def _clauses(
@@ -677,9 +687,9 @@ def _clauses(
     elif "each" in entry:
         for item in _ITEMS.split(fragment)[:_MOST_ITEMS]:
             said = _LEADING_NO.sub("", item.strip(), count=1)
-            if needs.match(fold(said)):
+            if _fits(said, needs):
                 yield from first_person_statements(entry["clause"].format_map({**words, "value": said}))
-    elif needs.match(fold(head)):
+    elif _fits(head, needs):
         several = "names" in entry and all(_ONE_NAME.fullmatch(item.strip()) for item in _ITEMS.split(fragment))
         words["value"] = fragment if several else head
         if "titled" in entry and not head[:1].isupper():

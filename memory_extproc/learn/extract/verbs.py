@@ -109,6 +109,8 @@ def agree_in_number(content: str, who: str) -> str:
     if not content.startswith(subject):
         return content
     verb, space, rest = content[len(subject) :].partition(" ")
+    if verb[:1].isupper():  # "my daughters Ines and Pilar"
+        return content
     if last.lower() not in _PLURALS and not (verb.lower() in _PLURAL_VERBS and _SEVERAL.search(last)):
         return content
     return f"{subject}{_bare(verb)}{space}{rest}"

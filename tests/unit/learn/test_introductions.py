@@ -140,3 +140,30 @@ def test_other_lists_stay_as_they_are(sentence: str) -> None:
 async def test_a_list_about_a_relative_is_no_part_of_the_name(asked: str, expected: list[str]) -> None:
     contents = [fact.content for fact in await EXTRACTOR.extract([a_turn(asked)])]
     assert contents == [f"User's {one}" for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("my kids are Leo (4) and Mia (7)", ["Leo is 4", "Mia is 7", "User's kids are Leo and Mia"]),
+        ("It's me and the girls, Ines (9) and Pilar (6).",
+         ["Ines is 9", "Pilar is 6", "User's girls are Ines and Pilar"]),
+        ("my daughters Ines, 9, and Pilar, 6, love swimming",
+         ["Ines is 9", "Pilar is 6", "User's daughters are Ines and Pilar"]),
+        ("My cousins Ben and Tia came, Lea, too", ["User's cousins are Ben and Tia"]),
+    ],
+)  # fmt: skip
+async def test_a_list_of_people_keeps_their_ages(asked: str, expected: list[str]) -> None:
+    assert [fact.content for fact in await EXTRACTOR.extract([a_turn(asked)])] == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("my back has been killing me lately", ["User has trouble with their back"]),
+        ("I started pilates by the way, Mondays and Wednesdays at 8",
+         ["User started pilates, Mondays and Wednesdays at 8"]),
+    ],
+)  # fmt: skip
+async def test_a_remark_in_the_middle_is_no_part_of_a_fact(said: str, expected: list[str]) -> None:
+    assert [fact.content for fact in await EXTRACTOR.extract([a_turn(said)])] == expected

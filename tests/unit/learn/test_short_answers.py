@@ -36,6 +36,9 @@ async def learned(question: str, answer: str) -> list[str]:
         ("How many kids do you have?", "three", ["User has three kids"]),
         ("Do you have any pets?", "No.", ["User has no pets"]),
         ("Do you smoke?", "no", ["User doesn't smoke"]),
+        ("Do you have any allergies?", "Pilar can't have strawberries", ["Pilar can't have strawberries"]),
+        ("What do you do for work?", "Dario is a nurse", ["Dario is a nurse"]),
+        ("What's your name and your age?", "Noor, 41", ["User's name is Noor", "User is 41"]),
         ("Wo wohnst du?", "in Kassel, seit 2019", ["User lives in Kassel"]),
         ("\u00bfD\u00f3nde vives?", "En Bogot\u00e1", ["User lives in Bogot\u00e1"]),
         ("Sch\u00f6n! Wie hei\u00dft du denn?", "Jonas.", ["User's name is Jonas"]),
@@ -74,6 +77,9 @@ async def test_a_fragment_states_what_was_asked_for(question: str, answer: str, 
         ("How old are you?", "old enough"),
         ("Which of these two do you like?", "the first one"),
         ("Would you like it shorter?", "no"),
+        ("Who is your doctor?", "Marta does it all"),
+        ("What is the price and your deposit?", "285,000"),  # of the two it is not said which
+        ("What is the price and your deposit?", "285,000, we've been lucky"),
     ],
 )
 async def test_what_answers_nothing_about_the_caller_makes_no_fact(question: str, answer: str) -> None:

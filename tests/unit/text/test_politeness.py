@@ -199,6 +199,48 @@ def test_a_message_that_tells_something_besides_asking_does_not_only_ask(text: s
 @pytest.mark.parametrize(
     "text",
     [
+        "let's go for the 70AZ then",
+        "ok let's do Friday",
+        "Let's meet at 8 then.",
+        "let's take the green one",
+        "Okay, let's book the Ibis.",
+        "let's stick with 40 guests",
+        "let's call the boat Sirius",
+        "let's lock in the $8,500 budget",
+        "make it the 14th",
+        "make it Wednesday, please",
+        "Let's get the oak table!",
+    ],
+)
+def test_a_decision_is_no_request(text: str) -> None:
+    assert not only_asks(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "let's plan the trip",
+        "let's talk about my diet",
+        "Let's get started",
+        "let's go over the list again",
+        "let's try again",
+        "let's do another round",
+        "let's do a quiz",
+        "let's see",
+        "let's write a poem",
+        "let's make a list",
+        "make it shorter",
+        "make it more formal please",
+        "Let's say I have a dog, what would it eat?",
+    ],
+)
+def test_an_invitation_to_work_together_is_a_request(text: str) -> None:
+    assert only_asks(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "how much?",
         "what about the second option you mentioned?",
         "and that one?",
