@@ -77,7 +77,8 @@ _SHOWN = re.compile(
     r"(?:wants?|says?|said|told|thinks|needs?|lives?|works?|loves?|hates?|likes?|gave|gets?|will|keeps?"
     r"|drives?|helps?|turned|signed|started|finished|handed|moved|broke|bought|plays?|eats?|mustn't|can't|joins?"
     r"|hilft|wohnt|arbeitet|travaille|habite|vive|trabaja"
-    r"|(?:is|was) (?:an?|my|coming|leaving|moving|going|getting|doing|married|pregnant)"
+    r"|(?:is|was) (?:\d{1,2}(?=\W*$|[.,;!]| years?| months?| and| now)"
+    r"|an?|my|coming|leaving|moving|going|getting|doing|married|pregnant)"
     r"|has (?:an?|been|broken|become|got))\b)"
 )
 _ACTS = re.compile(r"\w{3,30}(?:er|or|ist|ian|man|woman)")

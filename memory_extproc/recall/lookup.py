@@ -59,7 +59,7 @@ from memory_extproc.text.words import negates, rarity
 _SAID = frozenset({Source.VERBATIM})
 _PEOPLE = ATTRIBUTES.in_groups({"people"}) & ~ATTRIBUTES.mask(["pets"])
 _NOT_UNLIKELY = 0.3  # relevance of a candidate, where likeness shows an attribute
-_LIKELY = 0.35  # relevance of a candidate, for questions about a past conversation
+_LIKELY = 0.35  # the same, for questions about a past conversation
 _MOST_TOPICS = 12  # summaries of all conversations
 _ENOUGH, _SOME = 0.6, 0.4  # share of the question's words in a procedure, and in one that the search has, too
 _MOST_OF_OVERVIEW = 120  # memories that compete for the budget of an overview
@@ -277,13 +277,14 @@ def _names_beside(memory: Memory, wanted: frozenset[str]) -> frozenset[str]:
 
 
 def _calls_own(memory: Memory, wanted: frozenset[str]) -> bool:
-    """Whether *memory* calls the subject the caller's own ("my first paper", "we got a flat")."""
+    """Whether *memory* calls the subject the caller's own ("my first paper", "we think of buying a flat")."""
     words = plain_words(memory.content)
-    own = INTENTS.words["own"] | INTENTS.words["possessive"]
-    return any(
-        content_stems(word) & wanted and not own.isdisjoint(words[max(0, at - _OWNED_WITHIN) : at])
-        for at, word in enumerate(words)
-    )
+    own, indefinite = INTENTS.words["own"] | INTENTS.words["possessive"], INTENTS.words["indefinite"]
+    for at, word in enumerate(words):
+        reach = _OWNED_WITHIN << (not indefinite.isdisjoint(words[max(0, at - 2) : at]))
+        if content_stems(word) & wanted and not own.isdisjoint(words[max(0, at - reach) : at]):
+            return True
+    return False
 
 
 async def _continuing(asked: QuestionReading, found: Sequence[Memory], marks: frozenset[str]) -> list[Memory]:

@@ -506,3 +506,10 @@ async def test_of_what_was_advised_the_caller_s_decision_is_told_too(desk: Desk)
     assert advice.content in block
     assert decision.content in block
     assert not (await desk.ask("Which quartz watches did you recommend for a marathon?", threshold=0.99)).block
+
+
+async def test_everything_about_a_thing_that_the_caller_speaks_of_as_known_is_told(desk: Desk) -> None:
+    flat = a_message("We're thinking of buying a flat in Triana, the bank offered 2.9 %.", session="s8")
+    await desk.remember(flat)
+    assert flat.content in (await desk.ask("everything about the flat")).block
+    assert not (await desk.ask("everything about the opera")).block

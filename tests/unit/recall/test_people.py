@@ -24,6 +24,8 @@ __all__ = ["desk"]  # a fixture
         ("we hired a barista called Finlay", {"finlay"}),
         ("her name's Bethan", {"bethan"}),
         ("I'll ask Noor, and Raj is leaving the company", {"noor", "raj"}),
+        ("Pilar is 6", {"pilar"}),
+        ("Atlas is 6 weeks late", set()),
         ("We moved Callum's party to the 11th", {"callum"}),
         ("I fly to Oslo in June, Delft is lovely", set()),
         ("There's a hall called Avertical World", set()),

@@ -75,3 +75,12 @@ def test_a_section_that_cannot_be_used_is_named(section: object, said: str) -> N
 def test_an_unknown_attribute_is_named_with_those_that_there_are() -> None:
     with pytest.raises(LexiconError, match="no attribute 'alergies'; expected one of age, allergies"):
         ATTRIBUTES.mask(["alergies"])
+
+
+@pytest.mark.parametrize(
+    "told", ["signing got moved to the 22nd", "the fair moved to tomorrow", "it moved to an earlier slot"]
+)
+def test_what_is_moved_to_another_time_tells_of_no_home(told: str) -> None:
+    home = ATTRIBUTES.mask(["home"])
+    assert not ATTRIBUTES.told_by(told) & home
+    assert ATTRIBUTES.told_by("we moved to the 4th floor") & home
