@@ -95,7 +95,8 @@ class Story(Talking):
             set().union(*(one.projects for one in there)),
             max((one.turns for one in there), default=0),
         )
-        call = self.front.call("UpdateMemory", request, person)
+        # A replica that was killed may hold the person's lock for a while yet.
+        call = self.insist(lambda: self.front.call("UpdateMemory", request, person))
         if await self._unless_denied(call, person, "NOT_FOUND") is None:
             return
         for one in there:
