@@ -315,7 +315,7 @@ _OF_PLACE = frozenset({"in", "of", "from", "at", "near", "von", "aus", "de", "en
 _MOST_OF_NOUN = 3  # words
 _MOST_SHARED = 0.8  # of the content words of a question, rare words counting more
 _PREPOSITIONS = frozenset({"of", "in", "on", "at", "to", "for", "from", "with", "von", "mit", "zu", "de", "du"})
-_PAST_TENSE = re.compile(r"\b(?:did|was|were|had|war|waren|hatten?|etait|avait|era|fue|tenia)\b")
+_PAST_TENSE = re.compile(r"\b(?:did|was|were|had|happened|passiert|war|waren|hatten?|etait|avait|era|fue|tenia)\b")
 
 
 def each_once(memories: Iterable[Memory]) -> list[Memory]:

@@ -179,7 +179,7 @@ def _find_stem(word: str) -> str:
     folded = _bare(fold(word))
     if not folded.isascii() or (not folded.isalpha() and any(map(str.isdigit, folded))):
         return number_key(folded)
-    for ending in _ENGLISH_ENDINGS:
+    for ending in ("s",) if folded.endswith("ees") else _ENGLISH_ENDINGS:  # "employees" of "employee"
         if folded.endswith(ending) and len(folded) - len(ending) >= _SHORTEST_STEM:
             folded = folded[: -len(ending)]
             break

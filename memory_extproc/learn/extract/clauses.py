@@ -64,6 +64,7 @@ _KIN = re.compile(
     rf"(?P<who>(?:{_GRAMMAR['kin']})\s[\w-]+(?:\s(?-i:[A-Z\u00c0-\u00de])\w+)?)\s(?=(?:{_GRAMMAR['kin_verbs']})\b)",
     re.IGNORECASE,
 )
+_I_DO = re.compile(rf"(?:{_GRAMMAR['german_deeds']})\b", re.IGNORECASE)
 _OF_KIN = re.compile(rf"(?:(?:er|sie|il|elle|él|ella)\s+)?(?=(?:{_GRAMMAR['kin_verbs']})\b)", re.IGNORECASE)
 _SHARED = re.compile(
     rf"\s*(?:,?\s+(?:and|but)|,)\s+(?=(?:{_GRAMMAR['adverbs']}\s+)?(?:{_GRAMMAR['predicates']}|{LISTS['words']['traits']})\b"
@@ -225,9 +226,13 @@ def is_of_somebody_known(clause: str) -> bool:
 def _carry_kin(clauses: Iterable[str]) -> Iterator[str]:
     kin = ""
     for clause in clauses:
+        if kin == "ich" and _I_DO.match(clause):
+            yield f"ich {clause}"
+            continue
+        kin = "ich" if clause[:4].lower() == "ich " else kin
         if (named := _KIN.match(clause)) is not None:
             kin = named["who"]
-        carried = _OF_KIN.match(clause) if kin else None
+        carried = _OF_KIN.match(clause) if kin not in {"", "ich"} else None
         yield clause if carried is None else f"{kin} {clause[carried.end() :]}"
 
 
@@ -609,7 +614,9 @@ _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
 
 
 def ages_in_list(sentence: str) -> tuple[str, list[str]]:
-    """*sentence* without the ages in a list of people ("the girls, Ines (9) and Pilar (6)"), and the ages."""
+    """*sentence* without the ages in a list of people ("the girls, Ines (9) and Pilar (6)"), and the ages; without
+    words in brackets about a person who is not the caller's: "the winner was Bea (got a scholarship)"."""
+    sentence = _OF_ANOTHER.sub(r"\g<before>", sentence)
     found = list(_AGED_NAME.finditer(sentence)) if _SEVERAL.search(sentence) else []
     found = [one for one in found if _is_name(one["name"])]
     if len(found) < _FEWEST_OF_LIST:
@@ -622,6 +629,7 @@ def ages_in_list(sentence: str) -> tuple[str, list[str]]:
 
 
 _FEWEST_OF_LIST = 2  # names
+_OF_ANOTHER = re.compile(_GRAMMAR["in_brackets"], re.IGNORECASE)
 
 
 def asides(sentence: str) -> list[str]:

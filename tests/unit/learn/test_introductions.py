@@ -167,3 +167,30 @@ async def test_a_list_of_people_keeps_their_ages(asked: str, expected: list[str]
 )  # fmt: skip
 async def test_a_remark_in_the_middle_is_no_part_of_a_fact(said: str, expected: list[str]) -> None:
     assert [fact.content for fact in await EXTRACTOR.extract([a_turn(said)])] == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("favourites are Jannik (worked at Bosch for 5 years) and Aylin", []),
+        ("the winner was Bea (got a scholarship)", []),
+        ("I moved to Leeds (hate the rain)", ["User lives in Leeds", "User dislikes the rain"]),
+        ("I work for Bosch (moved there in 2019)", ["User works for Bosch", "User moved there in 2019"]),
+    ],
+)
+async def test_words_in_brackets_are_about_the_person_before_them(said: str, expected: list[str]) -> None:
+    assert [fact.content for fact in await EXTRACTOR.extract([a_turn(said)])] == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("Hallo, ich bin Katrin und arbeite als Hebamme in Kiel.", ["User works as a Hebamme in Kiel"]),
+        ("Ich heiße Katrin und wohne in Kiel", ["User's name is Katrin", "User lives in Kiel"]),
+        ("Meine Schwester lebt in Rom und arbeitet bei VW",
+         ["User's sister lives in Rom", "User's sister works for VW"]),
+        ("Mein Mann Jens verträgt keine Laktose", ["User's husband doesn't tolerate Laktose"]),
+    ],
+)  # fmt: skip
+async def test_a_german_verb_behind_und_has_the_subject_before_it(said: str, expected: list[str]) -> None:
+    assert [fact.content for fact in await EXTRACTOR.extract([a_turn(said)])] == expected

@@ -6,7 +6,12 @@ import pytest
 
 from memory_extproc.recall.asked import refers_to
 
-SAID = ("My bad knee hurts when I climb stairs.", "Ingrid fixes the boiler on Fridays.", "A hotel in Maui?")
+SAID = (
+    "My bad knee hurts when I climb stairs.",
+    "Ingrid fixes the boiler on Fridays.",
+    "A hotel in Maui?",
+    "the Skoda died",
+)
 ANSWERED = ("The Grand Wailea costs $900 a night.", "Forget gates keep gradients alive in long training sequences.")
 
 
@@ -19,8 +24,9 @@ ANSWERED = ("The Grand Wailea costs $900 a night.", "Forget gates keep gradients
         "boiler?",
         "What did the hotel in Maui cost a night?",
         "Which gates keep gradients alive in long training sequences?",
+        "What happened to the Skoda?",
     ],
-    ids=["own", "acting name", "definite", "mere noun", "past tense", "nearly all words"],
+    ids=["own", "acting name", "definite", "mere noun", "past tense", "nearly all words", "what happened"],
 )
 def test_a_question_refers_to_what_was_talked_about(question: str) -> None:
     assert refers_to(question, SAID, ANSWERED)

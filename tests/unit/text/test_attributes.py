@@ -84,3 +84,9 @@ def test_what_is_moved_to_another_time_tells_of_no_home(told: str) -> None:
     home = ATTRIBUTES.mask(["home"])
     assert not ATTRIBUTES.told_by(told) & home
     assert ATTRIBUTES.told_by("we moved to the 4th floor") & home
+
+
+def test_a_delivery_that_slipped_tells_of_no_illness() -> None:
+    health = ATTRIBUTES.mask(["health"])
+    assert not ATTRIBUTES.told_by("delivery slipped to May 12") & health
+    assert ATTRIBUTES.told_by("I have a slipped disc") & health

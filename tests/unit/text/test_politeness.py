@@ -424,6 +424,8 @@ def test_stop_words_are_those_of_the_language_spoken() -> None:
 def test_forms_of_a_word_share_a_stem() -> None:
     assert len({stem(one) for one in ("live", "lives", "living", "lived")}) == 1
     assert stem("User's") == stem("user")
+    assert stem("employees") == stem("employee")
+    assert stem("trees") == stem("tree")
     assert stems("我的预算") == stems("我的预算")
 
 
