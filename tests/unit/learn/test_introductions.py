@@ -161,6 +161,8 @@ async def test_a_list_of_people_keeps_their_ages(asked: str, expected: list[str]
     ("said", "expected"),
     [
         ("my back has been killing me lately", ["User has trouble with their back"]),
+        ("I quit. starting as a curator at the Tate on 1 May",
+         ["User is starting as a curator at the Tate on 1 May"]),
         ("I started pilates by the way, Mondays and Wednesdays at 8",
          ["User started pilates, Mondays and Wednesdays at 8"]),
     ],
