@@ -58,9 +58,7 @@ OWN_START = re.compile(
 HERE = re.compile(r"\bhere\b")
 _LISTENER = re.compile(r"\b(?:you|your|yours|you're|you've|du|dein\w*|tu|ton|ta|tes|vous|votre|vos|te)\b")
 READ_FOR_STATEMENT = 600  # characters
-LONGEST_STATEMENT = (
-    240  # characters of a message that tells of one thing; a longer one tells it in passing, or was pasted
-)
+LONGEST_STATEMENT = 240  # characters; a longer message tells of many things, or was pasted
 _LEAST_STATED = 3  # content words
 _NOBODY_ELSE = frozenset({"", "we", "they", "you"})  # "We got a dog" is about no other person
 _LEADS = re.compile(r"\A(?:(?i:ok|okay|so|and|but|hey|oh|btw|also|anyway|well|yo)\b[,.!]? ?){1,4}")

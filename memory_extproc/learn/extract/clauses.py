@@ -190,7 +190,7 @@ def split_clauses(sentence: str, people: People | None = None) -> list[str]:
     found: list[str] = []
     people = people if people is not None else People()
     sentence = _SINCE.sub(r"\g<0>,", _WHO_IS.sub(r"\g<one>, he ", _APPOSED.sub(r"\1, I'm ", sentence)))
-    for clause in _carry_kin(_CLAUSE.split(sentence)):
+    for clause in _carry_subject(_CLAUSE.split(sentence)):
         bare = _unfold(strip_openers(clause.strip()).strip(" ,;:.!\u3002\uff01\uff0c"))
         if _PRONOUN.match(bare):
             bare = people.put_for_pronoun(bare)
@@ -223,16 +223,18 @@ def is_of_somebody_known(clause: str) -> bool:
     return BY_NAME in clause and _ABOUT_A_PERSON.match(clause.partition(BY_NAME)[2]) is None
 
 
-def _carry_kin(clauses: Iterable[str]) -> Iterator[str]:
-    kin = ""
+def _carry_subject(clauses: Iterable[str]) -> Iterator[str]:
+    """Give a verb behind "und", "et" or "y" its subject: the writer's kin, or "ich"."""
+    kin, of_writer = "", False
     for clause in clauses:
-        if kin == "ich" and _I_DO.match(clause):
+        if of_writer and _I_DO.match(clause):
             yield f"ich {clause}"
             continue
-        kin = "ich" if clause[:4].lower() == "ich " else kin
+        if clause[:4].lower() == "ich ":
+            kin, of_writer = "", True
         if (named := _KIN.match(clause)) is not None:
-            kin = named["who"]
-        carried = _OF_KIN.match(clause) if kin not in {"", "ich"} else None
+            kin, of_writer = named["who"], False
+        carried = _OF_KIN.match(clause) if kin else None
         yield clause if carried is None else f"{kin} {clause[carried.end() :]}"
 
 
@@ -613,23 +615,21 @@ _MAY_STAND_ASIDE = re.compile(
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
 
 
-def ages_in_list(sentence: str) -> tuple[str, list[str]]:
-    """*sentence* without the ages in a list of people ("the girls, Ines (9) and Pilar (6)"), and the ages; without
-    words in brackets about a person who is not the caller's: "the winner was Bea (got a scholarship)"."""
-    sentence = _OF_ANOTHER.sub(r"\g<before>", sentence)
+def split_ages(sentence: str) -> tuple[str, list[str]]:
+    """Split the ages in a list of people ("the girls, Ines (9) and Pilar (6)") from *sentence*, as clauses. Words
+    in brackets about a stranger are left out: "the winner was Bea (got a scholarship)"."""
+    sentence = _IN_BRACKETS.sub(r"\g<before>", sentence)
     found = list(_AGED_NAME.finditer(sentence)) if _SEVERAL.search(sentence) else []
     found = [one for one in found if _is_name(one["name"])]
     if len(found) < _FEWEST_OF_LIST:
         return sentence, []
     ages = [f"my {BY_NAME}{one['name']} is {one['within'] or one['age']}" for one in found]
     bare = _AGED_NAME.sub(lambda one: one["name"], sentence)
-    return re.sub(
-        r", and (?=[A-Z])|,(?= and [A-Z])", lambda one: " and " if one[0].endswith(" ") else "", bare
-    ), ages
+    return re.sub(r", and (?=[A-Z])", " and ", bare), ages
 
 
 _FEWEST_OF_LIST = 2  # names
-_OF_ANOTHER = re.compile(_GRAMMAR["in_brackets"], re.IGNORECASE)
+_IN_BRACKETS = re.compile(_GRAMMAR["in_brackets"], re.IGNORECASE)
 
 
 def asides(sentence: str) -> list[str]:

@@ -84,8 +84,8 @@ _WITHOUT_OBJECT = (" is allergic", " are allergic", " is intolerant", " are into
 
 def is_well_formed(fact: Fact) -> bool:
     """Whether *fact* says something that can be recalled: it has a value that is not masked, no placeholder of a
-    router, no two verbs in a row, no adjective without its object ("Oscar is allergic"), and people who are
-    several or one."""
+    router, no two verbs in a row, no adjective without its object ("Oscar is allergic"), and no single
+    name as several people ("User's daughters Ines")."""
     if fact.content.endswith(_WITHOUT_OBJECT) or _ONE_OF_SEVERAL.fullmatch(fact.content):
         return False
     if has_placeholder(fact.content) or _TAG.search(fact.content) or _TWO_VERBS.search(fact.content):

@@ -13,7 +13,6 @@ from memory_extproc.learn.extract.clauses import (
     LISTS,
     REASONS,
     People,
-    ages_in_list,
     asides,
     concerns_writer,
     fill_in,
@@ -21,6 +20,7 @@ from memory_extproc.learn.extract.clauses import (
     join_enclosed,
     lacks_subject,
     names_somebody,
+    split_ages,
     split_clauses,
     strip_openers,
     write_out,
@@ -162,7 +162,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
             continue
         if _OF_A_SPEAKER.match(sentence) or _OF_ANOTHER.match(sentence):
             continue
-        sentence, ages = ages_in_list(sentence)
+        sentence, ages = split_ages(sentence)
         joined = join_enclosed(sentence)
         found.extend(ages)
         found.extend(asides(joined if sentence[:4] in {"the ", "The "} else sentence))
