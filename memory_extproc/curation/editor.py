@@ -10,15 +10,16 @@ import heapq
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
+import numpy as np
 
 from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.model import (
@@ -28,6 +29,7 @@ from memory_extproc.model import (
     JournalState,
     Memory,
     MemoryHead,
+    MemoryHeads,
     MemoryState,
     MemoryType,
     Owner,
@@ -467,12 +469,13 @@ _MOST_REPLACED = 1_000  # rows read one by one; of more, all memories are scanne
 _REPLACED = frozenset({MemoryState.SUPERSEDED, MemoryState.DELETED})
 _PREFIX = re.compile(r"[0-9a-f]{8,63}")  # of an id
 _ROW_BYTES = 400  # of a row's fields beside content, metadata and vector
-_AGES = (
-    ("day", timedelta(days=1)),
-    ("week", timedelta(days=7)),
-    ("month", timedelta(days=30)),
-    ("year", timedelta(days=365)),
-)
+_AGES = {"day": 1, "week": 7, "month": 30, "year": 365}  # days
+_AGE_SECONDS = [days * 86_400 for days in _AGES.values()]
+_GROUP = 1 << 40  # seconds: further apart than any two memories
+_SAMPLE = 500  # memories that tell how large all are
+_PAGE = 500
+_EVERY = Conditions(states=frozenset(MemoryState))
+_WRONG = Conditions(rating=Rating.WRONG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -504,18 +507,28 @@ class Cursor(NamedTuple):
     id: str
 
 
-def place_of(memory: Memory | MemoryHead, order: Order = Order.NEWEST) -> Cursor:
-    head = memory if isinstance(memory, MemoryHead) else memory.head
+def place_of(memory: Memory, order: Order = Order.NEWEST) -> Cursor:
+    head = memory.head
     return Cursor(int(order is Order.FACTS and head.type not in _FACTS), -head.created, head.id)
 
 
 _cursor_of = itemgetter(0)
 
 
-def _first(heads: Iterable[MemoryHead], most: int, after: Cursor | None, order: Order) -> list[Cursor]:
-    """The first *most* places behind *after*, in order."""
-    places = (place_of(head, order) for head in heads)
-    return heapq.nsmallest(most, (place for place in places if after is None or place > after))
+def _first(heads: MemoryHeads, most: int, after: Cursor | None, order: Order) -> list[str]:
+    """The ids of the first *most* heads behind *after*, in order."""
+    groups = np.zeros(len(heads), dtype=np.int64) if order is Order.NEWEST else ~heads.of_types(_FACTS)
+    places = groups * _GROUP - heads.created
+    behind = np.arange(len(heads))
+    if after is not None:
+        end = after.group * _GROUP + after.newest_first
+        beside = [at for at in np.flatnonzero(places == end).tolist() if heads.ids[at] > after.id]
+        behind = np.concatenate([np.flatnonzero(places > end), np.array(beside, dtype=np.int64)])
+    if len(behind) > most:
+        last = np.partition(places[behind], most - 1)[most - 1]
+        behind = behind[places[behind] <= last]
+    found = zip(places[behind].tolist(), heads.ids[behind].tolist(), strict=True)
+    return [id_ for _, id_ in sorted(found)[:most]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,11 +548,11 @@ class Stats:
     by_state: Mapping[str, int]
     by_source: Mapping[str, int]
     by_age: Mapping[str, int]
-    bytes: int  # about, in the store
-    backlog: int
-    dead_letters: int
     oldest: datetime | None
     newest: datetime | None
+    bytes: int = 0  # about, in the store
+    backlog: int = 0
+    dead_letters: int = 0
 
 
 class MemoryCatalog:
@@ -559,7 +572,7 @@ class MemoryCatalog:
         heads = None if chosen.words else await self._lists.heads(owner, chosen)
         if heads is not None:
             best = await asyncio.to_thread(_first, heads, limit + 1, after, order)
-            ids = [place.id for place in best[:limit]]
+            ids = best[:limit]
             found = {memory.id: memory for memory in await self._keeps.get(owner, ids)}
             page = tuple(found[one] for one in ids if one in found and chosen.holds(found[one]))
             if len(page) == len(best[:limit]):
@@ -593,7 +606,7 @@ class MemoryCatalog:
         if heads is None:
             ids = [memory.id async for rows in self._lists.rows(owner) for memory in rows]
         else:
-            ids = [head.id for head in heads]
+            ids = heads.ids.tolist()
         found = {one for one in ids if one.startswith(given)}
         if len(found) > 1 and given not in found:
             raise AmbiguousIdError("several memories have ids that begin so")
@@ -620,45 +633,68 @@ class MemoryCatalog:
         heads = await self._lists.heads(owner, Conditions(states=_REPLACED))
         if heads is None or len(heads) > _MOST_REPLACED:
             return [row async for rows in self._lists.rows(owner) for row in rows if row.superseded_by]
-        return [row for row in await self._keeps.get(owner, [one.id for one in heads]) if row.superseded_by]
+        return [row for row in await self._keeps.get(owner, heads.ids.tolist()) if row.superseded_by]
 
     async def stats(self, owner: Owner) -> Stats:
+        """From columns of the store, or the rows in process; no text is read but those of a sample."""
         now = self._now()
-        states, types, sources, ages = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
-        recallable = size = 0
-        oldest: datetime | None = None
-        newest: datetime | None = None
-        async for rows in self._lists.rows(owner):
-            for row in rows:
-                states[row.state] += 1
-                metadata = len(msgspec.json.encode(row.provenance))
-                size += len(row.content.encode()) + metadata + _ROW_BYTES + self._vector_bytes
-                recallable += row.recallable(now)
-                oldest = row.created_at if oldest is None else min(oldest, row.created_at)
-                newest = row.created_at if newest is None else max(newest, row.created_at)
-                if row.state is MemoryState.ACTIVE:
-                    types[row.type] += 1
-                    sources[row.source] += 1
-                    ages[_age(now - row.created_at)] += 1
+        heads = await self._lists.heads(owner, _EVERY)
+        if heads is None:
+            heads, wrong = await self._read_heads(owner)
+        else:
+            wrong = await self._read_wrong(owner)
         waiting, dead = await self._backlog(owner)
-        return Stats(
-            total=states.total(),
-            recallable=recallable,
-            by_type=types,
-            by_state=states,
-            by_source=sources,
-            by_age=ages,
-            bytes=size,
+        stats = _count(heads, now)
+        return replace(
+            stats,
+            recallable=stats.recallable - int(wrong.recallable(now).sum()),
+            bytes=await self._bytes(owner, heads),
             backlog=waiting,
             dead_letters=dead,
-            oldest=oldest,
-            newest=newest,
         )
+
+    async def _read_heads(self, owner: Owner) -> tuple[MemoryHeads, MemoryHeads]:
+        """Read the heads of all rows, and of the rows rated wrong."""
+        every: list[MemoryHead] = []
+        wrong: list[MemoryHead] = []
+        async for rows in self._lists.rows(owner):
+            every += [row.head for row in rows]
+            wrong += [row.head for row in rows if row.provenance.rating is Rating.WRONG]
+        return await asyncio.to_thread(MemoryHeads.of, every), MemoryHeads.of(wrong)
+
+    async def _read_wrong(self, owner: Owner) -> MemoryHeads:
+        if (found := await self._lists.heads(owner, _WRONG)) is None:  # read into the process meanwhile
+            return (await self._read_heads(owner))[1]
+        wrong: list[MemoryHead] = []
+        for start in range(0, len(found), _PAGE):
+            rows = await self._keeps.get(owner, found.ids[start : start + _PAGE].tolist())
+            wrong += [row.head for row in rows if _WRONG.holds(row)]
+        return MemoryHeads.of(wrong)
+
+    async def _bytes(self, owner: Owner, heads: MemoryHeads) -> int:
+        """About, from a sample: ids are digests, so any range of them is a random choice."""
+        sample = heapq.nsmallest(_SAMPLE, heads.ids.tolist())
+        rows = await self._keeps.get(owner, sample) if sample else ()
+        texts = sum(len(row.content.encode()) + len(msgspec.json.encode(row.provenance)) for row in rows)
+        return round(len(heads) * (texts / max(1, len(rows)) + _ROW_BYTES + self._vector_bytes))
 
     async def _backlog(self, owner: Owner) -> tuple[int, int]:
         states = Counter([entry.state async for entry in self._journal.of_owner(owner)])
         return states[JournalState.WAITING] + states[JournalState.STORED], states[JournalState.DEAD]
 
 
-def _age(age: timedelta) -> str:
-    return next((name for name, most in _AGES if age < most), "older")
+def _count(heads: MemoryHeads, now: datetime) -> Stats:
+    active = heads.take(heads.active())
+    types, _, sources = active.counts()
+    ages = np.searchsorted(_AGE_SECONDS, now.timestamp() - active.created, side="right")
+    by_age = np.bincount(ages, minlength=len(_AGES) + 1).tolist()
+    return Stats(
+        total=len(heads),
+        recallable=int(heads.recallable(now).sum()),
+        by_type=types,
+        by_state=heads.counts()[1],
+        by_source=sources,
+        by_age={name: number for name, number in zip((*_AGES, "older"), by_age, strict=True) if number},
+        oldest=datetime.fromtimestamp(int(heads.created.min()), UTC) if len(heads) else None,
+        newest=datetime.fromtimestamp(int(heads.created.max()), UTC) if len(heads) else None,
+    )

@@ -22,11 +22,13 @@ from memory_extproc.encryption.keys import (
 )
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.model import (
+    Conditions,
     DataKey,
     Embedded,
     Hit,
     JournalState,
     Memory,
+    MemoryHeads,
     Owner,
     Provenance,
     Scope,
@@ -42,6 +44,7 @@ from memory_extproc.ports import Coordination, Journal, JournalEntry, KeyStore, 
 log = logger(__name__)
 T = TypeVar("T")
 _TRIES = 4
+_PAGE = 500  # rows read at once for what only their sealed parts say
 
 
 class EncryptedStore:
@@ -54,7 +57,7 @@ class EncryptedStore:
         self._store, self._keys, self._metrics = store, keys, metrics
         self._room = sealable(content_bytes)
         # Unchanged:
-        self.open, self.close, self.heads, self.count = store.open, store.close, store.heads, store.count
+        self.open, self.close, self.count = store.open, store.close, store.count
         self.delete, self.delete_owner = store.delete, store.delete_owner
 
     @property
@@ -100,6 +103,16 @@ class EncryptedStore:
     async def pages(self, owner: Owner, size: int, *, fresh: bool) -> AsyncIterator[Sequence[Embedded]]:
         async for page in self._store.pages(owner, size, fresh=fresh):
             yield await self._unseal(owner, page, _unseal_embedded)
+
+    async def heads(self, owner: Owner, chosen: Conditions) -> MemoryHeads:
+        heads = await self._store.heads(owner, replace(chosen, rating=None))
+        if chosen.rating is None:
+            return heads
+        rated = set[str]()
+        for start in range(0, len(heads), _PAGE):
+            page = await self.get(owner, heads.ids[start : start + _PAGE].tolist())
+            rated |= {memory.id for memory in page if memory.provenance.rating is chosen.rating}
+        return heads.only(rated)
 
     def _seal(self, key: DataKey, memory: Memory) -> Memory:
         content = memory.content.encode("utf-8", "replace")[: self._room].decode("utf-8", "ignore")

@@ -24,7 +24,7 @@ from memory_extproc.model import (
     ForgetState,
     LedgerJob,
     Memory,
-    MemoryHead,
+    MemoryHeads,
     MemoryType,
     Message,
     Owner,
@@ -235,7 +235,7 @@ class TombstoneFilteringStore:
                 self.found(owner)
             yield left
 
-    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
+    async def heads(self, owner: Owner, chosen: Conditions) -> MemoryHeads:
         await self._open_to(owner)
         return await self._store.heads(owner, chosen)
 

@@ -24,6 +24,7 @@ from memory_extproc.model.memory import (
     Matrix,
     Memory,
     MemoryHead,
+    MemoryHeads,
     MemoryState,
     MemoryType,
     Period,

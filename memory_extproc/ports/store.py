@@ -11,7 +11,7 @@ from memory_extproc.model import (
     Conditions,
     Embedded,
     Memory,
-    MemoryHead,
+    MemoryHeads,
     Owner,
     Scope,
     SearchQuery,
@@ -62,7 +62,7 @@ class MemoryStore(Protocol):
 
         *fresh*: with all writes of all replicas so far (more expensive); else it may lag by some seconds."""
 
-    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
+    async def heads(self, owner: Owner, chosen: Conditions) -> MemoryHeads:
         """The rows of *owner* within *chosen*, in no order, with all writes of all replicas so far.
 
         Much cheaper than `pages`, which reads texts and vectors. It may name rows that `get` hides.
@@ -134,7 +134,7 @@ class MemoryLister(Protocol):
 class HeadLister(MemoryLister, Protocol):
     """Listing an owner's memories without reading all of them."""
 
-    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead] | None:
+    async def heads(self, owner: Owner, chosen: Conditions) -> MemoryHeads | None:
         """As MemoryStore.heads, with all of our own writes; None where `rows` is as quick, or has to be asked."""
 
 

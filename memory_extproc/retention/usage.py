@@ -15,7 +15,7 @@ from memory_extproc.model import (
     Conditions,
     Embedded,
     Memory,
-    MemoryHead,
+    MemoryHeads,
     MemoryState,
     Outcome,
     Owner,
@@ -164,7 +164,7 @@ class HeldCounter(Protocol):
 class StoredCounter(OwnerLister, Protocol):
     async def count(self, owner: Owner) -> int: ...
 
-    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]: ...
+    async def heads(self, owner: Owner, chosen: Conditions) -> MemoryHeads: ...
 
 
 _COUNTED_EVERY = 5.0  # seconds

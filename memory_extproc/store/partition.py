@@ -22,7 +22,7 @@ from memory_extproc.model import (
     Embedded,
     Hit,
     Memory,
-    MemoryHead,
+    MemoryHeads,
     MemoryState,
     Owner,
     Scope,
@@ -190,7 +190,7 @@ class Partitions:
             async for page in pages:
                 yield page
 
-    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead] | None:
+    async def heads(self, owner: Owner, chosen: Conditions) -> MemoryHeads | None:
         """Implements ports.HeadLister: the store's heads with our own writes laid over them."""
         await self._check(owner)
         with self._roster.using(owner) as owned:
@@ -204,9 +204,9 @@ class Partitions:
                 return None
             self._fills.start(owner, owned)  # for the requests that follow
             laid.update((row.memory.id, row.memory) for row in owned.live_writes())
-            ours = [one.head for one in laid.values() if chosen.holds(one)]
-            shown = (one for one in stored if one.id not in laid and one.id not in owned.overlay)
-            return [*shown, *(one for one in ours if not owned.is_deleted(one.id))]
+            ours = (one for one in laid.values() if chosen.holds(one) and not owned.is_deleted(one.id))
+            shown = stored.without(laid.keys() | owned.overlay.keys())
+            return shown.concatenate(MemoryHeads.of(one.head for one in ours))
 
     async def _check(self, owner: Owner) -> None:
         if self._forgotten is not None:

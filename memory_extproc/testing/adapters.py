@@ -20,7 +20,7 @@ from memory_extproc.model import (
     LedgerJob,
     LedgerMarks,
     Memory,
-    MemoryHead,
+    MemoryHeads,
     Owner,
     Scope,
     SearchResult,
@@ -143,10 +143,12 @@ class InMemoryStore:
                 await self.weather.pass_through("page")
             yield rows[start : start + size]
 
-    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
+    async def heads(self, owner: Owner, chosen: Conditions) -> MemoryHeads:
         check_owner(owner)
         await self.weather.pass_through("heads")
-        return [row.memory.head for row in self._visible(owner, fresh=True) if chosen.holds(row.memory)]
+        return MemoryHeads.of(
+            row.memory.head for row in self._visible(owner, fresh=True) if chosen.holds(row.memory)
+        )
 
     async def owners(self) -> AsyncIterator[Sequence[Owner]]:
         await self.weather.pass_through("owners")

@@ -542,7 +542,7 @@ async def test_a_read_beyond_the_servers_patience_is_given_up(tmp_path: Path) ->
     stand = ApiStand(tmp_path)
     stand.limits = Api(timeout=timedelta(seconds=1))
     async with stand:
-        gate = stand.store.weather.hold("pages")
+        gate = stand.store.weather.hold("heads")
         error = await refused(stand, "GetStats", pb.GetStatsRequest())
         assert (error.code(), reason_of(error)) == (Code.DEADLINE_EXCEEDED, "OUT_OF_TIME")
         gate.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.api.gen import memory_pb2 as pb
-from memory_extproc.model import Embedded, MemoryState
+from memory_extproc.model import Embedded, Memory, MemoryState, Provenance, Rating, Source
 from tests.support.builders import ANN, BOB, MONDAY, a_memory
 from tests.support.memory_api import ApiStand
 
@@ -81,3 +82,48 @@ async def test_the_first_page_of_an_owner_who_is_not_in_process_reads_no_other_t
             40,
         )
         held.set()
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["written here", "only in the store"])
+async def test_statistics_count_what_recall_may_give(stand: ApiStand, *, cold: bool) -> None:
+    stand.time = MONDAY + timedelta(days=40)
+    rows = [
+        a_memory("plain", ANN),
+        a_memory("new", ANN, created_at=stand.time),
+        a_memory("wrong", ANN, provenance=Provenance(rating=Rating.WRONG)),
+        a_memory("both", ANN, provenance=Provenance(rating=Rating.WRONG), expires_at=MONDAY),
+        a_memory("says so", ANN, provenance=Provenance(extra={"told": {"rating": "wrong"}})),
+        a_memory("past", ANN, expires_at=MONDAY + timedelta(days=1)),
+        a_memory("asked?", ANN, source=Source.QUESTION),
+        a_memory("old", ANN, state=MemoryState.SUPERSEDED),
+    ]
+    await _put(stand, rows, cold=cold)
+    stats = await stand.call("GetStats", pb.GetStatsRequest(), as_=ANN)
+    assert (stats.total, stats.recallable) == (8, 3)
+    assert dict(stats.by_state) == {"active": 7, "superseded": 1}
+    assert dict(stats.by_age) == {"year": 6, "day": 1}
+    assert stats.oldest_at.ToDatetime(tzinfo=UTC) == MONDAY
+
+
+async def test_statistics_and_pages_of_a_large_owner_ask_no_more_of_the_store_the_more_there_is(
+    tmp_path: Path,
+) -> None:
+    calls = []
+    for count in (600, 2_400):
+        async with ApiStand(tmp_path / str(count)) as stand:
+            await _put(stand, [a_memory(f"has {at} cats", ANN) for at in range(count)], cold=True)
+            held = stand.store.weather.hold("pages")  # no row is read that is not asked for
+            before = len(stand.store.weather.calls)
+            stats = await stand.call("GetStats", pb.GetStatsRequest(), as_=ANN)
+            assert stats.total == stats.recallable == count
+            await stand.call("ListMemories", pb.ListMemoriesRequest(limit=3), as_=ANN)
+            calls.append(Counter(stand.store.weather.calls[before:]))
+            held.set()
+    assert calls[0] == calls[1]
+    assert calls[0]
+
+
+async def _put(stand: ApiStand, rows: list[Memory], *, cold: bool) -> None:
+    vectors = await stand.embedder.embed([row.content for row in rows])
+    put = [Embedded(row, vector) for row, vector in zip(rows, vectors, strict=True)]
+    await (stand.store if cold else stand.partitions).put(ANN, put)

@@ -29,6 +29,7 @@ from memory_extproc.model import (
     MemoryType,
     Owner,
     Provenance,
+    Rating,
     Role,
     Scope,
     Source,
@@ -327,6 +328,8 @@ async def test_heads_are_those_of_the_rows_that_the_conditions_hold(store: Memor
             project=("", 'p "1"')[n % 2],
             session=f"s{n % 2}",
             created_at=MONDAY + timedelta(hours=n),
+            expires_at=MONDAY + timedelta(days=n) if n % 2 else None,
+            provenance=Provenance(rating=list(Rating)[n % 3]),
         )
         for n in range(24)
     ]
@@ -339,6 +342,7 @@ async def test_heads_are_those_of_the_rows_that_the_conditions_hold(store: Memor
         Conditions(states=frozenset(MemoryState), sources=frozenset({Source.RULES}), project='p "1"'),
         Conditions(states=frozenset(MemoryState), session="s1", after=MONDAY + timedelta(hours=5, seconds=0.5)),
         Conditions(states=frozenset(MemoryState), before=MONDAY + timedelta(hours=5)),
+        Conditions(states=frozenset(MemoryState), rating=Rating.WRONG),
     ):
         expected = {row.memory.head for row in rows if chosen.holds(row.memory)}
         found = await store.heads(ann, chosen)

@@ -380,6 +380,20 @@ class Opened:
             found: Sequence[Mapping[str, Any]] = await self.call(operation, query)
         return found
 
+    async def columns(
+        self, operation: str, place: OwnerPlace, filter_: str, fields: Sequence[str], level: str
+    ) -> Sequence[Any]:
+        """As query, by column, which takes a fifth of the time of rows in Lite."""
+        if (lite := self.lite) is not None:
+            async with self.reading(place):
+                found = await self.call(
+                    operation, lambda _: asyncio.to_thread(lite.read_columns, place, filter_, fields)
+                )
+            if found is not None:
+                return found
+        listed = await self.query(operation, place, filter_, fields, level)
+        return await asyncio.to_thread(lambda: [[row[name] for row in listed] for name in fields])
+
     async def search(self, operation: str, place: OwnerPlace, **asked: Any) -> Sequence[Mapping[str, Any]]:
         """Hits of a search, best first. *asked* goes to the client."""
 

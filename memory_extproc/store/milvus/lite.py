@@ -25,10 +25,12 @@ from functools import partial
 from importlib.abc import MetaPathFinder
 from itertools import combinations
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import grpc
+import numpy as np
+import numpy.typing as npt
 
 from memory_extproc.coordination.sqlite_file import FileId, Harm, file_id
 from memory_extproc.errors import PermanentError, TransientError
@@ -36,6 +38,8 @@ from memory_extproc.observe.log import logger
 from memory_extproc.store.milvus.rows import OwnerPlace
 
 log = logger(__name__)
+T = TypeVar("T")
+Places = npt.NDArray[np.int64]  # of rows in a table of Arrow
 # Rows that are not flushed are turned into Python lists by every search. Read when milvus_lite is imported.
 _MEMTABLE_VARIABLE = "MILVUS_LITE_MEMTABLE_MEMORY_LIMIT_BYTES"
 _MEMTABLE_BYTES = 2 * 1024 * 1024
@@ -114,11 +118,13 @@ class EmbeddedLite:
         ids: Sequence[str] | None = None,
     ) -> list[dict[str, Any]] | None:
         """Rows of *place* from Lite's own tables; None where the server has to be asked, which knows why."""
-        try:
-            return LiteReader(self._database).read(place.collection, filter_, fields, place.partitions, most, ids)
-        except Exception as error:  # noqa: BLE001 - of any kind: the server refuses with the same code
-            log.warning("store.direct_read_failed", error=type(error).__name__)
-            return None
+        read = LiteReader(self._database).read
+        return _or_ask(lambda: read(place.collection, filter_, fields, place.partitions, most, ids))
+
+    def read_columns(self, place: OwnerPlace, filter_: str, fields: Sequence[str]) -> list[npt.NDArray[Any]] | None:
+        """As read, an array for each of *fields*."""
+        read = LiteReader(self._database).read_columns
+        return _or_ask(lambda: read(place.collection, filter_, fields, place.partitions))
 
     def stop(self) -> None:
         """Flushes and lets go of the file. May be called again."""
@@ -134,6 +140,14 @@ class EmbeddedLite:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
+
+
+def _or_ask(read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - of any kind: the server refuses with the same code
+        log.warning("store.direct_read_failed", error=type(error).__name__)
+        return None
 
 
 def _clear_unfinished(path: Path) -> None:
@@ -282,6 +296,7 @@ class LiteFiles:
 
 
 _COUNT = "count(*)"
+_AT_ONCE = 1_000  # rows that Arrow makes Python objects of; the event loop waits meanwhile
 
 
 class LiteReader:
@@ -302,14 +317,7 @@ class LiteReader:
         """Return *fields* and the id of at most *most* matching rows of the collection *name* in any order; vectors
         as arrays. Without a limit the only field may be `count(*)`. *ids*: the ids in *filter_*, if it has no other
         condition; Lite takes 40 µs to read an id from it."""
-        from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415 - a server is reached without it
-
-        collection = self._database.get_collection(name)
-        collection._require_loaded()  # noqa: SLF001
-        if ids is None:
-            ids = MilvusServicer._extract_pks_from_expr(filter_, collection)  # noqa: SLF001
-        compiled = collection._compile_filter(filter_, timezone=None) if ids is None else None  # noqa: SLF001
-        tables = _matching(collection, partitions, compiled, ids)
+        collection, tables = self._find(name, filter_, partitions, ids)
         if list(fields) == [_COUNT]:
             return [{_COUNT: sum(len(places) for _, places in tables)}]
         vector = collection._vector_name  # noqa: SLF001
@@ -319,10 +327,31 @@ class LiteReader:
             rows += _make_rows(table, places if most is None else places[: most - len(rows)], fields, vector)
         return rows
 
+    def read_columns(
+        self, name: str, filter_: str, fields: Sequence[str], partitions: Sequence[str] | None
+    ) -> list[npt.NDArray[Any]]:
+        """As read, without vectors."""
+        _, tables = self._find(name, filter_, partitions, None)
+        found = [table.select(list(fields)).take(places) for table, places in tables if len(places)]
+        parts = [[table.column(field).to_numpy() for table in found] for field in fields]
+        return [np.concatenate(part) if part else np.empty(0, dtype=np.object_) for part in parts]
+
+    def _find(
+        self, name: str, filter_: str, partitions: Sequence[str] | None, ids: Sequence[str] | None
+    ) -> tuple[Any, Iterator[tuple[Any, Places]]]:
+        from milvus_lite.adapter.grpc.servicer import MilvusServicer  # noqa: PLC0415 - a server is reached without it
+
+        collection = self._database.get_collection(name)
+        collection._require_loaded()  # noqa: SLF001
+        if ids is None:
+            ids = MilvusServicer._extract_pks_from_expr(filter_, collection)  # noqa: SLF001
+        compiled = collection._compile_filter(filter_, timezone=None) if ids is None else None  # noqa: SLF001
+        return collection, _matching(collection, partitions, compiled, ids)
+
 
 def _matching(
     collection: Any, partitions: Sequence[str] | None, filter_: Any, ids: Sequence[str] | None
-) -> Iterator[tuple[Any, list[int]]]:
+) -> Iterator[tuple[Any, Places]]:
     """Yield tables with the places of their live rows that match: the newest row of each id, not deleted since.
     Rows are chosen by the compiled *filter_*, or by *ids*, which no table is searched for."""
     from milvus_lite.search.filter import evaluate_mask  # noqa: PLC0415
@@ -341,39 +370,54 @@ def _matching(
         places = ((one, one.pk_to_row.get(id_)) for one in segments)
         return all(place is None or one.seqs[place] <= seq for one, place in places)
 
-    def matches(table: Any, places: Mapping[str, int]) -> list[int]:
+    def matches(table: Any, places: Mapping[str, int]) -> Places:
         if ids is not None:
-            return [places[id_] for id_ in ids if id_ in places]
-        return cast("list[int]", evaluate_mask(filter_, table).nonzero()[0].tolist())
+            return np.array([places[id_] for id_ in ids if id_ in places], dtype=np.int64)
+        return cast("Places", evaluate_mask(filter_, table).nonzero()[0])
 
     # Most ids have a single version. A scan of all rows looks up the versions of the other ids only.
     several: set[str] | None = None
     if ids is None:
-        several = set(deltas._map) | deleted.keys()  # noqa: SLF001
+        several = {*deltas._map, *deleted, *written}  # noqa: SLF001
         for one, other in combinations((one.pk_to_row.keys() for one in segments), 2):
             several |= one & other
 
     if unflushed:
         places = {id_: place for place, id_ in enumerate(unflushed)} if ids is not None else {}
         chosen = matches(table, places)
-        yield table, [place for place in chosen if is_newest(unflushed[place], written[unflushed[place]])]
+        yield table, _choose(chosen, lambda place: is_newest(unflushed[place], written[unflushed[place]]))
     for one in segments:
         chosen = matches(one.table, one.pk_to_row)
         yield (
             one.table,
-            [
-                place
-                for place, id_ in ((place, one.pks[place]) for place in chosen)
-                if id_ not in written
-                and ((several is not None and id_ not in several) or is_newest(id_, int(one.seqs[place])))
-            ],
+            _newest(one, chosen, several, lambda id_, seq: id_ not in written and is_newest(id_, seq)),
         )
 
 
-def _make_rows(table: Any, places: list[int], fields: Sequence[str], vector: str) -> list[dict[str, Any]]:
-    if not places:
+def _choose(places: Places, stands: Callable[[int], bool]) -> Places:
+    return places[np.fromiter(map(stands, places.tolist()), np.bool_, len(places))]
+
+
+def _newest(segment: Any, chosen: Places, several: set[str] | None, stands: Callable[[str, int], bool]) -> Places:
+    """The *chosen* rows of *segment* that stand. *several*: the ids that may have further versions; None: any."""
+
+    def judge(place: int) -> bool:
+        id_ = segment.pks[place]
+        return (several is not None and id_ not in several) or stands(id_, int(segment.seqs[place]))
+
+    if several is None or len(chosen) < len(several):
+        return _choose(chosen, judge)
+    gone = [place for id_ in several if (place := segment.pk_to_row.get(id_)) is not None and not judge(place)]
+    return chosen[~np.isin(chosen, gone)] if gone else chosen
+
+
+def _make_rows(table: Any, places: Places, fields: Sequence[str], vector: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    scalars = table.select([one for one in fields if one != vector])
+    for start in range(0, len(places), _AT_ONCE):
+        rows += scalars.take(places[start : start + _AT_ONCE]).to_pylist()
+    if not rows:
         return []
-    rows: list[dict[str, Any]] = table.select([one for one in fields if one != vector]).take(places).to_pylist()
     if vector in fields:
         numbers = table.column(vector).take(places).combine_chunks().values.to_numpy(zero_copy_only=False)
         for row, its in zip(rows, numbers.reshape(len(places), -1), strict=True):

@@ -21,11 +21,11 @@ from memory_extproc.model import (
     Conditions,
     Embedded,
     Memory,
-    MemoryHead,
     MemoryState,
     MemoryType,
     Owner,
     Provenance,
+    Rating,
     Role,
     Scope,
     Source,
@@ -122,8 +122,7 @@ def check_name(what: str, text: str) -> None:
 log = logger(__name__)
 T = TypeVar("T")
 VECTOR = "embedding"
-_TYPES = {each.value: each for each in MemoryType}
-HEAD = ("id", "memory_type", "created_at")
+HEAD = ("id", "memory_type", "created_at", "state", "source", "expires_at")  # in the order of MemoryHead
 WORDS = "words"  # filled by the server from the content, where it knows how; never read
 # All fields but the vector, in the order of the schema.
 SCALARS = (
@@ -194,13 +193,6 @@ def to_memory(row: Mapping[str, Any]) -> Memory:
         raise PermanentError(f"a row that is no memory: {type(error).__name__}") from None
 
 
-def to_head(row: Mapping[str, Any]) -> MemoryHead:
-    try:
-        return MemoryHead(row["id"], _TYPES[row["memory_type"]], row["created_at"])
-    except KeyError as error:
-        raise PermanentError(f"a row that is no memory: {type(error).__name__}") from None
-
-
 def to_embedded(row: Mapping[str, Any]) -> Embedded:
     return Embedded(to_memory(row), np.asarray(row[VECTOR], dtype=np.float32))
 
@@ -215,9 +207,13 @@ def readable(
         try:
             made.append(read(row))
         except PermanentError:
-            log.warning("store.row_unreadable")
-            tells("no_memory")
+            report_unreadable(tells)
     return made
+
+
+def report_unreadable(tells: Callable[[str], object]) -> None:
+    log.warning("store.row_unreadable")
+    tells("no_memory")
 
 
 def _seconds(time: datetime | None) -> int:
@@ -269,8 +265,13 @@ def recallable_filter(owner: Owner, scope: Scope, now: datetime) -> str:
     return " and ".join(parts)
 
 
+def rating_text(rating: Rating) -> str:
+    """Stands in the metadata with *rating*, and perhaps in others, whose extra fields have it."""
+    return f'"rating":"{rating.value}"'
+
+
 def conditions_filter(owner: Owner, chosen: Conditions) -> str:
-    """The filter for rows that Conditions.holds."""
+    """The filter for rows that Conditions.holds, but for their rating."""
     parts = [owner_filter(owner)]
     for name, value in (("project_id", chosen.project), ("session_id", chosen.session)):
         if value:

@@ -19,7 +19,7 @@ from memory_extproc.model import (
     Embedded,
     Hit,
     Memory,
-    MemoryHead,
+    MemoryHeads,
     MemoryType,
     Owner,
     Scope,
@@ -56,6 +56,7 @@ _MOST_HITS = 16_384  # a server finds at most
 _LEAST_EF = 64
 _MORE_FOR_ORIGINS = 4  # times as many are asked for where origins narrow, which only we can tell
 _ALL = (*rows.SCALARS, rows.VECTOR)
+_OWNED = ("id", "tenant_id", "user_id")
 _PROBE = Owner.of_canary()  # has the row that tells whether writes work
 
 T = TypeVar("T")
@@ -311,12 +312,26 @@ class MilvusStore:
         async for page in self._pages(owner, size, STRONG if fresh else BOUNDED):
             yield self._readable(page, rows.to_embedded)
 
-    async def heads(self, owner: Owner, chosen: Conditions) -> Sequence[MemoryHead]:
+    async def heads(self, owner: Owner, chosen: Conditions) -> MemoryHeads:
         check_owner(owner)
         opened = self._ready()
         place = opened.placement.of(owner)
-        found = await opened.query("heads", place, rows.conditions_filter(owner, chosen), rows.HEAD, STRONG)
-        return await asyncio.to_thread(self._readable, found, rows.to_head)  # they may be 60,000
+        filter_ = rows.conditions_filter(owner, chosen)
+        if chosen.rating is not None and opened.capabilities.lite:
+            filter_ += f" and metadata like {rows.quote(f'%{rows.rating_text(chosen.rating)}%')}"
+        found = await opened.columns("heads", place, filter_, rows.HEAD, STRONG)
+        heads, unknown = await asyncio.to_thread(MemoryHeads.of_columns, *found)  # they may be 60,000
+        for _ in range(unknown):
+            rows.report_unreadable(self._metrics.unreadable)
+        if chosen.rating is None or opened.capabilities.lite:
+            return heads
+        # Servers before Milvus 2.4 find a text at the start of a field only.
+        wanted, rated = rows.rating_text(chosen.rating), set[str]()
+        for start in range(0, len(heads), _BATCH):
+            ids = heads.ids[start : start + _BATCH].tolist()
+            listed = await self._by_ids("heads", owner, ids, (*_OWNED, "metadata"), STRONG)
+            rated.update(row["id"] for row in listed if wanted in row["metadata"])
+        return heads.only(rated)
 
     def as_they_rest(self, owner: Owner, size: int) -> AsyncIterator[Sequence[Mapping[str, Any]]]:
         """Every row of *owner* in Milvus, unreadable rows included."""

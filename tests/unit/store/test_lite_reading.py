@@ -101,6 +101,12 @@ def test_what_was_written_replaced_deleted_and_flushed_reads_as_lite_itself_read
                 for fields in (["id", "user_id", "importance"], ["id", "text", "embedding"]):
                     expected = in_order(collection.query(filter_, fields, partitions))
                     assert in_order(reader.read(NAME, filter_, fields[1:], partitions)) == expected
+                columns = reader.read_columns(NAME, filter_, ["id", "user_id", "text"], partitions)
+                listed = sorted(
+                    (row["id"], row["user_id"], row["text"])
+                    for row in reader.read(NAME, filter_, ["user_id", "text"], partitions)
+                )
+                assert sorted(zip(*(column.tolist() for column in columns), strict=True)) == listed
                 assert reader.read(NAME, filter_, ["count(*)"], partitions) == [{"count(*)": len(expected)}]
                 for limit in (1, 3, 50):
                     some = [row["id"] for row in reader.read(NAME, filter_, ["id"], partitions, limit)]
