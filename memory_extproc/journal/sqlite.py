@@ -119,7 +119,11 @@ INSERT INTO turns (id, owner, stage, replaced, at, answer, turn) VALUES (?, ?, 0
 """
 # Turns are nearly in the order of their places: concurrent streams may differ.
 _OLDEST = "SELECT MIN(at) FROM (SELECT at FROM turns WHERE stage < 2 ORDER BY place LIMIT 1000)"
-_LAST_PLACE = "SELECT seq FROM sqlite_sequence WHERE name = 'turns'"
+# The last place that was ever taken, and the last of a pending turn behind another place.
+_REACHED = """
+SELECT seq, (SELECT place FROM turns WHERE stage < 2 AND place > ? ORDER BY place DESC LIMIT 1)
+FROM sqlite_sequence WHERE name = 'turns'
+"""
 _PAGE = 100  # entries of an owner read at once
 _FEW = 32  # turns read on the event loop, without a transaction
 
@@ -255,16 +259,25 @@ class SqliteJournal(SqliteBacked):
         return await self._file.run(again)
 
     async def arrivals(self, limit: int) -> Sequence[JournalRow]:
-        last = self._file.read(_LAST_PLACE, ())
-        if last is None or last[0] < self._given:  # an operator moved the file aside, and this is another
+        row = self._file.read(_REACHED, (self._given,))
+        if row is None or row[0] < self._given:  # an operator moved the file aside, and this is another
             self._given, self._own = 0, set()
+            row = self._file.read(_REACHED, (0,))
+        last, pending = row or (0, 1)
+        # Asked every second: a transaction only where turns wait that we did not append.
+        if pending is None or self._own.issuperset(range(self._given + 1, pending + 1)):
+            self._give(last if pending is None else pending)
+            return []
         while page := await self._entries(_PENDING, (self._given, limit)):
-            self._given = int(page[-1].place)
             arrived = [entry for entry in page if int(entry.place) not in self._own]
-            self._own = {place for place in self._own if place > self._given}
+            self._give(int(page[-1].place))
             if arrived:
                 return arrived
         return []
+
+    def _give(self, reached: int) -> None:
+        self._given = max(self._given, reached)
+        self._own = {place for place in self._own if place > self._given}
 
     def holds(self, owner: Owner) -> bool:  # noqa: ARG002 - one replica: every owner's turns
         return True

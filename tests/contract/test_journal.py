@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -343,6 +344,25 @@ async def test_only_what_did_not_come_by_our_own_append_arrives_and_each_once(op
         await before.retry([b.turn.id])
         assert [entry.turn.asked for entry in await before.arrivals(10)] == ["b"]
         assert await before.arrivals(10) == []
+
+
+async def test_a_file_without_arrivals_is_asked_while_another_process_writes_to_it(
+    tmp_path: Path, clock: Clock
+) -> None:
+    path = tmp_path / "journal.sqlite"
+    async with SqliteJournal(path, now=clock, patience=timedelta(0)) as journal:
+        for name in ("a", "b"):
+            await journal.append(turn(name))
+        a, _ = await journal.pending(10)
+        await journal.mark_learned([a])
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert await journal.arrivals(10) == []
+            assert await journal.arrivals(10) == []
+            other.execute("ROLLBACK")
+            await journal.mark_failed((await journal.pending(1))[0], "PermanentError", dead=True)
+            other.execute("BEGIN IMMEDIATE")
+            assert await journal.arrivals(10) == []
 
 
 async def test_one_replica_holds_every_owner(open_journal: OpenJournal) -> None:
