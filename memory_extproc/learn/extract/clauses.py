@@ -19,7 +19,10 @@ from memory_extproc.text.words import fold
 
 
 def _read() -> Mapping[str, Any]:
-    return tomllib.loads((files(__package__) / "rules.toml").read_text(encoding="utf-8"))
+    lists = tomllib.loads((files(__package__) / "rules.toml").read_text(encoding="utf-8"))
+    for name, by_kind in (("tools", "kinds"), ("providers", "providers")):
+        lists["words"][name] = "|".join(lists[by_kind].values())
+    return lists
 
 
 def fill_in(pattern: str, words: Mapping[str, str]) -> str:
@@ -122,11 +125,13 @@ _ENCLOSED = re.compile(
     r"|\s\([^()]{1,40}\)|,\s*\d{1,3},)\s+(?=[a-z])",
     re.IGNORECASE,
 )
-# "Lisa and I broke up" is "I broke up with Lisa"
+# "Lisa and I broke up", "me and lisa split up" is "I broke up with Lisa"
+_PARTING = rf"(?P<>(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?|{_NAME}|\A[a-z]{{3,15}}|(?<=me and )[a-z]{{3,15}})"
 _PARTED = re.compile(
-    rf"\b(?P<who>(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?|{_NAME})\s+and\s+(?:i|me)(?:'ve|\s+have|\s+had|\s+just|\s+recently|\s+finally)*"
-    r"\s+(?P<how>broke\s+up|broken\s+up|split\s+up|split|separated|got\s+divorced|ended\s+things|parted\s+ways"
-    r"|(?:got|are|'re|have\s+got)\s+back\s+together)\b",
+    rf"(?:\b{_PARTING.replace('<>', '<who>')}\s+(?:and|&)\s+(?:i|me)|\b(?:i|me)\s+and\s+{_PARTING.replace('<>', '<whom>')})"
+    r"(?:'ve|\s+have|\s+had|\s+just|\s+recently|\s+finally)*"
+    r"\s+(?P<how>broke\s+up|broken\s+up|split\s+up|split(?!\s+(?:the|an?|our|it|this|that|on|\d))|separated|got\s+divorced"
+    r"|ended\s+things|parted\s+ways|(?:got|are|'re|have\s+got)\s+back\s+together)\b",
     re.IGNORECASE,
 )
 # "my wife and I are ..." says what "we are ..." says
@@ -522,11 +527,19 @@ _OWNED = re.compile(
 )
 
 
+_WITH_ME = re.compile(r"(?:and|&) (?:i|me)\b|\b(?:me|i) and ", re.IGNORECASE)
+
+
+def _part(parted: re.Match[str]) -> str:
+    who = parted["who"] or parted["whom"]
+    return f"I {parted['how']} with {who if ' ' in who else who.title()}"
+
+
 def join_enclosed(sentence: str) -> str:
     """*sentence* with its people named and without what is said of them in between, so that subject and verb stand
     together: "Helga, my boss, hates mail" is "my boss Helga hates mail"."""
-    if " and I" in sentence or " and me" in sentence:
-        sentence = _PARTED.sub(r"I \g<how> with \g<who>", sentence)
+    if _WITH_ME.search(sentence):
+        sentence = _PARTED.sub(_part, sentence)
     if "the " in sentence or "The " in sentence:
         sentence = _WE_HAVE.sub(r"my \g<what> ", sentence)
     if _OWNED.search(sentence) is None:

@@ -288,6 +288,9 @@ def _compile_rules() -> tuple[Checks, Mapping[tuple[Begins | bool, ...], Sequenc
 _AUX = r"(?P<aux>'m|'re|'s|'ve| am| are| is| have been| has been|'ve been| have| has| will be| will|'ll be|'ll)?"
 
 
+_PROVIDERS = {word: kind for kind, words in LISTS["providers"].items() for word in words.split("|")}
+
+
 def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Checks) -> FactRule:
     # "my daughter", "my older brother", "my daughter Mia"
     relations = lists["relations"]
@@ -323,7 +326,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
         known_only=entry.get("known_only", False),
         lost=entry.get("lost", ""),
         update=entry.get("update", False),
-        words=entry.get("words", {}),
+        words=_PROVIDERS if "{providers}" in entry["pattern"] else entry.get("words", {}),
         begins=Begins.FOREIGN
         if "language" in entry
         else next(

@@ -88,13 +88,13 @@ _UNSURE = re.compile(
       |\u53ef\u80fd|\u4e5f\u8bb8|\u5927\u6982"""
 )
 _REPORTED = re.compile(
-    r"\b(?:said|says|saying|(?<!don't\s)tells?\s+me|told|asked|asks|wrote|writes|claim(?:s|ed)|according\s+to|quote|quoted"
+    r"\b(?:said(?!\s+yes\b)|says|saying|(?<!don't\s)tells?\s+me|told|asked|asks|wrote|writes|claim(?:s|ed)|according\s+to|quote|quoted"
     r"|article|thinks|insists?"
     r"|mentioned\s+that|sagt|sagte|dit\s+que|dice|dijo)\b|\b(?:reads|states)\s*:"
 )
 # "..., she said" quotes the whole sentence.
 _REPORTED_WHOLE = re.compile(
-    r"^(?:according\s+to|\w+(?:\s+\w+){0,2}\s+(?:said|says|told|asked|claims|thinks|insists|wrote)\b)"
+    r"^(?:according\s+to|\w+(?:\s+\w+){0,2}\s+(?:said(?!\s+yes\b)|says|told|asked|claims|thinks|insists|wrote)\b)"
     r"|,\s+(?!i\s+should\b)(?:\w+\s+){1,3}(?:said|says|wrote|claims|asked)\W*$|\b(?:quote|quoted|article)\b|\bsaid\s*:"
 )
 _BLANKS = re.compile(r"\s+")
