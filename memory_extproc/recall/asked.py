@@ -266,6 +266,42 @@ def refers_to(question: str, texts: Sequence[str], beside: Sequence[str] = ()) -
     return any(sum(map(rarity, wanted & content_stems(one))) >= _MOST_SHARED * whole > 0 for one in heard)
 
 
+def tells_price(question: str, text: str) -> bool:
+    """Whether *question* asks for the price of a thing and *text* tells it, as "a check-up is 45" does."""
+    words, asks_price = plain_words(text), INTENTS.patterns["price"].search(" ".join(plain_words(question)))
+    wanted = content_stems(question) - content_stems(" ".join(INTENTS.words["of_price"]))
+    if not wanted or asks_price is None or not wanted <= content_stems(text):
+        return False
+    things = (at for at, word in enumerate(words) if content_stems(word) & wanted)
+    return any(
+        word[0].isdigit() and INTENTS.words["beside_price"].issuperset(words[at + 1 : at + 1 + n])
+        for at in things
+        for n, word in enumerate(words[at + 1 : at + 2 + _MOST_BESIDE_PRICE])
+    )
+
+
+_MOST_BESIDE_PRICE = 4  # words between a thing and its price
+
+
+_BEFORE = frozenset(["before", "vor", "bevor", "avant", "antes", "prior"])
+
+
+def split_at_before(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The words in front of the last "before", and behind it; all and none where there is no such word."""
+    behind = max((at for at, word in enumerate(words) if word in _BEFORE), default=len(words))
+    return words[:behind], words[behind + 1 :]
+
+
+def before_value(intent: Intent, found: Sequence[Memory]) -> list[Memory]:
+    """The value in *found* that the one named behind "before" replaced: "where did I live before Lisbon?"."""
+    wanted = content_stems(" ".join(split_at_before(intent.words)[1]))
+    since = min((valid_since(one) for one in found if wanted & content_stems(one.content)), default=0.0)
+    earlier = [one for one in found if valid_since(one) < since]
+    earlier = [one for one in earlier if one.valid_to is not None] or earlier
+    last = max(map(valid_since, earlier), default=0.0)
+    return [one for one in earlier if valid_since(one) == last]
+
+
 def _is_definite(words: Sequence[str], names: frozenset[str], texts: Sequence[str]) -> bool:
     """Whether an article stands before a word of *texts*."""
     helping, articles = INTENTS.words["auxiliaries"], INTENTS.words["articles"]

@@ -27,6 +27,7 @@ from memory_extproc.recall.asked import (
     all_names,
     asks_of_another,
     asks_of_doer,
+    before_value,
     each_once,
     facts_first,
     having_most,
@@ -42,6 +43,7 @@ from memory_extproc.recall.asked import (
     said_within,
     span_of,
     speaker_of,
+    split_at_before,
     stands_in,
     states,
     states_something,
@@ -605,9 +607,9 @@ async def _as_of(asked: QuestionReading) -> Lookup | None:
         # Many memories are like a former value; the search must have such a memory, too.
         found = [one for one in await asked.telling(told) if asked.tells_by_words(one) & told or one.id in probable]
     else:
-        wanted = content_stems(" ".join(intent.words))
+        wanted = content_stems(" ".join(split_at_before(intent.words)[0]))
         found = having_most(wanted, (one.memory for one in asked.searched if said_by_owner(one.memory)))
-    if before := _before_value(intent, found):
+    if before := before_value(intent, found):
         return asked.lookup(before, alone=intent.mine)
     found = _having_words(asked, found)
     found = sorted(found, key=valid_since, reverse=True)
@@ -629,20 +631,6 @@ async def _as_of(asked: QuestionReading) -> Lookup | None:
         # All values that may be meant, with their days: the words do not tell which of them came first.
         return asked.lookup(sorted(found, key=valid_since)[:_MOST_INDIRECT], leads=False)
     return asked.lookup(found[1 : _MOST_INDIRECT + 1] or found, leads=False)
-
-
-_BEFORE = frozenset(["before", "vor", "bevor", "avant", "antes", "prior"])
-
-
-def _before_value(intent: Intent, found: Sequence[Memory]) -> list[Memory]:
-    """The value in *found* that the one named behind "before" replaced: "where did I live before Lisbon?"."""
-    behind = max((at for at, word in enumerate(intent.words) if word in _BEFORE), default=len(intent.words))
-    wanted = content_stems(" ".join(intent.words[behind + 1 :]))
-    since = min((valid_since(one) for one in found if wanted & content_stems(one.content)), default=0.0)
-    earlier = [one for one in found if valid_since(one) < since]
-    earlier = [one for one in earlier if one.valid_to is not None] or earlier
-    last = max(map(valid_since, earlier), default=0.0)
-    return [one for one in earlier if valid_since(one) == last]
 
 
 def _having_words(asked: QuestionReading, found: Sequence[Memory]) -> list[Memory]:

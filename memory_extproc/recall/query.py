@@ -20,7 +20,7 @@ from memory_extproc.model import Candidate, Outcome, Owner, Period, RecallReques
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, MemorySelector, SignalClassifier
-from memory_extproc.recall.asked import Lookup, people_in, refers_to, said_by_owner, speaker_of
+from memory_extproc.recall.asked import Lookup, people_in, refers_to, said_by_owner, speaker_of, tells_price
 from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.fusion import HALF_LIFE
 from memory_extproc.recall.intent import INTENTS, NOTHING_READ, QuestionKind, Reading
@@ -351,6 +351,8 @@ class QuestionReader:
             return False
         passing = [one.memory for one in reaching(candidates, request.threshold, on_cosine=on_cosine)]
         said = [one.content for one in passing if said_by_owner(one)]
+        if any(tells_price(request.question, one) for one in said):
+            return False
         people = frozenset[str]().union(
             *(people_in(one.content) | {fold(speaker_of(one.content))} for one in passing)
         )

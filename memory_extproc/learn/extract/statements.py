@@ -9,18 +9,16 @@ from calendar import monthrange
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 
+from memory_extproc.learn.extract.asides import asides, join_enclosed, split_ages
 from memory_extproc.learn.extract.clauses import (
     LISTS,
     REASONS,
     People,
-    asides,
     concerns_writer,
     fill_in,
     is_of_others,
-    join_enclosed,
     lacks_subject,
     names_somebody,
-    split_ages,
     split_clauses,
     strip_openers,
     write_out,

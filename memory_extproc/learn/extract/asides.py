@@ -1,0 +1,260 @@
+"""Sentences with their people named and joined to what is said of them, and asides as clauses of their own. Pure.
+
+"Helga, my boss, hates mail" is "my boss Helga hates mail", and "as a nurse I hardly sleep" also says "I'm a nurse".
+Every pattern is bounded: the time is linear in the sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from memory_extproc.learn.extract.clauses import (
+    BY_NAME,
+    LISTS,
+    NAMES,
+    ONE_NAME,
+    PLURAL,
+    RELATIVE,
+    SUBJECTS,
+    fill_in,
+    is_name,
+)
+from memory_extproc.text import lazy_re as re
+from memory_extproc.text.words import fold
+
+_GRAMMAR, _BLANKS = LISTS["grammar"], re.compile(r"\s+")
+# "my sister, a nurse in Oslo, ...": the words between the commas are about her.
+_INSERTED = re.compile(
+    rf"\b(?P<who>my\s+{RELATIVE}(?:\s+{NAMES})?)\s*(?:,?\s+who(?:'s|\s+is)?|,\s*(?=(?:an?|\d{{1,3}})\b))\s*"
+    r"(?P<said>[^,;()]{2,80}(?:,\s(?:in|near|at|outside)\s[^,;()]{2,40})?)(?:,|$)",
+    re.IGNORECASE,
+)
+# "my sister Ana, a nurse in Oslo, works nights" is "my sister Ana works nights" once the words between are read.
+_ENCLOSED = re.compile(
+    rf"\b(?P<who>(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?)\s*(?:,\s*(?:(?:who|which|an?|the|now|also)\b|\d)[^,;()]{{1,80}},"
+    r"|\s\([^()]{1,40}\)|,\s*\d{1,3},)\s+(?=[a-z])",
+    re.IGNORECASE,
+)
+# "Lisa and I broke up", "me and lisa split up" is "I broke up with Lisa"
+_PARTING = rf"(?P<>(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?|{ONE_NAME}|\A[a-z]{{3,15}}|(?<=me and )[a-z]{{3,15}})"
+_PARTED = re.compile(
+    rf"(?:\b{_PARTING.replace('<>', '<who>')}\s+(?:and|&)\s+(?:i|me)"
+    rf"|\b(?:i|me)\s+and\s+{_PARTING.replace('<>', '<whom>')})"
+    r"(?:'ve|\s+have|\s+had|\s+just|\s+recently|\s+finally)*"
+    r"\s+(?P<how>broke\s+up|broken\s+up|split\s+up|split(?!\s+(?:the|an?|our|it|this|that|on|\d))|separated|got\s+divorced"
+    r"|ended\s+things|parted\s+ways|(?:got|are|'re|have\s+got)\s+back\s+together)\b",
+    re.IGNORECASE,
+)
+# "my wife and I are ..." says what "we are ..." says
+_TOGETHER = re.compile(rf"\b(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?\s+and\s+(?:i|me)\s+(?=[a-z])", re.IGNORECASE)
+# the children of a family that is spoken of
+_OF_MINE = re.compile(
+    r"(?:^|(?<=[,;] )|(?<=\band ))(?:the\s+(?P<who>kids|children|twins|youngest|oldest|eldest|in-laws|grandkids"
+    r"|grandchildren|(?:old |young |little )?(?:dog|cat|puppy|kitten|wife|husband|missus)|boyfriend|girlfriend)"
+    r"|(?P<elder>mum|mom|dad|grandma|grandpa|granny|nana|papa|mama))"
+    r"(?=,\s+(?-i:[A-Z])[a-z]+,|\s+(?:is|are|was|has|have|had|lives?|works?|just|starts?|go|goes|turns?|turned|loves?|hates?|likes?|can't|don't|doesn't|won't|refuses?)\b|'s\s)",
+    re.IGNORECASE,
+)
+# "my wife she is ..."
+_RESUMED = re.compile(
+    rf"\b(?P<who>(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?)\s+(?:he|she|they)(?='s\s|\s(?:is|are|has|have|works?|lives?|can|likes?)\s)",
+    re.IGNORECASE,
+)
+# "the house we rent has ..." is "my house has ..."
+_WE_HAVE = re.compile(
+    r"\bthe\s+(?P<what>[\w-]+(?:\s[\w-]+)?)\s+(?:(?:that|which)\s+)?(?:we|i)(?:'ve)?\s+"
+    r"(?:rent|own|have|live in|drive|bought|ride|got|rented)\s+(?=(?:has|is|was|needs|runs)\b)",
+    re.IGNORECASE,
+)
+# "my boss, Helga, hates ...", "Helga, my boss, hates ..." and "Helga is my boss"
+_NAMED_BETWEEN = re.compile(rf"\b(?P<who>(?:my|our)\s+{RELATIVE}),\s+(?P<name>{NAMES}),\s+(?=[a-z])", re.IGNORECASE)
+_NAME_FIRST = re.compile(rf"^(?P<name>{NAMES}),\s+(?P<who>(?:my|our)\s+{RELATIVE}),\s+(?=[a-z])", re.IGNORECASE)
+_IS_MINE = re.compile(
+    rf"^(?P<name>{NAMES})(?:\s+is|'s)\s+(?P<who>(?:my|our)\s+{RELATIVE})(?=\s*[.,!;]|\s+and\b|$)", re.IGNORECASE
+)
+_OWNED = re.compile(
+    r"\b(?:my|our|the\s+(?:kids|children|twins|youngest|oldest|eldest|in-laws|grand\w+)|mum|mom|dad|grandma|grandpa|granny|nana"
+    r"|papa|mama|dog|cat|puppy|kitten|wife|husband|boyfriend|girlfriend)\b",
+    re.IGNORECASE,
+)
+
+
+_WITH_ME = re.compile(r"(?:and|&) (?:i|me)\b|\b(?:me|i) and ", re.IGNORECASE)
+
+
+def _part(parted: re.Match[str]) -> str:
+    who = parted["who"] or parted["whom"]
+    return f"I {parted['how']} with {who if ' ' in who else who.title()}"
+
+
+def join_enclosed(sentence: str) -> str:
+    """*sentence* with its people named and without what is said of them in between, so that subject and verb stand
+    together: "Helga, my boss, hates mail" is "my boss Helga hates mail"."""
+    if _WITH_ME.search(sentence):
+        sentence = _PARTED.sub(_part, sentence)
+    if "the " in sentence or "The " in sentence:
+        sentence = _WE_HAVE.sub(r"my \g<what> ", sentence)
+    if _OWNED.search(sentence) is None:
+        return sentence
+    if (named := _IS_MINE.match(sentence)) is not None and not is_name(named["name"]):
+        return sentence  # "She is my wife"
+    for pattern, joined in (
+        (_RESUMED, r"\g<who>"),
+        (_TOGETHER, "we "),
+        (_OF_MINE, r"my \g<who>\g<elder>"),
+        (_ENCLOSED, r"\g<who> "),
+        (_NAMED_BETWEEN, r"\g<who> \g<name> "),
+        (_NAME_FIRST, r"\g<who> \g<name> "),
+        (_IS_MINE, r"\g<who> is \g<name>"),
+    ):
+        sentence = pattern.sub(joined, sentence)
+    return sentence
+
+
+# --- asides ------------------------------------------------------------------------------------------
+# Facts that a sentence takes for granted, even in a question: "Which books suit my 7-year-old son?"
+
+_OWN = r"\b(?:my|our)\s+"
+_PERSON = rf"(?P<rel>{RELATIVE})"
+_NAMED_PERSON = re.compile(rf"{_OWN}{_PERSON}(?:,\s+|\s+|\s*\(\s*)(?P<name>{NAMES})(?![\w-])", re.IGNORECASE)
+# "with our two sons, Max and Leo", "the kids are Max, 10, and Leo"
+_AGE = r"(?:,?\s\(?\d{1,2}\)?)?"
+_NAMED_PEOPLE = re.compile(
+    rf"(?:{_OWN}|\b(?:the|have|had|'ve|have\s+got|'ve\s+got)\s+)(?:\w{{1,20}}\s+)?(?P<rel>{LISTS['plural']}|boys|girls)"
+    rf"(?:\s+called|\s+named|\s+are|:|,|\s+[-\u2013\u2014])?\s+(?P<names>{ONE_NAME}{_AGE}(?:,\s+{ONE_NAME}{_AGE}){{0,5}},?\s+and\s+{ONE_NAME})(?![\w-])",
+    re.IGNORECASE,
+)
+_AGED_NAME = re.compile(
+    rf"\b(?P<name>{ONE_NAME})(?: \((?P<within>\d{{1,2}})\)|, (?P<age>\d{{1,2}})(?=,| and |[.!]|$))"
+)
+_SEVERAL = re.compile(rf"\b(?:{LISTS['plural']}|boys|girls)\b", re.IGNORECASE)
+# "our designer Mireille": a person by their occupation
+_NAMED_ROLE = re.compile(
+    rf"{_OWN}(?P<role>(?:[a-z]+\s)?(?:{LISTS['words']['occupations']}|{LISTS['words']['agents']}|deputy|[a-z]{{3,}}(?:tor|yer|ner|ger|ist|ian))),?\s+"
+    rf"(?P<name>{NAMES})(?![\w-])",
+    re.IGNORECASE,
+)
+_A_NAME = re.compile(ONE_NAME)
+_AGED_PERSON = re.compile(
+    rf"{_OWN}(?P<age>\d{{1,3}}|{_GRAMMAR['numbers']})[\s-](?P<unit>year|month|week)s?[\s-]old\s+"
+    rf"(?:(?:{_GRAMMAR['twin']})\s+)?{_PERSON}(?:,?\s+(?P<name>{NAMES}))?",
+    re.IGNORECASE,
+)
+_PERSON_OF_AGE = re.compile(
+    rf"{_OWN}{_PERSON}(?:,?\s+(?P<name>{NAMES}))?(?:\s*,\s*|\s*\(\s*)(?P<age>\d{{1,3}})\s*[,)]", re.IGNORECASE
+)
+_AS_A = re.compile(
+    r"(?:^|[,;:(]\s*|\b(?:me|i|and|but|so)\s+)(?:as|being|speaking\s+as)\s+"
+    rf"(?P<what>an?\s+[\w'-]+(?:\s+[\w'-]+){{0,3}}?)(?=[,;.!?]|\s+(?:{SUBJECTS})|$|\s+(?:and|who|with|at)\b)",
+    re.IGNORECASE,
+)
+_TRAIT = re.compile(LISTS["words"]["traits"], re.IGNORECASE)
+_ADJECTIVE = r"(?!(?:has|have|had|is|are|was|and|or|with|from|of|the|to|about)\b)[\w-]+"
+_CONDITION = re.compile(
+    rf"{_OWN}(?P<whose>{RELATIVE}'s\s+)?(?P<what>(?:{_ADJECTIVE}\s+){{0,2}}?(?:{LISTS['words']['conditions']}))"
+    r"\b(?!\s+(?:test|app|meds|research|story|is|are|isn't|was))",
+    re.IGNORECASE,
+)
+_ALLERGY = re.compile(r"(?P<what>[\w-]+(?:\s+[\w-]+)?)\s+(?:allerg(?:y|ies)|intolerance)$", re.IGNORECASE)
+# Presuppositions of other constructions, each as a clause of its own.
+_PARTS = {
+    **LISTS["words"],
+    "relative": RELATIVE,
+    "names": NAMES,
+    "subjects": SUBJECTS,
+    "events": LISTS["events"],
+    "things": LISTS["things"],
+}
+_ASIDES = [
+    (
+        re.compile(fill_in(entry["pattern"], _PARTS), re.IGNORECASE),
+        re.compile(entry["unless"], re.IGNORECASE) if "unless" in entry else None,
+        entry["clause"],
+    )
+    for entry in LISTS["aside"]
+]
+_MAY_STAND_ASIDE = re.compile(
+    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|for\s+an?|why\s+i|no|without|skip|avoid|mine|sign|tell|let|say|that\s+the|i'm|i've|shifts?|at\s+the|on\s+call|meine?|mon|ma|mi)\b",
+    re.IGNORECASE,
+)
+_FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
+
+
+def split_ages(sentence: str) -> tuple[str, list[str]]:
+    """Split the ages in a list of people ("the girls, Ines (9) and Pilar (6)") from *sentence*, as clauses. Words
+    in brackets about a stranger are left out: "the winner was Bea (got a scholarship)"."""
+    sentence = _IN_BRACKETS.sub(r"\g<before>", sentence)
+    found = list(_AGED_NAME.finditer(sentence)) if _SEVERAL.search(sentence) else []
+    found = [one for one in found if is_name(one["name"])]
+    if len(found) < _FEWEST_OF_LIST:
+        return sentence, []
+    ages = [f"my {BY_NAME}{one['name']} is {one['within'] or one['age']}" for one in found]
+    bare = _AGED_NAME.sub(lambda one: one["name"], sentence)
+    return re.sub(r", and (?=[A-Z])", " and ", bare), ages
+
+
+_FEWEST_OF_LIST = 2  # names
+_IN_BRACKETS = re.compile(_GRAMMAR["in_brackets"], re.IGNORECASE)
+
+
+def asides(sentence: str) -> list[str]:
+    """Facts that *sentence* takes for granted of its writer and their people, each as a clause of its own."""
+    if _MAY_STAND_ASIDE.search(sentence) is None:
+        return []
+    found = [*_people(sentence), *_read_introductions(sentence), *_own_life(sentence)]
+    return list(dict.fromkeys(_BLANKS.sub(" ", one) for one in found))
+
+
+def _people(sentence: str) -> Iterator[str]:
+    for one in _NAMED_PERSON.finditer(sentence):
+        if is_name(one["name"]) and fold(one["rel"]).rsplit(" ", 1)[-1] not in PLURAL:
+            yield f"there is my {one['rel']} {one['name']}"
+    for one in _NAMED_PEOPLE.finditer(sentence):
+        *names, last = _A_NAME.findall(one["names"])
+        if all(map(is_name, [*names, last])):
+            yield f"my {one['rel']} are called {', '.join(names)} and {last}"
+    for one in _INSERTED.finditer(sentence):
+        said = one["said"].strip()
+        yield f"{one['who']} {said}" if said.split(maxsplit=1)[0].endswith("s") else f"{one['who']} is {said}"
+    for one in _AGED_PERSON.finditer(sentence):
+        name = f" {one['name']}" if one["name"] and is_name(one["name"]) else ""
+        if name:
+            yield f"there is my {one['rel']}{name}"
+        yield f"my {one['rel']}{name} is {one['age']} {one['unit']}s old"
+    for one in _PERSON_OF_AGE.finditer(sentence):
+        name = f" {one['name']}" if one["name"] and is_name(one["name"]) else ""
+        yield f"my {one['rel']}{name} is {one['age']}"
+
+
+# "to Ms Adler, my son's piano teacher"
+_WITH_ROLE = re.compile(
+    rf"\b(?:to|with|from|for|by|and|is|ask|call|meet|email|mail|thank|invite|tell) "
+    rf"(?P<name>{NAMES}),?\s+(?:who(?:'s|\s+is)\s+)?"
+    rf"(?:my|our)\s+(?P<role>(?:[a-z][\w'-]*\s+){{0,2}}?(?:{LISTS['relations']}|{LISTS['words']['occupations']}|counsel|[a-z]{{3,}}(?:er|or|ist|ian)))"
+    r"(?=[,.;!?)]|$)"
+)
+
+
+def _read_introductions(sentence: str) -> Iterator[str]:
+    """People by role, things by kind, and appointments that a request names."""
+    for one in chain(_WITH_ROLE.finditer(sentence), _NAMED_ROLE.finditer(sentence)):
+        if is_name(one["name"]):
+            yield f"there is in the role of {one['role']}: {one['name']}"
+
+
+def _own_life(sentence: str) -> Iterator[str]:
+    for one in _AS_A.finditer(sentence):
+        # "As a doctor, would you say ...?" asks a doctor; a diet is the asker's own.
+        own = _FIRST.search(sentence, one.end()) is not None
+        said = one["what"] if own else one["what"].partition(" ")[2]
+        if own or _TRAIT.fullmatch(said):
+            yield f"I'm {said}"
+    for one in _CONDITION.finditer(sentence):
+        who = f"my {one['whose'].strip().removesuffix(chr(39) + 's')} has" if one["whose"] else "I have"
+        allergy = _ALLERGY.search(one["what"])
+        article = "an " if one["what"][:1].lower() in "aeiou" else "a "
+        yield f"{who} {article if allergy and not one['what'].endswith('ies') else ''}{one['what']}"
+    for pattern, unless, clause in _ASIDES:
+        if unless is None or not unless.search(sentence):
+            yield from (clause.format_map(one.groupdict("")) for one in pattern.finditer(sentence))
