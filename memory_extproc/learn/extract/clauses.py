@@ -58,7 +58,9 @@ _CLAUSE = re.compile(
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
     rf"|\s*,\s+(?=(?:it's|it\s+(?:is|[a-z]+s)|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"
     rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']}|(?:(?:er|sie|il|elle|él|ella)\s+)?(?:{_GRAMMAR['kin_verbs']}))\b)"
-    r"|,\s+(?=(?:the\s+)?(?:rent|mortgage|salary|pension|deposit)\s+(?:is|was|went|rose|dropped|has)\b|(?:er|sie|wir|elle|ella|nous|él)\s+[a-z])",
+    r"|,\s+(?=(?:the\s+)?(?:rent|mortgage|salary|pension|deposit)\s+(?:is|was|went|rose|dropped|has)\b"
+    rf"|(?:the\s+)?(?:{LISTS['words']['occasions']})(?:'s|\s+(?:is|was|has|got))\s+(?:been\s+)?"
+    r"(?:moved|pushed|brought|postponed|rescheduled|delayed|shifted)\b|(?:er|sie|wir|elle|ella|nous|él)\s+[a-z])",
     re.IGNORECASE,
 )
 # "Meine Frau heißt Julia und sie arbeitet bei Siemens": the subject goes on
@@ -315,7 +317,7 @@ _PRONOUN_IS = re.compile(
     r"^(?:he|she|il|elle|ella)\b(?:(?P<has>'s(?=\s(?:got|been|had|[a-z]+ed)\b))|(?P<is>'s))?", re.IGNORECASE
 )
 _IT = re.compile(
-    r"^it(?:'s|\s+is)\s+(?=(?:about\s+|only\s+|around\s+)?\d|(?:on|in|at|from|for|near)\s|an?\s+(?:[a-z]+\s+)?(?-i:[A-Z\d]))",
+    rf"^it(?:'s|\s+is)\s+(?=(?:now\s+)?(?:{LISTS['words']['months']})\s\d|(?:about\s+|only\s+|around\s+)?\d|(?:on|in|at|from|for|near)\s|an?\s+(?:[a-z]+\s+)?(?-i:[A-Z\d]))",
     re.IGNORECASE,
 )
 _OWN_THING = re.compile(
@@ -375,9 +377,12 @@ def _with_dropped_subject(clause: str) -> str:
     bare = _ADVERBS.sub("", clause)
     for pattern, subject in _DROPPED:
         if pattern.match(clause) or (pattern.match(bare) and (clause := bare)):
-            lower = clause[:1].lower() if clause[1:2].islower() else clause[:1]
-            return f"{subject} {lower}{_HERE_WITH_YOU.sub('', clause[1:])}"
-    return f"my {clause}" if _BARE_NOUN.match(clause) else clause
+            return f"{subject} {_HERE_WITH_YOU.sub('', _lower_first(clause))}"
+    return f"my {_lower_first(clause)}" if _BARE_NOUN.match(clause) else clause
+
+
+def _lower_first(clause: str) -> str:
+    return clause[:1].lower() + clause[1:] if clause[1:2].islower() else clause
 
 
 # "wife is vegan", "laptop's a ThinkPad"

@@ -91,6 +91,7 @@ class Checks:
         self._lasting = _whole(lists["lasting"])
         self._things = _whole(lists["things"])
         self._passing = _whole(lists["passing"])
+        self._occasions = _whole(words["occasions"])
         self._events = frozenset(lists["events"].split("|"))
         self._secret = re.compile(rf"\b(?:{lists['secret']})\b")
         self._relation = _whole(rf"(?:\w+\s+)?(?:{lists['relations']})")
@@ -226,7 +227,8 @@ class Checks:
         *_, last = ["", *bare.split()]
         if not thing or self._secret.search(thing) or not self.plain(caught) or _NO_THING.search(thing):
             return False
-        dated = last in self._events and kind_of(caught.value) is ValueKind.DAY  # "my class" may be code
+        event = last in self._events or self._occasions.fullmatch(bare)
+        dated = event and kind_of(caught.value) is ValueKind.DAY  # "my class" may be code
         if self._relation.fullmatch(bare) or (not dated and any(map(self._passing.fullmatch, (bare, last)))):
             return False
         if bare.startswith(("favourite ", "favorite ", "preferred ")) or self._lasting.fullmatch(bare):
