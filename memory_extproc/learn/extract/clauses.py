@@ -21,6 +21,7 @@ def _read() -> Mapping[str, Any]:
     lists = tomllib.loads((files(__package__) / "rules.toml").read_text(encoding="utf-8"))
     for name, by_kind in (("tools", "kinds"), ("providers", "providers")):
         lists["words"][name] = "|".join(lists[by_kind].values())
+    lists["provided"] = {word: kind for kind, words in lists["providers"].items() for word in words.split("|")}
     return lists
 
 

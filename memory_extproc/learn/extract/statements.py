@@ -9,7 +9,14 @@ from calendar import monthrange
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 
-from memory_extproc.learn.extract.asides import asides, join_enclosed, split_ages
+from memory_extproc.learn.extract.asides import (
+    asides,
+    introduce_writer,
+    join_enclosed,
+    read_introduction,
+    split_ages,
+    told_of_writer,
+)
 from memory_extproc.learn.extract.clauses import (
     LISTS,
     REASONS,
@@ -23,7 +30,6 @@ from memory_extproc.learn.extract.clauses import (
     strip_openers,
     write_out,
 )
-from memory_extproc.learn.extract.introductions import introduce_writer, read_introduction, told_of_writer
 from memory_extproc.learn.extract.verbs import base_of
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.dates import Span, days_named
@@ -274,11 +280,7 @@ _PROCEDURE = re.compile(
           (?P<list>.{8,}(?:\n[ \t]*(?:[-*\u2022]|\d+[.)]).*)*)
     )"""
 )
-_NO_DEEDS = """
-be me my sum summarize summarise answer clarify recap begin start conclude repeat explain put give
-say make confirm
-"""
-_IDLE_AIMS = frozenset(tokens(_NO_DEEDS))
+_IDLE_AIMS = frozenset(tokens(LISTS["grammar"]["no_deeds"]))
 _LONGEST_STEPS = 300  # characters
 
 

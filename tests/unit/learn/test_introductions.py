@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.learn.extract.introductions import read_introduction
+from memory_extproc.learn.extract.asides import read_introduction
 from memory_extproc.learn.extract.rules import RulesExtractor
 from tests.support.builders import a_turn
 
