@@ -5,9 +5,10 @@ of an owner share a hash tag and so lie on the same cluster node."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -103,6 +104,10 @@ class RedisCoordination:
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
         value = await self._call_within_timeout(self._client.get(self._record(kind, owner, key)))
         return None if value is None else bytes(value)
+
+    async def find_records(self, kind: str, owner: Owner, keys: Sequence[str]) -> Mapping[str, bytes]:
+        values = await asyncio.gather(*(self.get_record(kind, owner, key) for key in keys))
+        return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
         await self._swap_record(kind, owner, key, ("put", b"", value, _milliseconds(ttl)))

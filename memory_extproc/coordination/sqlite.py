@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -101,6 +102,15 @@ class SqliteCoordination(SqliteBacked):
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
         check_registered([kind])
         return self._record((owner.key, kind, key))
+
+    async def find_records(self, kind: str, owner: Owner, keys: Sequence[str]) -> Mapping[str, bytes]:
+        check_registered([kind])
+        deferred = {key for key in keys if (owner.key, kind, key) in self._deferred}
+        found = {key: value for key in deferred if (value := self._record((owner.key, kind, key))) is not None}
+        if stored := [key for key in keys if key not in deferred]:
+            rows = self._file.read_all(_LIVE_AMONG, (owner.key, kind, self._time(), json.dumps(stored)))
+            found.update((key, bytes(value)) for key, value in rows)
+        return found
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
         check_registered([kind])
@@ -216,6 +226,10 @@ class SqliteCoordination(SqliteBacked):
 
 
 _LIVE = "SELECT value FROM records WHERE owner = ? AND kind = ? AND key = ? AND expires > ?"
+_LIVE_AMONG = """
+SELECT key, value FROM records
+WHERE owner = ? AND kind = ? AND expires > ? AND key IN (SELECT value FROM json_each(?))
+"""
 
 
 # The ledger of forgets in a separate SQLite file. Exclude it from backups.

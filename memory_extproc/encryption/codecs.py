@@ -5,7 +5,7 @@ Vectors, ids, times and kinds stay in plain form, because rows are searched by t
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
@@ -322,6 +322,11 @@ class EncryptedCoordination:
 
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
         return await self._unseal(kind, owner, key, await self._coordination.get_record(kind, owner, key))
+
+    async def find_records(self, kind: str, owner: Owner, keys: Sequence[str]) -> Mapping[str, bytes]:
+        sealed = await self._coordination.find_records(kind, owner, keys)
+        found = {key: await self._unseal(kind, owner, key, value) for key, value in sealed.items()}
+        return {key: value for key, value in found.items() if value is not None}
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
         await self._coordination.put_record(kind, owner, key, await self._seal(kind, owner, key, value), ttl)

@@ -284,8 +284,7 @@ class Incognito:
             return True
         for start in range(0, len(wanted), _ASKED_AT_ONCE):
             some = wanted[start : start + _ASKED_AT_ONCE]
-            found = await asyncio.gather(*(self._records.get_record(_KIND, _apart(owner), key) for key in some))
-            if any(record is not None for record in found):
+            if await self._records.find_records(_KIND, _apart(owner), some):
                 return True
         return False
 

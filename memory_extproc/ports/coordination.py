@@ -49,6 +49,9 @@ class Coordination(Protocol):
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
         """A small record (session heads, response ids, injected blocks) if it exists and has not expired."""
 
+    async def find_records(self, kind: str, owner: Owner, keys: Sequence[str]) -> Mapping[str, bytes]:
+        """As get_record, those that exist of *keys*, by key."""
+
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None: ...
 
     async def replace_record(

@@ -380,7 +380,10 @@ class BlockReplay:
 
     async def _first(self, owner: Owner, keys: Sequence[str], epoch: int) -> ReplayedTurn | None:
         """Read all keys at once: most conversations that get here have no record."""
-        records = await asyncio.gather(*(self._get(owner, TURN, key, ReplayedTurn) for key in keys))
+        found = {key: raw for key in keys if (raw := self._unshared.get((owner.key, TURN, key))) is not None}
+        if self._shared is not None and (others := [key for key in keys if key not in found]):
+            found |= await self._shared.find_records(TURN, owner, others)
+        records = (_read_record(found[key], ReplayedTurn) for key in keys if key in found)
         return next((record for record in records if _of_epoch(record, epoch) is not None), None)
 
     def _stands(self, own: ReplayedTurn, *, looping: bool, same: bool) -> bool:
@@ -408,13 +411,7 @@ class BlockReplay:
         raw = self._unshared.get((owner.key, kind, key))
         if raw is None and self._shared is not None:
             raw = await self._shared.get_record(kind, owner, key)
-        if raw is None:
-            return None
-        try:
-            return msgspec.json.decode(raw, type=of)
-        except msgspec.MsgspecError:  # of another version: as if it had been lost
-            log.warning("replay.unreadable")
-            return None
+        return None if raw is None else _read_record(raw, of)
 
     def _put(self, owner: Owner, kind: str, key: str, raw: bytes, epoch: int) -> None:
         place = (owner.key, kind, key)
@@ -446,6 +443,14 @@ class BlockReplay:
 
     def _drop(self, place: tuple[str, str, str]) -> None:
         self._unshared_bytes -= len(self._unshared.pop(place, b""))
+
+
+def _read_record(raw: bytes, of: type[R]) -> R | None:
+    try:
+        return msgspec.json.decode(raw, type=of)
+    except msgspec.MsgspecError:  # of another version: as if it had been lost
+        log.warning("replay.unreadable")
+        return None
 
 
 def _of_epoch(record: R | None, epoch: int) -> R | None:

@@ -5,7 +5,7 @@ Each passes the contract suite of its port. `Weather` makes the store fail as a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -384,6 +384,10 @@ class InMemoryCoordination:
     async def get_record(self, kind: str, owner: Owner, key: str) -> bytes | None:
         check_registered([kind])
         return self._live((kind, owner, key))
+
+    async def find_records(self, kind: str, owner: Owner, keys: Sequence[str]) -> Mapping[str, bytes]:
+        found = {key: await self.get_record(kind, owner, key) for key in keys}
+        return {key: value for key, value in found.items() if value is not None}
 
     async def put_record(self, kind: str, owner: Owner, key: str, value: bytes, ttl: timedelta) -> None:
         check_registered([kind])

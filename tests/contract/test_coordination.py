@@ -131,6 +131,24 @@ async def test_records_of_a_kind_that_no_forget_knows_of_are_refused(coordinatio
         await coordination.delete_records(ANN, ["head", "unheard of"])
 
 
+async def test_of_several_keys_the_records_that_there_are_are_found(coordination: Coordination) -> None:
+    await coordination.put_record("head", ANN, "short", b"x", SHORT)
+    await coordination.put_record("head", ANN, "a", b"1", LONG)
+    await coordination.put_record("head", ANN, "b", b"\x00", LONG)
+    await coordination.put_record("slot", ANN, "c", b"3", LONG)
+    await coordination.put_record("head", Owner("", "bob"), "d", b"4", LONG)
+
+    async def gone() -> bool:
+        return await coordination.get_record("head", ANN, "short") is None
+
+    await until(gone, "the record expired")
+    found = await coordination.find_records("head", ANN, ["short", "b", "a", "c", "d"])
+    assert found == {"a": b"1", "b": b"\x00"}
+    assert await coordination.find_records("head", ANN, []) == {}
+    with pytest.raises(PermanentError):
+        await coordination.find_records("unheard of", ANN, ["k"])
+
+
 async def test_a_record_put_again_is_replaced(coordination: Coordination) -> None:
     await coordination.put_record("head", ANN, "k", b"old", LONG)
     await coordination.put_record("head", ANN, "k", b"", LONG)
