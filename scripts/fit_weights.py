@@ -30,6 +30,8 @@ from memory_extproc.recall.fusion import Weights, packaged_weights
 from memory_extproc.settings import Settings
 
 OF_CHATS = replace(AMONG_MANY, abstention=0.905)
+# Of small stores the vectors of memory-minilm let pass more for unseen people than in the fit.
+OF_FEW = replace(AMONG_FEW, abstention=0.965)
 FACTS, PEOPLE = 3, 4  # of so many questions about a fact, and of made-up people, one counts beside chats
 
 
@@ -60,7 +62,7 @@ async def fit(given: argparse.Namespace) -> None:
         _say(f"{len(found)} questions gathered")
         beside = _within(found, names["talk"] | names["pieces"] | names["notes"])
         first = make_ranker(beside, AMONG_MANY)
-        rankers = {"hybrid_few": make_ranker(beside, AMONG_FEW)}
+        rankers = {"hybrid_few": make_ranker(beside, OF_FEW)}
         rankers["hybrid"] = make_ranker(
             _thin(_within(found, (names["talk"] - small_talk) | names["notes"] | names["chats"])), OF_CHATS
         )
@@ -68,7 +70,7 @@ async def fit(given: argparse.Namespace) -> None:
         left = {name: one for name, one in stage.items() if name not in names["chats"]}
         read = [one for one in await gather(left, made, closely=first) if CLOSELY in one.candidates.names]
         _say(f"{len(read)} questions read word by word")
-        rankers["close_few"] = make_ranker(read, AMONG_FEW)
+        rankers["close_few"] = make_ranker(read, OF_FEW)
         rankers["close"] = make_ranker(_within(read, names["talk"] | names["notes"]), AMONG_MANY)
     weights = msgspec.structs.replace(
         usual, embedding_models=(fingerprint,), fitted_on=given.fitted_on, kinds={}, **rankers
