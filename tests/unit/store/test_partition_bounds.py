@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from memory_extproc.errors import TransientError
-from memory_extproc.model import Owner
+from memory_extproc.model import Conditions, Owner
 from tests.support.builders import ANN
 from tests.unit.store.partitions import AT_ONCE, a_row, a_setting, said, search, until
 
@@ -54,6 +56,25 @@ async def test_an_owner_too_large_to_hold_is_served_by_the_store_with_our_writes
         await partitions.put(ANN, [a_row("new")])
         assert (await said(partitions))[0] == "new"
         assert partitions.size < 100_000
+
+
+async def test_the_lists_of_an_owner_too_large_to_hold_read_the_store_one_at_a_time() -> None:
+    setting = a_setting()
+    bob = Owner("acme", "bob")
+    await setting.store.put(ANN, [a_row(f"{n}", angle=0.5) for n in range(300)])
+    await setting.store.put(bob, [a_row("bob's", bob)])
+    async with setting.process(bytes=100_000) as partitions:
+        await search(partitions)  # too large from here on
+        calls = setting.store.weather.calls
+        gate = setting.store.weather.hold("heads")
+        lists = [asyncio.create_task(partitions.heads(ANN, Conditions())) for _ in range(8)]
+        await until(lambda: "heads" in calls, "a list reads")
+        lists.append(asyncio.create_task(partitions.heads(bob, Conditions())))
+        await until(lambda: calls.count("heads") > 1, "bob's list reads")
+        assert calls.count("heads") == 2, "one of Ann's eight, and bob's"
+        gate.set()
+        found = await asyncio.gather(*lists)
+        assert [len(heads) for heads in found if heads is not None] == [300] * 8 + [1]
 
 
 async def test_owners_who_only_asked_leave_nothing_behind() -> None:
