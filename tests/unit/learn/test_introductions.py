@@ -77,6 +77,8 @@ async def test_each_thing_of_an_introduction_is_a_fact(asked: str, expected: lis
         "Dating profile of my friend: 38, single, from Oslo",
         "customer profile: I'm 34, I live in Rome",
         "My sister: I'm allergic to nuts",
+        "Max: I'm a welder",
+        "Anna Weber: I work at Siemens",
         "My friend needs a meal plan. 34, vegan, two kids.",
         "What gift for a customer? 38, married, two kids.",
         "Meet Ana. 52, baker, from Faro.",
