@@ -37,9 +37,9 @@ READS_LITTLE = {
     "learn.commands.parser._TABLE.patterns[8][1]", "learn.commands.parser._TABLE.polite",
     *(
         f"learn.extract.clauses.{name}"
-        for name in ["_FOREIGN", "_ALLERGY", "_CLAUSE", "_CONCERNS", "_SHARED", "_SUBORDINATE", "_TRAILING"]
+        for name in ["_FOREIGN", "_CLAUSE", "_CONCERNS", "_SHARED", "_SUBORDINATE", "_TRAILING"]
     ),
-    "learn.extract.statements._REASON",
+    "learn.extract.asides._ALLERGY", "learn.extract.statements._REASON",
     "learn.extract.llm_client._FENCE", "learn.extract.rules._NOUN_PHRASE",
     "learn.extract.rules._PREPOSITION", "learn.extract.statements._PROCEDURE", "learn.extract.rules._TRAILING",
     "learn.extract.statements._ASKING_TAIL",
