@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -60,7 +59,8 @@ def linters(name: str) -> None:
     place = TOOLS / name
     if (place / ".installed").exists():
         return
-    venv.create(place, with_pip=True, clear=True)
+    # In a process of its own: another thread's child would keep a copied interpreter open, and so from running.
+    _run(sys.executable, "-m", "venv", "--clear", str(place))
     _run(str(place / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", *LINTERS[name])
     (place / ".installed").touch()
 

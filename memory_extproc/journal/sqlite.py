@@ -263,7 +263,7 @@ class SqliteJournal(SqliteBacked):
         if row is None or row[0] < self._given:  # an operator moved the file aside, and this is another
             self._given, self._own = 0, set()
             row = self._file.read(_REACHED, (0,))
-        last, pending = row or (0, 1)
+        last, pending = row or (0, 1)  # of an empty file the transaction tells
         # Asked every second: a transaction only where turns wait that we did not append.
         if pending is None or self._own.issuperset(range(self._given + 1, pending + 1)):
             self._give(last if pending is None else pending)

@@ -268,10 +268,12 @@ def refers_to(question: str, texts: Sequence[str], beside: Sequence[str] = ()) -
 
 def tells_price(question: str, text: str) -> bool:
     """Whether *question* asks for the price of a thing and *text* tells it, as "a check-up is 45" does."""
-    words, asks_price = plain_words(text), INTENTS.patterns["price"].search(" ".join(plain_words(question)))
-    wanted = content_stems(question) - content_stems(" ".join(INTENTS.words["of_price"]))
-    if not wanted or asks_price is None or not wanted <= content_stems(text):
+    if INTENTS.patterns["price"].search(" ".join(plain_words(question))) is None:
         return False
+    wanted = content_stems(question) - content_stems(" ".join(INTENTS.words["of_price"]))
+    if not wanted or not wanted <= content_stems(text):
+        return False
+    words = plain_words(text)
     things = (at for at, word in enumerate(words) if content_stems(word) & wanted)
     return any(
         word[0].isdigit() and INTENTS.words["beside_price"].issuperset(words[at + 1 : at + 1 + n])
@@ -281,8 +283,6 @@ def tells_price(question: str, text: str) -> bool:
 
 
 _MOST_BESIDE_PRICE = 4  # words between a thing and its price
-
-
 _BEFORE = frozenset(["before", "vor", "bevor", "avant", "antes", "prior"])
 
 

@@ -1,4 +1,4 @@
-"""Sentences with their people named and joined to what is said of them; asides and introductions as clauses. Pure.
+"""Reads what a sentence says in passing of its writer and their people: asides and introductions, as clauses. Pure.
 
 "Helga, my boss, hates mail" is "my boss Helga hates mail", "as a nurse I hardly sleep" also says "I'm a nurse", and
 "I'm Noor, 41, radiographer at Leeds General" says three things of its writer. An introduction is a list without
@@ -39,10 +39,9 @@ _ENCLOSED = re.compile(
     re.IGNORECASE,
 )
 # "Lisa and I broke up", "me and lisa split up" is "I broke up with Lisa"
-_PARTING = rf"(?P<>(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?|{ONE_NAME}|\A[a-z]{{3,15}}|(?<=me and )[a-z]{{3,15}})"
+_PARTNER = rf"(?:my|our)\s+{RELATIVE}(?:\s+{NAMES})?|{ONE_NAME}|\A[a-z]{{3,15}}|(?<=me and )[a-z]{{3,15}}"
 _PARTED = re.compile(
-    rf"(?:\b{_PARTING.replace('<>', '<who>')}\s+(?:and|&)\s+(?:i|me)"
-    rf"|\b(?:i|me)\s+and\s+{_PARTING.replace('<>', '<whom>')})"
+    rf"(?:\b(?P<who>{_PARTNER})\s+(?:and|&)\s+(?:i|me)|\b(?:i|me)\s+and\s+(?P<whom>{_PARTNER}))"
     r"(?:'ve|\s+have|\s+had|\s+just|\s+recently|\s+finally)*"
     r"\s+(?P<how>broke\s+up|broken\s+up|split\s+up|split(?!\s+(?:the|an?|our|it|this|that|on|\d))|separated|got\s+divorced"
     r"|ended\s+things|parted\s+ways|(?:got|are|'re|have\s+got)\s+back\s+together)\b",
@@ -85,7 +84,7 @@ _OWNED = re.compile(
 _WITH_ME = re.compile(r"(?:and|&) (?:i|me)\b|\b(?:me|i) and ", re.IGNORECASE)
 
 
-def _part(parted: re.Match[str]) -> str:
+def _write_parting(parted: re.Match[str]) -> str:
     who = parted["who"] or parted["whom"]
     return f"I {parted['how']} with {who if ' ' in who else who.title()}"
 
@@ -94,7 +93,7 @@ def join_enclosed(sentence: str) -> str:
     """*sentence* with its people named and without what is said of them in between, so that subject and verb stand
     together: "Helga, my boss, hates mail" is "my boss Helga hates mail"."""
     if _WITH_ME.search(sentence):
-        sentence = _PARTED.sub(_part, sentence)
+        sentence = _PARTED.sub(_write_parting, sentence)
     if "the " in sentence or "The " in sentence:
         sentence = _WE_HAVE.sub(r"my \g<what> ", sentence)
     if _OWNED.search(sentence) is None:

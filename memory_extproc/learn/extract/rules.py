@@ -322,7 +322,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
         known_only=entry.get("known_only", False),
         lost=entry.get("lost", ""),
         update=entry.get("update", False),
-        words=entry.get("words", LISTS["provided"]),
+        words=lists["provided"] if entry.get("words") == "provided" else entry.get("words", {}),
         begins=Begins.FOREIGN
         if "language" in entry
         else next(

@@ -119,12 +119,12 @@ class EmbeddedLite:
     ) -> list[dict[str, Any]] | None:
         """Rows of *place* from Lite's own tables; None where the server has to be asked, which knows why."""
         read = LiteReader(self._database).read
-        return _or_ask(lambda: read(place.collection, filter_, fields, place.partitions, most, ids))
+        return _read_directly(lambda: read(place.collection, filter_, fields, place.partitions, most, ids))
 
     def read_columns(self, place: OwnerPlace, filter_: str, fields: Sequence[str]) -> list[npt.NDArray[Any]] | None:
         """As read, an array for each of *fields*."""
         read = LiteReader(self._database).read_columns
-        return _or_ask(lambda: read(place.collection, filter_, fields, place.partitions))
+        return _read_directly(lambda: read(place.collection, filter_, fields, place.partitions))
 
     def stop(self) -> None:
         """Flushes and lets go of the file. May be called again."""
@@ -142,7 +142,7 @@ class EmbeddedLite:
             self._directory = None
 
 
-def _or_ask(read: Callable[[], T]) -> T | None:
+def _read_directly(read: Callable[[], T]) -> T | None:
     try:
         return read()
     except Exception as error:  # noqa: BLE001 - of any kind: the server refuses with the same code
@@ -390,7 +390,7 @@ def _matching(
         chosen = matches(one.table, one.pk_to_row)
         yield (
             one.table,
-            _newest(one, chosen, several, lambda id_, seq: id_ not in written and is_newest(id_, seq)),
+            _newest_rows(one, chosen, several, lambda id_, seq: id_ not in written and is_newest(id_, seq)),
         )
 
 
@@ -398,7 +398,9 @@ def _choose(places: Places, stands: Callable[[int], bool]) -> Places:
     return places[np.fromiter(map(stands, places.tolist()), np.bool_, len(places))]
 
 
-def _newest(segment: Any, chosen: Places, several: set[str] | None, stands: Callable[[str, int], bool]) -> Places:
+def _newest_rows(
+    segment: Any, chosen: Places, several: set[str] | None, stands: Callable[[str, int], bool]
+) -> Places:
     """The *chosen* rows of *segment* that stand. *several*: the ids that may have further versions; None: any."""
 
     def judge(place: int) -> bool:

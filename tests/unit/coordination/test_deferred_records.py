@@ -46,6 +46,7 @@ async def test_a_deferred_record_is_in_the_process_at_once_and_in_the_file_withi
             assert await one.replace_record("head", ANN, "k", b"1", b"2", LONG)
             assert not await one.replace_record("head", ANN, "k", b"1", b"3", LONG)
             assert await one.get_record("head", ANN, "k") == b"2"
+            assert await one.find_records("head", ANN, ["k", "none"]) == {"k": b"2"}
         assert in_file(tmp_path / "a.db") == {}
 
         async def written() -> bool:
