@@ -19,8 +19,8 @@ from prometheus_client import CollectorRegistry
 from benchmarks.figures import Learning
 from benchmarks.sidecar import MODELS
 from memory_extproc.app import milvus_options, open_embedder, partition_limits
-from memory_extproc.app.context import Live
-from memory_extproc.app.write_path import Extraction, make_budget, make_extraction
+from memory_extproc.app.context import make_context
+from memory_extproc.app.write_path import Extraction, make_extraction
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.extract.rules import RulesExtractor
@@ -95,7 +95,8 @@ async def rig(settings: Settings, data: Path, journal: Journal | None = None) ->
 
     metrics = Metrics(CollectorRegistry(), "bench")
     async with AsyncExitStack() as stack:
-        embedder = await open_embedder(settings, metrics, stack)
+        context = make_context(settings, stack, metrics, now=now)
+        embedder = await open_embedder(context)
         coordination = await stack.enter_async_context(SqliteCoordination(data / "coordination.db", now=now))
         await coordination.open()
         store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
@@ -106,9 +107,7 @@ async def rig(settings: Settings, data: Path, journal: Journal | None = None) ->
         )
         if journal is None:
             journal = await stack.enter_async_context(SqliteJournal(data / "journal.db", now=now))
-        extraction: Extraction = make_extraction(
-            settings, metrics, stack, make_budget(settings, now, Live(settings))
-        )
+        extraction: Extraction = make_extraction(context)
         names = iter(range(10**9))
         learner = await stack.enter_async_context(
             make_intake(

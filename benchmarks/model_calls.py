@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry
 
 from benchmarks.learning import ANSWERED, PLACES, SAID, Scripted, write_settings
 from memory_extproc.app import open_embedder
+from memory_extproc.app.context import make_context
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector, Noting
@@ -303,7 +304,7 @@ class Bench:
 async def run() -> Counted:
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        embedder = await open_embedder(write_settings(scratch), Metrics(CollectorRegistry(), "bench"), stack)
+        embedder = await open_embedder(make_context(write_settings(scratch), stack))
         return await measure_calls(Bench(Counted(), embedder), turns())
 
 

@@ -29,6 +29,7 @@ from benchmarks.figures import MS, Stage, median
 from benchmarks.lines import ChildFailedError
 from memory_extproc import __version__
 from memory_extproc.app import make_recaller, open_embedder
+from memory_extproc.app.context import make_context
 from memory_extproc.model import Caller, Embedded, Memory, MemoryType, Owner, RecallRequest, Role, Source
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
@@ -58,7 +59,8 @@ async def measure(count: int, questions: int) -> Stage:
     settings = load(None, {"MEMORY_EXTPROC__RECALL__DEADLINE": "5s"})
     metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
-        embedder = await open_embedder(settings, metrics, stack)
+        context = make_context(settings, stack, metrics, now=lambda: NOW)
+        embedder = await open_embedder(context)
         store = InMemoryStore(embedder.dimension, now=lambda: NOW)
         coordination = InMemoryCoordination(lambda: NOW)
         limits = PartitionLimits(bytes=settings.recall.partition_bytes)
@@ -66,9 +68,7 @@ async def measure(count: int, questions: int) -> Stage:
             Partitions(store, coordination, limits, metrics, now=lambda: NOW)
         )
         await _remember(partitions, embedder, count)
-        recaller = make_recaller(
-            settings, partitions, embedder, metrics, stack, now=lambda: NOW, reads=partitions, selects=partitions
-        )
+        recaller = make_recaller(context, partitions, embedder)
         alone, whole = [], []
         for number in range(questions + WARM_UP):
             asked = RecallRequest(caller=Caller(ANN), asked=words.question(2 * number), limit=5, threshold=0.6)

@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 from benchmarks.peers.libraries import DEEPEST, LIMIT, directory_bytes, resident_bytes
 from memory_extproc import __version__
 from memory_extproc.app import make_recaller, milvus_options, open_embedder
+from memory_extproc.app.context import make_context
 from memory_extproc.evaluation.bench import bench
 from memory_extproc.evaluation.runner import Clock
 from memory_extproc.journal.sqlite import SqliteJournal
@@ -109,8 +110,9 @@ async def open_system(directory: Path, settings: Settings, stack: AsyncExitStack
     made = await stack.enter_async_context(
         bench(settings)
     )  # the extractor and the rules of messages, as configured
-    embedder = await open_embedder(settings, metrics, stack)
     clock = Clock(datetime(2000, 1, 1, tzinfo=UTC))
+    context = make_context(settings, stack, metrics, now=clock)
+    embedder = await open_embedder(context)
     coordination = InMemoryCoordination(clock)
     store = MilvusStore(milvus_options(settings, directory, embedder.fingerprint), metrics, now=clock)
     stack.push_async_callback(store.close)
@@ -126,9 +128,7 @@ async def open_system(directory: Path, settings: Settings, stack: AsyncExitStack
             policy=QueuePolicy(), judged=made.judged,
         )
     )  # fmt: skip
-    recaller = make_recaller(
-        settings, partitions, embedder, metrics, stack, now=clock, reads=partitions, selects=partitions
-    )
+    recaller = make_recaller(context, partitions, embedder)
     return System(learner, recaller, clock, {}, {})
 
 

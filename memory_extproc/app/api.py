@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,19 +29,27 @@ from memory_extproc.api.forget import ConsentMethods, ForgetCalls, VerifyingForg
 from memory_extproc.api.memories import (
     MemoryCalls,
     PageTokens,
-    RecallExplainer,
     SearchCalls,
     SessionMethods,
 )
-from memory_extproc.api.operator import FINDINGS, Configuration, OperatorCalls, RecentOutcomes, ServerFacts
+from memory_extproc.api.operator import (
+    FINDINGS,
+    Configuration,
+    OperatorCalls,
+    RecentOutcomes,
+    RetentionCalls,
+    ServerFacts,
+)
 from memory_extproc.api.principal import derive_key, secret_in
 from memory_extproc.api.rest import RestApi
 from memory_extproc.api.review import DecisionCalls, ReviewCalls
 from memory_extproc.api.service import SERVICE, MemoryService
-from memory_extproc.app.context import Live, api_options
-from memory_extproc.app.read_path import open_tokens
-from memory_extproc.app.write_path import quarantine_facts
-from memory_extproc.concurrency import HelperThread, RateLimits, TokenBuckets
+from memory_extproc.api.transfer import TransferCalls
+from memory_extproc.app.context import AppContext, Live, api_options
+from memory_extproc.app.read_path import ReadPath, open_tokens
+from memory_extproc.app.storage import Storage
+from memory_extproc.app.write_path import WritePath, quarantine_facts
+from memory_extproc.concurrency import RateLimits, TokenBuckets
 from memory_extproc.console.pages import Pages
 from memory_extproc.console.server import (
     ConsoleServer,
@@ -61,26 +70,15 @@ from memory_extproc.learn.extract.verbs import tell_of_oneself
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import Hit, Memory, MemoryType, Owner, Source, Turn, digest
-from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import (
-    ConsentRegistry,
-    Coordination,
-    EmbeddingModel,
-    Journal,
-    MemoryStore,
-    Now,
-    OwnerRegistry,
-    TurnLearner,
-)
-from memory_extproc.recall.canary import Canary
+from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
+from memory_extproc.ports import Coordination, Now
+from memory_extproc.recall.recaller import Recaller
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.identity import hashed_user
-from memory_extproc.retention.usage import ChangeNotifier
 from memory_extproc.safety.policy import StorageRules
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import jwt_of, ways_of
 from memory_extproc.settings.docs import dump_effective
-from memory_extproc.store.partition import Partitions
 from memory_extproc.text.words import sentences
 
 if TYPE_CHECKING:
@@ -90,57 +88,54 @@ if TYPE_CHECKING:
 _VECTOR_BYTES = 4  # of each of its numbers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApiParts:
-    """The parts of the memory API."""
-
-    store: MemoryStore  # as visible to users
-    partitions: Partitions
-    noticing: ChangeNotifier  # the partitions with change notification
-    embedder: EmbeddingModel
-    coordination: Coordination
-    journal: Journal
-    learns: TurnLearner
-    explains: RecallExplainer
-    decisions: DecisionLog
-    consent: ConsentRegistry | None
-    forgets: VerifyingForgetter
-    owners: OwnerRegistry
-    store_failing_for: Callable[[], timedelta]
-    canary: Canary | None  # None: it is switched off
-    operations: Mapping[str, Operation]  # beside those that are made here
-    live: Live
-    metrics: Metrics
-    now: Now
-    helper: HelperThread
-
-
 @asynccontextmanager
-async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIterator[ApiServers]:
+async def memory_api(
+    context: AppContext,
+    kept: Storage,
+    writing: WritePath,
+    reading: ReadPath,
+    decisions: DecisionLog,
+    forgetter: VerifyingForgetter,
+) -> AsyncIterator[ApiServers]:
     """Open the memory API's service and yield its servers, which the caller enters in shutdown order.
 
     Changes in progress are completed on exit."""
+    settings, metrics, now = context.settings, context.metrics, context.now
     async with AsyncExitStack() as stack:
         rates = TokenBuckets(_rates(settings), time.monotonic)
-        parts.live.subscribe(lambda now: rates.reconfigure(_rates(now)))
-        given = settings.api.secret.get_secret_value()
-        secret = given.encode() if given else secret_in(data)
-        signer = make_signer(secret, parts.now)
+        context.live.subscribe(lambda new: rates.reconfigure(_rates(new)))
+        secret = secret_of(settings)
+        signer = make_signer(secret, now)
         page = settings.console.page
-        audit = _audit(settings, data, secret, parts.now, stack)
-        outcomes = await stack.enter_async_context(RecentOutcomes(parts.metrics, parts.now))
-        facts = _facts(parts, outcomes, audit, data)
+        audit = None
+        if settings.api.audit.enabled:
+            directory = audit_directory(settings, context.data)
+            audit = stack.enter_context(AuditLog(settings.api.audit, directory, derive_key(secret, "audit"), now))
+        canary = reading.canary
+        facts = ServerFacts(
+            journal=kept.journal,
+            owners=kept.owners,
+            outcomes=await stack.enter_async_context(RecentOutcomes(metrics, now)),
+            store_failing_for=lambda: kept.store.failing_for,
+            canary=lambda: None if canary is None else canary.share,
+            consent=writing.door.consent,
+            findings=context.data / FINDINGS,
+            audited=(lambda _: ()) if audit is None else audit.newest,
+        )
         service = MemoryService(
             CallAdmission(
-                await _authenticator(parts.live, stack, signer if page else None),
+                await _authenticator(context.live, stack, signer if page else None),
                 rates,
                 _names_user(settings),
             ),
-            {**_operations(settings, secret, parts), **parts.operations, **OperatorCalls(facts).operations},
+            {
+                **_operations(context, kept, writing, reading.recaller, decisions, forgetter, secret),
+                **OperatorCalls(facts).operations,
+            },
             timeout=settings.api.timeout,
             concurrency=settings.api.concurrency,
             audit=audit,
-            metrics=parts.metrics,
+            metrics=metrics,
         )
         await stack.enter_async_context(service)
         rest = RestApi(
@@ -148,7 +143,7 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
             present_credentials,
             body_bytes=settings.limits.request_body,
             error_body=settings.api.error_body,
-            now=parts.now,
+            now=now,
         )
         yield ApiServers(
             GrpcServer(api_options(settings), [SERVICE], service.register),
@@ -157,26 +152,12 @@ async def memory_api(settings: Settings, data: Path, parts: ApiParts) -> AsyncIt
                 [
                     rest.register,
                     register_documents,
-                    *(_page_of(settings, service, signer, parts.coordination) if page else ()),
+                    *(_page_of(settings, service, signer, kept.coordination) if page else ()),
                 ],
                 tls=api_options(settings).tls,
                 hosts=settings.console.hosts,
             ),
         )
-
-
-def _facts(parts: ApiParts, outcomes: RecentOutcomes, audit: AuditLog | None, data: Path) -> ServerFacts:
-    canary = parts.canary
-    return ServerFacts(
-        journal=parts.journal,
-        owners=parts.owners,
-        outcomes=outcomes,
-        store_failing_for=parts.store_failing_for,
-        canary=lambda: None if canary is None else canary.share,
-        consent=parts.consent,
-        findings=data / FINDINGS,
-        audited=(lambda _: ()) if audit is None else audit.newest,
-    )
 
 
 def _page_of(
@@ -207,80 +188,90 @@ def audit_directory(settings: Settings, data: Path) -> Path:
     return Path(given).absolute() if given else data / "audit"
 
 
+def secret_of(settings: Settings) -> bytes:
+    """The secret of the API, as configured or else made in the data directory."""
+    given = settings.api.secret.get_secret_value()
+    return given.encode() if given else secret_in(Path(settings.data_dir).absolute())
+
+
 def operator_audit(settings: Settings, now: Now) -> AuditLog:
     """The audit log of administrative commands, separate from the sidecar's."""
-    data = Path(settings.data_dir).absolute()
-    given = settings.api.secret.get_secret_value()
-    key = derive_key(given.encode() if given else secret_in(data), "audit")
-    return AuditLog(settings.api.audit, audit_directory(settings, data) / "operator", key, now)
+    directory = audit_directory(settings, Path(settings.data_dir).absolute()) / "operator"
+    return AuditLog(settings.api.audit, directory, derive_key(secret_of(settings), "audit"), now)
 
 
-def _audit(settings: Settings, data: Path, secret: bytes, now: Now, stack: AsyncExitStack) -> AuditLog | None:
-    if not settings.api.audit.enabled:
-        return None
-    key = derive_key(secret, "audit")
-    return stack.enter_context(AuditLog(settings.api.audit, audit_directory(settings, data), key, now))
-
-
-def _operations(settings: Settings, secret: bytes, parts: ApiParts) -> dict[str, Operation]:
-    memory = settings.memory
+def _operations(
+    context: AppContext,
+    kept: Storage,
+    writing: WritePath,
+    recaller: Recaller,
+    decisions: DecisionLog,
+    forgetter: VerifyingForgetter,
+    secret: bytes,
+) -> dict[str, Operation]:
+    live, now, settings = context.live, context.now, context.settings
+    consent, noticing, content_bytes = writing.door.consent, writing.noticing, settings.limits.content_bytes
 
     def rules() -> StorageRules:
-        return parts.live.settings.privacy.storage_rules
+        return live.settings.privacy.storage_rules
 
     catalogue = MemoryCatalog(
-        parts.partitions,
-        parts.partitions,
-        parts.journal,
-        vector_bytes=_VECTOR_BYTES * memory.embedding.dimension,
-        now=parts.now,
+        kept.partitions,
+        kept.partitions,
+        kept.journal,
+        vector_bytes=_VECTOR_BYTES * settings.memory.embedding.dimension,
+        now=now,
     )
-    understanding = Understanding(RulesExtractor(), parts.now)
-    repeats = Repeats(parts.coordination, derive_key(secret, "repeats"))
-    forgetting = ForgetCalls(parts.forgets, catalogue, repeats)
+    understanding = Understanding(RulesExtractor(), now)
+    repeats = Repeats(kept.coordination, derive_key(secret, "repeats"))
+    forgetting = ForgetCalls(forgetter, catalogue, repeats)
     memories = MemoryCalls(
         catalogue,
         MemoryEditor(
-            parts.noticing,
-            parts.noticing,
-            parts.embedder,
+            noticing,
+            noticing,
+            kept.embedder,
             understanding,
-            now=parts.now,
+            now=now,
             masks=lambda text: rules().apply(text),
         ),
         repeats,
-        PageTokens(derive_key(secret, "page tokens"), parts.now),
-        content_bytes=settings.limits.content_bytes,
+        PageTokens(derive_key(secret, "page tokens"), now),
+        content_bytes=content_bytes,
         reads=StoredTextReader(
-            quarantine_facts(parts.live, RulesExtractor(), parts.helper),
-            Reconciler(parts.noticing, parts.embedder, parts.metrics),
-            parts.now,
+            quarantine_facts(context, RulesExtractor()),
+            Reconciler(noticing, kept.embedder, context.metrics),
+            now,
         ),
-        consent=parts.consent,
-        now=parts.now,
+        consent=consent,
+        now=now,
         rules=rules,
     )
-    searching = SearchCalls(
-        parts.explains, parts.learns, lambda: parts.live.settings, consent=parts.consent, now=parts.now
-    )
+    importer = Importer(
+        kept.partitions, kept.embedder, kept.coordination, ImportLimits(content_bytes),
+        now=now, consent=consent, forgotten=kept.erasing.forgotten, rules=rules,
+    )  # fmt: skip
     reviews = ReviewCalls(
-        Quarantine(parts.store, parts.noticing),
-        parts.journal,
-        parts.partitions,
+        Quarantine(kept.shown, noticing),
+        kept.journal,
+        kept.partitions,
         catalogue,
-        now=parts.now,
-        decisions=parts.decisions,
+        now=now,
+        decisions=decisions,
     )
-    return {
-        **memories.operations,
-        **searching.operations,
-        **forgetting.operations,
-        **reviews.operations,
-        **DecisionCalls(parts.decisions, parts.partitions).operations,
-        **SessionMethods(parts.learns).operations,
-        **Configuration(lambda: (dump_effective(parts.live.settings), parts.live.waiting)).operations,
-        **(ConsentMethods(parts.consent, forgetting.forget).operations if parts.consent is not None else {}),
-    }
+    calls = (
+        memories,
+        SearchCalls(recaller, writing.intake, lambda: live.settings, consent=consent, now=now),
+        forgetting,
+        reviews,
+        DecisionCalls(decisions, kept.partitions),
+        SessionMethods(writing.intake),
+        Configuration(lambda: (dump_effective(live.settings), live.waiting)),
+        ConsentMethods(consent, forgetting.forget),
+        TransferCalls(Exporter(kept.shown, kept.journal, consent=consent), importer, now=now),
+        RetentionCalls(partial(writing.retention.one, dry_run=True), kept.owners),
+    )
+    return {name: operation for each in calls for name, operation in each.operations.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
+
 from memory_extproc import __version__
-from memory_extproc.concurrency import HelperThread
+from memory_extproc.concurrency import HELPER_THREAD, HelperThread, utc_now
 from memory_extproc.encryption.keys import sealable
 from memory_extproc.extproc.processor import message_options
 from memory_extproc.extproc.server import ServerOptions, ServerTls
+from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.messages import PIECE_TOKENS, ChunkLimits
 from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
@@ -33,18 +36,41 @@ class AppContext:
     """The shared context. Parts are put on *stack* when opened, and closed in reverse order."""
 
     live: Live
-    data: Path  # the data directory, held by this process alone
+    data: Path  # the data directory, which a sidecar holds alone
     metrics: Metrics
-    traces: Traces
-    helper: HelperThread  # for long texts
-    load: LoadLimit
     stack: AsyncExitStack
     now: Now
+    traces: Traces = NO_TRACES
+    helper: HelperThread = HELPER_THREAD  # for long texts
+    load: LoadLimit = field(default_factory=LoadLimit)
+    budget: Budget  # of the tokens of all calls to language models
+    probes: bool = False  # probe each language model once, in the background
 
     @property
     def settings(self) -> Settings:
         """The current settings, for use during construction."""
         return self.live.settings
+
+
+def make_context(
+    settings: Settings,
+    stack: AsyncExitStack,
+    metrics: Metrics | None = None,
+    *,
+    now: Now = utc_now,
+    data: Path | None = None,
+) -> AppContext:
+    """The context of a command or a tool. *data*: instead of the configured data directory."""
+    live, budget = Live(settings), Budget(settings.learn.model_tokens, now=now)
+    live.subscribe(lambda new: budget.reconfigure(new.learn.model_tokens))
+    return AppContext(
+        live=live,
+        data=data or Path(settings.data_dir).absolute(),
+        metrics=metrics or Metrics(CollectorRegistry(), __version__),
+        stack=stack,
+        now=now,
+        budget=budget,
+    )
 
 
 # The live configuration and its subscribers.

@@ -12,17 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
-
-from memory_extproc import __version__
-from memory_extproc.app.context import Live
+from memory_extproc.app.context import AppContext, make_context
 from memory_extproc.coordination.consent import RedisConsent
 from memory_extproc.coordination.mirror import SqliteMirror, set_aside_unusable
 from memory_extproc.coordination.recovery import FILE as DIRECTORY_FILE
 from memory_extproc.coordination.recovery import DirectoryFile
 from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas, nothing_waits
 from memory_extproc.coordination.sqlite import SoleReplica, SqliteCoordination, SqliteLedger
-from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter, MemoryFinder
+from memory_extproc.erasure.forgetter import ForgetLimits, Forgetter
 from memory_extproc.erasure.receipts import ReceiptSigner, read_signer
 from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
@@ -31,10 +28,9 @@ from memory_extproc.journal.failover import Check, FailoverJournal, either_writa
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Caller, ForgetScope, Memory, MemoryType, Owner, RecallRequest, Scope
 from memory_extproc.observe.log import logger
-from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, Journal, KeyWrapper, Ledger, MemoryStore, Mirror, Now, Replicas
+from memory_extproc.ports import Coordination, Journal, KeyWrapper, Ledger, MemoryStore, Mirror, Replicas
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.settings import Settings
+from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.store.partition import Partitions
 
 if TYPE_CHECKING:
@@ -50,12 +46,10 @@ JOURNAL, COORDINATION, CONSENT = "journal.db", "coordination.db", "consent.db"  
 _DEFERRED = timedelta(milliseconds=50)  # of records that a crash may lose
 
 
-async def open_link(
-    settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
-) -> RedisLink | None:
+async def open_link(context: AppContext) -> RedisLink | None:
     """The shared Redis connection; None if not configured."""
-    section = settings.coordination
-    metrics.coordination_up.set(1)
+    section = context.settings.coordination
+    context.metrics.coordination_up.set(1)
     if not section.url:
         return None
     # Imported only if configured: Redis's client takes 0.2 s.
@@ -66,88 +60,71 @@ async def open_link(
         LinkLimits(timeout=section.timeout),
         password=section.password.get_secret_value() or None,
         sentinel_password=section.sentinel_password.get_secret_value() or None,
-        replicas=settings.learn.journal.replicas,
+        replicas=context.settings.learn.journal.replicas,
         prefix=section.prefix,
-        answers=metrics.coordination_up.set,
+        answers=context.metrics.coordination_up.set,
     )
-    if live is not None:
-        live.subscribe(lambda new: link.use_password(new.coordination.password.get_secret_value() or None))
-    return await stack.enter_async_context(link)
+    context.live.subscribe(lambda new: link.use_password(new.coordination.password.get_secret_value() or None))
+    return await context.stack.enter_async_context(link)
 
 
-async def open_coordination(
-    settings: Settings, data: Path, link: RedisLink | None, now: Now, stack: AsyncExitStack
-) -> Coordination:
+async def open_coordination(context: AppContext, link: RedisLink | None) -> Coordination:
+    section, data = context.settings.coordination, context.data
     coordination: SqliteCoordination | RedisCoordination
     if link is not None:
         from memory_extproc.coordination.redis import RedisCoordination  # noqa: PLC0415
 
-        coordination = RedisCoordination(link, prefix=settings.coordination.prefix)
+        coordination = RedisCoordination(link, prefix=section.prefix)
     else:
-        coordination = SqliteCoordination(data / COORDINATION, now=now, deferred=_DEFERRED)
-    await stack.enter_async_context(coordination)
+        coordination = SqliteCoordination(data / COORDINATION, now=context.now, deferred=_DEFERRED)
+    await context.stack.enter_async_context(coordination)
     try:
         await coordination.open()
     except MemoryExtprocError as error:
         # Not fatal: requests pass, turns are journalled, and the next call retries.
-        log.warning("coordination.not_open", at=settings.coordination.url or str(data), detail=str(error))
+        log.warning("coordination.not_open", at=section.url or str(data), detail=str(error))
     return coordination
 
 
 async def open_journal(
-    settings: Settings,
-    data: Path,
-    link: RedisLink | None,
-    now: Now,
-    stack: AsyncExitStack,
-    *,
-    store_failing_for: Callable[[], timedelta] = timedelta,
-    metrics: Metrics | None = None,
+    context: AppContext, link: RedisLink | None, store_failing_for: Callable[[], timedelta] = timedelta
 ) -> tuple[Journal, Check, OldestWaiting]:
     """Open the journal, with its write check and the time of its oldest local turn.
 
     In Redis for several replicas, with a local file for outages."""
-    file = await stack.enter_async_context(file_journal(settings, data / JOURNAL, now))
+    file = await _file_journal(context)
     if link is None:
         return file, file.check, nothing_waits
-    await refuse_volatile(settings, link)
-    shared = await _shared_journal(settings, link, now, stack, store_failing_for, metrics)
+    await refuse_volatile(context.settings, link)
+    shared = await _shared_journal(context, link, store_failing_for)
+    context.metrics.journal_parts.set_function(lambda: shared.parts_held)
     return FailoverJournal(shared, file), either_writable(shared.check, file.check), file.oldest
 
 
 async def _shared_journal(
-    settings: Settings,
-    link: RedisLink,
-    now: Now,
-    stack: AsyncExitStack,
-    store_failing_for: Callable[[], timedelta] = timedelta,
-    metrics: Metrics | None = None,
+    context: AppContext, link: RedisLink, store_failing_for: Callable[[], timedelta] = timedelta
 ) -> RedisJournal | ShardedJournal:
-    from memory_extproc.journal.redis import (  # noqa: PLC0415
-        JournalSharing,
-        RedisJournal,
-        ShardedJournal,
-    )
+    from memory_extproc.journal.redis import JournalSharing, RedisJournal, ShardedJournal  # noqa: PLC0415
 
+    settings = context.settings
     coordination = settings.coordination
     kind = ShardedJournal if link.is_cluster else RedisJournal
     journal: RedisJournal | ShardedJournal = kind(
         link,
-        now=now,
+        now=context.now,
         prefix=coordination.prefix,
         max_turns=settings.learn.journal.max_turns,
         sharing=JournalSharing(lease=coordination.lease, grace=coordination.lease, learns=settings.role != "serve"),
         store_failing_for=store_failing_for,
     )
-    await stack.enter_async_context(journal)
-    if metrics is not None:
-        metrics.journal_parts.set_function(lambda: journal.parts_held)
-    return journal
+    return await context.stack.enter_async_context(journal)
 
 
-def file_journal(settings: Settings, path: Path, now: Now) -> SqliteJournal:
-    section = settings.learn.journal
-    return SqliteJournal(path, now=now, max_turns=section.max_turns, fsync=section.fsync)
+async def _file_journal(context: AppContext) -> SqliteJournal:
+    section = context.settings.learn.journal
+    return await context.stack.enter_async_context(
+        SqliteJournal(context.data / JOURNAL, now=context.now, max_turns=section.max_turns, fsync=section.fsync)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,20 +141,16 @@ class Journals:
         return self.shared or self.file
 
 
-async def find_journals(settings: Settings, now: Now, stack: AsyncExitStack, *, making: bool = False) -> Journals:
+async def find_journals(context: AppContext, *, making: bool = False) -> Journals:
     """Open the journals without claiming turns, also beside a running sidecar. *making*: create a missing file."""
-    path = journal_path(settings)
-    there = (making and not settings.coordination.url) or await asyncio.to_thread(path.exists)
-    file = await stack.enter_async_context(file_journal(settings, path, now)) if there else None
-    link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
+    path = context.data / JOURNAL
+    there = (making and not context.settings.coordination.url) or await asyncio.to_thread(path.exists)
+    file = await _file_journal(context) if there else None
+    link = await open_link(context)
     if link is None:
         return Journals(path, file, None)
     await link.open()
-    return Journals(path, file, await _shared_journal(settings, link, now, stack))
-
-
-def journal_path(settings: Settings) -> Path:
-    return Path(settings.data_dir).absolute() / JOURNAL
+    return Journals(path, file, await _shared_journal(context, link))
 
 
 async def refuse_volatile(settings: Settings, link: RedisLink) -> None:
@@ -242,7 +215,7 @@ async def open_fleet(settings: Settings, stack: AsyncExitStack) -> FleetAdmin:
     """Connect for a command, without a lease: it does not serve. Raises if Redis does not answer."""
     from memory_extproc.coordination.recovery import accept_loss  # noqa: PLC0415 - Redis takes 0.2 s to import
 
-    link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
+    link = await open_link(make_context(settings, stack))
     if link is None:
         raise ConfigurationError(["coordination.url: is empty: one replica shares nothing"])
     await link.open()
@@ -253,16 +226,10 @@ async def open_fleet(settings: Settings, stack: AsyncExitStack) -> FleetAdmin:
 
 
 async def open_erasing(
-    settings: Settings,
-    data: Path,
-    link: RedisLink | None,
-    stack: AsyncExitStack,
-    metrics: Metrics,
-    *,
-    shared: Mirror | None,
-    wraps: KeyWrapper | None,
+    context: AppContext, link: RedisLink | None, *, shared: Mirror | None, wraps: KeyWrapper | None
 ) -> ErasureParts:
     """Open the ledger. *shared*: the mirror of shared Redis data. *wraps*: wraps the ledger's key there."""
+    settings, data, metrics, stack = context.settings, context.data, context.metrics, context.stack
     key = settings.privacy.key or b""
     if link is None:
         file = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
@@ -346,28 +313,22 @@ def make_news_handler(forgotten: TombstoneIndex, partitions: Partitions) -> Call
 
 
 async def open_forgetter(
-    settings: Settings,
-    erasing: ErasureParts,
-    holders: Erasable,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-    *,
-    now: Now,
-    seeks: MemoryFinder | None,
+    context: AppContext, erasing: ErasureParts, holders: Erasable, recaller: Recaller
 ) -> Forgetter:
+    settings = context.settings
     lease = settings.coordination.lease if settings.coordination.url else timedelta()
     limits = ForgetLimits(patience=timedelta(seconds=20), settle=lease, server_purge=settings.forget.server_purge)
-    return await stack.enter_async_context(
+    return await context.stack.enter_async_context(
         Forgetter(
             erasing.ledger,
             erasing.forgotten,
             holders,
             limits,
-            metrics,
-            now=now,
+            context.metrics,
+            now=context.now,
             holder=erasing.holder,
             signer=_signer(settings),
-            seeks=seeks,
+            seeks=AsRecalled(recaller, context.live),
         )
     )
 
@@ -388,21 +349,19 @@ _MOST_RECALLED = 100  # memories
 class AsRecalled:
     """Finds memories about a query like the read path, regardless of injection."""
 
-    def __init__(self, recaller: Recaller, threshold: float) -> None:
-        self._recaller, self._threshold = recaller, threshold
-
-    def reconfigure(self, threshold: float) -> None:
-        self._threshold = threshold
+    def __init__(self, recaller: Recaller, current: CurrentSettings) -> None:
+        self._recaller, self._current = recaller, current
 
     async def about(self, owner: Owner, query: str, scope: ForgetScope) -> Sequence[Memory]:
+        threshold = self._current.settings.memory.default_similarity_threshold
         types = scope.types or frozenset(MemoryType)
         request = RecallRequest(
             caller=Caller(owner),
             asked=query,
             force=True,
             limit=_MOST_RECALLED,
-            threshold=self._threshold,
+            threshold=threshold,
             scope=Scope(project=scope.project, types=types),
         )
         explained = await self._recaller.explain(request)
-        return [one.memory for one in explained.considered if one.relevance >= self._threshold]
+        return [one.memory for one in explained.considered if one.relevance >= threshold]

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import random
 import uuid
-from contextlib import AsyncExitStack
 from datetime import timedelta
 
-from memory_extproc.app.context import Live, partition_limits
+from memory_extproc.app.context import AppContext, partition_limits
 from memory_extproc.app.models import completions_for
+from memory_extproc.app.storage import Stores
 from memory_extproc.concurrency import steady_now, steady_seconds
 from memory_extproc.encryption.keys import sealable
-from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
+from memory_extproc.learn.extract.llm_client import LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector
 from memory_extproc.learn.wording import about, agree, saying
-from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import (
-    ConditionalWriter,
-    Coordination,
-    EmbeddingModel,
-    MemoryStore,
-    MemoryWriter,
-    Now,
-    OwnerLister,
-)
+from memory_extproc.ports import ConditionalWriter, Coordination, EmbeddingModel, MemoryWriter
 from memory_extproc.retention.passes import RetentionPass, SummaryRebuilder, Wording
 from memory_extproc.retention.reflection import (
     Reflections,
@@ -37,7 +28,6 @@ from memory_extproc.retention.usage import Accesses
 from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
-from memory_extproc.store.partition import Partitions
 from memory_extproc.topics.state import LEAST_MESSAGES, Sayings
 from memory_extproc.topics.summarizer import (
     SESSION,
@@ -56,106 +46,77 @@ from memory_extproc.topics.writer import Closing, Rebuilding
 _WORDING = Wording(says=saying, about=about, agree=agree)
 
 
-def make_reflector(
-    settings: Settings,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-    budget: Budget | None,
-    live: Live | None = None,
-    *,
-    always: bool = False,
-) -> ThemeReflector | None:
+def make_reflector(context: AppContext, *, always: bool = False) -> ThemeReflector | None:
     """The reflector; None if disabled, unless *always*, or without a model."""
-    model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
-    if not (settings.retention.reflect.enabled or always) or model is None or budget is None:
+    if not (context.settings.retention.reflect.enabled or always):
         return None
-    return LlmReflector(completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live), budget)
+    completions = completions_for(context, ModelRole.MEMORY_EXTRACTION)
+    return None if completions is None else LlmReflector(completions, context.budget)
 
 
-async def open_accesses(live: Live, rows: ConditionalWriter, stack: AsyncExitStack, *, now: Now) -> Accesses:
+def make_consolidator(context: AppContext) -> SubjectConsolidator | None:
+    """The consolidator; None without a model."""
+    completions = completions_for(context, ModelRole.MEMORY_EXTRACTION)
+    return None if completions is None else LlmConsolidator(completions, context.budget)
+
+
+async def open_accesses(context: AppContext, rows: ConditionalWriter) -> Accesses:
+    live = context.live
+
     def interval() -> timedelta:
         return live.settings.retention.access_interval
 
-    return await stack.enter_async_context(Accesses(rows, interval, now=now, rng=random.random))
+    return await context.stack.enter_async_context(Accesses(rows, interval, now=context.now, rng=random.random))
 
 
 def make_retention(
-    live: Live,
-    lists: OwnerLister,
-    store: MemoryStore,
-    partitions: Partitions,
-    embedder: EmbeddingModel,
-    coordination: Coordination,
-    metrics: Metrics,
-    *,
-    now: Now,
-    rebuilds: SummaryRebuilder,
-    reflects: ThemeReflector | None = None,
-    consolidates: SubjectConsolidator | None = None,
+    context: AppContext, kept: Stores, rebuilds: SummaryRebuilder, reflects: ThemeReflector | None
 ) -> RetentionJob:
-    """*store*: without forgotten memories, like the partitions; *lists*: the store behind it."""
-    settings = live.settings
+    live, partitions, embedder, now = context.live, kept.partitions, kept.embedder, context.now
     reflections = subjects = None
     if reflects is not None:
         reflections = Reflections(
-            reflects, partitions, embedder, coordination, lambda: live.settings.retention.reflect, about, now=now
+            reflects,
+            partitions,
+            embedder,
+            kept.coordination,
+            lambda: live.settings.retention.reflect,
+            about,
+            now=now,
         )
-    if consolidates is not None:
+    if (consolidates := make_consolidator(context)) is not None:
         subjects = Subjects(
             consolidates, partitions, embedder, lambda: live.settings.retention.consolidate.subject, about, now=now
         )
     keeper = RetentionPass(
-        OwnerRows(store, partitions, partition_limits(settings).page), embedder,
+        OwnerRows(kept.shown, partitions, partition_limits(live.settings).page), embedder,
         lambda: live.settings.retention, _WORDING, now=now,
         reflections=reflections, rebuilds=rebuilds, subjects=subjects,
     )  # fmt: skip
     job = RetentionJob(
-        lists,
+        kept.store,
         keeper,
-        coordination,
-        job_limits(settings),
-        metrics,
+        kept.coordination,
+        JobLimits(every=live.settings.retention.every),
+        context.metrics,
         holder=uuid.uuid4().hex,
         now=now,
         rng=random.random,
         clocks=Clocks(now, steady_seconds),
     )
-    live.subscribe(lambda new: job.reconfigure(job_limits(new)))
+    live.subscribe(lambda new: job.reconfigure(JobLimits(every=new.retention.every)))
     return job
-
-
-def job_limits(settings: Settings) -> JobLimits:
-    return JobLimits(every=settings.retention.every)
-
-
-def make_consolidator(
-    settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget | None, live: Live | None = None
-) -> SubjectConsolidator | None:
-    """The consolidator; None without a model."""
-    model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
-    if model is None or budget is None:
-        return None
-    return LlmConsolidator(completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live), budget)
 
 
 # Topics and summaries as configured.
 
 
-def make_summing(
-    settings: Settings,
-    budget: Budget,
-    embedder: EmbeddingModel,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-    live: Live | None = None,
-    *,
-    now: Now,
-) -> tuple[Summaries, Rebuilding]:
+def make_summing(context: AppContext, embedder: EmbeddingModel) -> tuple[Summaries, Rebuilding]:
     """Build summarisation and rebuilding. Also with topics disabled: earlier summaries may exist."""
-    prompts = _prompts(settings, budget, metrics, stack, live)
-    summaries = Summaries(metrics, prompts=prompts, trusted=lambda text: suspicion(text) is None)
-    most = _content_bytes(settings)
-    return summaries, Rebuilding(summaries, embedder, now=now, least=LEAST_MESSAGES, content_bytes=most)
+    summaries = Summaries(context.metrics, prompts=_prompts(context), trusted=lambda text: suspicion(text) is None)
+    most = _content_bytes(context.settings)
+    rebuilding = Rebuilding(summaries, embedder, now=context.now, least=LEAST_MESSAGES, content_bytes=most)
+    return summaries, rebuilding
 
 
 def _content_bytes(settings: Settings) -> int:
@@ -163,36 +124,15 @@ def _content_bytes(settings: Settings) -> int:
     return sealable(content) if settings.privacy.encrypt_content else content
 
 
-async def open_topics(
-    settings: Settings,
-    summaries: Summaries,
-    keeps: MemoryWriter,
-    embedder: EmbeddingModel,
-    coordination: Coordination,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-    live: Live,
-    *,
-    now: Now,
-) -> TopicTracker | None:
-    if not settings.topics.enabled:
-        return None
-    topics = make_topics(live, summaries, keeps, embedder, coordination, metrics, now=now)
-    return await stack.enter_async_context(topics)
-
-
 def make_topics(
-    live: Live,
+    context: AppContext,
     summaries: Summaries,
     keeps: MemoryWriter,
     embedder: EmbeddingModel,
     coordination: Coordination,
-    metrics: Metrics,
-    *,
-    now: Now,
 ) -> TopicTracker:
     """Build the topics part, to be entered whether or not it is enabled."""
-    settings = live.settings
+    live, now = context.live, context.now
     sayings = Sayings(keeps)
     closing = Closing(
         keeps,
@@ -201,30 +141,29 @@ def make_topics(
         embedder,
         now=now,
         least=LEAST_MESSAGES,
-        content_bytes=_content_bytes(settings),
+        content_bytes=_content_bytes(live.settings),
     )
     return TopicTracker(
-        TopicDecider(sayings, summaries, embedder, live, metrics),
+        TopicDecider(sayings, summaries, embedder, live, context.metrics),
         closing,
         coordination,
         live,
-        metrics,
-        limits=TopicLimits(grace=settings.shutdown.flush),
+        context.metrics,
+        limits=TopicLimits(grace=live.settings.shutdown.flush),
         now=now,
         monotonic_now=steady_now,
         holder=uuid.uuid4().hex,
     )
 
 
-def _prompts(
-    settings: Settings, budget: Budget, metrics: Metrics, stack: AsyncExitStack, live: Live | None
-) -> Prompts | None:
-    deciding = settings.model_for(ModelRole.MEMORY_TOPICS)
-    summing = settings.model_for(ModelRole.MEMORY_SUMMARY)
-    if settings.topics.model == "off" or deciding is None or summing is None:
+def _prompts(context: AppContext) -> Prompts | None:
+    if context.settings.topics.model == "off":
         return None
-    decides = completions_for(deciding, ModelRole.MEMORY_TOPICS, metrics, stack, live)
-    sums = completions_for(summing, ModelRole.MEMORY_SUMMARY, metrics, stack, live)
+    decides = completions_for(context, ModelRole.MEMORY_TOPICS)
+    sums = completions_for(context, ModelRole.MEMORY_SUMMARY)
+    if decides is None or sums is None:
+        return None
+    budget = context.budget
     return Prompts(
         shift=LlmPrompt(decides, SHIFT, strict_schema(Same), budget, words=prompt(SHIFT)),
         topic=LlmPrompt(sums, TOPIC, strict_schema(NamedSummary), budget, words=prompt(TOPIC)),

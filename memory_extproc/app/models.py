@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
-from memory_extproc.app.context import Live
+from memory_extproc.app.context import AppContext
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.model_files import Precision, find_directory
@@ -17,11 +16,10 @@ from memory_extproc.inference.onnx import CrossEncoderLimits, open_cross_encoder
 from memory_extproc.inference.sentence_transformers import open_sentence_transformers_embedder
 from memory_extproc.inference.word_hashing import WordHashEmbedder
 from memory_extproc.observe.log import logger
-from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, EmbeddingModel, RerankModel
 from memory_extproc.recall.rerank import LlmReranker
 from memory_extproc.settings import Settings
-from memory_extproc.settings.memory import Embedding, ExternalModel, ModelRole, Provider
+from memory_extproc.settings.memory import Embedding, ModelRole, Provider
 
 log = logger(__name__)
 
@@ -31,47 +29,43 @@ _NO_MODEL = (
 )
 
 
-async def open_embedder(
-    settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
-) -> EmbeddingModel:
-    """Open the configured embedding model until *stack* closes."""
-    embedding = settings.memory.embedding
+async def open_embedder(context: AppContext) -> EmbeddingModel:
+    """Open the configured embedding model."""
+    embedding = context.settings.memory.embedding
     limits = EmbedderLimits(
         threads=embedding.threads, cached_queries=embedding.cache, word_bytes=embedding.word_bytes
     )
     embedder: EmbeddingModel
     match embedding.provider:
         case Provider.ONNX:
-            embedder = await _local_embedder(embedding, limits, stack)
+            embedder = await _local_embedder(context, limits)
         case Provider.SENTENCE_TRANSFORMERS:
             device = "" if embedding.device == "auto" else embedding.device
             opened = open_sentence_transformers_embedder(embedding.model, device, limits)
-            embedder = await stack.enter_async_context(opened)
+            embedder = await context.stack.enter_async_context(opened)
         case Provider.OPENAI:
-            embedder = _remote_embedder(settings, metrics, stack, live)
+            embedder = _remote_embedder(context)
     if embedder.dimension != embedding.dimension:
         fault = f"is {embedding.dimension}, but {embedding.model} gives vectors of {embedder.dimension}"
         raise ConfigurationError([f"memory.embedding.dimension: {fault}"])
     return embedder
 
 
-async def _local_embedder(embedding: Embedding, limits: EmbedderLimits, stack: AsyncExitStack) -> EmbeddingModel:
+async def _local_embedder(context: AppContext, limits: EmbedderLimits) -> EmbeddingModel:
     """The local model, or words alone if none is configured or installed.
 
     ModelDirectoryError if a configured model is missing."""
+    embedding, usual = context.settings.memory.embedding, Embedding()
     directory = find_directory(Path(embedding.models_dir), embedding.model, Precision(embedding.precision))
-    usual = Embedding()
     unnamed = all(getattr(embedding, key) == getattr(usual, key) for key in ("models_dir", "model", "precision"))
     if unnamed and not directory.is_dir():
         log.warning("embedding.words_alone", remedy=_NO_MODEL)
         return WordHashEmbedder(embedding.dimension)
-    return await stack.enter_async_context(open_onnx_embedder(directory, limits))
+    return await context.stack.enter_async_context(open_onnx_embedder(directory, limits))
 
 
-def _remote_embedder(
-    settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None
-) -> EmbeddingModel:
-    embedding = settings.memory.embedding
+def _remote_embedder(context: AppContext) -> EmbeddingModel:
+    embedding = context.settings.memory.embedding
     # Imported only if configured, here and below: OpenAI's client takes 0.4 s and 30 MB, Redis's 0.2 s.
     from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint  # noqa: PLC0415
     from memory_extproc.inference.openai_models import OpenAIEmbedder, RemoteEmbedderLimits, longest_answer  # noqa: PLC0415
@@ -89,41 +83,36 @@ def _remote_embedder(
         ),
         role="embedding",
         marker="embedding",
-        metrics=metrics,
+        metrics=context.metrics,
         rng=random.random,
         clock=time.monotonic,
     )
-    if live is not None:
-        live.subscribe(lambda now: endpoint.use_key(now.memory.embedding.access_key.get_secret_value()))
+    context.live.subscribe(lambda new: endpoint.use_key(new.memory.embedding.access_key.get_secret_value()))
     remote = OpenAIEmbedder(
         endpoint, RemoteEmbedderLimits(dimension=embedding.dimension, cached_queries=embedding.cache)
     )
-    stack.push_async_callback(remote.close)
+    context.stack.push_async_callback(remote.close)
     return remote
 
 
-async def open_reranks(
-    settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
-) -> RerankModel | None:
+async def open_reranks(context: AppContext) -> RerankModel | None:
     """Open the reranker. ModelDirectoryError if the configured cross-encoder was not prepared."""
-    recall, embedding = settings.recall, settings.memory.embedding
+    recall, embedding = context.settings.recall, context.settings.memory.embedding
     if recall.rerank == "cross_encoder":
         directory = find_directory(Path(embedding.models_dir), recall.rerank_model, Precision(embedding.precision))
         limits = CrossEncoderLimits(threads=embedding.threads)
-        return await stack.enter_async_context(open_cross_encoder(directory, limits))
-    model = settings.model_for(ModelRole.MEMORY_RERANK)
-    if recall.rerank == "off" or model is None:
+        return await context.stack.enter_async_context(open_cross_encoder(directory, limits))
+    completions = completions_for(context, ModelRole.MEMORY_RERANK) if recall.rerank == "llm" else None
+    return None if completions is None else LlmReranker(completions)
+
+
+def completions_for(context: AppContext, role: ModelRole) -> CompletionModel | None:
+    """Open the language model of a role, which all users of the role share; None without a model."""
+    live, stack = context.live, context.stack
+    model = live.settings.model_for(role)
+    if model is None:
         return None
-    return LlmReranker(completions_for(model, ModelRole.MEMORY_RERANK, metrics, stack, live))
-
-
-def completions_for(
-    model: ExternalModel, role: ModelRole, metrics: Metrics, stack: AsyncExitStack, live: Live | None = None
-) -> CompletionModel:
-    """Open the language model for a role until *stack* closes; probed once in the background.
-
-    *live* rotates its access key, and shares the client among all users of the role."""
-    if live is not None and (known := live.models.get((role, model.model_role))) is not None:
+    if (known := live.models.get((role, model.model_role))) is not None:
         return known
     from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint  # noqa: PLC0415
     from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions  # noqa: PLC0415
@@ -139,12 +128,11 @@ def completions_for(
         ),
         role=role.value,
         marker=role.value,
-        metrics=metrics,
+        metrics=context.metrics,
         rng=random.random,
         clock=time.monotonic,
     )
-    if live is not None:
-        live.subscribe(lambda now: endpoint.use_key(_access_key(now, role)))
+    live.subscribe(lambda new: endpoint.use_key(_access_key(new, role)))
     completions = OpenAICompletions(
         endpoint,
         CompletionLimits(
@@ -155,12 +143,11 @@ def completions_for(
         ),
     )
     stack.push_async_callback(completions.close)
-    if live is not None:
-        if all(known is not model.model_role for _, known in live.models):
-            probe = asyncio.create_task(completions.probe(), name="probe of a language model")
-            stack.push_async_callback(asyncio.wait, {probe})
-            stack.callback(probe.cancel)
-        live.models[role, model.model_role] = completions
+    if context.probes and all(known is not model.model_role for _, known in live.models):
+        probe = asyncio.create_task(completions.probe(), name="probe of a language model")
+        stack.push_async_callback(asyncio.wait, {probe})
+        stack.callback(probe.cancel)
+    live.models[role, model.model_role] = completions
     return completions
 
 

@@ -14,10 +14,7 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
-
-from memory_extproc import __version__
-from memory_extproc.app.context import Live, milvus_options, partition_limits
+from memory_extproc.app.context import AppContext, make_context, milvus_options, partition_limits
 from memory_extproc.app.coordination import (
     CONSENT,
     JOURNAL,
@@ -27,26 +24,31 @@ from memory_extproc.app.coordination import (
     open_coordination,
     open_link,
 )
-from memory_extproc.app.maintenance import make_consolidator, make_reflector, make_retention, make_summing
+from memory_extproc.app.maintenance import make_reflector, make_retention, make_summing
 from memory_extproc.app.models import open_embedder
-from memory_extproc.app.storage import hold_data_directory, hold_lite, open_keys, sealed_coordination, sealed_store
+from memory_extproc.app.storage import (
+    Stores,
+    hold_data_directory,
+    hold_lite,
+    open_keys,
+    open_milvus,
+    sealed_coordination,
+    sealed_store,
+)
 from memory_extproc.concurrency import steady_now, utc_now
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
 from memory_extproc.coordination.mirror import Copied, CopyKind
 from memory_extproc.coordination.recovery import generation_key
 from memory_extproc.coordination.sqlite import SoleReplica, SqliteLedger
-from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.erasure.receipts import Look, Proof, look_again
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import Embedded, Owner
-from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import Coordination, EmbeddingModel, MemoryStore, Now
+from memory_extproc.ports import MemoryStore, Now
 from memory_extproc.retention.passes import SummaryRebuilder
 from memory_extproc.retention.reembed import Pace, Reembedding
-from memory_extproc.retention.reflection import SubjectConsolidator, ThemeReflector
+from memory_extproc.retention.reflection import ThemeReflector
 from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.settings import Settings
 from memory_extproc.store.archive import Head, Row, read_head, read_rows, writing
@@ -63,171 +65,137 @@ if TYPE_CHECKING:
 _SMALL = 1 << 20  # bytes of cached memories: a command reads every owner once
 
 
-@dataclass(frozen=True, slots=True)
-class OfflineContext:
-    """Access to all memories; running sidecars see changes."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfflineContext(Stores):
+    """Access to all memories for a command; running sidecars see changes."""
 
-    store: MilvusStore
-    unsealed: MemoryStore  # unencrypted view, including forgotten rows not erased yet
-    shown: MemoryStore  # without forgotten rows
+    context: AppContext
     forgotten: TombstoneIndex
-    partitions: Partitions
-    embedder: EmbeddingModel
-    coordination: Coordination
-    keys: WrappedKeys | None
-    metrics: Metrics
     rebuilds: SummaryRebuilder
     reflects: ThemeReflector | None
-    consolidates: SubjectConsolidator | None
+
+    def make_retention_job(self) -> RetentionJob:
+        return make_retention(self.context, self, self.rebuilds, self.reflects)
 
 
 @asynccontextmanager
 async def open_offline(
-    settings: Settings, data: Path, *, now: Now, reflecting: bool = False
+    settings: Settings, *, now: Now = utc_now, reflecting: bool = False
 ) -> AsyncIterator[OfflineContext]:
-    """Open the memories. The caller holds *data* if needed (`hold_lite`).
+    """Open the memories. The caller holds the data directory if needed (`hold_lite`).
 
     The ledger's forgotten memories stay hidden, as in a sidecar. *reflecting*: enable reflection regardless of the
     settings; ConfigurationError without a model."""
-    metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
-        embedder = await open_embedder(settings, metrics, stack)
-        link = await open_link(settings, metrics, stack)
-        keys = await open_keys(settings, data, link, stack)
-        coordination = sealed_coordination(await open_coordination(settings, data, link, now, stack), keys)
-        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
-        stack.push_async_callback(store.close)
-        await store.open()
-        forgotten = await read_forgotten(settings, data, link, stack)
-        unsealed = sealed_store(settings, store, keys, metrics)
-        hiding = TombstoneFilteringStore(unsealed, forgotten)
+        context = make_context(settings, stack, now=now)
+        embedder = await open_embedder(context)
+        link = await open_link(context)
+        keys = await open_keys(context, link)
+        coordination = sealed_coordination(await open_coordination(context, link), keys)
+        store = await open_milvus(context, embedder)
+        forgotten = await read_forgotten(context, link)
+        unsealed = sealed_store(settings, store, keys, context.metrics)
+        shown = TombstoneFilteringStore(unsealed, forgotten)
         limits = replace(partition_limits(settings), bytes=_SMALL, patience=timedelta())
         partitions = await stack.enter_async_context(
             Partitions(
-                hiding, coordination, limits, metrics, now=now, monotonic_now=steady_now, forgotten=forgotten
+                shown, coordination, limits, context.metrics, now=now, monotonic_now=steady_now, forgotten=forgotten
             )
         )
-        budget = Budget(settings.learn.model_tokens, now=now)
-        _, rebuilds = make_summing(settings, budget, embedder, metrics, stack, now=now)
-        reflects = make_reflector(settings, metrics, stack, budget, always=reflecting)
+        reflects = make_reflector(context, always=reflecting)
         if reflecting and reflects is None:
             raise ConfigurationError(
                 ["external_models: no model of role memory_extraction is configured to reflect"]
             )
         yield OfflineContext(
-            store,
-            unsealed,
-            hiding,
-            forgotten,
-            partitions,
-            embedder,
-            coordination,
-            keys,
-            metrics,
-            rebuilds,
-            reflects,
-            make_consolidator(settings, metrics, stack, budget),
+            embedder=embedder,
+            keys=keys,
+            coordination=coordination,
+            store=store,
+            unsealed=unsealed,
+            shown=shown,
+            partitions=partitions,
+            context=context,
+            forgotten=forgotten,
+            rebuilds=make_summing(context, embedder)[1],
+            reflects=reflects,
         )
 
 
-async def read_forgotten(
-    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
-) -> TombstoneIndex:
+async def read_forgotten(context: AppContext, link: RedisLink | None) -> TombstoneIndex:
     """Read the ledger for a command: without a lease, because it does not serve."""
+    settings = context.settings
     key = settings.privacy.key or b""
     if link is None:
-        ledger = await stack.enter_async_context(SqliteLedger(ledger_file(settings, data)))
+        ledger = await context.stack.enter_async_context(SqliteLedger(ledger_file(settings, context.data)))
         return TombstoneIndex(ledger, SoleReplica(), key=key)
     from memory_extproc.coordination.redis import RedisLedger  # noqa: PLC0415 - Redis takes 0.2 s to import
 
     return TombstoneIndex(RedisLedger(link, prefix=settings.coordination.prefix), SoleReplica(), key=key)
 
 
-def make_retention_job(settings: Settings, tended: OfflineContext, *, now: Now) -> RetentionJob:
-    return make_retention(
-        Live(settings),
-        tended.store,
-        tended.shown,
-        tended.partitions,
-        tended.embedder,
-        tended.coordination,
-        tended.metrics,
-        now=now,
-        rebuilds=tended.rebuilds,
-        reflects=tended.reflects,
-        consolidates=tended.consolidates,
-    )
-
-
-@asynccontextmanager
 async def open_reembedding(
-    settings: Settings, data: Path, tended: OfflineContext, *, source: str = "", says: Says, now: Now
-) -> AsyncIterator[tuple[Reembedding, MemoryStore | None]]:
+    tended: OfflineContext, *, source: str = "", says: Says
+) -> tuple[Reembedding, MemoryStore | None]:
     """Open re-embedding. *source*: another collection of the same Milvus, opened read-only."""
-    lists: MilvusStore = tended.store
-    async with AsyncExitStack() as stack:
-        kept: MemoryStore | None = None
-        if source:
-            options = milvus_options(settings, data, tended.embedder.fingerprint)
-            # Milvus Lite admits a single process: use the socket of the process that has it open.
-            other = replace(
-                options,
-                collection=source,
-                address=options.address or tended.store.address,
-                layout=options.chosen_layout,
-                as_it_is=True,
-            )
-            lists = MilvusStore(other, tended.metrics, now=now)
-            stack.push_async_callback(lists.close)
-            await lists.open()
-            kept = sealed_store(settings, lists, tended.keys, tended.metrics)
-        partitions = tended.partitions
-        yield (Reembedding(lists, tended.shown, partitions, partitions, tended.embedder, Pace(), says=says), kept)
+    context, lists = tended.context, tended.store
+    kept: MemoryStore | None = None
+    if source:
+        options = milvus_options(context.settings, context.data, tended.embedder.fingerprint)
+        # Milvus Lite admits a single process: use the socket of the process that has it open.
+        other = replace(
+            options,
+            collection=source,
+            address=options.address or tended.store.address,
+            layout=options.chosen_layout,
+            as_it_is=True,
+        )
+        lists = MilvusStore(other, context.metrics, now=context.now)
+        context.stack.push_async_callback(lists.close)
+        await lists.open()
+        kept = sealed_store(context.settings, lists, tended.keys, context.metrics)
+    partitions = tended.partitions
+    return Reembedding(lists, tended.shown, partitions, partitions, tended.embedder, Pace(), says=says), kept
 
 
 @asynccontextmanager
-async def open_quarantine(settings: Settings, data: Path, *, now: Now) -> AsyncIterator[Quarantine]:
+async def open_quarantine(settings: Settings) -> AsyncIterator[Quarantine]:
     """Open the quarantine for review; running sidecars see changes."""
-    metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
-        hold_lite(settings, data, stack)
-        embedder = await open_embedder(settings, metrics, stack)
-        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=now)
-        stack.push_async_callback(store.close)
-        await store.open()
-        link = await open_link(settings, metrics, stack)
-        coordination = await open_coordination(settings, data, link, now, stack)
-        kept = sealed_store(settings, store, await open_keys(settings, data, link, stack), metrics)
+        context = make_context(settings, stack)
+        hold_lite(settings, stack)
+        store = await open_milvus(context, await open_embedder(context))
+        link = await open_link(context)
+        coordination = await open_coordination(context, link)
+        kept = sealed_store(settings, store, await open_keys(context, link), context.metrics)
         limits = PartitionLimits(bytes=settings.recall.partition_bytes)
-        partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=now))
+        partitions = await stack.enter_async_context(
+            Partitions(kept, coordination, limits, context.metrics, now=context.now)
+        )
         yield Quarantine(kept, partitions)
 
 
 # Verification of a forget receipt, beside a running sidecar or without.
 
 
-async def verify_gone(settings: Settings, proof: Proof, owner: Owner, stack: AsyncExitStack) -> Sequence[Look]:
+async def verify_gone(settings: Settings, proof: Proof, owner: Owner) -> Sequence[Look]:
     """Search all stores. PermanentError if the receipt belongs to another owner."""
-    metrics = Metrics(CollectorRegistry(), __version__)
-    link = await open_link(settings, metrics, stack)
-    forgotten = await read_forgotten(settings, Path(settings.data_dir), link, stack)
-    store = await _store(settings, metrics, stack)
-    journals = await find_journals(settings, utc_now, stack)
-    return await look_again(proof, owner, forgotten, store=store, journal=journals.main)
+    async with AsyncExitStack() as stack:
+        context = make_context(settings, stack)
+        forgotten = await read_forgotten(context, await open_link(context))
+        store = await _store(context)
+        journals = await find_journals(context)
+        return await look_again(proof, owner, forgotten, store=store, journal=journals.main)
 
 
-async def _store(settings: Settings, metrics: Metrics, stack: AsyncExitStack) -> MemoryStore | None:
+async def _store(context: AppContext) -> MemoryStore | None:
     """The store; None if a running sidecar holds the file, or the server is unreachable."""
     try:
-        lite = not settings.memory.milvus.address
-        data = hold_data_directory(settings, stack) if lite else Path(settings.data_dir)
-        embedder = await open_embedder(settings, metrics, stack)
-        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=utc_now)
-        stack.push_async_callback(store.close)
-        await store.open()
+        if not context.settings.memory.milvus.address:
+            hold_data_directory(context.settings, context.stack)
+        return await open_milvus(context, await open_embedder(context))
     except (ConfigurationError, MemoryExtprocError):
         return None
-    return store
 
 
 # Backups of an installation: its memories as stored, and the files beside them.
@@ -237,15 +205,16 @@ _PAGE = 200
 Says = Callable[[str, int, int], None]  # the step, items done, items in total
 
 
-def _files(settings: Settings, data: Path) -> dict[str, Path]:
+def _files(settings: Settings) -> dict[str, Path]:
     """The files in a backup, by name. Not the keys: destroying a key must affect backups too."""
+    data = Path(settings.data_dir).absolute()
     return {JOURNAL: data / JOURNAL, CONSENT: data / CONSENT, LEDGER: ledger_file(settings, data)}
 
 
-def back_up_files(settings: Settings, data: Path, to: Path) -> list[str]:
+def back_up_files(settings: Settings, to: Path) -> list[str]:
     """Copy each existing file consistently, beside a sidecar that writes to it."""
     copied = []
-    for name, path in _files(settings, data).items():
+    for name, path in _files(settings).items():
         if path.exists():
             _copy_database(path, to / name)
             copied.append(name)
@@ -274,12 +243,12 @@ async def back_up_memories(tended: OfflineContext, to: Path, says: Says) -> int:
         return file.rows
 
 
-def restore_files(settings: Settings, data: Path, source: Path) -> dict[str, list[str]]:
-    """Restore missing files; *data* must be locked.
+def restore_files(settings: Settings, source: Path) -> dict[str, list[str]]:
+    """Restore missing files; the data directory must be locked.
 
     Existing files stay: replacing them would lose later forgets and accepted turns."""
     done: dict[str, list[str]] = {"restored": [], "kept": []}
-    for name, path in _files(settings, data).items():
+    for name, path in _files(settings).items():
         if path.exists():
             done["kept"].append(name)
         elif (source / name).exists():
@@ -300,7 +269,7 @@ async def restore_shared(settings: Settings, source: Path) -> list[str]:
 
     prefix, names = settings.coordination.prefix, [name for name in (LEDGER, CONSENT) if (source / name).exists()]
     async with AsyncExitStack() as stack:
-        link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
+        link = await open_link(make_context(settings, stack))
         if link is None or not names:
             return []
         # Opening a file may upgrade it, and the backup must stay unchanged.
@@ -363,7 +332,7 @@ def _pages(path: Path) -> Iterator[tuple[Owner, list[Row]]]:
 
 
 async def _restore_rows(tended: OfflineContext, owner: Owner, page: list[Row]) -> Counter[str]:
-    found: list[Embedded] = readable(page, to_embedded, tended.metrics.unreadable)
+    found: list[Embedded] = readable(page, to_embedded, tended.context.metrics.unreadable)
     there = {memory.id: memory for memory in await tended.store.get(owner, [row.memory.id for row in found])}
     older = [
         row

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 import uuid
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.context import AppContext, Live, caller_tag, recall_limits, request_options
+from memory_extproc.app.context import AppContext, caller_tag, recall_limits, request_options
 from memory_extproc.app.maintenance import open_accesses
 from memory_extproc.app.models import completions_for, open_reranks
 from memory_extproc.app.storage import Storage
-from memory_extproc.app.write_path import Door, Extraction, WritePath
+from memory_extproc.app.write_path import WritePath
 from memory_extproc.concurrency import Background
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.extproc.exchange import ExchangeDeps
@@ -28,18 +28,11 @@ from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAc
 from memory_extproc.inference.classifier import FactClassifier
 from memory_extproc.inference.word_hashing import WORDS_ALONE
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.sessions import Sessions
-from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
+from memory_extproc.observe.log import NO_TRACES, CallerTag
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import (
     ChatCondenser,
-    Coordination,
     EmbeddingModel,
-    MemoryReader,
-    MemorySearcher,
-    MemorySelector,
-    MemoryStore,
-    Now,
     RerankModel,
     SignalClassifier,
     TokenEmbeddingModel,
@@ -69,7 +62,7 @@ from memory_extproc.recall.query import (
 from memory_extproc.recall.rank import ranking_stages
 from memory_extproc.recall.recaller import QuestionSearch, Recaller
 from memory_extproc.recall.rerank import Reranker
-from memory_extproc.request.admission import Admission, LoadLimit
+from memory_extproc.request.admission import Admission
 from memory_extproc.request.compression import Compression, LlmCondenser, RulesCondenser
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.enricher import BlockInserter, Enricher, InjectionPlanner, PermissionReader
@@ -91,64 +84,61 @@ if TYPE_CHECKING:
 class ReadPathParts:
     """The parts that outlive a configuration change."""
 
-    identifies: IdentityFactory
+    context: AppContext
+    tokens: Tokens | None  # the keys of callers' tokens; None: callers come without
     recalls: Recaller
     accesses: Accesses
     replays: BlockReplay
     decisions: DecisionLog
-    sessions: Sessions
-    door: Door
-    learns: TurnLearner
+    writing: WritePath
     gets: MemoryGetter
     held: BodyMemoryBudget
-    load: LoadLimit
     background: Background
-    metrics: Metrics
-    traces: Traces
     tag: CallerTag
     compression: Compression
     profiles: Profiles
-    now: Now
 
     def exchange_deps(self, settings: Settings) -> ExchangeDeps:
-        options, identity = request_options(settings), self.identifies.identity(settings)
+        options, replays, door = request_options(settings), self.replays, self.writing.door
+        metrics, traces = self.context.metrics, self.context.traces
+        identity = Identity(settings.identity, self.tokens, settings.privacy.key)
         decisions = self.decisions if settings.trace.keep else None
         recalls = CountedRecalls(self.recalls, self.accesses)
         return ExchangeDeps(
-            admits=Admission(options, identity, self.load),
+            admits=Admission(options, identity, self.context.load),
             enriches=Enricher(
                 options,
-                PermissionReader(options, identity, Rules(settings.rules), self.door.consent),
+                PermissionReader(options, identity, Rules(settings.rules), door.consent),
                 InjectionPlanner(
-                    options, recalls, self.replays, self.metrics, chains=self.sessions, profiles=self.profiles
+                    options, recalls, replays, metrics, chains=self.writing.sessions, profiles=self.profiles
                 ),
-                BlockInserter(options, self.replays, self.metrics, self.traces),
-                self.replays,
-                incognito=self.door.incognito,
-                traces=self.traces,
+                BlockInserter(options, replays, metrics, traces),
+                replays,
+                incognito=door.incognito,
+                traces=traces,
                 compression=self.compression,
                 decisions=decisions,
             ),
-            follows=self.replays,
-            learns=self.learns,
+            follows=replays,
+            learns=self.writing.intake,
             held=self.held,
             background=self.background,
-            metrics=self.metrics,
-            accounts=ExchangeAccounts(self.metrics, settings.telemetry.tenants),
-            now=self.now,
+            metrics=metrics,
+            accounts=ExchangeAccounts(metrics, settings.telemetry.tenants),
+            now=self.context.now,
             request_bytes=options.request_bytes,
             answer_bytes=options.answer_bytes,
             request_waits=(options.give_up_after + settings.message_timeout) / 2,
             last_reply_waits=options.last_reply_waits,
-            incognito=self.door.incognito,
-            traces=self.traces,
+            incognito=door.incognito,
+            traces=traces,
             tag=self.tag,
             receipts=decisions,
             hands=encode_handover,
         )
 
-    def processor(self, live: Live) -> Processor:
-        settings, overhears = live.settings, None
+    def processor(self) -> Processor:
+        settings, overhears = self.context.settings, None
         if settings.envoy.two_filters:
             overhears = RequestObserver(self.gets, self.replays, request_bytes=settings.limits.request_body)
         processor = Processor(self.exchange_deps(settings), peers_of(settings), overhears)
@@ -158,13 +148,13 @@ class ReadPathParts:
             if overhears is not None:
                 overhears.reconfigure(request_bytes=new.limits.request_body)
 
-        live.subscribe(self.reconfigure)
-        live.subscribe(reconfigure)
+        self.context.live.subscribe(self.reconfigure)
+        self.context.live.subscribe(reconfigure)
         return processor
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits to these parts."""
-        self.metrics.recall_deadline.set(settings.deadline.total_seconds())
+        self.context.metrics.recall_deadline.set(settings.deadline.total_seconds())
         self.recalls.reconfigure(recall_limits(settings), about_caller_of(settings))
         self.replays.reconfigure(request_options(settings))
         self.held.reconfigure(settings.limits.process_bytes)
@@ -179,31 +169,43 @@ async def open_exchange_parts(
     background: Background,
     decisions: DecisionLog,
 ) -> ReadPathParts:
-    settings, live, metrics = context.settings, context.live, context.metrics
-    stack, now = context.stack, context.now
-    door, intake, partitions = writing.door, writing.intake, kept.partitions
+    live, partitions, jwt = context.live, kept.partitions, context.settings.identity.jwt
+    tokens = await open_tokens(jwt, context.stack) if jwt.is_set else None
+    if tokens is not None:
+        live.subscribe(lambda new: tokens.reconfigure(new.identity.jwt))
     return ReadPathParts(
-        identifies=await open_identities(live, stack),
+        context=context,
+        tokens=tokens,
         recalls=recalls,
-        accesses=await open_accesses(live, partitions, stack, now=now),
+        accesses=await open_accesses(context, partitions),
         replays=replays,
         decisions=decisions,
-        sessions=writing.sessions,
-        door=door,
-        learns=intake,
+        writing=writing,
         gets=partitions,
-        held=BodyMemoryBudget(settings.limits.process_bytes, metrics),
-        load=context.load,
+        held=BodyMemoryBudget(live.settings.limits.process_bytes, context.metrics),
         background=background,
-        metrics=metrics,
-        traces=context.traces,
-        tag=caller_tag(settings),
-        profiles=Profiles(partitions, lambda: live.settings, now=now, learns=intake),
-        compression=make_compression(
-            settings, kept.coordination, writing.extraction, door, background, metrics, stack, live, now=now
+        tag=caller_tag(live.settings),
+        profiles=Profiles(partitions, lambda: live.settings, now=context.now, learns=writing.intake),
+        compression=Compression(
+            live,
+            kept.coordination,
+            make_condenser(context),
+            background=background,
+            metrics=context.metrics,
+            holder=uuid.uuid4().hex,
+            now=context.now,
+            incognito=writing.door.incognito,
         ),
-        now=now,
     )
+
+
+def make_condenser(context: AppContext) -> ChatCondenser:
+    """The condenser of long chats, also if compression is disabled: a rule or a client may request it."""
+    rules = RulesCondenser(RulesExtractor(), now=context.now)
+    if context.settings.learn.extractor not in {"auto", "llm"}:
+        return rules
+    completions = completions_for(context, ModelRole.MEMORY_SUMMARY)
+    return rules if completions is None else LlmCondenser(completions, context.budget, rules)
 
 
 # The read path as configured.
@@ -220,80 +222,65 @@ class ReadPath:
 
 async def open_read_path(context: AppContext, kept: Storage, learns: TurnLearner) -> ReadPath:
     """Open a sidecar's read path with its canary."""
-    settings, metrics, stack, now = context.settings, context.metrics, context.stack, context.now
-    matcher = await open_matcher(settings, kept.embedder, metrics, stack, MEASURED_WITHIN)
-    classifier = FactClassifier(settings.signals.classifier, metrics, time.monotonic)
-    await stack.enter_async_context(classifier)
+    matcher = await open_matcher(context, kept.embedder, MEASURED_WITHIN)
+    classifier = FactClassifier(context.settings.signals.classifier, context.metrics, time.monotonic)
+    await context.stack.enter_async_context(classifier)
     context.live.subscribe(lambda new: classifier.reconfigure(new.signals.classifier))
     recaller = make_recaller(
-        settings,
+        context,
         kept.partitions,
         kept.embedder,
-        metrics,
-        stack,
-        now=now,
-        reranks=await open_reranks(settings, metrics, stack, context.live),
+        reranks=await open_reranks(context),
         learns=learns,
-        reads=kept.partitions,
-        selects=kept.partitions,
-        live=context.live,
-        traces=context.traces,
         matcher=matcher,
         classifier=classifier,
     )
-    canary = await open_canary(
-        context.live, kept.partitions, kept.shown, kept.embedder, metrics, stack, matcher, now=now
-    )
-    return ReadPath(recaller, canary, matcher)
+    return ReadPath(recaller, await open_canary(context, kept, matcher), matcher)
 
 
 def make_recaller(
-    settings: Settings,
-    finds: MemorySearcher,
+    context: AppContext,
+    partitions: Partitions,
     embedder: EmbeddingModel,
-    metrics: Metrics,
-    stack: AsyncExitStack,
     *,
-    now: Now,
     reranks: RerankModel | None = None,
     learns: TurnLearner | None = None,
-    reads: MemoryReader | None = None,
-    selects: MemorySelector | None = None,
-    live: Live | None = None,
     waits: timedelta = timedelta(),
-    traces: Traces = NO_TRACES,
     matcher: ModelMatcher | None = None,
     classifier: SignalClassifier | None = None,
     weights: Weights | None = None,
+    searches_alone: bool = False,
 ) -> Recaller:
     """Build the recaller, for the sidecar and for the tools that measure or explain recall.
 
     *waits*: load missing word vectors, if no request waits for the result. *matcher*: measures a model that the
-    weights do not name. *weights*: instead of the configured ones."""
+    weights do not name. *weights*: instead of the configured ones. *searches_alone*: no lookups, and no language
+    model that rewrites."""
+    settings, metrics, live = context.settings, context.metrics, context.live
     metrics.recall_deadline.set(settings.deadline.total_seconds())
     fusion = Fusion(weights or weights_of(settings, embedder.fingerprint), embedder.fingerprint)
     if matcher is not None:
         matcher.subscribe(fusion.adopt)
-    current = live or Live(settings)
+    reads = None if searches_alone else partitions
     search = QuestionSearch(
-        finds,
+        partitions,
         embedder,
         fusion,
-        QuestionReader(selects, _examples(settings, embedder, fusion)),
+        QuestionReader(reads, _examples(settings, embedder, fusion)),
         metrics,
         learner=learns,
-        rewriter=_rewriter(settings, metrics, stack, live),
+        rewriter=None if searches_alone else _rewriter(context),
         close_reader=_close_reader(embedder, fusion, waits, metrics),
-        reranker=None if reranks is None else Reranker(reranks, lambda: current.settings.recall, metrics=metrics),
+        reranker=None if reranks is None else Reranker(reranks, lambda: live.settings.recall, metrics=metrics),
     )
     return Recaller(
         QuestionGate(metrics, about_caller_of(settings), classifier),
         search,
-        ranking_stages(reads, current),
+        ranking_stages(reads, live),
         recall_limits(settings),
-        now=now,
+        now=context.now,
         metrics=metrics,
-        timer=StageTimer(metrics, traces),
+        timer=StageTimer(metrics, context.traces),
     )
 
 
@@ -305,32 +292,21 @@ def _examples(settings: Settings, embedder: EmbeddingModel, fusion: Fusion) -> I
     return IntentExamples(partial(getattr, fusion, "fitted"), packaged_name(fingerprint))
 
 
-async def open_canary(
-    live: Live,
-    partitions: Partitions,
-    store: MemoryStore,
-    embedder: EmbeddingModel,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-    matcher: ModelMatcher,
-    *,
-    now: Now,
-) -> Canary | None:
+async def open_canary(context: AppContext, kept: Storage, matcher: ModelMatcher) -> Canary | None:
     """Open the canary: it uses the configured read path without language models, which would cost.
 
     Its recalls are excluded from the metrics."""
-    settings = live.settings
-    if settings.telemetry.canary == "off":
+    live, partitions, embedder = context.live, kept.partitions, kept.embedder
+    if live.settings.telemetry.canary == "off":
         return None
-    alone = settings.model_copy(update={"external_models": ()})
-    unseen = Metrics(CollectorRegistry(), "")
-    recaller = make_recaller(alone, partitions, embedder, unseen, stack, now=now, matcher=matcher)
+    unseen = replace(context, metrics=Metrics(CollectorRegistry(), ""), traces=NO_TRACES)
+    recaller = make_recaller(unseen, partitions, embedder, matcher=matcher, searches_alone=True)
     live.subscribe(lambda new: recaller.reconfigure(recall_limits(new), about_caller_of(new)))
     canary = Canary(
-        recaller, partitions, store, embedder, lambda: live.settings.memory, metrics,
-        every=settings.telemetry.canary, now=now,
+        recaller, partitions, kept.shown, embedder, lambda: live.settings.memory, context.metrics,
+        every=live.settings.telemetry.canary, now=context.now,
     )  # fmt: skip
-    return await stack.enter_async_context(canary)
+    return await context.stack.enter_async_context(canary)
 
 
 def _close_reader(
@@ -351,14 +327,12 @@ def weights_of(settings: Settings, fingerprint: str) -> Weights:
         raise ConfigurationError([f"recall.weights: {error}"]) from error
 
 
-async def open_matcher(
-    settings: Settings, embedder: EmbeddingModel, metrics: Metrics, stack: AsyncExitStack, waits: timedelta
-) -> ModelMatcher:
-    """Measures the embedding model until *stack* is left. *waits*: at most, for the first measurement."""
-    known = weights_of(settings, embedder.fingerprint).embedding_models
-    matcher = ModelMatcher(embedder, known=known, metrics=metrics)
+async def open_matcher(context: AppContext, embedder: EmbeddingModel, waits: timedelta) -> ModelMatcher:
+    """Measures the embedding model. *waits*: at most, for the first measurement."""
+    known = weights_of(context.settings, embedder.fingerprint).embedding_models
+    matcher = ModelMatcher(embedder, known=known, metrics=context.metrics)
     if not embedder.fingerprint.startswith(WORDS_ALONE):  # without a model, words decide
-        await stack.enter_async_context(matcher)
+        await context.stack.enter_async_context(matcher)
         await matcher.wait(waits)
     return matcher
 
@@ -369,74 +343,15 @@ def about_caller_of(settings: Settings) -> AboutCaller:
     return partial(about_caller, patterns=compile_patterns(settings.recall.about_caller))
 
 
-def _rewriter(settings: Settings, metrics: Metrics, stack: AsyncExitStack, live: Live | None) -> Rewriter | None:
-    model = settings.model_for(ModelRole.MEMORY_REWRITE)
-    if model is None or not settings.recall.rewrites:
+def _rewriter(context: AppContext) -> Rewriter | None:
+    recall = context.settings.recall
+    completions = completions_for(context, ModelRole.MEMORY_REWRITE) if recall.rewrites else None
+    if completions is None:
         return None
-    completions = completions_for(model, ModelRole.MEMORY_REWRITE, metrics, stack, live)
-    recall = settings.recall
     return Rewriter(completions, Rewrite(recall.query_rewrite), hyde=recall.hyde, take_apart=recall.split_questions)
 
 
-# Context compression as configured.
-
-
-def make_compression(
-    settings: Settings,
-    coordination: Coordination,
-    extraction: Extraction,
-    door: Door,
-    background: Background,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-    live: Live,
-    *,
-    now: Now,
-) -> Compression:
-    """Build compression. Also if disabled: a rule or a client may request it."""
-    return Compression(
-        live,
-        coordination,
-        make_condenser(settings, extraction, metrics, stack, live, now=now),
-        background=background,
-        metrics=metrics,
-        holder=uuid.uuid4().hex,
-        now=now,
-        incognito=door.incognito,
-    )
-
-
-def make_condenser(
-    settings: Settings, extraction: Extraction, metrics: Metrics, stack: AsyncExitStack, live: Live, *, now: Now
-) -> ChatCondenser:
-    rules = RulesCondenser(RulesExtractor(), now=now)
-    role = ModelRole.MEMORY_SUMMARY
-    model = settings.model_for(role)
-    if model is None or extraction.budget is None or settings.learn.extractor not in {"auto", "llm"}:
-        return rules
-    return LlmCondenser(completions_for(model, role, metrics, stack, live), extraction.budget, rules)
-
-
-# Identity as configured: the caller's identity, and the gateways that may assert it.
-
-
-@dataclass(frozen=True, slots=True)
-class IdentityFactory:
-    """The parts that outlive a configuration change: the token keys."""
-
-    tokens: Tokens | None
-
-    def identity(self, settings: Settings) -> Identity:
-        return Identity(settings.identity, self.tokens, settings.privacy.key)
-
-
-async def open_identities(live: Live, stack: AsyncExitStack) -> IdentityFactory:
-    settings = live.settings
-    if not settings.identity.jwt.is_set:
-        return IdentityFactory(None)
-    tokens = await open_tokens(settings.identity.jwt, stack)
-    live.subscribe(lambda new: tokens.reconfigure(new.identity.jwt))
-    return IdentityFactory(tokens)
+# Identity as configured: keys of tokens, and the gateways that may assert an identity.
 
 
 async def open_tokens(jwt: Signed, stack: AsyncExitStack) -> Tokens:

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from importlib.resources import files
@@ -19,19 +19,18 @@ from typing import Self
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR, CollectorRegistry
 
 from memory_extproc import __version__
-from memory_extproc.api.operator import RetentionCalls
-from memory_extproc.api.transfer import TransferCalls
-from memory_extproc.app.api import ApiParts, memory_api
+from memory_extproc.app.api import memory_api
 from memory_extproc.app.context import (
     AppContext,
     Applies,
     Live,
     api_options,
+    make_context,
     open_traces,
     request_options,
     server_options,
 )
-from memory_extproc.app.coordination import AsRecalled, open_forgetter
+from memory_extproc.app.coordination import open_forgetter
 from memory_extproc.app.read_path import ReadPath, ReadPathParts, open_exchange_parts, open_read_path
 from memory_extproc.app.storage import DataDirectory, OpenFiles, Storage, open_storage, renewed_keys, watched_files
 from memory_extproc.app.write_path import Door, WritePath, open_write_path
@@ -45,23 +44,14 @@ from memory_extproc.extproc.server import GrpcServer, Readiness
 from memory_extproc.observe.http import OperationsEndpoint, watch_certificate
 from memory_extproc.observe.log import configure, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
 from memory_extproc.ports import (
-    ConsentRegistry,
-    Coordination,
-    EmbeddingModel,
-    Journal,
-    MemoryStore,
-    MemoryWriter,
     Now,
-    TombstoneReader,
 )
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.request.admission import LoadLimit
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.replay import BlockReplay
-from memory_extproc.safety.policy import MASK_SECRETS, StorageRules
 from memory_extproc.settings import Settings, load
 from memory_extproc.settings.loading import secret_files
 from memory_extproc.store.partition import Partitions
@@ -96,21 +86,22 @@ async def sidecar(
     """Run the whole sidecar while entered. Raises only faults that an operator can fix.
 
     *source*: the origin of *settings*, watched and reloaded."""
-    live = Live(settings)
-    metrics = Metrics(_registry(), __version__)
     for notice in settings.notices():
         log.warning("configuration.notice", notice=notice)
     async with AsyncExitStack() as stack:
         data = stack.enter_context(DataDirectory(settings)).path
         helper = HelperProcess()
         stack.callback(helper.close)
-        traces = await open_traces(settings, stack)
-        load = LoadLimit(settings.recall.max_concurrent)
-        metrics.recall_limit.set_function(lambda: load.limit)
-        live.subscribe(lambda new: load.reconfigure(new.recall.max_concurrent))
-        context = AppContext(
-            live=live, data=data, metrics=metrics, traces=traces, helper=helper, load=load, stack=stack, now=now
+        context = replace(
+            make_context(settings, stack, Metrics(_registry(), __version__), now=now, data=data),
+            traces=await open_traces(settings, stack),
+            helper=helper,
+            load=LoadLimit(settings.recall.max_concurrent),
+            probes=True,
         )
+        live, metrics = context.live, context.metrics
+        metrics.recall_limit.set_function(lambda: context.load.limit)
+        live.subscribe(lambda new: context.load.reconfigure(new.recall.max_concurrent))
         kept = await open_storage(context)
         noting = await stack.enter_async_context(Background(metrics, grace=RECORDS_GRACE, most=RECORDS_AT_ONCE))
         decisions = DecisionLog(kept.coordination, live, background=noting, now=now)
@@ -122,7 +113,7 @@ async def sidecar(
         )
         forgetter = await _open_forgetter(context, kept, writing, reading.recaller, replays)
         wire = await open_exchange_parts(context, kept, writing, reading.recaller, replays, background, decisions)
-        serving = await _open_serving(context, kept, writing, reading, wire, forgetter, decisions)
+        serving = await _open_serving(context, kept, writing, reading, wire, forgetter)
         reloading = await _reloading(live, source, metrics, stack)
         background.start(asyncio.to_thread(compile_all))
         yield Sidecar(
@@ -146,26 +137,19 @@ async def _open_forgetter(
 ) -> Forgetter:
     """Open the forgetter with every part that stores user text."""
     topics = writing.topics
-    forgetter = await open_forgetter(
-        context.settings,
-        kept.erasing,
-        Erasable(
-            store=kept.unsealed,
-            partitions=kept.partitions,
-            journal=kept.journal,
-            coordination=kept.coordination,
-            replicas=kept.erasing.replicas,
-            foresees=writing.foresees,
-            discard_waiting=writing.intake.erase,
-            keys=renewed_keys(kept.keys, kept.unsealed, kept.journal),
-            purges=kept.store,
-            caches=(replays.forget, writing.retention.request_pass, *((topics.forget,) if topics else ())),
-        ),
-        context.metrics,
-        context.stack,
-        now=context.now,
-        seeks=_as_recalled(recaller, context.live),
+    holders = Erasable(
+        store=kept.unsealed,
+        partitions=kept.partitions,
+        journal=kept.journal,
+        coordination=kept.coordination,
+        replicas=kept.erasing.replicas,
+        foresees=writing.foresees,
+        discard_waiting=writing.intake.erase,
+        keys=renewed_keys(kept.keys, kept.unsealed, kept.journal),
+        purges=kept.store,
+        caches=(replays.forget, writing.retention.request_pass, *((topics.forget,) if topics else ())),
     )
+    forgetter = await open_forgetter(context, kept.erasing, holders, recaller)
     kept.shown.found = forgetter.sweep
     return forgetter
 
@@ -185,14 +169,14 @@ async def _open_serving(
     reading: ReadPath,
     wire: ReadPathParts,
     forgetter: Forgetter,
-    decisions: DecisionLog,
 ) -> _Serving:
     """Open the ports, last, so that they close first."""
     settings, metrics, stack = context.settings, context.metrics, context.stack
-    registers = register_ending if settings.role == "learn" else wire.processor(context.live).register
+    registers = register_ending if settings.role == "learn" else wire.processor().register
     server = GrpcServer(server_options(settings), [SERVICE], registers)
-    parts = _api_parts(context, kept, writing, reading.recaller, forgetter, decisions, reading.canary)
-    servers = await stack.enter_async_context(memory_api(settings, context.data, parts))
+    servers = await stack.enter_async_context(
+        memory_api(context, kept, writing, reading, wire.decisions, forgetter)
+    )
     api = servers.grpc
     in_use = OpenFiles(watched_files(settings, context.data), metrics)
     readiness = Readiness(in_use.checked_with(kept.writable), partial(_tell, (server, api)))
@@ -230,54 +214,6 @@ async def _open_console(settings: Settings, server: ConsoleServer, stack: AsyncE
         return ""
 
 
-def _api_parts(
-    context: AppContext,
-    kept: Storage,
-    writing: WritePath,
-    recaller: Recaller,
-    forgetter: Forgetter,
-    decisions: DecisionLog,
-    canary: Canary | None,
-) -> ApiParts:
-    consent = writing.door.consent
-    transfers = make_transfers(
-        context.settings,
-        kept.shown,
-        kept.journal,
-        kept.partitions,
-        kept.embedder,
-        kept.coordination,
-        now=context.now,
-        consent=consent,
-        forgotten=kept.erasing.forgotten,
-        rules=lambda: context.live.settings.privacy.storage_rules,
-    )
-    return ApiParts(
-        store=kept.shown,
-        partitions=kept.partitions,
-        noticing=writing.noticing,
-        embedder=kept.embedder,
-        coordination=kept.coordination,
-        journal=kept.journal,
-        learns=writing.intake,
-        explains=recaller,
-        decisions=decisions,
-        owners=kept.owners,
-        store_failing_for=lambda: kept.store.failing_for,
-        canary=canary,
-        consent=consent,
-        forgets=forgetter,
-        operations={
-            **transfers.operations,
-            **RetentionCalls(partial(writing.retention.one, dry_run=True), kept.owners).operations,
-        },
-        live=context.live,
-        metrics=context.metrics,
-        now=context.now,
-        helper=context.helper,
-    )
-
-
 async def _tell(servers: Sequence[GrpcServer], ready: bool) -> None:  # noqa: FBT001 - as Readiness calls it
     await asyncio.gather(*(server.set_ready(ready=ready) for server in servers))
 
@@ -287,12 +223,6 @@ def _watch_certificates(settings: Settings, metrics: Metrics) -> None:
     for port, tls in ports.items():
         if tls is not None:
             watch_certificate(metrics, port, tls.cert)
-
-
-def _as_recalled(recaller: Recaller, live: Live) -> AsRecalled:
-    seeks = AsRecalled(recaller, live.settings.memory.default_similarity_threshold)
-    live.subscribe(lambda new: seeks.reconfigure(new.memory.default_similarity_threshold))
-    return seeks
 
 
 async def _reloading(
@@ -473,26 +403,3 @@ def _contents(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
-
-
-# Exports and imports as configured.
-
-
-def make_transfers(
-    settings: Settings,
-    store: MemoryStore,
-    journal: Journal,
-    keeps: MemoryWriter,
-    embeds: EmbeddingModel,
-    coordination: Coordination,
-    *,
-    now: Now,
-    consent: ConsentRegistry | None = None,
-    forgotten: TombstoneReader | None = None,
-    rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
-) -> TransferCalls:
-    importer = Importer(
-        keeps, embeds, coordination, ImportLimits(settings.limits.content_bytes),
-        now=now, consent=consent, forgotten=forgotten, rules=rules,
-    )  # fmt: skip
-    return TransferCalls(Exporter(store, journal, consent=consent), importer, now=now)

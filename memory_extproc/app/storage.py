@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
-from prometheus_client import CollectorRegistry
-
-from memory_extproc import __version__
-from memory_extproc.app.context import AppContext, milvus_options, partition_limits
+from memory_extproc.app.context import AppContext, make_context, milvus_options, partition_limits
 from memory_extproc.app.coordination import (
     CONSENT,
     COORDINATION,
@@ -62,18 +59,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Storage:
-    """The storage shared by read path and write path; it outlives both."""
+class Stores:
+    """The memories, in a sidecar or for a command."""
 
     embedder: EmbeddingModel
-    link: RedisLink | None  # None: Redis is not configured
     keys: WrappedKeys | None  # None: encryption is off
     coordination: Coordination
     store: MilvusStore
     unsealed: MemoryStore  # decrypted rows, including forgotten rows not erased yet
-    shown: TombstoneFilteringStore  # without that
-    erasing: ErasureParts
+    shown: TombstoneFilteringStore  # without forgotten rows
     partitions: Partitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage(Stores):
+    """The storage shared by read path and write path; it outlives both."""
+
+    erasing: ErasureParts
     journal: Journal
     owners: OwnerRegistry
     writable: Check  # whether a turn could be journalled now
@@ -81,56 +83,37 @@ class Storage:
 
 
 async def open_storage(context: AppContext) -> Storage:
-    settings, data, stack, now = context.settings, context.data, context.stack, context.now
-    embedder = await open_embedder(settings, context.metrics, stack, context.live)
-    link = await open_link(settings, context.metrics, stack, context.live)
-    keys = await open_keys(settings, data, link, stack)
-    records = await open_coordination(settings, data, link, now, stack)
-    coordination = sealed_coordination(records, keys)
-    options = milvus_options(settings, data, embedder.fingerprint)
+    settings, stack, now = context.settings, context.stack, context.now
+    embedder = await open_embedder(context)
+    link = await open_link(context)
+    keys = await open_keys(context, link)
+    coordination = sealed_coordination(await open_coordination(context, link), keys)
+    options = milvus_options(settings, context.data, embedder.fingerprint)
     store = MilvusStore(options, context.metrics, now=now)
     opener = Opener(store, OpenerLimits(), at=options.place)
     await stack.enter_async_context(opener)
-    erasing = await open_erasing(
-        settings,
-        data,
-        link,
-        stack,
-        context.metrics,
-        shared=store.meta(),
-        wraps=None if keys is None else keys.master,
-    )
+    erasing = await open_erasing(context, link, shared=store.meta(), wraps=None if keys is None else keys.master)
     unsealed = sealed_store(settings, store, keys, context.metrics)
     shown = erasing.hiding(unsealed)
-    limits, forgotten = partition_limits(settings), erasing.forgotten
-    owners = await open_owners(settings, data, link, stack)
+    owners = await open_owners(context, link)
     counter = await stack.enter_async_context(OwnerCounter(owners, store, now=now))
     partitions = await stack.enter_async_context(
         Partitions(
             shown,
             coordination,
-            limits,
+            partition_limits(settings),
             context.metrics,
             now=now,
             monotonic_now=steady_now,
-            forgotten=forgotten,
+            forgotten=erasing.forgotten,
             written=counter.note,
         )
     )
     counter.held = partitions
-    journal, writable, oldest_aside = await open_journal(
-        settings,
-        data,
-        link,
-        now,
-        stack,
-        store_failing_for=lambda: store.failing_for,
-        metrics=context.metrics,
-    )
+    journal, writable, oldest_aside = await open_journal(context, link, lambda: store.failing_for)
     await take_part(erasing, partitions, stack)
     return Storage(
         embedder=embedder,
-        link=link,
         keys=keys,
         coordination=coordination,
         store=store,
@@ -138,21 +121,19 @@ async def open_storage(context: AppContext) -> Storage:
         shown=shown,
         erasing=erasing,
         partitions=partitions,
-        journal=sealed_journal(journal, keys),
+        journal=journal if keys is None else EncryptedJournal(journal, keys),
         writable=writable if options.uri else _check_all(opener.check_settled, writable),
         oldest_aside=oldest_aside,
         owners=owners,
     )
 
 
-async def open_owners(
-    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
-) -> OwnerRegistry:
+async def open_owners(context: AppContext, link: RedisLink | None) -> OwnerRegistry:
     if link is None:
-        return await stack.enter_async_context(SqliteOwners(data / OWNERS))
+        return await context.stack.enter_async_context(SqliteOwners(context.data / OWNERS))
     from memory_extproc.coordination.redis import RedisOwners  # noqa: PLC0415 - where it is configured
 
-    return RedisOwners(link, prefix=settings.coordination.prefix)
+    return RedisOwners(link, prefix=context.settings.coordination.prefix)
 
 
 def _check_all(*checks: Check) -> Check:
@@ -172,26 +153,23 @@ OWNERS = "owners.db"
 SEALED = "sealed.txt"  # beside what is sealed: keys that rest elsewhere may be missing without leaving a trace
 
 
-async def open_keys(
-    settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack
-) -> WrappedKeys | None:
+async def open_keys(context: AppContext, link: RedisLink | None) -> WrappedKeys | None:
     """Open the data keys; None without encryption.
 
     ConfigurationError if the master key does not match, if the keys of encrypted texts are missing, or if texts
     were encrypted and encryption is now off."""
-    if not settings.privacy.encrypt_content:
-        await _refuse_sealed(settings, data, link)
+    if (master := make_master_key(context.settings)) is None:
+        await _refuse_sealed(context, link)
         return None
-    master = MasterKeyFile(Path(settings.privacy.master_key_file))
     if master.open_to_others:
         log.warning("keys.master_key_open_to_others")
-    keys = WrappedKeys(await _table(settings, data, link, stack), master)
+    keys = WrappedKeys(await _table(context, link), master)
     try:
         if link is None:
-            await _look_for_keys(settings, data, keys)
+            await _look_for_keys(context, keys)
         await keys.check()
         if link is None:
-            await asyncio.to_thread(_note_sealed, data, keys_file(settings, data))
+            await asyncio.to_thread(_note_sealed, context.data, keys_file(context.settings, context.data))
     except (UnknownMasterKeyError, PermanentError) as error:
         raise ConfigurationError([f"privacy.master_key_file: {error}"]) from error
     except TransientError as error:
@@ -206,12 +184,13 @@ def make_master_key(settings: Settings) -> MasterKeyFile | None:
     return MasterKeyFile(Path(privacy.master_key_file)) if privacy.encrypt_content else None
 
 
-async def _look_for_keys(settings: Settings, data: Path, keys: WrappedKeys) -> None:
-    """ConfigurationError if *data* was encrypted and no key exists.
+async def _look_for_keys(context: AppContext, keys: WrappedKeys) -> None:
+    """ConfigurationError if the data directory was encrypted and no key exists.
 
     New keys would hide the fault until the old keys are restored, and then texts sealed with the new keys would be
     lost."""
-    note, place = data / SEALED, keys_file(settings, data)
+    data = context.data
+    note, place = data / SEALED, keys_file(context.settings, data)
     if not await keys.is_in_use() and await asyncio.to_thread(note.exists):
         fault = f"privacy.keys_file: {place} holds no keys, but texts in {data} were sealed"
         raise ConfigurationError([f"{fault}: put the keys back, or delete {note} to give the texts up"])
@@ -228,14 +207,19 @@ def _note_sealed(data: Path, place: Path) -> None:
         raise TransientError("the note that texts are sealed cannot be written") from error
 
 
+async def open_milvus(context: AppContext, embedder: EmbeddingModel) -> MilvusStore:
+    """Open the store for a command, which cannot do without it."""
+    options = milvus_options(context.settings, context.data, embedder.fingerprint)
+    store = MilvusStore(options, context.metrics, now=context.now)
+    context.stack.push_async_callback(store.close)
+    await store.open()
+    return store
+
+
 def sealed_store(settings: Settings, store: MemoryStore, keys: WrappedKeys | None, metrics: Metrics) -> MemoryStore:
     return (
         store if keys is None else EncryptedStore(store, keys, metrics, content_bytes=settings.limits.content_bytes)
     )
-
-
-def sealed_journal(journal: Journal, keys: WrappedKeys | None) -> Journal:
-    return journal if keys is None else EncryptedJournal(journal, keys)
 
 
 def sealed_coordination(coordination: Coordination, keys: WrappedKeys | None) -> Coordination:
@@ -253,8 +237,8 @@ async def keys_alone(settings: Settings) -> AsyncIterator[tuple[WrappedKeys, Mas
     if not settings.privacy.encrypt_content:
         raise ConfigurationError(["privacy.encrypt_content: is off, so there are no keys"])
     async with AsyncExitStack() as stack:
-        link = await open_link(settings, Metrics(CollectorRegistry(), __version__), stack)
-        table = await _table(settings, Path(settings.data_dir), link, stack)
+        context = make_context(settings, stack)
+        table = await _table(context, await open_link(context))
         master = MasterKeyFile(Path(settings.privacy.master_key_file))
         yield WrappedKeys(table, master), master
 
@@ -279,10 +263,10 @@ async def journals_to_join(
     return EncryptedJournal(source, theirs), EncryptedJournal(target, ours)
 
 
-async def _table(settings: Settings, data: Path, link: RedisLink | None, stack: AsyncExitStack) -> KeyTable:
+async def _table(context: AppContext, link: RedisLink | None) -> KeyTable:
     if link is not None:
-        return RedisKeyTable(link, prefix=settings.coordination.prefix)
-    return await stack.enter_async_context(SqliteKeyTable(keys_file(settings, data)))
+        return RedisKeyTable(link, prefix=context.settings.coordination.prefix)
+    return await context.stack.enter_async_context(SqliteKeyTable(keys_file(context.settings, context.data)))
 
 
 def keys_file(settings: Settings, data: Path) -> Path:
@@ -290,16 +274,16 @@ def keys_file(settings: Settings, data: Path) -> Path:
     return Path(named) if named else data / KEYS
 
 
-async def _refuse_sealed(settings: Settings, data: Path, link: RedisLink | None) -> None:
+async def _refuse_sealed(context: AppContext, link: RedisLink | None) -> None:
     """ConfigurationError if texts were encrypted: without encryption their ciphertext would reach the model."""
     fault = "privacy.encrypt_content: is off, but texts were sealed"
     mend = "switch it on, or delete their keys to give them up"
-    if traces := [str(trace) for trace in (data / KEYS, data / SEALED) if trace.exists()]:
+    if traces := [str(trace) for trace in (context.data / KEYS, context.data / SEALED) if trace.exists()]:
         raise ConfigurationError([f"{fault} (see {', '.join(traces)}): {mend}"])
     if link is None:
         return
     try:
-        there = await RedisKeyTable(link, prefix=settings.coordination.prefix).holds_any()
+        there = await RedisKeyTable(link, prefix=context.settings.coordination.prefix).holds_any()
     except TransientError:
         return
     if there:
@@ -412,13 +396,13 @@ def hold_data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
     return stack.enter_context(DataDirectory(settings)).path
 
 
-def hold_lite(settings: Settings, data: Path, stack: AsyncExitStack) -> None:
+def hold_lite(settings: Settings, stack: AsyncExitStack) -> None:
     """Lock the Milvus Lite file for a command. ConfigurationError if it does not exist or a sidecar holds it.
 
     Milvus Lite admits a single process. With a Milvus server nothing is locked."""
     if settings.memory.milvus.address:
         return
-    path = milvus_options(settings, data, "").path
+    path = milvus_options(settings, Path(settings.data_dir).absolute(), "").path
     if not path.exists():
         raise ConfigurationError([f"data_dir: nothing has been remembered below {path.parent}"])
     try:

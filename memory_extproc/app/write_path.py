@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from memory_extproc.app.context import AppContext, Live, learn_limits, partition_limits, piece_limits
-from memory_extproc.app.coordination import CONSENT, Fleet
-from memory_extproc.app.maintenance import (
-    make_consolidator,
-    make_reflector,
-    make_retention,
-    make_summing,
-    open_topics,
-)
+from memory_extproc.app.context import AppContext, learn_limits, partition_limits, piece_limits
+from memory_extproc.app.coordination import CONSENT
+from memory_extproc.app.maintenance import make_reflector, make_retention, make_summing, make_topics
 from memory_extproc.app.models import completions_for
 from memory_extproc.app.storage import Storage, make_master_key
-from memory_extproc.concurrency import HelperThread, Pace, steady_now
+from memory_extproc.concurrency import Pace, steady_now
 from memory_extproc.coordination.consent import Consents, SqliteConsent
 from memory_extproc.coordination.replicas import RedisReplicas
 from memory_extproc.coordination.sqlite import SoleReplica
@@ -33,7 +25,6 @@ from memory_extproc.learn.commands.runner import (
     ForgetFilteringJudge,
 )
 from memory_extproc.learn.extract.extractor import FactExtractor, FactFinder, Fallback, Measured
-from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.llm_notes import Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
@@ -54,9 +45,7 @@ from memory_extproc.learn.screening import (
 )
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.observe.log import logger
-from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import ConsentRecords, Coordination, EmbeddingModel, Now, TurnReceipts
-from memory_extproc.retention.passes import SummaryRebuilder
+from memory_extproc.ports import ConsentRecords, EmbeddingModel, TurnReceipts
 from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier, Partition
 from memory_extproc.safety.policy import Policy
@@ -70,7 +59,6 @@ from memory_extproc.topics.tracker import TopicTracker
 class WritePath:
     door: Door
     sessions: Sessions
-    extraction: Extraction
     topics: TopicTracker | None  # None: they are switched off
     retention: RetentionJob  # entered by the caller, in shutdown order
     noticing: ChangeNotifier  # the partitions, with change notification for retention
@@ -78,34 +66,26 @@ class WritePath:
     intake: Intake
 
 
-async def open_write_path(context: AppContext, kept: Storage, receipts: TurnReceipts | None = None) -> WritePath:
-    settings, live, metrics = context.settings, context.live, context.metrics
-    stack, now = context.stack, context.now
+async def open_write_path(context: AppContext, kept: Storage, receipts: TurnReceipts) -> WritePath:
+    settings, live, stack, now = context.settings, context.live, context.stack, context.now
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
-    intake_log = await open_intake_log(settings, context.data, metrics, stack)
-    door = await open_door(
-        settings,
-        context.data,
-        kept.erasing.fleet,
-        coordination,
-        metrics,
-        stack,
-        live,
-        now=now,
-        intake_log=intake_log,
-        helper=context.helper,
-    )
+    intake_log = await open_intake_log(context)
+    door = await open_door(context, kept, intake_log)
     sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex, helper=context.helper)
-    budget = make_budget(settings, now, live)
-    extraction = make_extraction(settings, metrics, stack, budget, live)
-    summaries, rebuilds = make_summing(settings, budget, embedder, metrics, stack, live, now=now)
-    topics = await open_topics(
-        settings, summaries, partitions, embedder, coordination, metrics, stack, live, now=now
-    )
-    retention = _retention(context, kept, extraction, rebuilds)
+    extraction = make_extraction(context)
+    summaries, rebuilds = make_summing(context, embedder)
+    topics = None
+    if settings.topics.enabled:
+        topics = await stack.enter_async_context(
+            make_topics(context, summaries, partitions, embedder, coordination)
+        )
+    retention = make_retention(context, kept, rebuilds, make_reflector(context))
     noticing = ChangeNotifier(partitions, retention.request_pass)
-    judged = skip_forget_requests(
-        live, quarantine_messages(live, partial(judge, limits=piece_limits(settings, embedder)))
+    judged = ForgetFilteringJudge(
+        QuarantiningJudge(
+            partial(judge, limits=piece_limits(settings, embedder)), aside=lambda: live.settings.privacy.quarantine
+        ),
+        obeys=lambda: _forgets(live.settings),
     )
     intake = await _open_intake(
         context, kept, door, sessions, extraction, noticing, topics, judged, intake_log, receipts
@@ -121,37 +101,17 @@ async def open_write_path(context: AppContext, kept: Storage, receipts: TurnRece
     return WritePath(
         door=door,
         sessions=sessions,
-        extraction=extraction,
         topics=topics,
         retention=retention,
         noticing=noticing,
         foresees=ComingMemories(
             judged,
-            quarantine_facts(live, RulesExtractor(), context.helper),
+            quarantine_facts(context, RulesExtractor()),
             by_rules_alone=extraction.by_rules_alone,
             now=now,
             helper=context.helper,
         ),
         intake=intake,
-    )
-
-
-def _retention(
-    context: AppContext, kept: Storage, extraction: Extraction, rebuilds: SummaryRebuilder
-) -> RetentionJob:
-    settings, live, metrics, stack = context.settings, context.live, context.metrics, context.stack
-    return make_retention(
-        live,
-        kept.store,
-        kept.shown,
-        kept.partitions,
-        kept.embedder,
-        kept.coordination,
-        metrics,
-        now=context.now,
-        rebuilds=rebuilds,
-        reflects=make_reflector(settings, metrics, stack, extraction.budget, live),
-        consolidates=make_consolidator(settings, metrics, stack, extraction.budget, live),
     )
 
 
@@ -165,17 +125,14 @@ async def _open_intake(
     topics: TopicTracker | None,
     judged: Judging,
     intake_log: IntakeLog,
-    receipts: TurnReceipts | None,
+    receipts: TurnReceipts,
 ) -> Intake:
-    live, metrics, now, helper = context.live, context.metrics, context.now, context.helper
-    journal, embedder, coordination = kept.journal, kept.embedder, kept.coordination
+    metrics, now, helper = context.metrics, context.now, context.helper
+    journal, embedder = kept.journal, kept.embedder
     limits = learn_limits(context.settings)
-    guard = ForgetGuard(journal, coordination, kept.erasing.forgotten)
-    extractor = filter_extractor(live, extraction.extractor, helper)
-    fallback = filter_extractor(live, extraction.fallback, helper)
-    commands = make_commands(
-        live, noticing, embedder, guard, metrics, context.stack, extraction, now=now, helper=helper
-    )
+    guard = ForgetGuard(journal, kept.coordination, kept.erasing.forgotten)
+    extractor = filter_extractor(context, extraction.extractor)
+    fallback = filter_extractor(context, extraction.fallback)
     stages = LearnStages(
         journal,
         noticing,
@@ -184,7 +141,7 @@ async def _open_intake(
         FactFinder(extractor, fallback, limits, now=now) if extractor else None,
         Reconciler(noticing, embedder, metrics, judges=extraction.judges),
         limits,
-        commands,
+        make_commands(context, noticing, embedder, guard),
     )
     learner = Learner(
         stages,
@@ -210,7 +167,7 @@ async def _open_intake(
             receipts=receipts,
         )
     )
-    live.subscribe(partial(_use, kept.partitions, intake))
+    context.live.subscribe(partial(_use, kept.partitions, intake))
     return intake
 
 
@@ -231,65 +188,48 @@ class Extraction:
     extractor: FactExtractor | None = None
     fallback: FactExtractor | None = None
     judges: ConflictJudge | None = None
-    budget: Budget | None = None  # the token budget of all model calls
     by_rules_alone: bool = True  # False: no extraction
 
 
-def make_extraction(
-    settings: Settings, metrics: Metrics, stack: AsyncExitStack, budget: Budget, live: Live | None = None
-) -> Extraction:
+def make_extraction(context: AppContext) -> Extraction:
     """Build extraction: by a model with the rules as fallback, by the rules, or none."""
-    wanted = settings.learn.extractor
+    section, metrics, budget = context.settings.learn, context.metrics, context.budget
+    wanted = section.extractor
     if wanted == "off":
-        return Extraction(budget=budget)
+        return Extraction()
     rules = Measured(RulesExtractor(), metrics, time.perf_counter)
-    model = settings.model_for(ModelRole.MEMORY_EXTRACTION)
-    if wanted == "rules" or model is None:
-        return Extraction(rules, budget=budget)
-    completions = completions_for(model, ModelRole.MEMORY_EXTRACTION, metrics, stack, live)
+    completions = None if wanted == "rules" else completions_for(context, ModelRole.MEMORY_EXTRACTION)
+    if completions is None:
+        return Extraction(rules)
     found: FactExtractor = LlmExtractor(completions, budget)
-    if settings.learn.notepad:
+    if section.notepad:
         found = Noting(found, completions, budget)
     by_model = Measured(found, metrics, time.perf_counter)
     judges = LlmJudge(completions, budget)
     if wanted == "llm":
-        return Extraction(by_model, judges=judges, budget=budget, by_rules_alone=False)
-    return Extraction(Fallback(by_model, rules), fallback=rules, judges=judges, budget=budget, by_rules_alone=False)
-
-
-def make_budget(settings: Settings, now: Now, live: Live) -> Budget:
-    budget = Budget(settings.learn.model_tokens, now=now)
-    live.subscribe(lambda new: budget.reconfigure(new.learn.model_tokens))
-    return budget
+        return Extraction(by_model, judges=judges, by_rules_alone=False)
+    return Extraction(Fallback(by_model, rules), fallback=rules, judges=judges, by_rules_alone=False)
 
 
 # Chat commands as configured: requests to remember or forget.
 
 
-def make_commands(
-    live: Live,
-    keeps: Partition,
-    embedder: EmbeddingModel,
-    guard: ForgetGuard,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-    extraction: Extraction,
-    *,
-    now: Now,
-    helper: HelperThread,
-) -> Commands:
+def make_commands(context: AppContext, keeps: Partition, embedder: EmbeddingModel, guard: ForgetGuard) -> Commands:
+    completions = (
+        completions_for(context, ModelRole.MEMORY_EXTRACTION) if context.settings.extracts_by_model else None
+    )
     commands = Commands(
-        command_options(live.settings),
+        command_options(context.settings),
         keeps,
         embedder,
-        quarantine_facts(live, RulesExtractor(), helper),
-        Reconciler(keeps, embedder, metrics),
+        quarantine_facts(context, RulesExtractor()),
+        Reconciler(keeps, embedder, context.metrics),
         guard,
-        metrics,
-        now=now,
-        doubts=_doubts(extraction, metrics, stack, live),
+        context.metrics,
+        now=context.now,
+        doubts=None if completions is None else LlmCommands(completions, context.budget, context.metrics),
     )
-    live.subscribe(lambda new: commands.reconfigure(command_options(new)))
+    context.live.subscribe(lambda new: commands.reconfigure(command_options(new)))
     return commands
 
 
@@ -302,27 +242,12 @@ def command_options(settings: Settings) -> CommandOptions:
     )
 
 
-def _doubts(extraction: Extraction, metrics: Metrics, stack: AsyncExitStack, live: Live) -> LlmCommands | None:
-    """The command model; None if facts are not extracted by a model either."""
-    settings, role = live.settings, ModelRole.MEMORY_EXTRACTION
-    model = settings.model_for(role)
-    if model is None or extraction.budget is None or settings.learn.extractor not in {"auto", "llm"}:
-        return None
-    return LlmCommands(completions_for(model, role, metrics, stack, live), extraction.budget, metrics)
-
-
-def skip_forget_requests(live: Live, judges: Judging) -> Judging:
-    """Wrap *judges* to skip turns that request a forget, if such requests are obeyed."""
-    return ForgetFilteringJudge(judges, obeys=lambda: _forgets(live.settings))
-
-
-def filter_extractor(live: Live, extractor: FactExtractor | None, helper: HelperThread) -> FactExtractor | None:
+def filter_extractor(context: AppContext, extractor: FactExtractor | None) -> FactExtractor | None:
     """Wrap *extractor* to skip turns that request a forget, and quarantined text."""
     if extractor is None:
         return None
-    return ForgetFilteringExtractor(
-        quarantine_facts(live, extractor, helper), obeys=lambda: _forgets(live.settings)
-    )
+    live = context.live
+    return ForgetFilteringExtractor(quarantine_facts(context, extractor), obeys=lambda: _forgets(live.settings))
 
 
 def _forgets(settings: Settings) -> bool:
@@ -343,27 +268,15 @@ class Door:
     screening: Screening
 
 
-async def open_door(
-    settings: Settings,
-    data: Path,
-    fleet: Fleet | None,
-    coordination: Coordination,
-    metrics: Metrics,
-    stack: AsyncExitStack,
-    live: Live,
-    *,
-    now: Now,
-    intake_log: IntakeLog,
-    helper: HelperThread,
-) -> Door:
-    """Open the admission. *fleet*: None with a single replica."""
+async def open_door(context: AppContext, kept: Storage, intake_log: IntakeLog) -> Door:
+    settings, fleet = context.settings, kept.erasing.fleet  # without a fleet: a single replica
     consent = Consents(
-        await _records(data, stack) if fleet is None else fleet.consent,
+        await _records(context) if fleet is None else fleet.consent,
         settings,
-        now=now,
+        now=context.now,
         monotonic_now=steady_now,
     )
-    incognito = await stack.enter_async_context(Incognito(coordination, IncognitoLimits(), intake_log))
+    incognito = await context.stack.enter_async_context(Incognito(kept.coordination, IncognitoLimits(), intake_log))
     if fleet is not None:
         fleet.recovery.hooks.restored.append(incognito.write_again)
     quota = Quota(settings.learn.quota, now=steady_now)
@@ -372,9 +285,9 @@ async def open_door(
         incognito,
         quota,
         make_policy(settings),
-        metrics,
+        context.metrics,
         most=SessionLimits().turn_characters,
-        helper=helper,
+        helper=context.helper,
     )
 
     def reconfigure(new: Settings) -> None:
@@ -382,23 +295,20 @@ async def open_door(
         quota.reconfigure(new.learn.quota)
         screening.reconfigure(make_policy(new))
 
-    live.subscribe(reconfigure)
+    context.live.subscribe(reconfigure)
     return Door(consent, incognito, screening)
 
 
-def quarantine_facts(live: Live, extractor: FactExtractor, helper: HelperThread) -> FactExtractor:
+def quarantine_facts(context: AppContext, extractor: FactExtractor) -> FactExtractor:
     """*extractor* without what is to be put aside."""
+    live = context.live
 
     def refusal(text: str) -> str:
         return live.settings.privacy.storage_rules.refusal(text)
 
     return QuarantiningExtractor(
-        extractor, aside=lambda: live.settings.privacy.quarantine, refusal=refusal, helper=helper
+        extractor, aside=lambda: live.settings.privacy.quarantine, refusal=refusal, helper=context.helper
     )
-
-
-def quarantine_messages(live: Live, judges: Judging) -> Judging:
-    return QuarantiningJudge(judges, aside=lambda: live.settings.privacy.quarantine)
 
 
 def make_policy(settings: Settings) -> Policy:
@@ -406,8 +316,8 @@ def make_policy(settings: Settings) -> Policy:
     return Policy(identifiers=privacy.identifiers, sensitive=privacy.sensitive, rules=privacy.storage_rules)
 
 
-async def _records(data: Path, stack: AsyncExitStack) -> ConsentRecords:
-    records = await stack.enter_async_context(SqliteConsent(data / CONSENT))
+async def _records(context: AppContext) -> ConsentRecords:
+    records = await context.stack.enter_async_context(SqliteConsent(context.data / CONSENT))
     try:
         await records.open()
     except MemoryExtprocError as error:
@@ -419,15 +329,15 @@ async def _records(data: Path, stack: AsyncExitStack) -> ConsentRecords:
 # The intake log as configured.
 
 
-async def open_intake_log(settings: Settings, data: Path, metrics: Metrics, stack: AsyncExitStack) -> IntakeLog:
+async def open_intake_log(context: AppContext) -> IntakeLog:
     """Open the intake log. With encryption, the keys of its segments are wrapped with the master key too."""
-    section = settings.learn.journal
-    return await stack.enter_async_context(
+    section = context.settings.learn.journal
+    return await context.stack.enter_async_context(
         IntakeLog(
-            data / INTAKE,
+            context.data / INTAKE,
             IntakeLogLimits(records=section.max_turns, bytes=section.intake_bytes),
-            wraps=make_master_key(settings),
+            wraps=make_master_key(context.settings),
             fsync=section.fsync,
-            tells=lambda why: metrics.intake_aside.labels(why).inc(),
+            tells=lambda why: context.metrics.intake_aside.labels(why).inc(),
         )
     )

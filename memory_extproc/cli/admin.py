@@ -473,8 +473,7 @@ def _do(work: str, config: Path | None, user: str, tenant: str, *, dry_run: bool
     with faults_to_exit():
         settings = load_settings(config)
         owner = owner_of(settings, tenant, user) if user else None
-        data = Path(settings.data_dir).absolute()
-        report = asyncio.run(_run_round(work, settings, data, owner, dry_run=dry_run))
+        report = asyncio.run(_run_round(work, settings, owner, dry_run=dry_run))
     shown = _report_as_json(report, dry_run=dry_run)
     if as_json:
         typer.echo(json.dumps(shown, indent=2))
@@ -484,21 +483,18 @@ def _do(work: str, config: Path | None, user: str, tenant: str, *, dry_run: bool
         raise typer.Exit(1)
 
 
-async def _run_round(work: str, settings: Settings, data: Path, owner: Owner | None, *, dry_run: bool) -> Round:
+async def _run_round(work: str, settings: Settings, owner: Owner | None, *, dry_run: bool) -> Round:
     from contextlib import AsyncExitStack  # noqa: PLC0415 - quick `--help`, and all below
 
     from memory_extproc.app import hold_lite  # noqa: PLC0415
-    from memory_extproc.app.offline import make_retention_job, open_offline  # noqa: PLC0415
-    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app.offline import open_offline  # noqa: PLC0415
     from memory_extproc.retention.scheduler import Work  # noqa: PLC0415
 
     doing = Work(work)
     async with AsyncExitStack() as stack:
-        hold_lite(settings, data, stack)
-        tended = await stack.enter_async_context(
-            open_offline(settings, data, now=utc_now, reflecting=doing is Work.REFLECT)
-        )
-        job = make_retention_job(settings, tended, now=utc_now)
+        hold_lite(settings, stack)
+        tended = await stack.enter_async_context(open_offline(settings, reflecting=doing is Work.REFLECT))
+        job = tended.make_retention_job()
         if owner is not None:
             return await job.one(owner, doing, dry_run=dry_run)
         return await job.round(doing, dry_run=dry_run, anew=True)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -229,5 +228,4 @@ def _read_receipt(file: Path) -> bytes:
 async def _look_again(settings: Settings, proof: Proof, owner: Owner) -> Sequence[Look]:
     from memory_extproc.app.offline import verify_gone  # noqa: PLC0415 - with it come the stores
 
-    async with AsyncExitStack() as stack:
-        return await verify_gone(settings, proof, owner, stack)
+    return await verify_gone(settings, proof, owner)

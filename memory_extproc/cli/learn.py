@@ -98,18 +98,13 @@ def _with_quarantine(
 ) -> T:
     with faults_to_exit():
         settings = load_settings(config)
-        return asyncio.run(
-            _quarantine_used(settings, Path(settings.data_dir).absolute(), owner_of(settings, tenant, user), use)
-        )
+        return asyncio.run(_use_quarantine(settings, owner_of(settings, tenant, user), use))
 
 
-async def _quarantine_used(
-    settings: Settings, data: Path, owner: Owner, use: Callable[[Quarantine, Owner], Awaitable[T]]
-) -> T:
-    from memory_extproc.app.offline import open_quarantine  # noqa: PLC0415
-    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
+async def _use_quarantine(settings: Settings, owner: Owner, use: Callable[[Quarantine, Owner], Awaitable[T]]) -> T:
+    from memory_extproc.app.offline import open_quarantine  # noqa: PLC0415 - quick `--help`
 
-    async with open_quarantine(settings, data, now=utc_now) as quarantine:
+    async with open_quarantine(settings) as quarantine:
         return await use(quarantine, owner)
 
 
@@ -264,21 +259,21 @@ def _run_with_settings(config: Path | None, use: Callable[[Settings], Coroutine[
 
 
 async def _use_journals(settings: Settings, use: Callable[[Journals], Awaitable[T]], *, making: bool) -> T:
-    from memory_extproc.app.coordination import find_journals  # noqa: PLC0415 - quick `--help`
-    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app.context import make_context  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app.coordination import find_journals  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
-        return await use(await find_journals(settings, utc_now, stack, making=making))
+        return await use(await find_journals(make_context(settings, stack), making=making))
 
 
 async def _spread(settings: Settings) -> int:
-    from memory_extproc.app.coordination import find_journals, open_fleet  # noqa: PLC0415 - quick `--help`
-    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app.context import make_context  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app.coordination import find_journals, open_fleet  # noqa: PLC0415
     from memory_extproc.journal.redis import ShardedJournal  # noqa: PLC0415
 
     async with AsyncExitStack() as stack:
         fleet = await open_fleet(settings, stack)
-        journal = (await find_journals(settings, utc_now, stack)).shared
+        journal = (await find_journals(make_context(settings, stack))).shared
         if not isinstance(journal, ShardedJournal):
             raise PermanentError("coordination.url is no cluster: a journal on one master has nothing to spread to")
         await fleet.replicas.waiting()

@@ -72,8 +72,8 @@ def reembed(config: ConfigFile = None, source: _Source = "", *, as_json: AsJson 
 def compact(config: ConfigFile = None, *, as_json: AsJson = False) -> None:
     """Remove the bytes of deleted rows from the store's files. A server does so by itself."""
     with faults_to_exit():
-        settings, data = _load_settings(config)
-        done = asyncio.run(_compact_store(settings, data))
+        settings = load_settings(config)
+        done = asyncio.run(_compact_store(settings))
     _tell({"compacted": done}, as_json=as_json)
 
 
@@ -83,10 +83,10 @@ def backup(folder: _NewFolder, config: ConfigFile = None, *, as_json: AsJson = F
 
     Encrypted texts stay encrypted, and their keys are not included. Back up Redis separately."""
     with faults_to_exit():
-        settings, data = _load_settings(config)
+        settings = load_settings(config)
         _make(folder)
         with progress() as says:
-            report = asyncio.run(_backed_up(settings, data, folder, says))
+            report = asyncio.run(_backed_up(settings, folder, says))
     _tell(report, as_json=as_json)
 
 
@@ -97,9 +97,9 @@ def restore(folder: _Folder, config: ConfigFile = None, *, as_json: AsJson = Fal
     Stop the sidecar of this data directory first. Existing memories are kept as newer, and existing files are
     kept (take over a journal with `learn adopt FOLDER`). It can be interrupted and run again."""
     with faults_to_exit():
-        settings, data = _load_settings(config)
+        settings = load_settings(config)
         with progress() as says:
-            report = asyncio.run(_restore_folder(settings, data, folder, says))
+            report = asyncio.run(_restore_folder(settings, folder, says))
     _tell(report, as_json=as_json)
 
 
@@ -111,17 +111,17 @@ def _make(folder: Path) -> None:
         raise ConfigurationError([f"{folder}: cannot be made: {error.strerror}"]) from error
 
 
-async def _backed_up(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
+async def _backed_up(settings: Settings, folder: Path, says: Says) -> dict[str, Any]:
     from memory_extproc.app.offline import back_up_files, back_up_memories  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:
-        tended = await _open_store(settings, data, stack)
+        tended = await _open_store(settings, stack)
         # Files first: a turn that is learned meanwhile is then in both, and counts once.
-        files = await asyncio.to_thread(back_up_files, settings, data, folder)
+        files = await asyncio.to_thread(back_up_files, settings, folder)
         return {"files": files, "memories": await back_up_memories(tended, folder, says)}
 
 
-async def _restore_folder(settings: Settings, data: Path, folder: Path, says: Says) -> dict[str, Any]:
+async def _restore_folder(settings: Settings, folder: Path, says: Says) -> dict[str, Any]:
     from memory_extproc.app import hold_data_directory  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.offline import (  # noqa: PLC0415
         open_offline,
@@ -129,22 +129,16 @@ async def _restore_folder(settings: Settings, data: Path, folder: Path, says: Sa
         restore_memories,
         restore_shared,
     )
-    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:
         hold_data_directory(settings, stack)
-        files = await asyncio.to_thread(restore_files, settings, data, folder)
+        files = await asyncio.to_thread(restore_files, settings, folder)
         shared = await restore_shared(settings, folder)
-        tended = await stack.enter_async_context(open_offline(settings, data, now=utc_now))
+        tended = await stack.enter_async_context(open_offline(settings))
         counted = await restore_memories(tended, folder, says)
         into_redis = {"into_redis": shared} if settings.coordination.url else {}
         counts = {what: counted[what] for what in ("restored", "newer", "forgotten", "unreadable")}
         return {"files": files["restored"], "kept": files["kept"], **into_redis, **counts}
-
-
-def _load_settings(config: Path | None) -> tuple[Settings, Path]:
-    settings = load_settings(config)
-    return settings, Path(settings.data_dir).absolute()
 
 
 def _with_store(
@@ -152,40 +146,36 @@ def _with_store(
 ) -> tuple[Checked, str]:
     """The report, and the fingerprint of the model in use."""
     with faults_to_exit():
-        settings, data = _load_settings(config)
+        settings = load_settings(config)
         with progress() as says:
-            return asyncio.run(_run_reembedding(settings, data, use, source, says))
+            return asyncio.run(_run_reembedding(settings, use, source, says))
 
 
 async def _run_reembedding(
     settings: Settings,
-    data: Path,
     use: Callable[[Reembedding, MemoryStore | None], Awaitable[Checked]],
     source: str,
     says: Says,
 ) -> tuple[Checked, str]:
-    from memory_extproc.app.offline import open_reembedding  # noqa: PLC0415
-    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
+    from memory_extproc.app.offline import open_reembedding  # noqa: PLC0415 - quick `--help`
 
     async with AsyncExitStack() as stack:
-        tended = await _open_store(settings, data, stack)
-        making = open_reembedding(settings, data, tended, source=source, says=says, now=utc_now)
-        made, other = await stack.enter_async_context(making)
+        tended = await _open_store(settings, stack)
+        made, other = await open_reembedding(tended, source=source, says=says)
         return await use(made, other), tended.embedder.fingerprint
 
 
-async def _compact_store(settings: Settings, data: Path) -> bool:
+async def _compact_store(settings: Settings) -> bool:
     async with AsyncExitStack() as stack:
-        return await (await _open_store(settings, data, stack)).store.compact()
+        return await (await _open_store(settings, stack)).store.compact()
 
 
-async def _open_store(settings: Settings, data: Path, stack: AsyncExitStack) -> OfflineContext:
+async def _open_store(settings: Settings, stack: AsyncExitStack) -> OfflineContext:
     from memory_extproc.app import hold_lite  # noqa: PLC0415 - quick `--help`
     from memory_extproc.app.offline import open_offline  # noqa: PLC0415
-    from memory_extproc.concurrency import utc_now  # noqa: PLC0415 - quick `--help`
 
-    hold_lite(settings, data, stack)
-    return await stack.enter_async_context(open_offline(settings, data, now=utc_now))
+    hold_lite(settings, stack)
+    return await stack.enter_async_context(open_offline(settings))
 
 
 def _report_as_json(report: Checked, model: str) -> dict[str, Any]:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
-from prometheus_client import CollectorRegistry
-
-from memory_extproc import __version__
 from memory_extproc.app import (
     hold_lite,
     make_extraction,
     make_recaller,
-    milvus_options,
     open_embedder,
     open_keys,
     open_link,
@@ -23,23 +19,22 @@ from memory_extproc.app import (
     piece_limits,
     sealed_store,
 )
-from memory_extproc.app.context import Live, recall_limits
+from memory_extproc.app.context import Live, make_context
 from memory_extproc.app.maintenance import make_summing, make_topics
 from memory_extproc.app.read_path import open_matcher
+from memory_extproc.app.storage import open_milvus
 from memory_extproc.app.write_path import Extraction
 from memory_extproc.concurrency import utc_now
 from memory_extproc.evaluation.runner import Bench
 from memory_extproc.learn.extract.extractor import FactExtractor, Fallback
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.messages import judge
-from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.recall.fusion import Weights
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.settings import Settings
 from memory_extproc.settings.paths import ModelTokens
 from memory_extproc.store.loader import PartitionLimits
-from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination
 from memory_extproc.topics.tracker import TopicTracker
@@ -49,7 +44,7 @@ from memory_extproc.topics.tracker import TopicTracker
 async def embedder_of(settings: Settings) -> AsyncIterator[EmbeddingModel]:
     """The configured embedder alone."""
     async with AsyncExitStack() as stack:
-        yield await open_embedder(settings, Metrics(CollectorRegistry(), __version__), stack)
+        yield await open_embedder(make_context(settings, stack))
 
 
 @asynccontextmanager
@@ -57,47 +52,41 @@ async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = F
     """The configured embedder, extractor and recaller over memories in process, with the deadline, caches and
     limits of a sidecar. *unbounded*: without a deadline, so that no figure depends on the load of the machine.
     *topics*: with summaries."""
-    metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
-        embedder = await open_embedder(settings, metrics, stack)
-        reranks = await open_reranks(settings, metrics, stack)
-        matcher = await open_matcher(settings, embedder, metrics, stack, UNHURRIED)
-
-        configured = _without_deadline(settings) if unbounded else settings
+        budget = Budget(ModelTokens(caller_hour=None, caller_day=None), now=utc_now)
+        context = replace(make_context(settings, stack), budget=budget)
+        embedder = await open_embedder(context)
+        reranks = await open_reranks(context)
+        matcher = await open_matcher(context, embedder, UNHURRIED)
+        live = Live(_without_deadline(settings)) if unbounded else context.live
 
         def recaller(
             finds: Partitions, embedder: EmbeddingModel, now: Now, *, weights: Weights | None = None
         ) -> Recaller:
             return make_recaller(
-                configured,
+                replace(context, live=live, now=now),
                 finds,
                 embedder,
-                metrics,
-                stack,
-                now=now,
                 weights=weights,
                 reranks=reranks,
-                reads=finds,
-                selects=finds,
                 waits=UNHURRIED / 2 if unbounded else timedelta(),
                 matcher=matcher,
             )
 
-        budget = Budget(ModelTokens(caller_hour=None, caller_day=None), now=utc_now)
-        summaries, _ = make_summing(settings, budget, embedder, metrics, stack, now=utc_now)
+        summaries, _ = make_summing(context, embedder)
 
         def following(keeps: MemoryWriter, coordination: Coordination, now: Now) -> TopicTracker:
-            return make_topics(Live(settings), summaries, keeps, embedder, coordination, metrics, now=now)
+            return make_topics(replace(context, now=now), summaries, keeps, embedder, coordination)
 
         yield Bench(
             embedder=embedder,
-            extractor=_at_once(make_extraction(settings, metrics, stack, budget)),
+            extractor=_at_once(make_extraction(context)),
             judged=partial(judge, limits=piece_limits(settings, embedder)),
-            metrics=metrics,
+            metrics=context.metrics,
             recaller=recaller,
             partition=PartitionLimits(bytes=settings.recall.partition_bytes),
             topics=following if topics else None,
-            deadline=None if unbounded else recall_limits(settings).deadline,
+            deadline=None if unbounded else settings.deadline,
         )
 
 
@@ -116,34 +105,29 @@ READ_WITHIN = timedelta(seconds=30)  # to read an owner's memories from the stor
 async def open_recaller(settings: Settings) -> AsyncIterator[Recaller]:
     """The read path over the configured store. ConfigurationError while a sidecar holds the Lite file, which
     allows a single process. Beside a sidecar with a Milvus server it only reads."""
-    metrics = Metrics(CollectorRegistry(), __version__)
     async with AsyncExitStack() as stack:
-        data = _absolute(settings.data_dir)
-        hold_lite(settings, data, stack)
-        embedder = await open_embedder(settings, metrics, stack)
-        store = MilvusStore(milvus_options(settings, data, embedder.fingerprint), metrics, now=utc_now)
-        stack.push_async_callback(store.close)
-        await store.open()
+        hold_lite(settings, stack)
+        context = make_context(settings, stack)
+        embedder = await open_embedder(context)
+        store = await open_milvus(context, embedder)
+        keys = await open_keys(context, await open_link(context))
         # It reads once, so versions of other replicas do not matter.
-        limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=READ_WITHIN)
-        coordination = InMemoryCoordination(utc_now)
-        link = await open_link(settings, metrics, stack)
-        kept = sealed_store(settings, store, await open_keys(settings, data, link, stack), metrics)
-        partitions = await stack.enter_async_context(Partitions(kept, coordination, limits, metrics, now=utc_now))
-        reranks = await open_reranks(settings, metrics, stack)
-        matcher = await open_matcher(settings, embedder, metrics, stack, UNHURRIED)
+        partitions = await stack.enter_async_context(
+            Partitions(
+                sealed_store(settings, store, keys, context.metrics),
+                InMemoryCoordination(utc_now),
+                PartitionLimits(bytes=settings.recall.partition_bytes, patience=READ_WITHIN),
+                context.metrics,
+                now=utc_now,
+            )
+        )
         yield make_recaller(
-            settings,
+            context,
             partitions,
             embedder,
-            metrics,
-            stack,
-            now=utc_now,
-            reranks=reranks,
-            reads=partitions,
-            selects=partitions,
+            reranks=await open_reranks(context),
             waits=READ_WITHIN,
-            matcher=matcher,
+            matcher=await open_matcher(context, embedder, UNHURRIED),
         )
 
 
@@ -151,7 +135,3 @@ def _without_deadline(settings: Settings) -> Settings:
     """Give every step ample time: on a busy machine, timeouts would switch to fallbacks (words alone, no
     reranking), and the figures would describe the machine."""
     return settings.model_copy(update={"recall": settings.recall.model_copy(update={"deadline": UNHURRIED})})
-
-
-def _absolute(directory: str) -> Path:
-    return Path(directory).absolute()

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from memory_extproc.app.offline import open_offline
-from memory_extproc.concurrency import utc_now
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.settings import load
 from tests.support.builders import a_memory
@@ -278,7 +277,7 @@ def test_backup_jobs_keep_the_newest_copies_and_what_they_wrote_can_be_restored(
     (tmp_path / "data").mkdir()
 
     async def remember() -> None:
-        async with open_offline(load(config, {}), tmp_path / "data", now=utc_now) as tended:
+        async with open_offline(load(config, {})) as tended:
             [vector] = await tended.embedder.embed([TEA.content])
             await tended.unsealed.put(TEA.owner, [Embedded(TEA, vector)])
 

@@ -64,7 +64,7 @@ class Place:
     def _tending(self) -> AbstractAsyncContextManager[OfflineContext]:
         """The store as a sidecar would have it, sealing and all."""
         self.data.mkdir(exist_ok=True)
-        return open_offline(load(self.config, {}), self.data, now=utc_now)
+        return open_offline(load(self.config, {}))
 
     def put(self, *memories: Memory) -> None:
         async def put() -> None:

@@ -14,13 +14,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from memory_extproc.app.storage import keys_alone, open_keys, sealed_coordination, sealed_journal
+from memory_extproc.app.context import make_context
+from memory_extproc.app.storage import keys_alone, open_keys, sealed_coordination
 from memory_extproc.cli.root import app as command_line
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
-from memory_extproc.encryption.keys import new_master_key
+from memory_extproc.encryption.keys import WrappedKeys, new_master_key
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings, load
-from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
+from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.support.builders import ANN, MONDAY
 from tests.support.ports import free_port as unused_port
 from tests.support.redis import RedisServer, redis_server
@@ -41,6 +42,12 @@ def sealed(path: Path, **changes: Any) -> Settings:
     return configured(path, privacy={"encrypt_content": True, "master_key_file": str(master)}, **changes)
 
 
+async def keys_at(
+    data: Path, settings: Settings, stack: AsyncExitStack, link: RedisLink | None = None
+) -> WrappedKeys | None:
+    return await open_keys(make_context(settings, stack, data=data), link)
+
+
 @pytest.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as made:
@@ -55,28 +62,28 @@ async def test_replicas_share_their_keys_in_redis(
     link = await stack.enter_async_context(RedisLink(redis_server.url, limits))
     where = {"url": redis_server.url, "prefix": uuid4().hex, "timeout": "3s"}
     settings = sealed(tmp_path, coordination=where)
-    keys = await open_keys(settings, tmp_path, link, stack)
+    keys = await keys_at(tmp_path, settings, stack, link)
     assert keys is not None
     mine = await keys.of(ANN)
     async with keys_alone(settings) as (elsewhere, _):
         assert await elsewhere.find(ANN) == mine
     with pytest.raises(ConfigurationError, match="keys in Redis"):
-        await open_keys(configured(tmp_path, coordination=where), tmp_path, link, stack)
+        await keys_at(tmp_path, configured(tmp_path, coordination=where), stack, link)
     unused = {**where, "prefix": uuid4().hex}
-    assert await open_keys(configured(tmp_path, coordination=unused), tmp_path, link, stack) is None
+    assert await keys_at(tmp_path, configured(tmp_path, coordination=unused), stack, link) is None
 
 
 async def test_a_redis_that_is_away_keeps_no_sidecar_from_starting(tmp_path: Path, stack: AsyncExitStack) -> None:
     url = f"redis://127.0.0.1:{unused_port()}/0"
     link = await stack.enter_async_context(RedisLink(url))
-    assert await open_keys(sealed(tmp_path, coordination={"url": url}), tmp_path, link, stack) is not None
-    assert await open_keys(configured(tmp_path, coordination={"url": url}), tmp_path, link, stack) is None
+    assert await keys_at(tmp_path, sealed(tmp_path, coordination={"url": url}), stack, link) is not None
+    assert await keys_at(tmp_path, configured(tmp_path, coordination={"url": url}), stack, link) is None
 
 
 async def test_a_file_of_keys_may_rest_apart_from_the_data(tmp_path: Path, stack: AsyncExitStack) -> None:
     settings = sealed(tmp_path)
     privacy = settings.privacy.model_copy(update={"keys_file": str(tmp_path / "apart" / "keys.db")})
-    keys = await open_keys(settings.model_copy(update={"privacy": privacy}), tmp_path / "data", None, stack)
+    keys = await keys_at(tmp_path / "data", settings.model_copy(update={"privacy": privacy}), stack)
     assert keys is not None
     await keys.of(ANN)
     assert await keys.masters() != {}
@@ -93,7 +100,7 @@ def move(source: Path, target: Path) -> None:
 async def test_missing_keys_of_what_was_sealed_are_asked_for_and_not_made_anew(tmp_path: Path) -> None:
     settings, data = sealed(tmp_path), tmp_path / "data"
     async with AsyncExitStack() as stack:
-        keys = await open_keys(settings, data, None, stack)
+        keys = await keys_at(data, settings, stack)
         assert keys is not None
         key = await keys.of(ANN)
     move(data, tmp_path)
@@ -102,10 +109,10 @@ async def test_missing_keys_of_what_was_sealed_are_asked_for_and_not_made_anew(t
             with pytest.raises(
                 ConfigurationError, match=r"holds no keys.*put the keys back, or delete .*sealed\.txt"
             ):
-                await open_keys(settings, data, None, stack)
+                await keys_at(data, settings, stack)
     move(tmp_path, data)
     async with AsyncExitStack() as stack:
-        keys = await open_keys(settings, data, None, stack)
+        keys = await keys_at(data, settings, stack)
         assert keys is not None
         assert await keys.find(ANN) == key
 
@@ -114,7 +121,7 @@ async def test_texts_given_up_make_room_for_new_keys(tmp_path: Path) -> None:
     settings, data = sealed(tmp_path), tmp_path / "data"
     for _ in range(2):
         async with AsyncExitStack() as stack:
-            assert await open_keys(settings, data, None, stack) is not None
+            assert await keys_at(data, settings, stack) is not None
         move(data, tmp_path)
         (data / "sealed.txt").unlink()
 
@@ -124,15 +131,14 @@ async def test_sealed_texts_are_not_read_as_they_are_wherever_their_keys_rest(
 ) -> None:
     settings, data = sealed(tmp_path), tmp_path / "data"
     privacy = settings.privacy.model_copy(update={"keys_file": str(tmp_path / "apart" / "keys.db")})
-    await open_keys(settings.model_copy(update={"privacy": privacy}), data, None, stack)
+    await keys_at(data, settings.model_copy(update={"privacy": privacy}), stack)
     with pytest.raises(ConfigurationError, match=r"is off, but texts were sealed.*sealed\.txt"):
-        await open_keys(configured(tmp_path), data, None, stack)
+        await keys_at(data, configured(tmp_path), stack)
 
 
 async def test_without_sealing_everything_is_as_it_is(tmp_path: Path, stack: AsyncExitStack) -> None:
-    assert await open_keys(configured(tmp_path), tmp_path / "data", None, stack) is None
-    journal, coordination = InMemoryJournal(now=lambda: MONDAY), InMemoryCoordination(lambda: MONDAY)
-    assert sealed_journal(journal, None) is journal
+    assert await keys_at(tmp_path / "data", configured(tmp_path), stack) is None
+    coordination = InMemoryCoordination(lambda: MONDAY)
     assert sealed_coordination(coordination, None) is coordination
     with pytest.raises(ConfigurationError, match="there are no keys"):
         async with keys_alone(configured(tmp_path)):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from memory_extproc import app
+from memory_extproc.app.context import make_context
 from memory_extproc.model import Embedded, Owner
 from tests.support.builders import a_memory
 from tests.support.envoy import Wiring
@@ -52,7 +53,7 @@ async def begin(whole: WholeStand, **scopes: Any) -> None:
 
 async def share(whole: WholeStand, words: str, owner: Owner) -> None:
     async with AsyncExitStack() as stack:
-        embedder = await app.open_embedder(whole.settings(), whole.whole.metrics, stack)
+        embedder = await app.open_embedder(make_context(whole.settings(), stack))
         vector = (await embedder.embed([words]))[0]
     await whole.whole.partitions.put(owner, [Embedded(a_memory(words, owner), vector)])
 

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner, Result
 
 from memory_extproc.app import milvus_options, open_embedder
+from memory_extproc.app.context import make_context
 from memory_extproc.cli.root import app
 from memory_extproc.concurrency import utc_now
 from memory_extproc.model import Embedded, Memory, MemoryState, Owner
@@ -48,7 +49,7 @@ class Place:
         settings, metrics = load(self.config, {}), Metrics(CollectorRegistry(), "test")
         self.data.mkdir(exist_ok=True)
         async with AsyncExitStack() as stack:
-            embedder = await open_embedder(settings, metrics, stack)
+            embedder = await open_embedder(make_context(settings, stack))
             options = milvus_options(settings, self.data, embedder.fingerprint)
             store = MilvusStore(options, metrics, now=utc_now)
             stack.push_async_callback(store.close)

@@ -13,16 +13,15 @@ from uuid import uuid4
 
 import pytest
 import structlog.testing
-from prometheus_client import CollectorRegistry
 from redis import Redis
 from typer.testing import CliRunner
 
+from memory_extproc.app.context import make_context
 from memory_extproc.app.coordination import open_journal, open_link
 from memory_extproc.cli.root import app
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Turn, TurnOutcome, digest
-from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal
 from memory_extproc.settings import Settings, load
 from tests.support.builders import MONDAY, a_turn
@@ -61,8 +60,8 @@ class Place:
     async def journal(self) -> AsyncIterator[Journal]:
         """As the sidecar opens it."""
         async with AsyncExitStack() as stack:
-            link = await open_link(self.settings, Metrics(CollectorRegistry(), "test"), stack)
-            journal, writable, _ = await open_journal(self.settings, self.data, link, lambda: MONDAY, stack)
+            context = make_context(self.settings, stack, now=lambda: MONDAY, data=self.data)
+            journal, writable, _ = await open_journal(context, await open_link(context))
             await writable()
             yield journal
 

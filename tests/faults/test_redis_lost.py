@@ -17,6 +17,7 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
+from memory_extproc.app.context import make_context
 from memory_extproc.app.coordination import ErasureParts, open_erasing, open_link
 from memory_extproc.coordination.mirror import Copied
 from memory_extproc.coordination.recovery import FILE
@@ -52,12 +53,11 @@ class Replica:
     erasing: ErasureParts = field(init=False)
 
     async def start(self) -> None:
-        link = await open_link(self.settings, self.metrics, self.stack)
+        context = make_context(self.settings, self.stack, self.metrics, data=self.data)
+        link = await open_link(context)
         assert link is not None
         self.link = link
-        self.erasing = await open_erasing(
-            self.settings, self.data, link, self.stack, self.metrics, shared=self.shared, wraps=None
-        )
+        self.erasing = await open_erasing(context, link, shared=self.shared, wraps=None)
         assert self.erasing.fleet is not None
         await self.stack.enter_async_context(self.erasing.fleet.recovery)
         await self.stack.enter_async_context(self.erasing.replicas)  # type: ignore[arg-type]
@@ -286,7 +286,7 @@ async def test_a_first_start_and_a_redis_of_an_older_version_are_no_losses(place
     assert place.shared is not None
     await first.stop()
     async with AsyncExitStack() as stack:
-        link = await open_link(first.settings, first.metrics, stack)
+        link = await open_link(make_context(first.settings, stack))
         assert link is not None
         await link.client.delete(f"{place.prefix}:{{ledger}}:generation")
     shutil.rmtree(first.data)

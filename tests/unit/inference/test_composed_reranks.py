@@ -6,13 +6,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from memory_extproc.app import open_reranks
+from memory_extproc.app.context import make_context
 from memory_extproc.inference.model_files import ModelDirectoryError, ModelKind, Precision
 from memory_extproc.inference.onnx import CrossEncoder
 from memory_extproc.inference.prepare import parse_source, prepare
-from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import RerankModel
 from memory_extproc.recall.rerank import LlmReranker
 from memory_extproc.settings.loading import load
@@ -29,7 +28,7 @@ async def opened(stack: AsyncExitStack, rerank: str, models_dir: Path) -> Rerank
         "MEMORY_EXTPROC__MEMORY__EMBEDDING__MODELS_DIR": str(models_dir),
         "MEMORY_EXTPROC__EXTERNAL_MODELS": MODEL,
     }
-    return await open_reranks(load(None, environ), Metrics(CollectorRegistry(), "test"), stack)
+    return await open_reranks(make_context(load(None, environ), stack))
 
 
 async def test_each_word_of_the_setting_has_its_reranker(tmp_path: Path) -> None:
