@@ -173,9 +173,10 @@ class AuditLog:
     def _rotate_when_full(self) -> None:
         if os.fstat(self._file).st_size < self._section.file_bytes:
             return
-        with self._path.open("rb") as file:
-            first = json.loads(file.readline())["seq"]
-        self._path.rename(self._directory / ROTATED.format(first))
+        if self._path.exists():  # else it was moved away, by somebody or by a rotation that came no further
+            with self._path.open("rb") as file:
+                first = json.loads(file.readline())["seq"]
+            self._path.rename(self._directory / ROTATED.format(first))
         opened = self._open_file()
         os.close(self._file)
         self._file = opened

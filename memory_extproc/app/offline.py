@@ -7,7 +7,7 @@ import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import groupby, islice
@@ -222,13 +222,41 @@ def back_up_files(settings: Settings, to: Path) -> list[str]:
 
 
 def _copy_database(path: Path, to: Path) -> None:
-    to.unlink(missing_ok=True)
-    to.touch(mode=0o600)
+    with (
+        _whole_copy(path, to) as partial,
+        closing(sqlite3.connect(path)) as source,
+        closing(sqlite3.connect(partial)) as target,
+    ):
+        source.backup(target)
+
+
+@contextmanager
+def _whole_copy(path: Path, to: Path) -> Iterator[Path]:
+    """A file to copy *path* to, which becomes *to* once all is copied: half a file would be kept by the next try.
+    Readable by its owner alone."""
+    partial = to.with_name(f"{to.name}.partial")
     try:
-        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(to)) as target:
-            source.backup(target)
-    except sqlite3.Error as error:
-        raise TransientError(f"{path.name} cannot be copied ({error.sqlite_errorname})") from error
+        partial.unlink(missing_ok=True)
+        partial.touch(mode=0o600)
+        yield partial
+        partial.rename(to)
+    except (sqlite3.Error, OSError) as error:
+        reason = error.sqlite_errorname if isinstance(error, sqlite3.Error) else error.strerror
+        raise TransientError(f"{path} cannot be copied ({reason})") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _refuse_damaged(copy: Path, path: Path) -> None:
+    """PermanentError if *copy*, of the backup's file *path*, is damaged or empty."""
+    try:
+        with closing(sqlite3.connect(copy)) as copied:
+            version = copied.execute("PRAGMA user_version").fetchone()[0]
+            whole = version and copied.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
+    except sqlite3.DatabaseError:
+        whole = False
+    if not whole:
+        raise PermanentError(f"{path} is damaged: take it from another backup, or remove it to restore the others")
 
 
 async def back_up_memories(tended: OfflineContext, to: Path, says: Says) -> int:
@@ -252,8 +280,9 @@ def restore_files(settings: Settings, source: Path) -> dict[str, list[str]]:
         if path.exists():
             done["kept"].append(name)
         elif (source / name).exists():
-            shutil.copyfile(source / name, path)
-            path.chmod(0o600)
+            with _whole_copy(source / name, path) as partial:
+                shutil.copyfile(source / name, partial)
+                _refuse_damaged(partial, source / name)
             done["restored"].append(name)
     return done
 

@@ -200,6 +200,10 @@ class IntakeLog:
             write_file(path.with_suffix(".key"), key, fsync=self._fsync)
             segment = begin_segment(path, secret)
         except (OSError, MemoryExtprocError):
+            # It is tried again every second: what is left of each attempt would fill the directory.
+            for piece in (path.with_suffix(".key"), path):
+                with suppress(OSError):
+                    piece.unlink(missing_ok=True)
             if self._writable:
                 self._tell_writable(False)  # noqa: FBT003
             return None
@@ -240,15 +244,15 @@ class IntakeLog:
             try:
                 secret = await self._secret(path)
                 segment, records, damaged = await asyncio.to_thread(read_segment, path, secret)
+                self._keep_aside(segment, damaged)
             except UnreadableError as error:
                 self._move_aside(path, error.why)
-            except (OSError, TransientError) as error:  # its master key is not at hand: it is asked for again
+            except (OSError, TransientError) as error:  # no room, or its master key is not at hand: tried again
                 log.warning("intake.not_read", kind=type(error).__name__)
             else:
                 self._segments[path.name] = segment
                 segment.spent_at = self._clock()  # it may hold discarded records, too
                 found += records
-                self._keep_aside(path, damaged)
         for record in sorted(found, key=lambda record: record.at):  # copying forward does not keep their order
             if record.id not in self._ids:
                 self._left.append(self._know(record))
@@ -273,14 +277,17 @@ class IntakeLog:
             return
         self._tell_aside(path, why)
 
-    def _keep_aside(self, path: Path, damaged: Mapping[Aside, bytes]) -> None:
-        """Pieces that could not be read, with their key under a name of its own. The segment itself is replaced."""
+    def _keep_aside(self, segment: Segment, damaged: Mapping[Aside, bytes]) -> None:
+        """Pieces that could not be read, with their key under a name of its own. The segment itself is replaced, so
+        it is closed again where they cannot be written: OSError."""
+        path = segment.path
         for why, pieces in damaged.items():
             try:
                 write_file(path.with_suffix(f".{why.value}"), pieces)
                 write_file(path.with_suffix(f".{why.value}.key"), path.with_suffix(".key").read_bytes())
             except OSError:
-                continue
+                segment.close()
+                raise
             self._tell_aside(path, why)
 
     def _tell_aside(self, path: Path, why: Aside) -> None:
@@ -409,9 +416,8 @@ class Segment:
 
 
 def begin_segment(path: Path, secret: bytes) -> Segment:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    os.pwrite(handle, _MAGIC + bytes([_VERSION]), 0)
-    return Segment(path, handle, AESGCM(secret))
+    write_file(path, _MAGIC + bytes([_VERSION]))
+    return Segment(path, os.open(path, os.O_RDWR), AESGCM(secret))
 
 
 def pack_payload(owner: Owner, at: datetime, body: bytes) -> bytes:
@@ -472,14 +478,12 @@ def _end(data: bytes, at: int) -> int | None:
 
 
 def write_file(path: Path, data: bytes, *, fsync: bool = False) -> None:
-    """Readable by its owner alone."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(handle, data)
+    """Readable by its owner alone. OSError unless all of it is written: a disk that fills up takes a part first."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
         if fsync:
-            os.fsync(handle)
-    finally:
-        os.close(handle)
+            os.fsync(file.fileno())
 
 
 def count_waiting(directory: Path) -> int:

@@ -31,6 +31,7 @@ from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Consent, ConsentChange, Embedded, LedgerJob, Memory, Owner, Provenance, Scope
 from memory_extproc.settings import load
 from tests.support.builders import a_memory, a_turn
+from tests.support.disk import no_room
 from tests.support.models import int8_model_dir
 from tests.support.redis import RedisServer, redis_server
 
@@ -195,6 +196,44 @@ def test_a_backup_that_broke_off_or_is_of_another_model_is_refused_before_anythi
     assert place.found("What does Ann drink?") == []
 
 
+def test_what_broke_off_on_a_full_disk_is_whole_when_it_is_done_again(place: Place) -> None:
+    place.put(TEA)
+    place.journal("first")
+    choose(place, Consent.RECALL_ONLY)
+    place.forget(DOG)
+    for step, there in (("backup", place.backup), ("restore", place.data)):
+        if step == "restore":
+            place.lose()
+        for room in (1, 10_000):  # before and within the first file
+            with no_room(room):
+                assert place.run(step).exit_code == 1
+            assert not list(there.glob("*.db*")), step
+        place.json(step)
+    assert place.journal() == ["first"]
+    assert asyncio.run(chosen(place)) is Consent.RECALL_ONLY
+    place.put(DOG)
+    assert place.run("restore").exit_code == 0
+    with closing(sqlite3.connect(place.data / "erasure.db")) as ledger:
+        assert ledger.execute("SELECT count(*) FROM jobs").fetchone() == (1,)
+
+
+@pytest.mark.parametrize("left", [0, 5_000])
+def test_a_damaged_file_of_a_backup_is_named_and_not_put_in_place(place: Place, left: int) -> None:
+    place.put(TEA)
+    place.journal("first")
+    place.forget(DOG)
+    place.json("backup")
+    place.lose()
+    with (place.backup / "erasure.db").open("r+b") as file:
+        file.truncate(left)
+    refused = place.run("restore")
+    assert refused.exit_code == 1
+    assert "erasure.db is damaged" in refused.output
+    assert not (place.data / "erasure.db").exists()
+    (place.backup / "erasure.db").unlink()
+    assert place.json("restore")["restored"] == 1
+
+
 def test_a_journal_is_copied_as_of_one_moment_while_a_sidecar_writes_to_it(place: Place) -> None:
     place.put(TEA)
     place.journal("first")
@@ -225,6 +264,11 @@ def choose(place: Place, *consents: Consent) -> None:
                 assert await kept.add(ANN, change, after=await kept.latest(ANN))
 
     asyncio.run(choose())
+
+
+async def chosen(place: Place) -> Consent:
+    async with SqliteConsent(place.data / "consent.db") as kept:
+        return (await kept.history(ANN))[-1].consent
 
 
 def test_from_files_to_redis_what_was_chosen_and_forgotten_comes_along(

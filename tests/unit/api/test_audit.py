@@ -192,6 +192,18 @@ def test_while_it_cannot_be_written_calls_are_refused_and_no_line_is_lost(tmp_pa
     assert kinds(tmp_path / "audit") == []
 
 
+def test_a_file_that_somebody_moves_away_while_it_is_written_stops_no_call(tmp_path: Path) -> None:
+    directory = tmp_path / "audit"
+    with a_log(tmp_path, file_bytes=1_000) as log:
+        log.write(call())
+        (directory / CURRENT).rename(directory / "audit-000000000001.jsonl")
+        for _ in range(5):
+            log.write(call())
+            log.check()
+    assert (directory / CURRENT).exists()
+    assert kinds(directory) == []
+
+
 def test_a_directory_that_cannot_be_used_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "audit").write_text("a file")
     with pytest.raises(ConfigurationError), a_log(tmp_path):

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from memory_extproc.encryption.keys import MasterKeyFile, new_master_key
 from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits, LogKind, adopt, count_waiting
 from tests.support.builders import ANN, BOB, MONDAY
+from tests.support.disk import no_room
 
 WORDS = b"I like pizza."
 
@@ -244,6 +246,45 @@ def _full(*_: object) -> int:
     raise OSError(errno.ENOSPC, "no room")
 
 
+async def test_a_disk_that_stays_full_gathers_no_files(tmp_path: Path) -> None:
+    clock = Clock()
+    async with IntakeLog(tmp_path, clock=clock) as log:
+        record = log.append(LogKind.TURN, ANN, MONDAY, WORDS)
+        assert record is not None
+        log.discard(record)
+        clock.now += 31  # its segment is due
+        there = sorted(files(tmp_path))
+        for room in (1, 32):  # less than a key
+            with capture_logs(), no_room(room):
+                await log.tend()
+                await log.tend()
+            assert sorted(files(tmp_path)) == there
+        await log.tend()
+        assert len(files(tmp_path)) == 2
+
+
+async def test_what_cannot_be_read_waits_for_room_to_be_kept_aside(tmp_path: Path) -> None:
+    async with IntakeLog(tmp_path / "dead") as dead:
+        for words in (b"before", b"damaged" * 100, b"after"):
+            dead.append(LogKind.TURN, ANN, MONDAY, words)
+    [path] = (tmp_path / "dead").glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    why = list[str]()
+    async with IntakeLog(tmp_path / "alive", tells=why.append) as log:
+        for piece in (path.with_suffix(".key"), path):
+            piece.rename(tmp_path / "alive" / piece.name)
+        with capture_logs(), no_room(100):
+            await log.tend()
+        assert (log.take_left(LogKind.TURN), why) == ([], [])
+        await log.tend()
+        assert [log.read(record) for record in log.take_left(LogKind.TURN)] == [b"before", b"after"]
+        assert why == ["damaged"]
+        [kept] = (tmp_path / "alive").glob("*.damaged")
+        assert kept.stat().st_size > 700
+
+
 async def test_a_directory_that_cannot_be_made_is_tried_again(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("in the way")
     async with IntakeLog(tmp_path / "a" / "intake") as log:
@@ -260,6 +301,18 @@ async def test_what_a_dead_process_left_is_taken_up_by_a_running_one(tmp_path: P
         assert adopt(tmp_path / "dead", tmp_path / "alive") == 5
         await log.tend()
         assert [log.read(record) for record in log.take_left(LogKind.TURN)] == [b"turn %d" % n for n in range(5)]
+    assert list((tmp_path / "dead").iterdir()) == []
+
+
+async def test_a_disk_that_fills_up_while_turns_are_taken_over_loses_none(tmp_path: Path) -> None:
+    async with IntakeLog(tmp_path / "dead") as dead:
+        for _ in range(9):
+            dead.append(LogKind.TURN, ANN, MONDAY, WORDS * 100)
+    for room in (20, 5_000):  # in the middle of a key, and of a segment
+        with no_room(room), pytest.raises(OSError, match="File too large"):
+            adopt(tmp_path / "dead", tmp_path / "alive")
+    assert adopt(tmp_path / "dead", tmp_path / "alive") == 9
+    assert await left(tmp_path / "alive") == [WORDS * 100] * 9
     assert list((tmp_path / "dead").iterdir()) == []
 
 
