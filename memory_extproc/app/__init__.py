@@ -1,6 +1,6 @@
 """The composition root: the only package that constructs adapters."""
 
-from memory_extproc.app.context import milvus_options, partition_limits, piece_limits, request_options
+from memory_extproc.app.context import milvus_options, partition_limits, piece_limits
 from memory_extproc.app.coordination import open_link
 from memory_extproc.app.models import open_embedder, open_reranks
 from memory_extproc.app.read_path import make_recaller

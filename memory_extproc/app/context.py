@@ -23,7 +23,7 @@ from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, EmbeddingModel, Now
 from memory_extproc.recall.query import RecallLimits
-from memory_extproc.request.admission import LoadLimit, Mode, RequestOptions
+from memory_extproc.request.admission import LoadLimit
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.loading import Change, Fixed, merge_reload
 from memory_extproc.settings.memory import ModelRole
@@ -204,47 +204,6 @@ def learn_limits(settings: Settings) -> LearnLimits:
         retention=learn.journal.retention,
         grace=settings.shutdown.flush,
     )
-
-
-def request_options(settings: Settings) -> RequestOptions:
-    """The options of the request path."""
-    inject = settings.inject
-    return RequestOptions(
-        enabled=settings.memory.enabled,
-        auto_store=settings.memory.auto_store,
-        client_may_enable=settings.memory.client_may_enable,
-        mode=Mode(settings.mode),
-        percent=100.0 if settings.percent is None else settings.percent,
-        limit=settings.memory.default_retrieval_limit,
-        threshold=settings.memory.default_similarity_threshold,
-        request_bytes=settings.limits.request_body,
-        caller_cpu=settings.limits.caller_cpu,
-        answer_bytes=settings.limits.answer_capture,
-        inject_as=inject.as_,
-        window=None if inject.window == "auto" else inject.window,
-        margin=inject.margin,
-        unknown_cap=inject.unknown_window_budget,
-        profile=inject.profile,
-        replay=inject.replay,
-        replay_tokens=inject.replay_tokens,
-        replay_keep=inject.replay_keep,
-        replay_wait=settings.deadline / 3,
-        signals=settings.signals,
-        strip_headers=_identity_headers(settings) if settings.identity.strip_headers else (),
-        explain_tenants=frozenset(inject.explain_tenants),
-        skip_auxiliary=settings.auxiliary_calls == "skip",
-        late_after=settings.deadline / 3,
-        pass_after=settings.message_timeout / 2,
-        give_up_after=(settings.deadline + settings.message_timeout) / 2,
-        scopes=settings.scopes,
-        last_reply_waits=2 * settings.learn.journal.wait,
-    )
-
-
-def _identity_headers(settings: Settings) -> tuple[str, ...]:
-    identity = settings.identity
-    names = (identity.user_header, identity.tenant_header, identity.project_header, identity.session_header)
-    return tuple(name for name in names if name)
 
 
 def server_options(settings: Settings) -> ServerOptions:

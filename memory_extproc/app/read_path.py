@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.context import AppContext, caller_tag, recall_limits, request_options
+from memory_extproc.app.context import AppContext, caller_tag, recall_limits
 from memory_extproc.app.maintenance import open_accesses
 from memory_extproc.app.models import completions_for, open_reranks
 from memory_extproc.app.storage import Storage
@@ -65,7 +65,13 @@ from memory_extproc.recall.rerank import Reranker
 from memory_extproc.request.admission import Admission
 from memory_extproc.request.compression import Compression, LlmCondenser, RulesCondenser
 from memory_extproc.request.decisions import DecisionLog
-from memory_extproc.request.enricher import BlockInserter, Enricher, InjectionPlanner, PermissionReader
+from memory_extproc.request.enricher import (
+    BlockInserter,
+    Enricher,
+    InjectionPlanner,
+    PermissionReader,
+    give_up_after,
+)
 from memory_extproc.request.identity import AllowedPeers, Identity
 from memory_extproc.request.policy import Rules
 from memory_extproc.request.replay import BlockReplay
@@ -99,20 +105,20 @@ class ReadPathParts:
     profiles: Profiles
 
     def exchange_deps(self, settings: Settings) -> ExchangeDeps:
-        options, replays, door = request_options(settings), self.replays, self.writing.door
+        replays, door = self.replays, self.writing.door
         metrics, traces = self.context.metrics, self.context.traces
         identity = Identity(settings.identity, self.tokens, settings.privacy.key)
         decisions = self.decisions if settings.trace.keep else None
         recalls = CountedRecalls(self.recalls, self.accesses)
         return ExchangeDeps(
-            admits=Admission(options, identity, self.context.load),
+            admits=Admission(settings, identity, self.context.load),
             enriches=Enricher(
-                options,
-                PermissionReader(options, identity, Rules(settings.rules), door.consent),
+                settings,
+                PermissionReader(settings, identity, Rules(settings.rules), door.consent),
                 InjectionPlanner(
-                    options, recalls, replays, metrics, chains=self.writing.sessions, profiles=self.profiles
+                    settings, recalls, replays, metrics, chains=self.writing.sessions, profiles=self.profiles
                 ),
-                BlockInserter(options, replays, metrics, traces),
+                BlockInserter(settings, replays, metrics, traces),
                 replays,
                 incognito=door.incognito,
                 traces=traces,
@@ -126,10 +132,11 @@ class ReadPathParts:
             metrics=metrics,
             accounts=ExchangeAccounts(metrics, settings.telemetry.tenants),
             now=self.context.now,
-            request_bytes=options.request_bytes,
-            answer_bytes=options.answer_bytes,
-            request_waits=(options.give_up_after + settings.message_timeout) / 2,
-            last_reply_waits=options.last_reply_waits,
+            request_bytes=settings.limits.request_body,
+            answer_bytes=settings.limits.answer_capture,
+            request_waits=(give_up_after(settings) + settings.message_timeout) / 2,
+            # A guard above the journal's own timeout: how long the last response chunk may wait for us.
+            last_reply_waits=2 * settings.learn.journal.wait,
             incognito=door.incognito,
             traces=traces,
             tag=self.tag,
@@ -156,7 +163,6 @@ class ReadPathParts:
         """Apply new limits to these parts."""
         self.context.metrics.recall_deadline.set(settings.deadline.total_seconds())
         self.recalls.reconfigure(recall_limits(settings), about_caller_of(settings))
-        self.replays.reconfigure(request_options(settings))
         self.held.reconfigure(settings.limits.process_bytes)
 
 

@@ -27,7 +27,6 @@ from memory_extproc.app.context import (
     api_options,
     make_context,
     open_traces,
-    request_options,
     server_options,
 )
 from memory_extproc.app.coordination import open_forgetter
@@ -108,9 +107,7 @@ async def sidecar(
         writing = await open_write_path(context, kept, decisions)
         reading = await open_read_path(context, kept, writing.intake)
         background = await stack.enter_async_context(Background(metrics, grace=settings.shutdown.flush))
-        replays = BlockReplay(
-            request_options(settings), kept.coordination, background=background, metrics=metrics, now=now
-        )
+        replays = BlockReplay(live, kept.coordination, background=background, metrics=metrics, now=now)
         forgetter = await _open_forgetter(context, kept, writing, reading.recaller, replays)
         wire = await open_exchange_parts(context, kept, writing, reading.recaller, replays, background, decisions)
         serving = await _open_serving(context, kept, writing, reading, wire, forgetter)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Any
 
 from memory_extproc.concurrency import LARGE, Clock, RateLimits, TokenBuckets
@@ -20,6 +20,7 @@ from memory_extproc.dialect.registry import dialect_for
 from memory_extproc.model import Caller, Outcome, Owner, Signals, Switch, digest
 from memory_extproc.model.headers import Headers, RequestHeaders
 from memory_extproc.request.identity import Identity
+from memory_extproc.settings import Settings
 from memory_extproc.settings.identity import Scopes
 from memory_extproc.settings.traffic import SignalsSection
 
@@ -94,18 +95,21 @@ class Admission:
 
     def __init__(
         self,
-        options: RequestOptions,
+        settings: Settings,
         identity: Identity,
         load: LoadLimit | None = None,
         queue: ArrivalQueue | None = None,
     ) -> None:
-        self._options = options
+        self._request_bytes, self._signals = settings.limits.request_body, settings.signals
         self._identity = identity
         self.load = load or LoadLimit()
-        self._queue = queue or ArrivalQueue(options.late_after)
-        signals = options.signals
+        # Behind a queue: from when on a request gets no memory, and from when on it passes unread.
+        self._late_after, self._pass_after = settings.deadline / 3, settings.message_timeout / 2
+        self._queue = queue or ArrivalQueue(self._late_after)
+        signals = settings.signals
         named = (*signals.fact_headers, *signals.tool_headers, *signals.greeting_headers)
-        self._taken_out = frozenset((DISABLE, *named, *options.strip_headers))
+        of_callers = settings.identity.headers if settings.identity.strip_headers else ()
+        self._taken_out = frozenset((DISABLE, *named, *of_callers))
 
     def removals(self, headers: Headers) -> tuple[str, ...]:
         """The distinct names in *headers* that must be removed before the upstream."""
@@ -121,16 +125,16 @@ class Admission:
             return Declined(Outcome.NOT_CHAT)
         length = headers.get("content-length")
         # Decline before Envoy buffers the body: a body above Envoy's own limit must still pass.
-        if length.isdecimal() and int(length) > self._options.request_bytes:
+        if length.isdecimal() and int(length) > self._request_bytes:
             return Declined(Outcome.TOO_LARGE, dialect.name)
         queued = self._queue.delay(event.attributes.get(ARRIVED))
-        if queued > self._options.pass_after:
+        if queued > self._pass_after:
             return Declined(Outcome.OVERLOADED, dialect.name)
         controls = replace(controls_of(headers), redirected=REDIRECTED in headers or _is_seen_to(event.metadata))
         room = Room.RECALL
         if recalls:
             size = int(length) if length.isdecimal() else 0
-            room = self.load.room_for(size, self._queue.waited, late=queued > self._options.late_after)
+            room = self.load.room_for(size, self._queue.waited, late=queued > self._late_after)
         if room is Room.NONE or (room is Room.LEARN and controls.store is Switch.SKIP):
             return Declined(Outcome.OVERLOADED, dialect.name)
         return Admitted(
@@ -140,7 +144,7 @@ class Admission:
             encoding=",".join(headers.all("content-encoding")),
             caller=self._identity.caller(headers, event.metadata),
             controls=controls,
-            signals=signals_of(headers, event.metadata, self._options.signals),
+            signals=signals_of(headers, event.metadata, self._signals),
             route=str(event.attributes.get(ROUTE, "")),
             upstream=str(event.attributes.get(CLUSTER, "")),
             late=room is Room.LEARN,
@@ -264,54 +268,6 @@ def circle_of(shared: tuple[Owner, ...], origins: tuple[str, ...], epochs: tuple
         return ""
     owners = (f"{owner.key}:{epoch}" for owner, epoch in zip(shared, epochs, strict=True))
     return digest("circle", *owners, "origins", *origins)
-
-
-# Options: frozen values that the composition root fills from the settings.
-
-
-class Mode(StrEnum):
-    ACTIVE = "active"
-    SHADOW = "shadow"  # everything runs and is learned, nothing is injected
-    GRADUAL = "gradual"  # a stable *percent* of owners gets memories; the others are the control group
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOptions:
-    """The options of the request path. Header names are lower case."""
-
-    enabled: bool  # the operator's switch: False gives `disabled` for every request
-    auto_store: bool  # learn from an exchange unless its client or a rule says otherwise
-    client_may_enable: bool  # `auto_store: true` in a body counts where the operator switched it off
-    mode: Mode
-    percent: float  # 0 to 100, of owners; read in GRADUAL only
-    limit: int  # memories in a block; a client may lower it
-    threshold: float  # relevance, 0 to 1; a client may raise it
-    request_bytes: int  # largest request body parsed, compressed or not
-    caller_cpu: float  # cores that one caller's long requests may take on average; 0: no limit
-    answer_bytes: int  # largest response kept for learning, compressed or not
-    inject_as: str  # auto, system_message or user_suffix
-    window: int | None  # tokens; None: from the model's profile
-    margin: int  # tokens of the window left free
-    unknown_cap: int  # tokens of a block for a model of unknown window
-    signals: SignalsSection = field(default_factory=SignalsSection)
-    strip_headers: tuple[str, ...] = ()  # identity headers to keep from the upstream
-    explain_tenants: frozenset[str] = frozenset()  # whose callers may ask for the memories injected; "*": all
-    skip_auxiliary: bool = True  # skip title, tag and summary calls of chat clients
-    # In a queue before us: from when on a request gets no memory, and from when on it passes unread.
-    late_after: timedelta = timedelta(milliseconds=50)
-    pass_after: timedelta = timedelta(milliseconds=500)
-    # A guard above recall's own deadline and below Envoy's message_timeout.
-    give_up_after: timedelta = timedelta(seconds=5)
-    # A guard above the journal's own timeout: how long the last response chunk may wait for us.
-    last_reply_waits: timedelta = timedelta(milliseconds=200)
-    profile: str = "off"  # off, always, or when_relevant: only with relevant memories
-    replay: bool = True  # replay a conversation's blocks at their places
-    replay_tokens: int = 8192  # estimated, of a conversation's blocks; the oldest are dropped beyond it
-    replay_keep: timedelta = timedelta(days=1)  # since a conversation's last turn
-    # for reading a conversation's records, within recall's deadline
-    replay_wait: timedelta = timedelta(milliseconds=50)
-    replay_bytes: int = 16 << 20  # of records not written yet
-    scopes: Scopes = field(default_factory=Scopes)
 
 
 # --- load --------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from memory_extproc.model.owner import accept_name
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Chain, ChainReader, ConsentRegistry, IncognitoMarker, MemoryRecaller, ProfileReader
-from memory_extproc.request.admission import Admitted, Mode, RequestOptions, learning_caller, shared_owners
+from memory_extproc.request.admission import Admitted, learning_caller, shared_owners
 from memory_extproc.request.body import CpuBudget, Enriched, PendingTurn, is_encoded, read_body, read_plain
 from memory_extproc.request.compression import Compression, is_state
 from memory_extproc.request.decisions import DecisionLog
@@ -47,7 +47,7 @@ from memory_extproc.request.policy import (
     RuleFacts,
     Rules,
     auxiliary,
-    in_control_group,
+    is_control,
     limits_of,
     refusal,
     stores,
@@ -63,8 +63,10 @@ from memory_extproc.request.replay import (
     fitting,
     ids_of,
     placings,
+    replay_wait,
     tokens_of,
 )
+from memory_extproc.settings import Settings
 from memory_extproc.settings.traffic import RuleThen
 from memory_extproc.text.words import estimate_tokens
 
@@ -88,12 +90,12 @@ class PermissionReader:
 
     def __init__(
         self,
-        options: RequestOptions,
+        settings: Settings,
         identity: Identity,
         rules: Rules,
         consent: ConsentRegistry | None = None,  # None: consent is assumed
     ) -> None:
-        self._options, self._identity, self._rules, self._consent = options, identity, rules, consent
+        self._settings, self._identity, self._rules, self._consent = settings, identity, rules, consent
 
     async def read_circumstances(self, admitted: Admitted, request: ChatRequest) -> Circumstances:
         caller = self._caller(admitted, request)
@@ -101,12 +103,12 @@ class PermissionReader:
         if caller is not None and then.project:
             caller = replace(caller, project=then.project)
         return Circumstances(
-            options=self._options,
+            settings=self._settings,
             admitted=admitted,
             request=request,
             then=then,
             caller=caller,
-            auxiliary=self._options.skip_auxiliary and auxiliary(request.asked, request.system),
+            auxiliary=self._settings.auxiliary_calls == "skip" and auxiliary(request.asked, request.system),
         )
 
     async def read(self, circumstances: Circumstances) -> _Permissions:
@@ -151,7 +153,7 @@ class PermissionReader:
 class Enricher:
     def __init__(
         self,
-        options: RequestOptions,
+        settings: Settings,
         permissions: PermissionReader,
         planner: InjectionPlanner,
         inserter: BlockInserter,
@@ -163,8 +165,8 @@ class Enricher:
         decisions: DecisionLog | None = None,  # None: decisions are not kept
     ) -> None:
         self.compression, self._decisions = compression, decisions
-        self._options, self._permissions, self._planner, self._inserter = options, permissions, planner, inserter
-        self._budget = CpuBudget(options.caller_cpu)
+        self._settings, self._permissions, self._planner, self._inserter = settings, permissions, planner, inserter
+        self._budget = CpuBudget(settings.limits.caller_cpu)
         self._replays, self._incognito, self._traces = replays, incognito, traces
 
     async def enrich(self, admitted: Admitted, body: bytes, *, watching: bool = False) -> Enriched:
@@ -175,7 +177,7 @@ class Enricher:
         if (len(body) >= LARGE or admitted.encoding) and self._budget.is_spent(caller):
             return Enriched(outcome=Outcome.OVERLOADED)
         with self._budget.charge(caller):
-            request = await read_body(admitted, body, self._options.request_bytes)
+            request = await read_body(admitted, body, self._settings.limits.request_body)
             if isinstance(request, Enriched):
                 return request
             return await self._read(admitted, request, watching=watching)
@@ -183,7 +185,7 @@ class Enricher:
     async def _read(self, admitted: Admitted, request: ChatRequest, *, watching: bool) -> Enriched:
         circumstances = await self._permissions.read_circumstances(admitted, request)
         caller, leave = circumstances.caller, await self._permissions.read(circumstances)
-        shadowed = watching or self._options.mode is Mode.SHADOW
+        shadowed = watching or self._settings.mode == "shadow"
         short = request
         if caller is not None and leave.keeps and not shadowed:
             short = await self._shorten(circumstances, caller)
@@ -202,7 +204,7 @@ class Enricher:
         heard = await self._pending_turn(admitted, request, caller, leave)
         if plan.thread is not None and not shadowed:
             heard = self._inserter.with_view(heard, enriched, plan, plan.thread, admitted)
-            heard = replace(heard, reach=(caller.owner, *shared_owners(self._options.scopes, caller)))
+            heard = replace(heard, reach=(caller.owner, *shared_owners(self._settings.scopes, caller)))
         self._traces.show(asked=request.asked, block=plan.decision.block)
         keeps = leave.consent is Consent.ON and not admitted.controls.unkept
         if keeps and self._decisions is not None and self._decisions.is_on:
@@ -214,14 +216,14 @@ class Enricher:
         return replace(enriched, heard=heard, arm=arm, tenant=caller.owner.tenant, given=shown)
 
     def _may_explain(self, admitted: Admitted, caller: Caller) -> bool:
-        return admitted.controls.explain and not self._options.explain_tenants.isdisjoint(
-            {caller.owner.tenant, "*"}
+        return admitted.controls.explain and not {caller.owner.tenant, "*"}.isdisjoint(
+            self._settings.inject.explain_tenants
         )
 
     async def _pending_turn(
         self, admitted: Admitted, request: ChatRequest, caller: Caller, leave: _Permissions
     ) -> PendingTurn:
-        learned_as = _in_session(learning_caller(self._options.scopes, caller), request)
+        learned_as = _in_session(learning_caller(self._settings.scopes, caller), request)
         incognito = admitted.controls.incognito and self._incognito is not None
         if admitted.controls.incognito and self._incognito is not None:
             await self._incognito.mark(learned_as, request.history, request.asked, request.continues)
@@ -249,7 +251,7 @@ class Enricher:
         request, admitted, wish = circumstances.request, circumstances.admitted, wants_compression(circumstances)
         if self.compression is None or wish is Switch.SKIP or admitted.controls.unkept:
             return request
-        if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
+        if is_control(self._settings, caller.owner):
             return request
         if not self.compression.is_wanted(request, forced=wish is Switch.FORCE):
             return request
@@ -259,8 +261,7 @@ class Enricher:
     def _arm(self, owner: Owner, *, shadowed: bool) -> Arm:
         if shadowed:
             return Arm.SHADOW
-        gradual = self._options.mode is Mode.GRADUAL
-        return Arm.CONTROL if gradual and in_control_group(owner, self._options.percent) else Arm.MEMORY
+        return Arm.CONTROL if is_control(self._settings, owner) else Arm.MEMORY
 
 
 def _in_session(caller: Caller, request: ChatRequest) -> Caller:
@@ -285,6 +286,11 @@ _BLOCKS_OF_UNKNOWN = 4
 _NOTHING_ELSE = frozenset(
     {Outcome.NOTHING_RELEVANT, Outcome.SKIPPED_FACT, Outcome.SKIPPED_TOOL, Outcome.SKIPPED_GREETING}
 )
+
+
+def give_up_after(settings: Settings) -> timedelta:
+    """A guard above recall's own deadline and below Envoy's message_timeout."""
+    return (settings.deadline + settings.message_timeout) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +323,7 @@ class InjectionPlan:
 class InjectionPlanner:
     def __init__(
         self,
-        options: RequestOptions,
+        settings: Settings,
         recalls: MemoryRecaller,
         replays: BlockReplay,
         metrics: Metrics,
@@ -325,19 +331,19 @@ class InjectionPlanner:
         chains: ChainReader | None = None,
         profiles: ProfileReader | None = None,  # None: no user profiles
     ) -> None:
-        self._options, self._recalls, self._replays = options, recalls, replays
+        self._settings, self._recalls, self._replays = settings, recalls, replays
         self._metrics, self._chains, self._profiles = metrics, chains, profiles
 
     async def plan(self, circumstances: Circumstances, caller: Caller) -> InjectionPlan:
         """Plan from recall (or its result at the start of this tool loop) and the conversation's earlier blocks."""
         request, then = circumstances.request, circumstances.then
-        if self._options.mode is Mode.GRADUAL and in_control_group(caller.owner, self._options.percent):
+        if is_control(self._settings, caller.owner):
             return InjectionPlan(RecallDecision(Outcome.CONTROL))
         started = time.perf_counter()
-        shared = shared_owners(self._options.scopes, caller) if then.shared else ()
+        shared = shared_owners(self._settings.scopes, caller) if then.shared else ()
         thread = await self._replays.find(caller, request, shared, then.origins)
         known = choose_form("auto", profile_for(request.model), request)
-        inject = then.inject or self._options.inject_as
+        inject = then.inject or self._settings.inject.as_
         form = known if inject == "auto" else Form(inject)
         offered, thread = await self._profile(caller, thread)
         profile, seen = offered, frozenset[str]()
@@ -358,7 +364,7 @@ class InjectionPlanner:
             decision = plan.decision
             with_records = timedelta(seconds=time.perf_counter() - started)
             try:
-                async with asyncio.timeout((self._options.give_up_after - with_records).total_seconds()):
+                async with asyncio.timeout((give_up_after(self._settings) - with_records).total_seconds()):
                     profile = _profile_to_inject(profile, plan.in_view, left.tokens)
                     told, taken = ((), 0) if profile is None else (profile.contents, profile.tokens)
                     in_view = (*plan.in_view, *told)
@@ -381,10 +387,10 @@ class InjectionPlanner:
         self, caller: Caller, thread: ConversationState
     ) -> tuple[UserProfile | None, ConversationState]:
         """The user profile, if enabled, and *thread* without outdated profile blocks."""
-        if self._profiles is None or self._options.profile == "off" or thread.decided is not None:
+        if self._profiles is None or self._settings.inject.profile == "off" or thread.decided is not None:
             return None, thread
         try:
-            async with asyncio.timeout(self._options.replay_wait.total_seconds()):
+            async with asyncio.timeout(replay_wait(self._settings).total_seconds()):
                 profile = await self._profiles.profile(caller)
         except (MemoryExtprocError, TimeoutError) as error:
             log.warning("profile.unread", kind=type(error).__name__)
@@ -397,23 +403,24 @@ class InjectionPlanner:
 
     def _needs_profile(self, outcome: Outcome, profile: UserProfile, seen: AbstractSet[str]) -> bool:
         """*seen*: memories that recall left out because they are in view or in *profile*."""
-        if outcome is Outcome.USED or self._options.profile == "when_relevant":
+        if outcome is Outcome.USED or self._settings.inject.profile == "when_relevant":
             return outcome is Outcome.USED or not seen.isdisjoint(profile.ids)
         return outcome in _NOTHING_ELSE
 
     def _room(self, request: ChatRequest, blocks: Blocks) -> _Room:
         """The space left in the model's window after *blocks*, or the newest of them, are replayed."""
-        profile = profile_for(request.model)
+        profile, inject = profile_for(request.model), self._settings.inject
+        window = None if inject.window == "auto" else inject.window
         left = room(
             request,
             profile,
-            configured_window=self._options.window,
-            margin=self._options.margin,
-            unknown_cap=self._options.unknown_cap,
+            configured_window=window,
+            margin=inject.margin,
+            unknown_cap=inject.unknown_window_budget,
         )
-        unknown = self._options.window is None and profile.window is None
+        unknown = window is None and profile.window is None
         most = _BLOCKS_OF_UNKNOWN * left if unknown else left // 2
-        kept = fitting(blocks, min(most, self._options.replay_tokens))
+        kept = fitting(blocks, min(most, inject.replay_tokens))
         return _Room(kept, left if unknown else left - tokens_of(kept), all_fit=kept == blocks)
 
     async def _recall_request(
@@ -422,7 +429,7 @@ class InjectionPlanner:
         request = circumstances.request
         users = (message.text for message in request.history if message.role is Role.USER)
         said = [text for text in users if not is_state(text)]
-        learned_as = learning_caller(self._options.scopes, caller)
+        learned_as = learning_caller(self._settings.scopes, caller)
         chain = await self._chain(learned_as, request.continues)
         limits = limits_of(circumstances)
         return RecallRequest(
@@ -473,9 +480,9 @@ class BlockInserter:
     """Inserts blocks and records them for the conversation's next requests."""
 
     def __init__(
-        self, options: RequestOptions, replays: BlockReplay, metrics: Metrics, traces: Traces = NO_TRACES
+        self, settings: Settings, replays: BlockReplay, metrics: Metrics, traces: Traces = NO_TRACES
     ) -> None:
-        self._options, self._replays, self._metrics, self._traces = options, replays, metrics, traces
+        self._settings, self._replays, self._metrics, self._traces = settings, replays, metrics, traces
         self._splice_seconds = metrics.recall_seconds.labels("splice")
 
     async def insert(
@@ -533,7 +540,7 @@ class BlockInserter:
         if thread is None or not thread.key or plan.settled or admitted.controls.unkept:
             return
         looping = request.tools or request.ends_in_tool_result
-        if looping or (self._options.replay and (placed or plan.carries)):
+        if looping or (self._settings.inject.replay and (placed or plan.carries)):
             self._replays.keep(thread, request, plan.decision, plan.form if placed else None)
 
     def with_view(
@@ -548,7 +555,7 @@ class BlockInserter:
         seen = tuple(dict.fromkeys((*plan.in_view, *mine)))
         ids = (*ids_of(thread.blocks), *(plan.decision.ids if mine else ()))
         heard = replace(heard, injected=seen, seen=tuple(dict.fromkeys(ids)))
-        keeps = self._options.replay and not admitted.controls.unkept
+        keeps = self._settings.inject.replay and not admitted.controls.unkept
         if not (seen and keeps and admitted.dialect.name == Responses.name):
             return heard
         return replace(heard, in_view=InView(thread.owner, thread.epoch, seen))

@@ -12,7 +12,8 @@ from fnmatch import translate
 from memory_extproc.dialect.base import ChatRequest
 from memory_extproc.model import Caller, MemoryType, Outcome, Owner, Signals, Switch, digest
 from memory_extproc.model.headers import Headers
-from memory_extproc.request.admission import Admitted, RequestOptions
+from memory_extproc.request.admission import Admitted
+from memory_extproc.settings import Settings
 from memory_extproc.settings.traffic import RuleSection, RuleThen, RuleWhen
 
 # Without effect; the configuration accepts no such rule.
@@ -116,7 +117,7 @@ SHARES = 10_000  # steps of *percent*: a hundredth of a percent
 class Circumstances:
     """The input of an access decision."""
 
-    options: RequestOptions
+    settings: Settings
     admitted: Admitted
     request: ChatRequest
     then: RuleThen
@@ -140,7 +141,7 @@ def refusal(of: Circumstances) -> Outcome | None:
     """Why recall is refused, by precedence; None if it is allowed."""
     controls = of.admitted.controls
     body = of.request.controls
-    if not of.options.enabled or of.then.retrieve is Switch.SKIP or _has_no_user_input(of):
+    if not of.settings.memory.enabled or of.then.retrieve is Switch.SKIP or _has_no_user_input(of):
         return Outcome.DISABLED
     if of.caller is None:
         return Outcome.NO_CALLER
@@ -155,14 +156,14 @@ def stores(of: Circumstances) -> bool:
     """Whether the exchange may be learned if it completes."""
     controls = of.admitted.controls
     body = of.request.controls
-    refused_by_operator = not of.options.enabled or of.then.store is Switch.SKIP
+    refused_by_operator = not of.settings.memory.enabled or of.then.store is Switch.SKIP
     if refused_by_operator or _has_no_user_input(of):
         return False
     if controls.store is Switch.SKIP or body.enabled is False or body.store is False:
         return False
     forced = Switch.FORCE in (controls.store, of.then.store)
-    asked = body.store is True and of.options.client_may_enable
-    return forced or asked or of.options.auto_store
+    asked = body.store is True and of.settings.memory.client_may_enable
+    return forced or asked or of.settings.memory.auto_store
 
 
 def _has_no_user_input(of: Circumstances) -> bool:
@@ -179,9 +180,9 @@ def wants_compression(of: Circumstances) -> Switch:
 
 
 def limits_of(of: Circumstances) -> EffectiveLimits:
-    then, body = of.then, of.request.controls
-    limit = of.options.limit if then.limit is None else then.limit
-    threshold = of.options.threshold if then.threshold is None else then.threshold
+    then, body, memory = of.then, of.request.controls, of.settings.memory
+    limit = memory.default_retrieval_limit if then.limit is None else then.limit
+    threshold = memory.default_similarity_threshold if then.threshold is None else then.threshold
     types = frozenset(MemoryType) if then.types is None else then.types
     told, heard = then.signals, of.admitted.signals
     return EffectiveLimits(
@@ -196,6 +197,12 @@ def limits_of(of: Circumstances) -> EffectiveLimits:
         force=Switch.FORCE in (of.admitted.controls.retrieve, then.retrieve),
         limited=body.limit is not None or then.limit is not None,
     )
+
+
+def is_control(settings: Settings, owner: Owner) -> bool:
+    """Whether *owner* gets no memories, for comparison with those who do."""
+    percent = 100.0 if settings.percent is None else settings.percent
+    return settings.mode == "gradual" and in_control_group(owner, percent)
 
 
 def in_control_group(owner: Owner, percent: float) -> bool:

@@ -24,7 +24,8 @@ from memory_extproc.model import Caller, Outcome, Owner, RecallResult, Role, Use
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Now
-from memory_extproc.request.admission import RequestOptions, circle_of
+from memory_extproc.request.admission import circle_of
+from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.text.words import estimate_tokens
 
 # Blocks and keys: the blocks of a conversation with their positions, and the keys that recognise the conversation
@@ -190,6 +191,7 @@ LOOKBACK = 6  # turns searched for a record: memory may have been off in between
 REGENERATED = timedelta(minutes=2)  # the same words after the same conversation, within it and with none between
 TOGETHER = 0.05  # seconds for which records are collected into a batch
 _LAST = 4096  # owners whose last words are known
+MOST_UNSHARED = 16 << 20  # bytes of records that are not written yet
 
 
 class ReplayedTurn(msgspec.Struct, frozen=True, array_like=True):
@@ -245,6 +247,11 @@ class InView:
     contents: tuple[str, ...] = field(repr=False)
 
 
+def replay_wait(settings: Settings) -> timedelta:
+    """The time for reading a conversation's records, within recall's deadline."""
+    return settings.deadline / 3
+
+
 class BlockReplay:
     """Stores records in *shared*, and in this process until they are written.
 
@@ -252,21 +259,20 @@ class BlockReplay:
 
     def __init__(
         self,
-        options: RequestOptions,
+        current: CurrentSettings,
         shared: Coordination | None = None,
         *,
         background: Background,
         metrics: Metrics,
         now: Now,
+        most_unshared: int = MOST_UNSHARED,
     ) -> None:
-        self._options, self._shared, self._background = options, shared, background
+        self._current, self._shared, self._background = current, shared, background
+        self._most_unshared = most_unshared
         self._metrics, self._now = metrics, now
         self._unshared: dict[tuple[str, str, str], bytes] = {}  # by owner, kind, key
         self._unshared_bytes = 0
         self._last: LRUCache[str, str] = LRUCache(_LAST)
-
-    def reconfigure(self, options: RequestOptions) -> None:
-        self._options = options
 
     async def find(
         self, caller: Caller, request: ChatRequest, shared: tuple[Owner, ...] = (), origins: tuple[str, ...] = ()
@@ -277,7 +283,7 @@ class BlockReplay:
         since."""
         nothing = ConversationState(owner=caller.owner)
         try:
-            async with asyncio.timeout(self._options.replay_wait.total_seconds()):
+            async with asyncio.timeout(replay_wait(self._current.settings).total_seconds()):
                 circle = circle_of(shared, origins, tuple(await asyncio.gather(*map(self._epoch, shared))))
                 keys = await off_loop(len(request.body), keys_of, caller, request, LOOKBACK, circle)
                 mine = keys.pop() if request.asked else ""
@@ -308,7 +314,7 @@ class BlockReplay:
 
     def record_view(self, view: InView, response_id: str) -> None:
         """Record the memories in view in the conversation that may continue from *response_id*."""
-        left = self._options.replay_tokens
+        left = self._current.settings.inject.replay_tokens
         newest: list[str] = []
         for content in reversed(view.contents):
             left -= estimate_tokens(content)
@@ -321,7 +327,7 @@ class BlockReplay:
     async def provider_context(self, owner: Owner, response_id: str) -> tuple[str, ...]:
         """Contents of the memories in view in the conversation of *response_id*. Never raises."""
         try:
-            async with asyncio.timeout(self._options.replay_wait.total_seconds()):
+            async with asyncio.timeout(replay_wait(self._current.settings).total_seconds()):
                 key = response_key(response_id) if response_id else ""
                 epoch, known = await asyncio.gather(self._epoch(owner), self._get(owner, RESPONSE, key, _Behind))
         except (MemoryExtprocError, TimeoutError) as error:
@@ -335,7 +341,7 @@ class BlockReplay:
 
         True if that is unknown in time: without a lease nothing would have been recalled."""
         try:
-            async with asyncio.timeout(self._options.replay_wait.total_seconds()):
+            async with asyncio.timeout(replay_wait(self._current.settings).total_seconds()):
                 return await self._epoch(thread.owner) == thread.epoch
         except (MemoryExtprocError, TimeoutError):
             return True
@@ -352,7 +358,7 @@ class BlockReplay:
         """*mine*: the key of this turn, empty without user text;
 
         *earlier*: those of previous turns, latest first."""
-        looping, replays = request.ends_in_tool_result, self._options.replay
+        looping, replays = request.ends_in_tool_result, self._current.settings.inject.replay
         # A first message has no history, and its text alone does not distinguish conversations.
         again = bool(mine) and (looping or (replays and bool(earlier)))
         before = earlier if replays else ()
@@ -418,7 +424,7 @@ class BlockReplay:
         self._drop(place)
         self._unshared[place] = raw
         self._unshared_bytes += len(raw)
-        while self._unshared_bytes > self._options.replay_bytes:
+        while self._unshared_bytes > self._most_unshared:
             self._drop(next(iter(self._unshared)))
         if self._shared is not None:
             self._background.start(self._share(self._shared, owner, kind, key, raw, epoch))
@@ -431,7 +437,7 @@ class BlockReplay:
             if self._unshared.get(place, raw) is not raw:  # superseded by a newer record, which has its own write
                 return
             if await shared.epoch(owner) == epoch:
-                await shared.put_record(kind, owner, key, raw, self._options.replay_keep)
+                await shared.put_record(kind, owner, key, raw, self._current.settings.inject.replay_keep)
                 # Forgotten during the write: the record would never be read, but must not stay stored either.
                 if await shared.epoch(owner) != epoch:
                     await shared.delete_records(owner, [TURN, RESPONSE])

@@ -117,6 +117,12 @@ class IdentitySection(Section):
         "", description="glob of user ids that have memory, such as *@example.com; empty: all user ids"
     )
 
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The configured identity headers."""
+        names = (self.user_header, self.tenant_header, self.project_header, self.session_header)
+        return tuple(name for name in names if name)
+
 
 class ProjectScope(Section):
     recall: bool = Field(

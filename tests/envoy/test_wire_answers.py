@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import json
 import zlib
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +16,7 @@ from aiohttp import ClientTimeout
 
 from memory_extproc.model import Outcome
 from tests.support.envoy import PATH_CHAT, Stand, Wiring, a_chat
-from tests.support.sidecar import BLOCK
+from tests.support.sidecar import BLOCK, request_settings
 from tests.support.upstream import ANSWER, RawUpstream, a_stream, an_answer, sse_events
 from tests.support.waiting import until
 
@@ -240,7 +239,7 @@ async def test_the_route_is_known_to_the_rules(stand: Stand) -> None:
 
 async def test_a_request_behind_a_queue_gets_no_memory_and_is_learned_from(stand: Stand) -> None:
     """Envoy says when a request arrived. Without patience, every request but the quickest has queued."""
-    stand.sidecar.options = replace(stand.sidecar.options, late_after=timedelta(), pass_after=timedelta(hours=1))
+    stand.sidecar.options = request_settings(deadline=timedelta(), message_timeout=timedelta(hours=2))
     await stand.start(Wiring(attributes=("request.time",)))
     answers = await asyncio.gather(*(stand.chat(user=f"user-{number}") for number in range(60)))
     late = [answer for answer in answers if answer.memory.startswith("overloaded")]

@@ -16,7 +16,7 @@ from aiohttp import web
 from memory_extproc.model import Outcome
 from tests.support.canned import Before
 from tests.support.envoy import FULL_DUPLEX, PATH_CHAT, Answer, Stand, Wiring, a_chat
-from tests.support.sidecar import BLOCK, Sidecar, request_options
+from tests.support.sidecar import BLOCK, Sidecar, request_settings
 from tests.support.upstream import ANSWER, Unread, a_stream, an_answer, sse_events
 from tests.support.waiting import until
 from tests.support.whole import WholeStand
@@ -148,7 +148,7 @@ async def test_a_read_path_that_never_comes_back_is_not_waited_for_though_envoy_
 
     stand.duplex = True
     stand.sidecar.recalls.before = never
-    stand.sidecar.options = request_options(give_up_after=timedelta(minutes=1))
+    stand.sidecar.options = request_settings()
     stand.sidecar.request_waits = timedelta(milliseconds=50)
     await stand.start()
     answer = await stand.chat()

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from memory_extproc.model import Outcome
-from memory_extproc.request.admission import Mode
 from tests.support.envoy import PATH_CHAT, Stand, Wiring, a_chat
-from tests.support.sidecar import BLOCK, request_options
+from tests.support.sidecar import BLOCK, request_settings
 from tests.support.upstream import an_answer
 from tests.support.waiting import until
 
@@ -205,7 +204,7 @@ async def test_numbers_of_a_router_that_json_has_no_word_for_cost_no_request_its
 
 
 async def test_shadow_mode_shows_what_would_have_been_and_changes_nothing(stand: Stand) -> None:
-    stand.sidecar.options = request_options(mode=Mode.SHADOW)
+    stand.sidecar.options = request_settings(mode="shadow")
     await stand.start()
     answer = await stand.chat()
     assert answer.memory == "shadowed"

@@ -13,7 +13,7 @@ import pytest
 
 from memory_extproc.model import Outcome
 from tests.support.envoy import PATH_CHAT, Stand, Wiring, a_chat
-from tests.support.sidecar import Sidecar, request_options
+from tests.support.sidecar import Sidecar, request_settings
 from tests.support.upstream import ANSWER, a_stream, an_answer, sse_events
 from tests.support.waiting import until
 
@@ -45,7 +45,8 @@ async def test_a_bug_in_recall_leaves_the_request_as_it_came(stand: Stand) -> No
 @both_ways
 async def test_a_recall_that_never_comes_costs_the_guards_time_and_no_more(stand: Stand) -> None:
     stand.sidecar.recalls.before = never
-    stand.sidecar.options = request_options(give_up_after=timedelta(milliseconds=50))
+    short = timedelta(milliseconds=50)
+    stand.sidecar.options = request_settings(deadline=short, message_timeout=short)
     await stand.start()
     answer = await stand.chat()
     assert answer.memory == "out_of_time"
@@ -66,7 +67,7 @@ async def test_a_recall_slower_than_envoys_own_patience_passes_when_envoy_may_fa
 @pytest.mark.parametrize("fault", [broken, never])
 async def test_a_learner_that_breaks_or_hangs_does_not_keep_the_answer(stand: Stand, fault: object) -> None:
     stand.sidecar.learns.before = fault  # type: ignore[assignment]  # parametrize knows no types
-    stand.sidecar.options = request_options(last_reply_waits=timedelta(milliseconds=50))
+    stand.sidecar.last_reply_waits = timedelta(milliseconds=50)
     stand.sidecar.background_grace = timedelta(milliseconds=50)
     await stand.start()
     answer = await stand.chat()

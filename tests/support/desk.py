@@ -19,11 +19,12 @@ from memory_extproc.request.body import Enriched
 from memory_extproc.request.enricher import BlockInserter, Enricher, InjectionPlanner, PermissionReader
 from memory_extproc.request.identity import Identity
 from memory_extproc.request.policy import Rules
-from memory_extproc.request.replay import BlockReplay
+from memory_extproc.request.replay import MOST_UNSHARED, BlockReplay
+from memory_extproc.settings import CurrentSettings
 from memory_extproc.settings.identity import IdentitySection
 from memory_extproc.settings.traffic import RuleSection, RuleThen, RuleWhen
 from tests.support.canned import CannedRecalls
-from tests.support.sidecar import NOON, request_options, used
+from tests.support.sidecar import NOON, request_settings, used
 
 ALL = RuleWhen(path="*")
 
@@ -45,17 +46,24 @@ class Desk:
         shared: Coordination | None = None,
         recalls: CannedRecalls | None = None,
         profiles: ProfileReader | None = None,
+        most_unshared: int = MOST_UNSHARED,
         **options: Any,
     ) -> None:
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.time = NOON
         self.recalls = recalls or CannedRecalls(used() if recalled is None else recalled)
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
-        wire = request_options(**options)
+        self.current = CurrentSettings(request_settings(**options))
+        wire = self.current.settings
         who = Identity(identity or IdentitySection())
         self.admission = Admission(wire, who)
         self.replays = BlockReplay(
-            wire, shared, background=self.background, metrics=self.metrics, now=lambda: self.time
+            self.current,
+            shared,
+            background=self.background,
+            metrics=self.metrics,
+            now=lambda: self.time,
+            most_unshared=most_unshared,
         )
         planner = InjectionPlanner(wire, self.recalls, self.replays, self.metrics, chains=chains, profiles=profiles)
         inserter = BlockInserter(wire, self.replays, self.metrics)

@@ -30,7 +30,7 @@ from memory_extproc.request.identity import Identity
 from memory_extproc.request.replay import InView
 from memory_extproc.settings.identity import IdentitySection
 from tests.support.canned import Before, RecordedTurns
-from tests.support.sidecar import NOON, request_options
+from tests.support.sidecar import NOON, request_settings
 
 ANN = Caller(Owner("", "ann"))
 CHAT = RequestHeaders(
@@ -119,7 +119,7 @@ class Bench:
         self.follows = Followed()
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
         request_waits = options.pop("request_waits", timedelta(seconds=5))
-        wire = request_options(**options)
+        wire = request_settings(**options)
         deps = ExchangeDeps(
             admits=Admission(wire, Identity(IdentitySection())),
             enriches=self.enriches,
@@ -131,8 +131,8 @@ class Bench:
             accounts=ExchangeAccounts(self.metrics, ["acme"]),
             clock=iter(count(step=0.25)).__next__,
             now=lambda: NOON,
-            request_bytes=wire.request_bytes,
-            answer_bytes=wire.answer_bytes,
+            request_bytes=wire.limits.request_body,
+            answer_bytes=wire.limits.answer_capture,
             request_waits=request_waits,
             last_reply_waits=timedelta(milliseconds=20),
             hands=lambda heard, enriched: f"{heard.asked} {enriched.outcome.value}",

@@ -17,11 +17,12 @@ from memory_extproc.extproc.response_capture import BodyMemoryBudget, ExchangeAc
 from memory_extproc.extproc.server import GrpcServer, ServerOptions
 from memory_extproc.model import Memory, MemoryType, Outcome, Owner, Ranked, RecallResult, Source, digest
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.request.admission import Admission, Mode, RequestOptions
+from memory_extproc.request.admission import Admission
 from memory_extproc.request.enricher import BlockInserter, Enricher, InjectionPlanner, PermissionReader
 from memory_extproc.request.identity import AllowedPeers, Identity
 from memory_extproc.request.policy import Rules
 from memory_extproc.request.replay import BlockReplay
+from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.identity import IdentitySection
 from memory_extproc.settings.traffic import RuleSection
 from memory_extproc.testing.adapters import InMemoryStore
@@ -32,25 +33,22 @@ BLOCK = "<memories>\n- The budget for the Hawaii trip is $10,000\n</memories>"
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 
 
-def request_options(**changes: Any) -> RequestOptions:
-    options = RequestOptions(
-        enabled=True,
-        auto_store=True,
-        client_may_enable=False,
-        mode=Mode.ACTIVE,
-        percent=100.0,
-        limit=5,
-        threshold=0.6,
-        request_bytes=4 * MIB,
-        answer_bytes=2 * MIB,
-        caller_cpu=0.0,
-        inject_as="auto",
-        window=None,
-        margin=256,
-        unknown_cap=512,
-        replay_wait=timedelta(seconds=30),  # a busy machine is no fault of what is tested
-    )
-    return replace(options, **changes)
+def request_settings(**changes: Any) -> Settings:
+    """Settings with *changes*, at the top or in one of `_SECTIONS`. There is much time: a busy machine is no fault
+    of what is tested."""
+    found: Settings = Settings()
+    usual = {"deadline": timedelta(seconds=90), "caller_cpu": 0.0, "unknown_window_budget": 512}
+    for key, value in {**usual, **changes}.items():
+        if key in Settings.model_fields:
+            found = found.model_copy(update={key: value})
+            continue
+        [name] = [name for name in _SECTIONS if key in type(getattr(found, name)).model_fields]
+        section = getattr(found, name).model_copy(update={key: value})
+        found = found.model_copy(update={name: section})
+    return found
+
+
+_SECTIONS = ("memory", "limits", "inject", "recall", "envoy")
 
 
 def used(content: str = "The budget for the Hawaii trip is $10,000") -> RecallResult:
@@ -76,12 +74,13 @@ class Sidecar:
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.recalls = CannedRecalls(used())
         self.learns = RecordedTurns()
-        self.options = request_options()
+        self.options = request_settings()
         self.identity = IdentitySection()
         self.rules: tuple[RuleSection, ...] = ()
         self.process_bytes = 64 * MIB
         self.background_grace = timedelta(seconds=5)
         self.request_waits = timedelta(seconds=2)
+        self.last_reply_waits = timedelta(milliseconds=200)
         self.peers: AllowedPeers | None = None
         self.two_filters = False
         self.gets: MemoryGetter = InMemoryStore(2, now=lambda: NOON)
@@ -102,11 +101,11 @@ class Sidecar:
         deps = self._workshop(background)
         overhears = None
         if self.two_filters:
-            overhears = RequestObserver(self.gets, self.replays, request_bytes=self.options.request_bytes)
+            overhears = RequestObserver(self.gets, self.replays, request_bytes=self.options.limits.request_body)
             deps = replace(deps, hands=encode_handover)
         processor = Processor(deps, self.peers, overhears)
         self.server = GrpcServer(
-            replace(self.server_options, channel=tuple(message_options(self.options.request_bytes))),
+            replace(self.server_options, channel=tuple(message_options(self.options.limits.request_body))),
             [SERVICE],
             processor.register,
         )
@@ -121,7 +120,7 @@ class Sidecar:
         self.held = BodyMemoryBudget(self.process_bytes, self.metrics)
         identity = Identity(self.identity)
         replays = self.replays = BlockReplay(
-            self.options, background=background, metrics=self.metrics, now=lambda: NOON
+            CurrentSettings(self.options), background=background, metrics=self.metrics, now=lambda: NOON
         )
         return ExchangeDeps(
             admits=Admission(self.options, identity),
@@ -139,10 +138,10 @@ class Sidecar:
             metrics=self.metrics,
             accounts=ExchangeAccounts(self.metrics),
             now=lambda: NOON,
-            request_bytes=self.options.request_bytes,
-            answer_bytes=self.options.answer_bytes,
+            request_bytes=self.options.limits.request_body,
+            answer_bytes=self.options.limits.answer_capture,
             request_waits=self.request_waits,
-            last_reply_waits=self.options.last_reply_waits,
+            last_reply_waits=self.last_reply_waits,
         )
 
     def exchanges(self, outcome: Outcome, dialect: str = "chat_completions") -> float:

@@ -185,7 +185,7 @@ async def test_a_turn_is_journalled_before_the_last_piece_goes_back() -> None:
 
 @pytest.mark.parametrize("size", [101, 5 * CHUNK])
 async def test_a_body_above_the_limit_goes_on_as_it_comes_from_there_on(size: int) -> None:
-    bench = Bench(mode=BOTH, request_bytes=100)
+    bench = Bench(mode=BOTH, request_body=100)
     body = bytes(range(256)) * (size // 256 + 1)
     beyond = Beyond([])
     events = iter(asked([body[:60], body[60:120], body[120:], b""]))
@@ -327,7 +327,7 @@ async def test_an_answer_from_envoy_itself_ends_the_waiting_for_a_body() -> None
 
 
 async def test_a_model_that_answers_before_a_large_body_is_whole_loses_nothing_of_it() -> None:
-    bench = Bench(mode=BOTH, request_bytes=10)
+    bench = Bench(mode=BOTH, request_body=10)
     events: list[Event] = [
         CHAT,
         RequestBody(b"x" * 11, last=False),
@@ -388,7 +388,7 @@ async def test_an_end_that_comes_twice_goes_on_once() -> None:
 
 @pytest.mark.parametrize("limit", [3, 100])
 async def test_a_gateway_that_keeps_the_headers_to_itself_gets_its_bodies_back(limit: int) -> None:
-    bench = Bench(mode=BOTH, request_bytes=limit)
+    bench = Bench(mode=BOTH, request_body=limit)
     back = b""
     for event in (RequestBody(b"ab", last=False), RequestBody(b"cd", last=True), ResponseBody(b"ef", last=True)):
         try:
@@ -425,7 +425,7 @@ def test_in_any_order_of_both_bodies_and_with_any_fault_nothing_is_lost_or_said_
     limit: int,
 ) -> None:
     async def play() -> None:
-        bench = Bench(enriched, mode, request_bytes=limit)
+        bench = Bench(enriched, mode, request_body=limit)
         asking: list[Event] = [opening, *list(asked(sent if mode.duplex_request else [b"".join(sent)]))[1:]]
         answering = list(answered(got))
         beyond = Beyond([])

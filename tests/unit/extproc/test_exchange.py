@@ -34,7 +34,7 @@ from memory_extproc.request.identity import Identity
 from memory_extproc.request.replay import InView
 from memory_extproc.settings.identity import IdentitySection
 from tests.support.exchange import ANN, ANSWER, BODY, CHAT, GET, OK, QUARTER, TOLD, USED, Bench, heard
-from tests.support.sidecar import request_options
+from tests.support.sidecar import request_settings
 
 
 async def test_a_whole_exchange_is_enriched_marked_and_learned() -> None:
@@ -262,7 +262,7 @@ async def test_the_end_of_a_session_is_told_once_by_the_turn_or_by_itself(store:
 
 
 async def test_an_answer_above_the_limit_passes_and_is_dropped() -> None:
-    bench = Bench(answer_bytes=100)
+    bench = Bench(answer_capture=100)
     big = ResponseBody(b" " * 60, last=False)
     replies = await bench.play(CHAT, BODY, OK, big, big, ResponseBody(b"", last=True))
     assert replies[3:] == [PASS, PASS, PASS]
@@ -436,7 +436,7 @@ def test_only_a_response_can_begin_early() -> None:
 
 
 def test_declined_is_the_word_of_admission() -> None:
-    admission = Admission(request_options(), Identity(IdentitySection()))
+    admission = Admission(request_settings(), Identity(IdentitySection()))
     assert admission.admit(GET) == Declined(Outcome.NOT_CHAT)
 
 

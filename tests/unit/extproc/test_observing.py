@@ -41,9 +41,10 @@ from memory_extproc.request.admission import Admission
 from memory_extproc.request.body import Enriched, PendingTurn
 from memory_extproc.request.identity import Identity
 from memory_extproc.request.replay import BlockReplay, InView
+from memory_extproc.settings import CurrentSettings
 from memory_extproc.settings.identity import IdentitySection
 from tests.support.canned import RecordedTurns
-from tests.support.sidecar import NOON, request_options
+from tests.support.sidecar import NOON, request_settings
 
 ANN = Caller(Owner("acme", "ann"), project="p", session="s", speaker="x")
 SHARED = Owner.of_project("acme", "p")
@@ -110,8 +111,10 @@ class Bench:
         self.learns = RecordedTurns()
         self.held = BodyMemoryBudget(process_bytes, self.metrics)
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
-        wire = request_options(**options)
-        self.replays = BlockReplay(wire, background=self.background, metrics=self.metrics, now=lambda: NOON)
+        wire = request_settings(**options)
+        self.replays = BlockReplay(
+            CurrentSettings(wire), background=self.background, metrics=self.metrics, now=lambda: NOON
+        )
         self.deps = ExchangeDeps(
             admits=Admission(wire, Identity(IdentitySection())),
             enriches=NeverAsked(),
@@ -122,12 +125,12 @@ class Bench:
             metrics=self.metrics,
             accounts=ExchangeAccounts(self.metrics),
             now=lambda: NOON,
-            request_bytes=wire.request_bytes,
-            answer_bytes=wire.answer_bytes,
+            request_bytes=wire.limits.request_body,
+            answer_bytes=wire.limits.answer_capture,
             request_waits=timedelta(seconds=5),
             last_reply_waits=timedelta(milliseconds=20),
         )
-        overhears = RequestObserver(shelves or Shelves(), self.replays, request_bytes=wire.request_bytes)
+        overhears = RequestObserver(shelves or Shelves(), self.replays, request_bytes=wire.limits.request_body)
         self.exchange = ObservedExchange(self.deps, overhears)
 
     async def play(self, *events: Event) -> list[Reply]:
@@ -240,7 +243,7 @@ async def test_what_cannot_be_learned_is_counted_by_why(events: list[Event], sto
 
 
 async def test_a_body_too_large_or_one_too_many_is_let_go() -> None:
-    bench = Bench(request_bytes=10)
+    bench = Bench(request_body=10)
     await bench.play(*whole(handed())[:4])
     assert bench.turns(TurnOutcome.UNREADABLE) == 1
     bench = Bench(process_bytes=40)

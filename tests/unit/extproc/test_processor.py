@@ -134,7 +134,7 @@ async def test_every_piece_of_an_answer_is_answered_with_nothing_and_read_at_the
 
 
 async def test_the_stream_of_an_answer_that_is_too_long_to_learn_from_ends() -> None:
-    bench, call = Bench(answer_bytes=20), Call()
+    bench, call = Bench(answer_capture=20), Call()
     await pumped(
         bench, call, [opening(BUFFERED, STREAMED), asking(b"{}", last=True), *chunks(*[b"0123456789"] * 9)]
     )

@@ -21,13 +21,13 @@ from memory_extproc.request.admission import (
 from memory_extproc.request.identity import Identity
 from memory_extproc.settings.identity import IdentitySection
 from memory_extproc.settings.traffic import SignalsSection
-from tests.support.sidecar import request_options
+from tests.support.sidecar import request_settings
 
 CHAT = {":method": "POST", ":path": "/v1/chat/completions?x=1", "content-type": "application/json; charset=utf-8"}
 
 
 def admission(**options: Any) -> Admission:
-    return Admission(request_options(**options), Identity(IdentitySection()))
+    return Admission(request_settings(**options), Identity(IdentitySection()))
 
 
 def a_request(last: bool = False, attributes: dict[str, Any] | None = None, **changes: str) -> RequestHeaders:
@@ -72,7 +72,7 @@ def test_everything_else_is_not_chat(event: RequestHeaders) -> None:
 
 @pytest.mark.parametrize(("length", "admitted"), [("100", True), ("101", False), ("1e9", True), ("-5", True)])
 def test_a_body_announced_as_too_large_is_declined_before_it_is_buffered(length: str, admitted: bool) -> None:
-    found = admission(request_bytes=100).admit(a_request(content_length=length))
+    found = admission(request_body=100).admit(a_request(content_length=length))
     assert isinstance(found, Admitted) is admitted
 
 
@@ -89,7 +89,7 @@ def test_the_upstream_never_sees_what_is_for_us() -> None:
     )
     removed = ("x-disable-router-memory", "x-memory-anything", "x-vsr-matched-fact-check")
     assert admission().removals(headers) == removed
-    stripping = admission(strip_headers=("x-authz-user-id",))
+    stripping = admission(identity=IdentitySection(strip_headers=True))
     assert stripping.removals(headers) == tuple(sorted((*removed, "x-authz-user-id")))
 
 
@@ -171,7 +171,7 @@ class Arrivals:
 
     def __init__(self, ahead: float = 0.0) -> None:
         self.now, self.ahead = 1_800_000_000.0, ahead
-        options = request_options(late_after=self.LATE, pass_after=self.HOPELESS)
+        options = request_settings(deadline=3 * self.LATE, message_timeout=2 * self.HOPELESS)
         queue, load = ArrivalQueue(self.LATE, lambda: self.now), LoadLimit(clock=lambda: self.now)
         self._admission = Admission(options, Identity(IdentitySection()), load, queue)
 

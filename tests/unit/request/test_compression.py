@@ -15,7 +15,6 @@ from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import ChatState, Exchanged, Message, Outcome, Owner, RecallResult, Role, Switch
 from memory_extproc.ports import Now
-from memory_extproc.request.admission import Mode
 from memory_extproc.request.compression import (
     KIND,
     OPENING,
@@ -209,7 +208,7 @@ async def test_no_state_is_kept_of_a_conversation_that_began_incognito() -> None
 
 
 async def test_in_shadow_nothing_is_shortened() -> None:
-    ann = LongTalk(Desk(NOTHING, mode=Mode.SHADOW))
+    ann = LongTalk(Desk(NOTHING, mode="shadow"))
     assert not shortened_by(await ann.talk(12))
 
 

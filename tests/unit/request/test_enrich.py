@@ -18,7 +18,6 @@ from memory_extproc.dialect.openai_chat import ChatCompletions
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Arm, Caller, MemoryType, Outcome, Owner, RecallResult, Signals, Switch
 from memory_extproc.ports import Chain
-from memory_extproc.request.admission import Mode
 from memory_extproc.request.body import Enriched
 from memory_extproc.request.policy import in_control_group
 from memory_extproc.request.replay import RecallDecision
@@ -148,7 +147,7 @@ async def test_a_rules_signals_come_before_the_routers() -> None:
         ({}, {"x_disable_router_memory": "true"}, {}, Outcome.OPTED_OUT),
         ({}, {"x_memory_retrieve": "force"}, {"memory_config": {"enabled": False}}, Outcome.OPTED_OUT),
         ({}, {}, {"memory_config": {"retrieval_limit": 0}}, Outcome.OPTED_OUT),
-        ({"mode": Mode.GRADUAL, "percent": 0.0}, {}, {}, Outcome.CONTROL),
+        ({"mode": "gradual", "percent": 0.0}, {}, {}, Outcome.CONTROL),
     ],
 )
 async def test_every_no_has_its_word_and_nothing_is_searched(
@@ -199,8 +198,8 @@ async def test_every_no_has_its_word_and_nothing_is_searched(
             {},
             True,
         ),
-        ({"mode": Mode.SHADOW}, {}, {}, True),
-        ({"mode": Mode.GRADUAL, "percent": 0.0}, {}, {}, True),
+        ({"mode": "shadow"}, {}, {}, True),
+        ({"mode": "gradual", "percent": 0.0}, {}, {}, True),
     ],
 )
 async def test_whether_a_turn_may_be_learned(changes: Any, request_headers: Any, body: Any, stored: bool) -> None:
@@ -221,7 +220,7 @@ async def test_a_chat_clients_own_calls_are_neither_answered_from_memory_nor_lea
     assert enriched.outcome is Outcome.DISABLED
     assert enriched.heard is not None
     assert not enriched.heard.store
-    assert (await Desk(skip_auxiliary=False).enrich(a_chat(TITLE))).outcome is Outcome.USED
+    assert (await Desk(auxiliary_calls="handle").enrich(a_chat(TITLE))).outcome is Outcome.USED
 
 
 async def test_a_clients_own_call_is_known_by_its_system_message_too() -> None:
@@ -289,18 +288,18 @@ async def test_a_packed_body_in_which_nothing_changes_goes_on_packed() -> None:
     ],
 )
 async def test_a_body_that_cannot_be_read_goes_on_as_it_came(body: bytes, outcome: Outcome) -> None:
-    assert await Desk(request_bytes=1000).enrich(body) == Enriched(outcome=outcome)
+    assert await Desk(request_body=1000).enrich(body) == Enriched(outcome=outcome)
 
 
 async def test_a_bomb_is_too_large() -> None:
     bomb = gzip.compress(bytes(100_000))
-    enriched = await Desk(request_bytes=1000).enrich(bomb, content_encoding="gzip")
+    enriched = await Desk(request_body=1000).enrich(bomb, content_encoding="gzip")
     assert enriched == Enriched(outcome=Outcome.TOO_LARGE)
 
 
 @pytest.mark.parametrize("watching", [True, False])
 async def test_in_shadow_everything_runs_and_nothing_goes_in(watching: bool) -> None:
-    desk = Desk(mode=Mode.ACTIVE if watching else Mode.SHADOW)
+    desk = Desk(mode="active" if watching else "shadow")
     enriched = await desk.enrich(a_chat("my budget?"), watching=watching)
     assert (enriched.outcome, enriched.body, enriched.count) == (Outcome.SHADOWED, None, 0)
     assert len(desk.recalls.wishes) == 1
@@ -313,10 +312,10 @@ async def test_in_shadow_everything_runs_and_nothing_goes_in(watching: bool) -> 
     [
         ({}, {}, Arm.MEMORY),
         ({}, {"x_memory_retrieve": "skip"}, Arm.MEMORY),
-        ({"mode": Mode.GRADUAL, "percent": 100.0}, {}, Arm.MEMORY),
-        ({"mode": Mode.GRADUAL, "percent": 0.0}, {}, Arm.CONTROL),
-        ({"mode": Mode.GRADUAL, "percent": 0.0}, {"x_memory_retrieve": "skip"}, Arm.CONTROL),
-        ({"mode": Mode.SHADOW}, {}, Arm.SHADOW),
+        ({"mode": "gradual", "percent": 100.0}, {}, Arm.MEMORY),
+        ({"mode": "gradual", "percent": 0.0}, {}, Arm.CONTROL),
+        ({"mode": "gradual", "percent": 0.0}, {"x_memory_retrieve": "skip"}, Arm.CONTROL),
+        ({"mode": "shadow"}, {}, Arm.SHADOW),
         ({}, {"user": ""}, Arm.NONE),
     ],
 )
@@ -341,7 +340,7 @@ async def never() -> None:
 
 
 async def test_a_recall_that_does_not_come_is_out_of_time() -> None:
-    desk = Desk(give_up_after=timedelta(milliseconds=10))
+    desk = Desk(deadline=timedelta(milliseconds=10), message_timeout=timedelta(milliseconds=10))
     desk.recalls.before = never
     assert (await desk.enrich(a_chat("my budget?"))).outcome is Outcome.OUT_OF_TIME
 
@@ -415,7 +414,7 @@ async def test_replicas_out_of_reach_of_each_other_just_recall_again() -> None:
 
 
 async def test_only_so_many_tool_loops_are_remembered() -> None:
-    desk = Desk(replay_bytes=400)
+    desk = Desk(most_unshared=400)
     for words in ("my budget?", "my hotel?", "my budget?"):
         await desk.enrich(in_a_tool_loop(words))
     assert len(desk.recalls.wishes) == 3

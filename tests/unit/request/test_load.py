@@ -14,7 +14,7 @@ from memory_extproc.model import Outcome
 from memory_extproc.request.admission import Admission, Admitted, Declined, LoadLimit, Room
 from memory_extproc.request.identity import Identity
 from memory_extproc.settings.identity import IdentitySection
-from tests.support.sidecar import request_options
+from tests.support.sidecar import request_settings
 from tests.unit.request.test_admission import a_request
 
 ALONE = 0.01  # seconds
@@ -178,7 +178,7 @@ def test_some_of_the_refused_are_learned_from_and_those_beyond_are_not_read() ->
 @pytest.mark.parametrize(("store", "admitted"), [("default", LoadLimit.LEARNED.burst), ("skip", 0)])
 async def test_a_refused_request_is_read_only_if_it_may_be_learned_from(store: str, admitted: int) -> None:
     load = Load()
-    admission = Admission(request_options(), Identity(IdentitySection()), load.limit)
+    admission = Admission(request_settings(), Identity(IdentitySection()), load.limit)
     for _ in range(ROOM):
         admission.admit(a_request())
     found = [admission.admit(a_request(x_memory_store=store)) for _ in range(300)]

@@ -91,7 +91,9 @@ async def test_what_stopped_the_recall_is_said_and_the_blocks_go_back_all_the_sa
     shared = InMemoryCoordination(now=lambda: NOON)
     talk = Talk(a_desk(shared=shared))
     await talk.ask("my budget?")
-    talk.desk = a_desk(shared=shared, give_up_after=timedelta(milliseconds=50))
+    talk.desk = a_desk(
+        shared=shared, message_timeout=timedelta(milliseconds=50), deadline=timedelta(milliseconds=50)
+    )
     talk.desk.recalls.before = never
     body = await talk.ask("which hotel?")
     assert talk.last.status == "out_of_time"

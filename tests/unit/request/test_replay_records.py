@@ -8,7 +8,7 @@ import pytest
 
 from memory_extproc.recall.prompt_block import CLOSING
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.support.sidecar import NOON, request_options
+from tests.support.sidecar import NOON, request_settings
 from tests.unit.extproc.talking import ANN, BUDGET, HOTEL, SEAT, WORDS, Faulty, Remembers, Talk, a_desk, now_known
 
 
@@ -28,14 +28,14 @@ async def test_records_out_of_reach_cost_a_cache_miss_and_nothing_else(what: str
     await talk.ask("my budget?")
     shared.down, shared.slow = {what}, what == "slow"
     if shared.slow:
-        talk.desk.replays.reconfigure(request_options(replay_wait=timedelta(milliseconds=10)))
+        talk.desk.current.settings = request_settings(deadline=timedelta(milliseconds=30))
     body = await talk.ask("which hotel?")
     assert talk.last.status == "used;n=1;path=hybrid"
     assert BUDGET not in body
     outcome = "out_of_time" if what == "slow" else "unavailable"
     assert talk.desk.metrics.registry.get_sample_value("memory_extproc_replays_total", {"outcome": outcome}) == 1
     shared.down, shared.slow = set(), False
-    talk.desk.replays.reconfigure(request_options())
+    talk.desk.current.settings = request_settings()
     await talk.ask("thanks")
     assert talk.sent[2].startswith(talk.sent[0].removesuffix(b"]}"))
 
@@ -79,7 +79,7 @@ async def test_after_turns_without_memory_the_blocks_before_them_are_found() -> 
 async def test_what_waits_to_be_written_is_bounded() -> None:
     shared = Faulty()
     shared.down = {"put"}
-    desk = a_desk(shared=shared, replay_bytes=2000)
+    desk = a_desk(shared=shared, most_unshared=2000)
     for number in range(20):
         await Talk(desk).ask(f"my budget {number}?")
     held = sum(map(len, desk.replays._unshared.values()))

@@ -6,7 +6,6 @@ import pytest
 
 from memory_extproc.model import Outcome, Switch
 from memory_extproc.recall.prompt_block import CLOSING
-from memory_extproc.request.admission import Mode
 from memory_extproc.settings.traffic import RuleWhen
 from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.support.desk import a_rule
@@ -48,7 +47,7 @@ async def test_nothing_is_kept_of_an_incognito_turn() -> None:
 
 @pytest.mark.parametrize("watching", [True, False])
 async def test_in_shadow_nothing_goes_back_either(watching: bool) -> None:
-    desk = a_desk(mode=Mode.ACTIVE if watching else Mode.SHADOW)
+    desk = a_desk(mode="active" if watching else "shadow")
     talk = Talk(desk)
     chat = {"model": "demo", "messages": [{"role": "user", "content": "my budget?"}]}
     assert (await desk.enrich(chat, watching=watching)).outcome is Outcome.SHADOWED
