@@ -22,7 +22,6 @@ from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, EmbeddingModel, Now
-from memory_extproc.recall.query import RecallLimits
 from memory_extproc.request.admission import LoadLimit
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.loading import Change, Fixed, merge_reload
@@ -168,24 +167,6 @@ def partition_limits(settings: Settings) -> PartitionLimits:
     """
     limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=settings.deadline / 4)
     return limits if settings.memory.milvus.address else replace(limits, page=128, fills=1)
-
-
-def recall_limits(settings: Settings) -> RecallLimits:
-    recall = settings.recall
-    return RecallLimits(
-        deadline=settings.deadline,
-        settle=recall.settle,
-        max_concurrent=recall.max_concurrent,
-        candidates=recall.candidates,
-        half_life=recall.half_life,
-        token_budget=settings.inject.token_budget,
-        overview_budget=settings.inject.overview_budget,
-        threshold_on_cosine=recall.threshold_on == "cosine",
-        take_apart=recall.split_questions,
-        mmr_lambda=recall.mmr_lambda,
-        never_inject=settings.privacy.injection_patterns,
-        traced=settings.trace.keep > timedelta(),
-    )
 
 
 def learn_limits(settings: Settings) -> LearnLimits:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.context import AppContext, caller_tag, recall_limits
+from memory_extproc.app.context import AppContext, caller_tag
 from memory_extproc.app.maintenance import open_accesses
 from memory_extproc.app.models import completions_for, open_reranks
 from memory_extproc.app.storage import Storage
@@ -52,7 +52,6 @@ from memory_extproc.recall.late_interaction import CloseReadingLimits, LateInter
 from memory_extproc.recall.model_match import ModelMatcher
 from memory_extproc.recall.prompt_block import Profiles
 from memory_extproc.recall.query import (
-    AboutCaller,
     QuestionGate,
     QuestionReader,
     Rewrite,
@@ -80,7 +79,6 @@ from memory_extproc.settings import Settings
 from memory_extproc.settings.identity import Signed
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.partition import Partitions
-from memory_extproc.text.persons import about_caller, compile_patterns
 
 if TYPE_CHECKING:
     from memory_extproc.request.jwt import Tokens
@@ -162,7 +160,6 @@ class ReadPathParts:
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits to these parts."""
         self.context.metrics.recall_deadline.set(settings.deadline.total_seconds())
-        self.recalls.reconfigure(recall_limits(settings), about_caller_of(settings))
         self.held.reconfigure(settings.limits.process_bytes)
 
 
@@ -280,10 +277,10 @@ def make_recaller(
         reranker=None if reranks is None else Reranker(reranks, lambda: live.settings.recall, metrics=metrics),
     )
     return Recaller(
-        QuestionGate(metrics, about_caller_of(settings), classifier),
+        QuestionGate(metrics, classifier),
         search,
         ranking_stages(reads, live),
-        recall_limits(settings),
+        live,
         now=context.now,
         metrics=metrics,
         timer=StageTimer(metrics, context.traces),
@@ -307,7 +304,6 @@ async def open_canary(context: AppContext, kept: Storage, matcher: ModelMatcher)
         return None
     unseen = replace(context, metrics=Metrics(CollectorRegistry(), ""), traces=NO_TRACES)
     recaller = make_recaller(unseen, partitions, embedder, matcher=matcher, searches_alone=True)
-    live.subscribe(lambda new: recaller.reconfigure(recall_limits(new), about_caller_of(new)))
     canary = Canary(
         recaller, partitions, kept.shown, embedder, lambda: live.settings.memory, context.metrics,
         every=live.settings.telemetry.canary, now=context.now,
@@ -341,12 +337,6 @@ async def open_matcher(context: AppContext, embedder: EmbeddingModel, waits: tim
         await context.stack.enter_async_context(matcher)
         await matcher.wait(waits)
     return matcher
-
-
-def about_caller_of(settings: Settings) -> AboutCaller:
-    if not settings.recall.about_caller:
-        return about_caller
-    return partial(about_caller, patterns=compile_patterns(settings.recall.about_caller))
 
 
 def _rewriter(context: AppContext) -> Rewriter | None:

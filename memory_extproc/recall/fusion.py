@@ -612,7 +612,6 @@ def _beside(memories: Sequence[Memory]) -> list[list[int]]:
 # --- recency -----------------------------------------------------------------------------------------
 # The loss of score by age. A fact does not age: it holds until another replaces it.
 
-HALF_LIFE = timedelta(days=60)
 # Points of score that the oldest message loses, at most: little beside the other features, unless the question
 # asks for news.
 USUAL = 0.2

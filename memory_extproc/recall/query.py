@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Self, TypeVar
 
 from memory_extproc.errors import MemoryExtprocError
@@ -22,10 +22,10 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, MemorySelector, SignalClassifier
 from memory_extproc.recall.asked import Lookup, people_in, refers_to, said_by_owner, speaker_of, tells_price
 from memory_extproc.recall.examples import IntentExamples
-from memory_extproc.recall.fusion import HALF_LIFE
 from memory_extproc.recall.intent import INTENTS, NOTHING_READ, QuestionKind, Reading
 from memory_extproc.recall.lookup import Lookups
-from memory_extproc.safety.policy import NO_PATTERNS, BlockPatterns
+from memory_extproc.settings import Settings
+from memory_extproc.settings.paths import Recall
 from memory_extproc.text import dates
 from memory_extproc.text.intents import (
     asks,
@@ -36,7 +36,7 @@ from memory_extproc.text.intents import (
     split_questions,
     vague,
 )
-from memory_extproc.text.persons import about_caller
+from memory_extproc.text.persons import about_caller, compile_patterns
 from memory_extproc.text.words import fold, sentences
 
 log = logger(__name__)
@@ -50,24 +50,6 @@ EARLIER_TERMS = 12
 
 Clock = Callable[[], float]  # seconds, monotonic
 UNHURRIED = timedelta(minutes=1)  # for optional work without a waiting request
-
-
-@dataclass(frozen=True, slots=True)
-class RecallLimits:
-    """Bounds of a recall."""
-
-    deadline: timedelta = timedelta(milliseconds=150)  # the whole read path; below Envoy's message_timeout
-    settle: timedelta = timedelta(milliseconds=50)  # most to wait until the caller's last turn can be found
-    max_concurrent: int = 64
-    candidates: int = 100  # memories asked of the search, before ranking
-    token_budget: int = 512  # estimated tokens of a block
-    overview_budget: int = 1024  # estimated tokens of a block with everything there is on a subject
-    threshold_on_cosine: bool = False
-    half_life: timedelta = HALF_LIFE  # after which a message has lost half of the largest loss by age
-    take_apart: bool = False  # search for the parts of a question for several things, too
-    never_inject: BlockPatterns = NO_PATTERNS  # matching memories stay out of every block
-    traced: bool = False  # each result carries its trace
-    mmr_lambda: float | None = None  # in [0, 1]: how much relevance counts beside variety; None: alone
 
 
 class StageTimer:
@@ -102,10 +84,10 @@ class StageTimer:
 
 @dataclass(frozen=True, slots=True)
 class RecallContext:
-    """A recall under way: its request, the limits it began with, its instant, its deadline and its times."""
+    """A recall under way: its request, the settings it began with, its instant, its deadline and its times."""
 
     request: RecallRequest
-    limits: RecallLimits
+    settings: Settings
     now: datetime
     timer: StageTimer
     started: float  # by the clock of *timer*
@@ -114,7 +96,7 @@ class RecallContext:
 
     def time_left(self, share: float = 1.0) -> timedelta:
         """*share* of the time until the deadline, negative after it."""
-        return (self.limits.deadline - timedelta(seconds=self.timer.clock() - self.started)) * share
+        return (self.settings.deadline - timedelta(seconds=self.timer.clock() - self.started)) * share
 
     def spare_time(self, share: float = 1.0) -> timedelta:
         """Time for optional work: as `time_left`, or UNHURRIED."""
@@ -233,6 +215,12 @@ async def _nothing() -> str:
 AboutCaller = Callable[[str], bool]
 
 
+@lru_cache(maxsize=4)
+def _read_about_caller(patterns: tuple[str, ...]) -> AboutCaller:
+    """Whether a text is about the caller, by the configured *patterns*, or else by the built-in ones."""
+    return partial(about_caller, patterns=compile_patterns(patterns)) if patterns else about_caller
+
+
 def gate(asked: str, signals: Signals, about_caller: AboutCaller) -> Outcome | None:
     """Why this request needs no search; None: search.
 
@@ -258,26 +246,22 @@ class QuestionGate:
     """Decides whether a request is searched for at all; asks the router's classifier where signals and rules leave
     it open."""
 
-    def __init__(
-        self, metrics: Metrics, about: AboutCaller = about_caller, classifier: SignalClassifier | None = None
-    ) -> None:
-        self._metrics, self._about, self._classifier = metrics, about, classifier
+    def __init__(self, metrics: Metrics, classifier: SignalClassifier | None = None) -> None:
+        self._metrics, self._classifier = metrics, classifier
 
-    def reconfigure(self, about: AboutCaller) -> None:
-        self._about = about
-
-    async def check(self, request: RecallRequest, within: timedelta) -> tuple[Outcome | None, str]:
+    async def check(self, request: RecallRequest, section: Recall, within: timedelta) -> tuple[Outcome | None, str]:
         """The reason for skipping the search, or None; and a note on the source of the decision, for people. The
         classifier has the time *within*."""
         if request.force:
             return None, ""
-        skip = gate(request.question, request.signals, self._about)
+        about = _read_about_caller(section.about_caller)
+        skip = gate(request.question, request.signals, about)
         said = request.signals != Signals()
         if skip is not None or request.signals.fact is not None or self._classifier is None:
             source, note = ("request", "signals: from the request") if said else ("rules", "")
         else:
             fact, outcome = await self._classifier.is_fact(request.question, within)
-            skip = gate(request.question, replace(request.signals, fact=fact), self._about)
+            skip = gate(request.question, replace(request.signals, fact=fact), about)
             source = "rules" if fact is None else "classifier"
             found = {None: "says nothing", True: "a question of fact", False: "no question of fact"}[fact]
             note = f"signals: the classifier {found} ({outcome})" if outcome else ""
@@ -334,7 +318,7 @@ class QuestionReader:
                 reading = self._examples.reread(reading, request.question, await vector(), INTENTS, now.date())
             again = reading is by_patterns
             lookup = await self._lookups.after_search(request, reading, candidates, now, again=again)
-            on_cosine = context.limits.threshold_on_cosine
+            on_cosine = context.settings.recall.on_cosine
             is_general = partial(self.is_general, request, reading, candidates, on_cosine=on_cosine)
             lookup = lookup or await self._lookups.without_kind(request, candidates, now, is_general=is_general)
         subject = bool(reading.intents) and reading.intents[0].kind is QuestionKind.SUBJECT

@@ -72,7 +72,7 @@ class Ranking:
 
     @property
     def on_cosine(self) -> bool:
-        return self.context.limits.threshold_on_cosine
+        return self.context.settings.recall.on_cosine
 
     def reject(self, candidates: Iterable[Candidate], verdict: Verdict) -> tuple[Considered, ...]:
         """*rejected* with *candidates* after it."""
@@ -134,7 +134,7 @@ def _limit_with_lookup(request: RecallRequest, lookup: Lookup) -> int:
 
 async def reject_blocked(ranking: Ranking) -> Ranking:
     """Memories that match a pattern of `privacy.never_inject` stay out."""
-    patterns = ranking.context.limits.never_inject
+    patterns = ranking.context.settings.privacy.injection_patterns
     blocked = [one for one in ranking.candidates if not may_be_injected(one.memory.content, patterns)]
     if not blocked:
         return ranking
@@ -150,7 +150,7 @@ async def mark_visible_summaries(ongoing: Ongoing, ranking: Ranking) -> Ranking:
 
 
 async def diversify(ranking: Ranking) -> Ranking:
-    if (balance := ranking.context.limits.mmr_lambda) is None:
+    if (balance := ranking.context.settings.recall.mmr_lambda) is None:
         return ranking
     candidates = diversify_mmr(
         ranking.candidates, balance, ranking.limit, ranking.threshold, on_cosine=ranking.on_cosine
@@ -219,7 +219,8 @@ async def add_topic_messages(threads: ThreadFetcher, ranking: Ranking) -> Rankin
     chosen = tuple(
         one
         for one in extended
-        if may_be_injected(one.memory.content, context.limits.never_inject) and trust_of(one.memory).covers(least)
+        if may_be_injected(one.memory.content, context.settings.privacy.injection_patterns)
+        and trust_of(one.memory).covers(least)
     )
     return replace(ranking, chosen=chosen)
 

@@ -45,13 +45,11 @@ from memory_extproc.recall.intent import NOTHING_READ, Intent, QuestionKind, Rea
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
 from memory_extproc.recall.query import (
-    AboutCaller,
     PendingEmbeddings,
     QueryTexts,
     QuestionGate,
     QuestionReader,
     RecallContext,
-    RecallLimits,
     Rewriter,
     StageTimer,
     merge_rankings,
@@ -62,6 +60,7 @@ from memory_extproc.recall.query import (
 )
 from memory_extproc.recall.rank import Ranking, RankingStage, raise_for_caller, with_threads
 from memory_extproc.recall.rerank import Reranker
+from memory_extproc.settings import CurrentSettings
 
 log = logger(__name__)
 
@@ -91,29 +90,24 @@ class Recaller:
         gate: QuestionGate,
         search: QuestionSearch,
         stages: Sequence[RankingStage],
-        limits: RecallLimits,
+        current: CurrentSettings,
         *,
         now: Now,
         metrics: Metrics,
         timer: StageTimer,
     ) -> None:
-        self._gate, self._search, self._stages, self._limits = gate, search, stages, limits
+        self._gate, self._search, self._stages, self._current = gate, search, stages, current
         self._now, self._metrics, self._timer = now, metrics, timer
         self._running = 0
 
-    def reconfigure(self, limits: RecallLimits, about_caller: AboutCaller) -> None:
-        """Apply to recalls from now on. A recall under way ends under the limits it began with."""
-        self._limits = limits
-        self._gate.reconfigure(about_caller)
-
     async def recall(self, request: RecallRequest) -> RecallResult:
         """Recall for a request; never raises for a fault of store, model or time."""
-        limits, clock = self._limits, self._timer.clock
-        if self._running >= limits.max_concurrent:
+        settings, clock = self._current.settings, self._timer.clock
+        if self._running >= settings.recall.max_concurrent:
             return RecallResult(outcome=Outcome.OVERLOADED)
         started = clock() - request.spent.total_seconds()
-        stages: dict[str, float] | None = {} if limits.traced else None
-        context = RecallContext(request, limits, self._now(), self._timer, started, stages)
+        stages: dict[str, float] | None = {} if settings.trace.keep else None
+        context = RecallContext(request, settings, self._now(), self._timer, started, stages)
         self._running += 1
         self._metrics.recalls_running.set(self._running)
         try:
@@ -135,9 +129,9 @@ class Recaller:
         return replace(recalled, took=timedelta(seconds=took), trace=trace)
 
     async def _within_deadline(self, context: RecallContext) -> RecallResult:
-        request, within = context.request, context.limits.deadline - context.request.spent
+        request, within = context.request, context.settings.deadline - context.request.spent
         with context.time_stage("gate"):
-            skip, _ = await self._gate.check(request, within * CLASSIFY_SHARE)
+            skip, _ = await self._gate.check(request, context.settings.recall, within * CLASSIFY_SHARE)
         if skip is not None:
             return RecallResult(outcome=skip)
         if _token_budget(context) < smallest():
@@ -146,7 +140,7 @@ class Recaller:
             async with asyncio.timeout(within.total_seconds()):
                 return await self._search_and_rank(context)
         except TimeoutError:
-            log.warning("recall.out_of_time", deadline_ms=context.limits.deadline / timedelta(milliseconds=1))
+            log.warning("recall.out_of_time", deadline_ms=context.settings.deadline / timedelta(milliseconds=1))
             return RecallResult(outcome=Outcome.OUT_OF_TIME)
         except (TransientError, PermanentError) as error:
             log.warning("recall.unavailable", kind=type(error).__name__, detail=str(error))
@@ -179,11 +173,11 @@ class Recaller:
     async def explain(self, request: RecallRequest) -> Explanation:
         """Explain the steps of `recall` for *request*. Not bounded by the deadline, counted in no metric but
         the stages', and it lets faults of the store out (TransientError, PermanentError)."""
-        limits, timer = self._limits, self._timer
-        skip, by = await self._gate.check(request, limits.deadline)
+        settings, timer = self._current.settings, self._timer
+        skip, by = await self._gate.check(request, settings.recall, settings.deadline)
         if skip is not None:
             return Explanation(outcome=skip, gate=skip, notes=(by,) if by else ())
-        context = RecallContext(request, limits, self._now(), timer, timer.clock(), hurried=False)
+        context = RecallContext(request, settings, self._now(), timer, timer.clock(), hurried=False)
         found = await self._search.search(context)
         ranking = await self._rank(context, found, whole=True)
         recalled = _build_result(found, ranking)
@@ -257,7 +251,7 @@ class QuestionSearch:
 
     async def _search_parts(self, context: RecallContext) -> SearchOutcome:
         found: list[tuple[RecallContext, SearchOutcome]] = []
-        least = context.limits.deadline * PARTS_SHARE
+        least = context.settings.deadline * PARTS_SHARE
         for text in self._reader.split(context.request):
             if found and context.time_left() < least:
                 break
@@ -278,12 +272,12 @@ class QuestionSearch:
             return found.lookup.memories
         if self._is_general(context, found):
             return ()
-        request, on_cosine = context.request, context.limits.threshold_on_cosine
+        request, on_cosine = context.request, context.settings.recall.on_cosine
         passing = reaching(found.candidates, request.threshold, on_cosine=on_cosine)
         return [one.memory for one in passing[: request.limit]]
 
     def _is_general(self, context: RecallContext, found: SearchOutcome) -> bool:
-        on_cosine = context.limits.threshold_on_cosine
+        on_cosine = context.settings.recall.on_cosine
         return found.lookup is None and self._reader.is_general(
             context.request, found.reading, found.candidates, on_cosine=on_cosine
         )
@@ -340,7 +334,7 @@ class QuestionSearch:
         if self._learner is None:
             return
         try:
-            async with asyncio.timeout(context.limits.settle.total_seconds()):
+            async with asyncio.timeout(context.settings.recall.settle.total_seconds()):
                 await self._learner.wait_visible(context.request.caller)
                 if context.request.learned_as is not None:
                     await self._learner.wait_visible(context.request.learned_as)
@@ -350,7 +344,9 @@ class QuestionSearch:
     async def _query(self, context: RecallContext) -> QueryTexts:
         request = context.request
         if self._rewriter is None:
-            return plain_query(request.question, request.earlier, take_apart=context.limits.take_apart)
+            return plain_query(
+                request.question, request.earlier, take_apart=context.settings.recall.split_questions
+            )
         share = REWRITE_SHARE if self._reranker is None else REWRITE_SHARE_BESIDE_RERANK
         within = max(context.time_left(share), timedelta())
         return await self._rewriter.query(request.question, request.earlier, within)
@@ -405,7 +401,7 @@ class QuestionSearch:
     async def _search_owner(
         self, context: RecallContext, owner: Owner, scope: Scope, texts: Sequence[str], vectors: PendingEmbeddings
     ) -> Sequence[Candidates]:
-        most = max(context.limits.candidates, context.request.limit)
+        most = max(context.settings.recall.candidates, context.request.limit)
         return [
             await self._searcher.candidates(owner, SearchQuery(text), most, scope, partial(vectors.at, place))
             for place, text in enumerate(texts)
@@ -430,12 +426,12 @@ class QuestionSearch:
     def _fuse(
         self, context: RecallContext, features: _QueryFeatures, found: Candidates, kind: QuestionKind | None
     ) -> Fused:
-        lost = lost_to_age(features.most_lost, found.memories, context.now, context.limits.half_life)
+        lost = lost_to_age(features.most_lost, found.memories, context.now, context.settings.recall.half_life)
         return self._fusion.fuse(found, lost - gained_by_rating(found.memories), kind)
 
     async def _rerank(self, context: RecallContext, found: SearchOutcome) -> SearchOutcome:
         """The candidates in the order of the reranker, if a reranker is configured and in time."""
-        on_cosine, threshold = context.limits.threshold_on_cosine, context.request.threshold
+        on_cosine, threshold = context.settings.recall.on_cosine, context.request.threshold
         relevant = any(one.standing(on_cosine=on_cosine) >= threshold for one in found.candidates)
         if self._reranker is None or not relevant:  # candidates that stay out need no order
             return found
@@ -485,9 +481,9 @@ def _build_result(found: SearchOutcome, ranking: Ranking) -> RecallResult:
 
 def _token_budget(context: RecallContext, *, whole: bool = False) -> int:
     """Tokens of the block at most; *whole*: it answers a question for everything on a subject."""
-    request, limits = context.request, context.limits
-    budget = limits.token_budget if request.budget is None else request.budget
-    overview = limits.overview_budget if whole and request.budget is None else 0
+    request, section = context.request, context.settings.inject
+    budget = section.token_budget if request.budget is None else request.budget
+    overview = section.overview_budget if whole and request.budget is None else 0
     most = max(budget, overview)
     return most if request.room is None else min(most, request.room)
 

@@ -31,7 +31,6 @@ from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
-from memory_extproc.recall.query import RecallLimits
 from memory_extproc.settings import Settings
 from memory_extproc.settings.api import Api, AuditSection, TrustedProxySection
 from memory_extproc.settings.identity import IdentitySection
@@ -43,6 +42,7 @@ from tests.support.builders import MONDAY
 from tests.support.canned import RecordedTurns
 from tests.support.in_memory import InMemoryConsent
 from tests.support.recallers import a_recaller
+from tests.support.sidecar import request_settings
 
 KEY = b"a secret of thirty-two bytes ...."
 ROLES = "x-authz-roles"
@@ -131,7 +131,7 @@ class ApiStand:
             consent=self.consent,
             now=self.now,
         )
-        limits = RecallLimits(deadline=timedelta(seconds=5))
+        limits = request_settings(deadline=timedelta(seconds=5))
         recaller = a_recaller(self.partitions, self.embedder, limits, self.metrics, self.now)
         searching = SearchCalls(recaller, self.learns, Settings, consent=self.consent, now=self.now)
         return {

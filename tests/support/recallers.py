@@ -8,7 +8,7 @@ from collections.abc import Callable
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemoryReader, MemorySearcher, MemorySelector, Now, TurnLearner
 from memory_extproc.recall.fusion import Fusion, Weights, packaged_weights
-from memory_extproc.recall.query import QuestionGate, QuestionReader, RecallLimits, Rewriter, StageTimer
+from memory_extproc.recall.query import QuestionGate, QuestionReader, Rewriter, StageTimer
 from memory_extproc.recall.rank import ranking_stages
 from memory_extproc.recall.recaller import QuestionSearch, Recaller
 from memory_extproc.recall.rerank import Reranker
@@ -18,7 +18,7 @@ from memory_extproc.settings import CurrentSettings, Settings
 def a_recaller(
     searcher: MemorySearcher,
     embedder: EmbeddingModel,
-    limits: RecallLimits,
+    settings: Settings,
     metrics: Metrics,
     now: Now,
     *,
@@ -28,10 +28,10 @@ def a_recaller(
     reranker: Reranker | None = None,
     selects: MemorySelector | None = None,
     reads: MemoryReader | None = None,
-    settings: Settings | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Recaller:
     """*reads*: for the messages of topics. *selects*: for lookups."""
+    current = CurrentSettings(settings)
     search = QuestionSearch(
         searcher,
         embedder,
@@ -45,8 +45,8 @@ def a_recaller(
     return Recaller(
         QuestionGate(metrics),
         search,
-        ranking_stages(reads, CurrentSettings(settings or Settings())),
-        limits,
+        ranking_stages(reads, current),
+        current,
         now=now,
         metrics=metrics,
         timer=StageTimer(metrics, clock=clock),

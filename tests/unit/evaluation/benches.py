@@ -14,11 +14,11 @@ from memory_extproc.learn.messages import judge
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now
 from memory_extproc.recall.fusion import Weights
-from memory_extproc.recall.query import RecallLimits
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.recallers import a_recaller
+from tests.support.sidecar import request_settings
 
 
 def a_bench(extractor: FactExtractor | None = None) -> Bench:
@@ -27,7 +27,7 @@ def a_bench(extractor: FactExtractor | None = None) -> Bench:
     def recaller(
         finds: MemorySearcher, embedder: EmbeddingModel, now: Now, *, weights: Weights | None = None
     ) -> Recaller:
-        limits = RecallLimits(deadline=timedelta(seconds=10))
+        limits = request_settings(deadline=timedelta(seconds=10))
         return a_recaller(finds, embedder, limits, metrics, now, weights=weights)
 
     return Bench(

@@ -26,8 +26,8 @@ from memory_extproc.model import (
     Source,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.recall.query import RecallLimits
 from memory_extproc.recall.recaller import Recaller
+from memory_extproc.settings.traffic import Inject
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -35,6 +35,7 @@ from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.text.attributes import ATTRIBUTES
 from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
 from tests.support.recallers import a_recaller
+from tests.support.sidecar import request_settings
 
 NURSE = a_memory("User is a pediatric nurse at the Riverside Hospital", importance=0.8)
 TWINS = a_message("I have twins, Ada and Bo.", session="s1", seq=0)
@@ -82,7 +83,7 @@ class Desk:
         return a_recaller(
             self.partitions,
             self.embedder,
-            RecallLimits(deadline=timedelta(seconds=5)),
+            request_settings(deadline=timedelta(seconds=5)),
             self.metrics,
             lambda: later(days=4),
             reads=self.partitions,
@@ -235,7 +236,7 @@ async def test_an_overview_is_grouped_and_stays_in_its_budget(desk: Desk) -> Non
     recalled = await desk.ask("What do you know about me?")
     headings = [line for line in recalled.block.splitlines() if line.endswith(":")]
     assert headings[:3] == ["Identity:", "Work:", "People:"]
-    assert 512 < recalled.tokens <= RecallLimits().overview_budget
+    assert 512 < recalled.tokens <= Inject().overview_budget
     assert NURSE.content in recalled.block  # the many of one attribute crowd out nothing
     assert "more that are not shown)" in recalled.block
     assert (await desk.ask("What do you know about me?", room=200)).tokens <= 200

@@ -33,7 +33,7 @@ from memory_extproc.model import (
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ComingVector
 from memory_extproc.recall.prompt_block import smallest
-from memory_extproc.recall.query import RecallLimits, Rewrite, Rewriter
+from memory_extproc.recall.query import Rewrite, Rewriter
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.settings import Settings
@@ -46,6 +46,7 @@ from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_memory, a_message, a_wish, later
 from tests.support.canned import CannedReranker
 from tests.support.recallers import a_recaller
+from tests.support.sidecar import request_settings
 
 BUDGET = "User's budget for the Hawaii trip is $10,000"
 
@@ -64,11 +65,11 @@ class Bench:
             vector = (await self.embedder.embed([memory.content]))[0]
             await self.partitions.put(memory.owner, [Embedded(memory, vector)])
 
-    def recaller(self, limits: RecallLimits | None = None, **parts: Any) -> Recaller:
+    def recaller(self, settings: Settings | None = None, **parts: Any) -> Recaller:
         return a_recaller(
             parts.pop("searcher", self.partitions),
             parts.pop("embedder", self.embedder),
-            limits or RecallLimits(deadline=timedelta(seconds=5)),
+            settings or request_settings(deadline=timedelta(seconds=5)),
             self.metrics,
             lambda: later(days=4),
             **parts,
@@ -153,7 +154,7 @@ async def test_a_vague_question_is_found_by_what_was_said_before(bench: Bench) -
 async def test_a_search_that_does_not_come_back_is_out_of_time(bench: Bench) -> None:
     bench.store.weather.hold("nearest")
     bench.store.weather.hold("pages")
-    recaller = bench.recaller(RecallLimits(deadline=timedelta(milliseconds=40)))
+    recaller = bench.recaller(request_settings(deadline=timedelta(milliseconds=40)))
     recalled = await recaller.recall(a_wish("What is my budget?"))
     assert recalled.outcome is Outcome.OUT_OF_TIME
     assert recalled.block == ""
@@ -188,7 +189,7 @@ class StuckEmbedder(CannedEmbedder):
 
 async def test_an_embedding_that_is_late_leaves_time_to_search_by_words(bench: Bench) -> None:
     await bench.remember(a_memory(BUDGET))
-    limits = RecallLimits(deadline=timedelta(milliseconds=1500))
+    limits = request_settings(deadline=timedelta(milliseconds=1500))
     recalled = await bench.recaller(limits, embedder=StuckEmbedder()).recall(a_wish("My budget for Hawaii?"))
     assert (recalled.outcome, recalled.path) == (Outcome.USED, "lexical")
     assert recalled.took < limits.deadline
@@ -221,7 +222,7 @@ class Parked:
 
 async def test_more_recalls_at_once_than_allowed_pass_untouched(bench: Bench) -> None:
     parked = Parked()
-    recaller = bench.recaller(RecallLimits(deadline=timedelta(seconds=5), max_concurrent=1), searcher=parked)
+    recaller = bench.recaller(request_settings(deadline=timedelta(seconds=5), max_concurrent=1), searcher=parked)
     first = asyncio.create_task(recaller.recall(a_wish("What is my budget?")))
     await parked.begun.wait()
     assert bench.counted("recalls_running") == 1
@@ -255,7 +256,7 @@ async def test_what_was_said_a_moment_ago_is_waited_for(bench: Bench) -> None:
 
 async def test_a_turn_that_takes_too_long_to_settle_does_not_keep_the_rest_from_being_found(bench: Bench) -> None:
     await bench.remember(a_memory("User prefers window seats on the Hawaii flight"))
-    limits = RecallLimits(deadline=timedelta(seconds=5), settle=timedelta(milliseconds=5))
+    limits = request_settings(deadline=timedelta(seconds=5), settle=timedelta(milliseconds=5))
     recalled = await bench.recaller(limits, learner=SlowLearner(bench, ever=False)).recall(
         a_wish("Which window seats on the Hawaii flight?")
     )
@@ -298,7 +299,7 @@ async def test_a_question_for_two_things_finds_each_better_when_it_is_taken_apar
     cat = "User has a cat named Tom, five years of age"
     await bench.remember(a_memory(BUDGET), a_memory(cat))
     asked = a_wish("What is my budget for the Hawaii trip and how many years of age is my cat Tom?")
-    limits = RecallLimits(deadline=timedelta(seconds=5), take_apart=True)
+    limits = request_settings(deadline=timedelta(seconds=5), split_questions=True)
     whole, apart = [
         {one.memory.content: one.score for one in (await bench.recaller(each).explain(asked)).considered}
         for each in (None, limits)
@@ -364,7 +365,7 @@ async def test_variety_leaves_out_what_says_the_same_in_other_words(bench: Bench
         *map(a_memory, ["Hawaii trip budget", "the big budget of the Hawaii trip", "the Hawaii trip is in May"])
     )
     wish = a_wish("Hawaii trip budget", limit=2, threshold=0.5)
-    limits = RecallLimits(deadline=timedelta(seconds=5), mmr_lambda=0.3)
+    limits = request_settings(deadline=timedelta(seconds=5), mmr_lambda=0.3)
     contents = [{one.memory.content for one in (await bench.recaller(each).recall(wish)).memories}
                 for each in (None, limits)]  # fmt: skip
     assert "the Hawaii trip is in May" not in contents[0]
@@ -379,7 +380,7 @@ class SilentModel:
 
 async def test_a_model_that_is_slow_leaves_time_for_the_plain_query(bench: Bench) -> None:
     await bench.remember(a_memory(BUDGET))
-    limits = RecallLimits(deadline=timedelta(milliseconds=1500))
+    limits = request_settings(deadline=timedelta(milliseconds=1500))
     rewriter = Rewriter(SilentModel(), Rewrite.ALWAYS, hyde=True)
     recalled = await bench.recaller(limits, rewriter=rewriter).recall(a_wish("my budget for the Hawaii trip?"))
     assert recalled.outcome is Outcome.USED
@@ -406,7 +407,7 @@ async def test_any_words_at_all_have_an_outcome(bench: Bench, asked: str) -> Non
 
 async def test_the_threshold_can_stand_on_the_cosine(bench: Bench) -> None:
     await bench.remember(a_memory(BUDGET))
-    limits = RecallLimits(deadline=timedelta(seconds=5), threshold_on_cosine=True)
+    limits = request_settings(deadline=timedelta(seconds=5), threshold_on="cosine")
     wish = a_wish("Which budget did I tell you about lately?", threshold=0.99)
     assert (await bench.recaller(limits).recall(wish)).outcome is Outcome.NOTHING_RELEVANT
 

@@ -6,7 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.recall.fusion import FRESH, HALF_LIFE, USUAL, asks_for_new, lost_to_age, most_lost
+from memory_extproc.recall.fusion import FRESH, USUAL, asks_for_new, lost_to_age, most_lost
+from memory_extproc.settings.paths import HALF_LIFE
 from tests.support.builders import MONDAY, a_memory, a_message, later
 
 OLD = later(days=-60)

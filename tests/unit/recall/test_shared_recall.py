@@ -30,7 +30,6 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import ComingVector, TurnLearner
-from memory_extproc.recall.query import RecallLimits
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
@@ -38,6 +37,7 @@ from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_message, a_wish, later
 from tests.support.recallers import a_recaller
+from tests.support.sidecar import request_settings
 
 ATLAS, EVERYONE = Owner.of_project("acme", "atlas"), Owner.of_everyone("acme")
 SHARED = (ATLAS, EVERYONE)
@@ -78,7 +78,7 @@ class Bench:
         return self.made()
 
     def made(self, learns: TurnLearner | None = None) -> Recaller:
-        limits = RecallLimits(deadline=timedelta(seconds=2))
+        limits = request_settings(deadline=timedelta(seconds=2))
         return a_recaller(self.finds, self.embedder, limits, self.metrics, lambda: later(days=4), learner=learns)
 
     async def remember(self, *memories: Memory) -> None:
