@@ -276,6 +276,42 @@ async def test_a_collection_that_a_kill_left_half_made_is_made_anew(tmp_path: Pa
         assert await store.count(ANN) == 1
 
 
+def files_below(path: Path, pattern: str = "*.*") -> list[Path]:
+    return sorted(one for one in path.rglob("*") if one.is_file() and one.match(pattern))
+
+
+def damage(path: Path, how: str) -> None:
+    if how == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[: 0 if how == "empty" else -5])
+
+
+@pytest.mark.parametrize("how", ["gone", "empty", "cut"])
+@pytest.mark.parametrize("which", ["schema.json", "manifest.json", "data/*.parquet", "delta/*.parquet"])
+async def test_a_lite_file_that_lacks_a_part_is_refused_and_none_of_its_files_is_removed(
+    tmp_path: Path, which: str, how: str
+) -> None:
+    chosen = replace(options(tmp_path), shards=1, flush_rows=2)
+    async with opened(chosen) as store:
+        rows = [a_row(f"row {number}", ANN) for number in range(4)]
+        for row in rows:
+            await store.put(ANN, [row])
+        await store.delete(ANN, [rows[0].memory.id])
+    path = files_below(tmp_path, which)[0]
+    whole = path.read_bytes()
+    damage(path, how)
+    left = files_below(tmp_path)
+    async with measured(chosen) as (store, _):
+        with pytest.raises(PermanentError, match=path.name):
+            await store.open()
+        assert files_below(tmp_path) == left
+        path.write_bytes(whole)
+        await store.open()
+        found = [row.memory.content async for page in store.pages(ANN, 10, fresh=True) for row in page]
+        assert sorted(found) == ["row 1", "row 2", "row 3"]
+
+
 async def test_a_lite_file_that_cannot_be_made_is_a_fault_of_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "milvus.db").write_text("not a directory")
     async with measured(options(tmp_path)) as (store, _):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import json
 import logging
 import os
 import shutil
@@ -47,6 +48,7 @@ _MEMTABLE_BYTES = 2 * 1024 * 1024
 _ARROW_POOL_VARIABLE, _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL", "system"
 _MOST_MESSAGE_BYTES = 256 * 1024 * 1024
 _SCHEMA_FILE = "schema.json"  # of a collection; written in one step, after everything but the data
+_PARQUET = b"PAR1"  # at both ends of such a file
 _THREADS = 8
 _GRACE_SECONDS = 2.0
 _FROM_THE_SYSTEM = "[Errno "  # prefix of an OSError's message
@@ -85,6 +87,7 @@ class EmbeddedLite:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._database = MilvusLite(str(self._path))
+            _refuse_damaged(self._path)
             _clear_unfinished(self._path)
         except DataDirLockedError:
             raise TransientError(f"another process has the Milvus Lite file {self._path}") from None
@@ -132,6 +135,11 @@ class EmbeddedLite:
             self._server.stop(_GRACE_SECONDS).wait()
             self._server = None
         if self._database is not None:
+            for one in list(self._database._collections.values()):  # noqa: SLF001
+                if file_id(one.data_dir) is None:  # else closing would make a part of it again
+                    _take_out(self._database, one)
+                    with suppress(OSError):
+                        one._wal.close_and_delete()  # noqa: SLF001
             self._database.close()
             self._database = None
         if self._upkeep is not None:
@@ -148,6 +156,52 @@ def _read_directly(read: Callable[[], T]) -> T | None:
     except Exception as error:  # noqa: BLE001 - of any kind: the server refuses with the same code
         log.warning("store.direct_read_failed", error=type(error).__name__)
         return None
+
+
+def _refuse_damaged(path: Path) -> None:
+    """PermanentError if a file of a collection in use is missing or damaged. Lite would go on without the rows in
+    it, or with rows that were deleted, and remove the files that an older list does not name."""
+    file = path
+    try:
+        for file in _files_in_use(path):
+            _check_ends(file)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise PermanentError(
+            f"the Milvus Lite file {path} is damaged: {file.relative_to(path)} is "
+            f"{'missing' if isinstance(error, FileNotFoundError) else 'not readable'}. Restore a backup or a copy "
+            "of the directory, or move it aside to begin without memories"
+        ) from error
+
+
+def _files_in_use(path: Path) -> Iterator[Path]:
+    """Each file is parsed after its caller has checked it. Without collections that no alias leads to: a crash may
+    have left them half removed."""
+    aliases = path / "aliases.json"
+    if not aliases.exists():
+        return
+    yield aliases
+    for name in json.loads(aliases.read_bytes()).values():
+        directory = path / "collections" / name
+        if not directory.exists():
+            continue  # somebody removed all of it, and it begins anew
+        yield directory / _SCHEMA_FILE
+        manifest = directory / "manifest.json"
+        if manifest.exists() or manifest.with_name("manifest.json.prev").exists():  # else nothing was flushed yet
+            yield manifest
+            for partition, listed in json.loads(manifest.read_bytes())["partitions"].items():
+                for one in (*listed["data_files"], *listed["delta_files"]):
+                    yield directory / "partitions" / partition / one
+
+
+def _check_ends(file: Path) -> None:
+    """OSError or ValueError unless *file* is JSON, or begins and ends as Parquet does."""
+    with file.open("rb") as opened:
+        if file.suffix == ".json":
+            json.load(opened)
+        elif opened.read(len(_PARQUET)) != _PARQUET or not (
+            opened.seek(-len(_PARQUET), os.SEEK_END) and opened.read() == _PARQUET
+        ):
+            raise ValueError("no Parquet file")
 
 
 def _clear_unfinished(path: Path) -> None:
@@ -235,15 +289,20 @@ def _take_up_again(database: Any, name: str, before: Any) -> None:
     if not database.has_collection(name):
         return  # the files are gone: there is nothing to read
     left = database.get_collection(name)
-    database._collections = {key: one for key, one in database._collections.items() if one is not left}  # noqa: SLF001
-    left._bg_closed = True  # noqa: SLF001  stop its merges, which would run beside its successor's
-    left._bg_executor.shutdown(wait=True)  # noqa: SLF001
+    _take_out(database, left)
     for log in {before, left._wal} - {None}:  # noqa: SLF001
         for sink in (log._data_sink, log._delta_sink):  # noqa: SLF001
             if sink is not None:
                 _let_go(sink)
     with suppress(OSError):  # without room for an index the collection stays unloaded, and callers get an error
         database.get_collection(name).load()
+
+
+def _take_out(database: Any, collection: Any) -> None:
+    """Have *database* do without *collection*, and end its merges, which would run beside its successor's."""
+    database._collections = {key: one for key, one in database._collections.items() if one is not collection}  # noqa: SLF001
+    collection._bg_closed = True  # noqa: SLF001
+    collection._bg_executor.shutdown(wait=True)  # noqa: SLF001
 
 
 def _let_go(log: IO[bytes]) -> None:
