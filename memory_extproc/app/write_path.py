@@ -17,9 +17,8 @@ from memory_extproc.coordination.consent import Consents, SqliteConsent
 from memory_extproc.coordination.replicas import RedisReplicas
 from memory_extproc.coordination.sqlite import SoleReplica
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.learn.commands.parser import Act, CommandMode, LlmCommands, Markers
+from memory_extproc.learn.commands.parser import ACTS, Act, LlmCommands
 from memory_extproc.learn.commands.runner import (
-    CommandOptions,
     Commands,
     ForgetFilteringExtractor,
     ForgetFilteringJudge,
@@ -218,8 +217,8 @@ def make_commands(context: AppContext, keeps: Partition, embedder: EmbeddingMode
     completions = (
         completions_for(context, ModelRole.MEMORY_EXTRACTION) if context.settings.extracts_by_model else None
     )
-    commands = Commands(
-        command_options(context.settings),
+    return Commands(
+        context.live,
         keeps,
         embedder,
         quarantine_facts(context, RulesExtractor()),
@@ -228,17 +227,6 @@ def make_commands(context: AppContext, keeps: Partition, embedder: EmbeddingMode
         context.metrics,
         now=context.now,
         doubts=None if completions is None else LlmCommands(completions, context.budget, context.metrics),
-    )
-    context.live.subscribe(lambda new: commands.reconfigure(command_options(new)))
-    return commands
-
-
-def command_options(settings: Settings) -> CommandOptions:
-    markers = settings.learn.markers
-    return CommandOptions(
-        obeyed=CommandMode(settings.chat_commands),
-        markers=Markers(markers.create, markers.delete),
-        patience=settings.learn.model_patience,
     )
 
 
@@ -251,7 +239,7 @@ def filter_extractor(context: AppContext, extractor: FactExtractor | None) -> Fa
 
 
 def _forgets(settings: Settings) -> bool:
-    return Act.FORGET in CommandMode(settings.chat_commands).acts
+    return Act.FORGET in ACTS[settings.chat_commands]
 
 
 # Screening as configured: consent, incognito, quotas and quarantine.

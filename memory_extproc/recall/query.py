@@ -94,6 +94,11 @@ class RecallContext:
     stages: dict[str, float] | None = None  # seconds by stage, if a trace is kept
     hurried: bool = True  # a request waits for the result
 
+    @property
+    def on_cosine(self) -> bool:
+        """Whether thresholds are compared with the cosine instead of the relevance."""
+        return self.settings.recall.threshold_on == "cosine"
+
     def time_left(self, share: float = 1.0) -> timedelta:
         """*share* of the time until the deadline, negative after it."""
         return (self.settings.deadline - timedelta(seconds=self.timer.clock() - self.started)) * share
@@ -318,7 +323,7 @@ class QuestionReader:
                 reading = self._examples.reread(reading, request.question, await vector(), INTENTS, now.date())
             again = reading is by_patterns
             lookup = await self._lookups.after_search(request, reading, candidates, now, again=again)
-            on_cosine = context.settings.recall.on_cosine
+            on_cosine = context.on_cosine
             is_general = partial(self.is_general, request, reading, candidates, on_cosine=on_cosine)
             lookup = lookup or await self._lookups.without_kind(request, candidates, now, is_general=is_general)
         subject = bool(reading.intents) and reading.intents[0].kind is QuestionKind.SUBJECT

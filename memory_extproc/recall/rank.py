@@ -72,7 +72,7 @@ class Ranking:
 
     @property
     def on_cosine(self) -> bool:
-        return self.context.settings.recall.on_cosine
+        return self.context.on_cosine
 
     def reject(self, candidates: Iterable[Candidate], verdict: Verdict) -> tuple[Considered, ...]:
         """*rejected* with *candidates* after it."""

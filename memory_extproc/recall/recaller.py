@@ -272,12 +272,12 @@ class QuestionSearch:
             return found.lookup.memories
         if self._is_general(context, found):
             return ()
-        request, on_cosine = context.request, context.settings.recall.on_cosine
+        request, on_cosine = context.request, context.on_cosine
         passing = reaching(found.candidates, request.threshold, on_cosine=on_cosine)
         return [one.memory for one in passing[: request.limit]]
 
     def _is_general(self, context: RecallContext, found: SearchOutcome) -> bool:
-        on_cosine = context.settings.recall.on_cosine
+        on_cosine = context.on_cosine
         return found.lookup is None and self._reader.is_general(
             context.request, found.reading, found.candidates, on_cosine=on_cosine
         )
@@ -431,7 +431,7 @@ class QuestionSearch:
 
     async def _rerank(self, context: RecallContext, found: SearchOutcome) -> SearchOutcome:
         """The candidates in the order of the reranker, if a reranker is configured and in time."""
-        on_cosine, threshold = context.settings.recall.on_cosine, context.request.threshold
+        on_cosine, threshold = context.on_cosine, context.request.threshold
         relevant = any(one.standing(on_cosine=on_cosine) >= threshold for one in found.candidates)
         if self._reranker is None or not relevant:  # candidates that stay out need no order
             return found

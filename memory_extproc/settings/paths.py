@@ -108,11 +108,6 @@ class Recall(Section):
     )
 
     @property
-    def on_cosine(self) -> bool:
-        """Whether thresholds are compared with the cosine instead of the relevance."""
-        return self.threshold_on == "cosine"
-
-    @property
     def rewrites(self) -> bool:
         """Whether a language model has a say in what is searched for."""
         return self.query_rewrite != "off" or self.hyde

@@ -25,6 +25,7 @@ from memory_extproc.model import Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel
+from memory_extproc.settings.paths import MarkersSection
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, sentences, terms
 
@@ -41,23 +42,8 @@ class Act(StrEnum):
     RETRACT = "retract"  # a statement that is no longer true
 
 
-class CommandMode(StrEnum):
-    """The values of `chat_commands`."""
-
-    OFF = "off"
-    REMEMBER = "remember"
-    REMEMBER_AND_FORGET = "remember_and_forget"
-
-    @property
-    def acts(self) -> frozenset[Act]:
-        return _ACTS[self]
-
-
-_ACTS = {
-    CommandMode.OFF: frozenset[Act](),
-    CommandMode.REMEMBER: frozenset({Act.REMEMBER}),
-    CommandMode.REMEMBER_AND_FORGET: frozenset(Act),
-}
+# By the values of the setting `chat_commands`.
+ACTS = {"off": frozenset[Act](), "remember": frozenset({Act.REMEMBER}), "remember_and_forget": frozenset(Act)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,26 +167,20 @@ def _is_ambiguous(act: Act, what: str) -> bool:
     return _TABLE.held.search(what) is not None or (act is Act.FORGET and _CLAUSE.search(what) is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Markers:
-    """Markers with which an assistant stores or forgets: texts with a placeholder `{text}`; empty: none. Pure."""
-
-    create: str = ""
-    delete: str = ""
-
-    def commands_of(self, answer: str) -> tuple[Command, ...]:
-        found: list[tuple[int, Command]] = []
-        for act, marker in ((Act.REMEMBER, self.create), (Act.FORGET, self.delete)):
-            if not marker:
-                continue
-            before, _, behind = marker.partition("{text}")
-            pattern = re.compile(rf"{re.escape(before)}([^\n]{{2,{_LONGEST_OBJECT}}}?){re.escape(behind)}")
-            found += [
-                (one.start(), Command(act, what, noted=True))
-                for one in pattern.finditer(answer)
-                if (what := one[1].strip())
-            ]
-        return tuple(command for _, command in sorted(found, key=lambda pair: pair[0]))[:_MOST]
+def marked_commands(answer: str, markers: MarkersSection) -> tuple[Command, ...]:
+    """The commands that an assistant itself gives in *answer*. Pure."""
+    found: list[tuple[int, Command]] = []
+    for act, marker in ((Act.REMEMBER, markers.create), (Act.FORGET, markers.delete)):
+        if not marker:
+            continue
+        before, _, behind = marker.partition("{text}")
+        pattern = re.compile(rf"{re.escape(before)}([^\n]{{2,{_LONGEST_OBJECT}}}?){re.escape(behind)}")
+        found += [
+            (one.start(), Command(act, what, noted=True))
+            for one in pattern.finditer(answer)
+            if (what := one[1].strip())
+        ]
+    return tuple(command for _, command in sorted(found, key=lambda pair: pair[0]))[:_MOST]
 
 
 # A language model classifies doubtful messages. Its answer may only name text of the message.

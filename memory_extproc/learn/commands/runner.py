@@ -9,13 +9,13 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Protocol
 
 from memory_extproc.errors import TransientError
-from memory_extproc.learn.commands.parser import Act, Command, CommandMode, Markers, commands_of, doubtful, forgets
+from memory_extproc.learn.commands.parser import ACTS, Act, Command, commands_of, doubtful, forgets, marked_commands
 from memory_extproc.learn.conflicts import FACTS
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.statements import no_longer
@@ -41,6 +41,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Change, EmbeddingModel, Now
 from memory_extproc.safety.policy import sensitivity
 from memory_extproc.safety.prompt_injection import suspicion
+from memory_extproc.settings import CurrentSettings
 from memory_extproc.text.words import sentences, terms, terms_in
 
 log = logger(__name__)
@@ -56,7 +57,6 @@ _NEIGHBOURS = 64
 # pairs of facts about different things are above it.
 _SPEAKS_OF = 0.7
 _WHO = "User"
-NO_MARKERS = Markers()
 
 
 class CommandedMemories(Protocol):
@@ -84,19 +84,12 @@ class CommandClassifier(Protocol):
         """Commands in *turn*. TransientError while the classifier is unavailable."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandOptions:
-    obeyed: CommandMode = CommandMode.REMEMBER_AND_FORGET
-    patience: timedelta = timedelta(hours=24)  # with a model that is away, before a turn in doubt is left alone
-    markers: Markers = NO_MARKERS
-
-
 class Commands:
     """Obeys the commands of turns whose messages are stored."""
 
     def __init__(
         self,
-        options: CommandOptions,
+        current: CurrentSettings,
         holds: CommandedMemories,
         embedder: EmbeddingModel,
         extractor: FactExtractor,
@@ -110,27 +103,25 @@ class Commands:
         """*extractor* turns the text to remember into facts where it can. Without *doubts*, ambiguous turns are
         ignored."""
         self._doubts = doubts
-        self._options = options
+        self._current = current
         self._holds, self._embedder = holds, embedder
         self._extractor, self._reconciler = extractor, reconciler
         self._guard, self._metrics, self._now = guard, metrics, now
 
-    def reconfigure(self, options: CommandOptions) -> None:
-        self._options = options
-
     def of(self, turn: Turn) -> Sequence[Command]:
         """Permitted commands of *turn*. A member of a project cannot forget shared memories through the chat."""
-        if self._options.obeyed is CommandMode.OFF:
+        settings = self._current.settings
+        if settings.chat_commands == "off":
             return ()
-        found = (*commands_of(turn.asked), *self._options.markers.commands_of(turn.answered))
+        found = (*commands_of(turn.asked), *marked_commands(turn.answered, settings.learn.markers))
         # Few turns hold a command, so the permissions are read only for these.
         acts = self._acts(turn) if found else frozenset[Act]()
         return [command for command in found if command.act in acts]
 
     def _acts(self, turn: Turn) -> frozenset[Act]:
-        if self._options.obeyed is CommandMode.OFF or suspicion(turn.asked) is not None:
+        acts = ACTS[self._current.settings.chat_commands]
+        if not acts or suspicion(turn.asked) is not None:
             return frozenset()
-        acts = self._options.obeyed.acts
         return acts if turn.owner.kind is OwnerKind.OWN else acts & {Act.REMEMBER}
 
     def is_doubtful(self, turn: Turn) -> bool:
@@ -163,7 +154,7 @@ class Commands:
         try:
             return await self._doubts.commands(turn)
         except TransientError as error:
-            if abs(self._now() - turn.at) <= self._options.patience:
+            if abs(self._now() - turn.at) <= self._current.settings.learn.model_patience:
                 raise
             log.warning("chat_command.undecided", error=type(error).__name__)
             return ()

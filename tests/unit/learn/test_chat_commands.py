@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memory_extproc.learn.commands.parser import Act, Command, Markers, commands_of, doubtful, forgets
+from memory_extproc.learn.commands.parser import Act, Command, commands_of, doubtful, forgets, marked_commands
+from memory_extproc.settings.paths import MarkersSection
 
 REMEMBER = [
     ("Remember that I'm allergic to nuts.", "I'm allergic to nuts"),
@@ -168,10 +169,10 @@ def test_a_turn_that_asks_to_forget_is_known() -> None:
 
 
 def test_the_assistants_markers_are_read_where_they_are_configured() -> None:
-    markers = Markers("[[remember: {text}]]", "[[forget: {text}]]")
+    markers = MarkersSection(create="[[remember: {text}]]", delete="[[forget: {text}]]")
     answer = "Noted. [[remember: likes tea]] and [[forget: the old flat]] [[remember: ]]"
-    assert markers.commands_of(answer) == (
+    assert marked_commands(answer, markers) == (
         Command(Act.REMEMBER, "likes tea", noted=True),
         Command(Act.FORGET, "the old flat", noted=True),
     )
-    assert Markers().commands_of(answer) == ()
+    assert marked_commands(answer, MarkersSection()) == ()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Literal
 
 import pytest
 
 from memory_extproc.errors import TransientError
-from memory_extproc.learn.commands.parser import Act, Command, CommandMode, Markers
+from memory_extproc.learn.commands.parser import Act, Command
 from memory_extproc.learn.commands.runner import (
     CommandClassifier,
-    CommandOptions,
     Commands,
     ForgetFilteringExtractor,
     ForgetFilteringJudge,
@@ -23,6 +23,8 @@ from memory_extproc.learn.learner import ForgetGuard
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Embedded, Memory, MemoryState, Message, Owner, Role, Source, Turn
+from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.settings.paths import Learn, MarkersSection
 from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_turn
 from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 
@@ -30,15 +32,16 @@ from tests.unit.learn.learning import ListingExtractor, Surroundings, until
 class Chat:
     """One conversation with a learner that obeys, in memory."""
 
-    def __init__(self, options: CommandOptions, doubts: CommandClassifier | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, doubts: CommandClassifier | None = None) -> None:
         self.around = Surroundings()
         around = self.around
         reconciler = Reconciler(around.partitions, around.embedder, around.metrics)
         around.reconciles = reconciler
         around.extractor = ForgetFilteringExtractor(RulesExtractor())
         around.judged = ForgetFilteringJudge(judge)
+        self.current = CurrentSettings(settings or Settings())
         around.commands = Commands(
-            options,
+            self.current,
             around.partitions,
             around.embedder,
             RulesExtractor(),
@@ -92,10 +95,8 @@ class Chat:
 
 
 @asynccontextmanager
-async def chat(
-    options: CommandOptions | None = None, doubts: CommandClassifier | None = None
-) -> AsyncIterator[Chat]:
-    one = Chat(options or CommandOptions(), doubts)
+async def chat(settings: Settings | None = None, doubts: CommandClassifier | None = None) -> AsyncIterator[Chat]:
+    one = Chat(settings, doubts)
     async with one.around.learner() as learner:
         one.learner = learner
         yield one
@@ -199,9 +200,9 @@ async def test_of_shared_memories_nothing_is_forgotten_by_what_one_member_says()
         assert any("heliotrope" in content for content in await member.active(team))
 
 
-@pytest.mark.parametrize("obeyed", [CommandMode.OFF, CommandMode.REMEMBER])
-async def test_nothing_is_forgotten_where_the_policy_does_not_say_so(obeyed: CommandMode) -> None:
-    async with chat(CommandOptions(obeyed=obeyed)) as ann:
+@pytest.mark.parametrize("obeyed", ["off", "remember"])
+async def test_nothing_is_forgotten_where_the_policy_does_not_say_so(obeyed: Literal["off", "remember"]) -> None:
+    async with chat(Settings(chat_commands=obeyed)) as ann:
         await ann.says("My ex is called Sarah.", "Noted.")
         await ann.says("Forget what I told you about my ex", "Done.")
         assert any("Sarah" in content for content in await ann.active())
@@ -214,8 +215,8 @@ async def test_what_instructs_the_assistant_is_not_obeyed() -> None:
 
 
 async def test_the_assistant_may_note_things_in_a_configured_syntax() -> None:
-    markers = Markers("[[remember: {text}]]", "[[forget: {text}]]")
-    async with chat(CommandOptions(markers=markers)) as ann:
+    markers = MarkersSection(create="[[remember: {text}]]", delete="[[forget: {text}]]")
+    async with chat(Settings(learn=Learn(markers=markers))) as ann:
         await ann.says("My ex is called Sarah.", "Noted.")
         await ann.says("Tea it is, and no more of her.", "Good. [[remember: drinks tea]] [[forget: ex]]")
         assert "The assistant noted: drinks tea" in await ann.active()
@@ -223,7 +224,7 @@ async def test_the_assistant_may_note_things_in_a_configured_syntax() -> None:
 
 
 async def test_blocks_that_conversations_were_given_do_not_outlive_a_forget() -> None:
-    async with chat(CommandOptions()) as ann:
+    async with chat() as ann:
         await ann.around.coordination.put_record("given", ANN, "k", b"words", timedelta(hours=1))
         await ann.says("Forget my address.", "Done.")
         assert await ann.around.coordination.get_record("given", ANN, "k") is None
@@ -238,14 +239,14 @@ async def test_commands_are_counted_by_what_they_are() -> None:
 
 async def test_what_is_obeyed_may_change_and_then_the_words_are_as_any_others() -> None:
     turn = a_turn("Forget what I told you about my salary.")
-    chat, obeys = Chat(CommandOptions()), [True]
+    chat, obeys = Chat(), [True]
     commands = chat.around.commands
     assert isinstance(commands, Commands)
     unsaid = ForgetFilteringJudge(judge, obeys=lambda: obeys[0])
     unextracted = ForgetFilteringExtractor(ListingExtractor(), obeys=lambda: obeys[0])
     assert commands.of(turn)
     assert (unsaid(turn, MONDAY), await unextracted.extract([turn])) == ((), [])
-    commands.reconfigure(CommandOptions(obeyed=CommandMode.OFF))
+    chat.current.settings = Settings(chat_commands="off")
     obeys[0] = False
     assert not commands.of(turn)
     assert unsaid(turn, MONDAY)
@@ -343,14 +344,14 @@ async def test_nothing_is_asked_where_rules_know_or_the_policy_obeys_nothing() -
         await ann.says("Forget my address.")
         await ann.says("I can't remember where I live.")
         await ann.learned()
-    async with chat(CommandOptions(obeyed=CommandMode.OFF), doubts=doubts) as ann:
+    async with chat(Settings(chat_commands="off"), doubts=doubts) as ann:
         await ann.says(FAREWELL)
         await ann.learned()
     assert doubts.asked == []
 
 
 async def test_a_policy_that_remembers_alone_is_kept_to_in_doubt_too() -> None:
-    async with chat(CommandOptions(obeyed=CommandMode.REMEMBER), Answering(Command(Act.FORGET, "my ex"))) as ann:
+    async with chat(Settings(chat_commands="remember"), Answering(Command(Act.FORGET, "my ex"))) as ann:
         await ann.says("My ex is called Sarah.", "Noted.")
         await ann.says(FAREWELL)
         await ann.learned()
@@ -373,7 +374,7 @@ async def test_while_nobody_can_say_a_turn_in_doubt_waits_and_then_is_decided() 
 async def test_a_turn_in_doubt_waits_no_longer_than_it_may() -> None:
     doubts = Answering()
     doubts.failing = TransientError("away")
-    async with chat(CommandOptions(patience=timedelta(hours=1)), doubts) as ann:
+    async with chat(Settings(learn=Learn(model_patience=timedelta(hours=1))), doubts) as ann:
         await ann.says(FAREWELL)
         await until(lambda: doubts.asked, "it is asked")
         ann.around.now += timedelta(hours=2)

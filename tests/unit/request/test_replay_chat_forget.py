@@ -6,12 +6,13 @@ import asyncio
 import json
 
 from memory_extproc.learn.commands.parser import Act, Command
-from memory_extproc.learn.commands.runner import CommandOptions, Commands
+from memory_extproc.learn.commands.runner import Commands
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.learner import ForgetGuard
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import RecallRequest, RecallResult
 from memory_extproc.recall.prompt_block import CLOSING
+from memory_extproc.settings import CurrentSettings, Settings
 from tests.support.builders import a_turn
 from tests.support.desk import Desk
 from tests.unit.extproc.talking import ANN, BUDGET, SEAT, Talk, a_desk, now_known
@@ -20,7 +21,7 @@ from tests.unit.learn.learning import Surroundings
 
 async def forgotten(desk: Desk, around: Surroundings) -> None:
     commands = Commands(
-        CommandOptions(),
+        CurrentSettings(Settings()),
         around.partitions,
         around.embedder,
         RulesExtractor(),

@@ -11,13 +11,13 @@ import pytest
 from memory_extproc.app.api import Understanding
 from memory_extproc.curation.editor import Correction, MemoryEditor
 from memory_extproc.learn.commands.parser import Act, Command
-from memory_extproc.learn.commands.runner import CommandOptions, Commands
+from memory_extproc.learn.commands.runner import Commands
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.learner import ForgetGuard
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Caller, Embedded, Matrix, Memory, MemoryState, Provenance
 from memory_extproc.recall.prompt_block import Profiles
-from memory_extproc.settings import Settings
+from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.traffic import Inject
 from memory_extproc.testing.adapters import InMemoryJournal
 from memory_extproc.testing.models import CannedEmbedder
@@ -45,7 +45,7 @@ class Told:
         desk = self.desk
         self.desk.clock.now += timedelta(seconds=5)
         commands = Commands(
-            CommandOptions(),
+            CurrentSettings(Settings()),
             desk.partitions,
             desk.embedder,
             RulesExtractor(),
