@@ -72,7 +72,7 @@ def deduplicate(
     asked, kind = content_stems(question), expected_answer_type(question)
     found: dict[str, str] = {one.id: "" for one in passing if _sums_up(one, passing)}
     summaries = [one for one in passing if one.source is Source.SUMMARY]
-    told = {one.id for one in once_for_session(summaries)}
+    told = {one.id for one in without_quoted(once_for_session(summaries))}
     found |= {one.id: "" for one in summaries if one.id not in told}
     found |= _of_several(passing)
     found |= _in_other_words([one for one in passing if one.id not in found])
@@ -296,6 +296,21 @@ def once_for_session(summaries: Iterable[Memory]) -> list[Memory]:
     return list(longest.values())
 
 
+def without_quoted(summaries: Iterable[Memory]) -> list[Memory]:
+    """*summaries*, best first, without those of topics that the summary of their session, ahead of them, has
+    whole."""
+    whole: dict[Hashable, str] = {}
+    left: list[Memory] = []
+    for one in summaries:
+        told = sentences(one.content.removeprefix(f"{one.provenance.name}: "))
+        ahead = whole.get((one.owner, one.session), "")
+        if not ahead or one.provenance.kind != "topic" or not all(sentence in ahead for sentence in told):
+            left.append(one)
+        if one.provenance.levels == 1:
+            whole[one.owner, one.session] = one.content
+    return left
+
+
 def _sums_up(memory: Memory, passing: Sequence[Memory]) -> bool:
     """Whether *memory* is a summary, and something that it sums up is among *passing*: that is to the point, and
     the rest of the summary is about other things."""
@@ -329,19 +344,8 @@ def with_corrections(ordered: Sequence[Candidate], threshold: float) -> Sequence
     later = [one for one in ordered if said_by_caller(one.memory) and _may_follow(one.memory.content)]
     if not later:
         return ordered
-    ahead = {one.memory.id: _chain(one, later) for one in passing}
-    placed: set[str] = set()
-    found: list[Candidate] = []
-    for one in ordered:
-        for new in ahead.get(one.memory.id, ()) if one.memory.id not in placed else ():
-            if new.memory.id not in placed:
-                placed.add(new.memory.id)
-                best = max(new.score, one.score), max(new.relevance, one.relevance)
-                found.append(msgspec.structs.replace(new, score=best[0], relevance=best[1]))
-        if one.memory.id not in placed:
-            placed.add(one.memory.id)
-            found.append(one)
-    return found
+    ahead = {one.memory.id: [_raise_to(one, new) for new in _chain(one, later)] for one in passing}
+    return _put_ahead(ordered, ahead)
 
 
 def _chain(corrected: Candidate, later: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -370,6 +374,36 @@ def _follows(new: Memory, old: Memory) -> bool:
     return is_correction(new, old) or (settles and chooses(new.content, old.content))
 
 
+def with_successors(ordered: Sequence[Candidate], threshold: float, question: str) -> Sequence[Candidate]:
+    """*ordered*, best first, with the facts that hold instead of a fact of a relevant message just ahead of it and
+    as relevant, where they have a word of the *question*: "our rent is 800, and Sam is my flatmate" goes in with
+    the rent of today."""
+    passing = [one for one in ordered if one.relevance >= threshold][:_FOLLOWING_LOOKED_AT]
+    messages = {one.memory.provenance.turn: one for one in passing if said_by_caller(one.memory)}
+    asked, newer = content_stems(question), dict[str, list[Candidate]]()
+    for one in ordered:
+        fact = one.memory
+        old = next((messages[turn] for turn in fact.provenance.corrects if turn in messages), None)
+        if old is not None and fact.owner == old.memory.owner and asked & _content_of(fact):
+            newer.setdefault(old.memory.id, []).append(_raise_to(old, one))
+    return _put_ahead(ordered, newer) if newer else ordered
+
+
+def _raise_to(old: Candidate, new: Candidate) -> Candidate:
+    """*new*, at least as relevant as *old*."""
+    score, relevance = max(new.score, old.score), max(new.relevance, old.relevance)
+    return msgspec.structs.replace(new, score=score, relevance=relevance)
+
+
+def _put_ahead(ordered: Sequence[Candidate], ahead: Mapping[str, Sequence[Candidate]]) -> Sequence[Candidate]:
+    """*ordered* with those of *ahead* in front of the candidate with the id, each candidate once."""
+    found: dict[str, Candidate] = {}
+    for one in ordered:
+        for each in (*ahead.get(one.memory.id, ()), one):
+            found.setdefault(each.memory.id, each)
+    return list(found.values())
+
+
 def with_answers(ordered: Sequence[Candidate], threshold: float) -> Sequence[Candidate]:
     """*ordered*, best first, with the caller's answer to each relevant question of the assistant just ahead of it
     and as relevant: "When is the retake?", "On June 9"."""
@@ -379,21 +413,13 @@ def with_answers(ordered: Sequence[Candidate], threshold: float) -> Sequence[Can
     if not asking:
         return ordered
     places = {(one.memory.owner, one.memory.session, one.memory.seq + 1): one for one in asking}
-    answers: dict[str, Candidate] = {}
+    answers: dict[str, Sequence[Candidate]] = {}
     for one in ordered:
         memory = one.memory
         question = places.get((memory.owner, memory.session, memory.seq))
         if question is not None and said_by_caller(memory) and not only_asks(memory.content):
-            best = max(one.score, question.score), max(one.relevance, question.relevance)
-            answers[question.memory.id] = msgspec.structs.replace(one, score=best[0], relevance=best[1])
-    placed: set[str] = set()
-    found: list[Candidate] = []
-    for one in ordered:
-        for each in (answers.get(one.memory.id), one):
-            if each is not None and each.memory.id not in placed:
-                placed.add(each.memory.id)
-                found.append(each)
-    return found
+            answers[question.memory.id] = [_raise_to(question, one)]
+    return _put_ahead(ordered, answers)
 
 
 def _asks_caller(memory: Memory) -> bool:

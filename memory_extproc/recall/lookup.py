@@ -49,7 +49,7 @@ from memory_extproc.recall.asked import (
     states_something,
     valid_since,
 )
-from memory_extproc.recall.dedup import View, group_other_sessions, once_for_session
+from memory_extproc.recall.dedup import View, group_other_sessions, once_for_session, without_quoted
 from memory_extproc.recall.hops import MOST_CHAIN, find_named, walk_to_answer
 from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, QuestionKind, Reading
 from memory_extproc.recall.prompt_block import GROUPS
@@ -338,7 +338,7 @@ async def _past(asked: QuestionReading) -> Lookup | None:
         return asked.lookup(each_once([*advice, *beside]), all_of_it=True, opens=opens)
     by_time = sorted(summaries, key=lambda one: (last_said(one), len(one.content)), reverse=True)
     if by_time and not (intent.latest or intent.earliest) and intent.days is None:
-        return asked.lookup(by_time[:_MOST_TOPICS], alone=True, all_of_it=True)
+        return asked.lookup(without_quoted(by_time)[:_MOST_TOPICS], alone=True, all_of_it=True)
     wanted = Selection(everything=intent.days is None, days=intent.days)
     messages = await asked.select(wanted, sources=_SAID & asked.wish.scope.sources)
     sessions = group_other_sessions(messages, View(asked.wish.in_view))

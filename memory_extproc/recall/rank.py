@@ -39,6 +39,7 @@ from memory_extproc.recall.dedup import (
     visible_as_other_form,
     with_answers,
     with_corrections,
+    with_successors,
     without_former,
 )
 from memory_extproc.recall.fusion import FEW
@@ -159,10 +160,14 @@ async def diversify(ranking: Ranking) -> Ranking:
 
 
 async def raise_answers(ranking: Ranking) -> Ranking:
-    """Corrections follow the corrected messages, answers their questions. No cosine connects them."""
+    """Corrections and newer facts stand beside the corrected messages, answers beside their questions. No cosine
+    connects them."""
     if ranking.on_cosine:
         return ranking
+    question = ranking.context.request.question
     corrected = with_corrections(ranking.candidates, ranking.threshold)
+    if not ranking.context.request.scope.as_of and not INTENTS.asks_of_past(question, ranking.reading):
+        corrected = with_successors(corrected, ranking.threshold, question)
     return replace(ranking, candidates=with_answers(corrected, ranking.threshold))
 
 
@@ -571,7 +576,9 @@ class ThreadFetcher:
             return ranked
         try:
             async with asyncio.timeout(max(within.total_seconds(), 0.0)):
-                fetched = [(one, row) for one in topics for row in await self._messages(one.memory)]
+                fetched = [
+                    (one, row) for one in topics for row in await _read_messages(self._reads, one.memory, _WORDS)
+                ]
         except (TimeoutError, MemoryExtprocError) as error:
             log.info("recall.no_threads", error=type(error).__name__)
             return ranked
@@ -591,12 +598,6 @@ class ThreadFetcher:
             one.memory.source is Source.SUMMARY
             and one.relevance >= self._current.settings.recall.threads.min_relevance
         )
-
-    async def _messages(self, topic: Memory) -> Sequence[Memory]:
-        ids = topic.provenance.sources
-        found = await self._reads.get(topic.owner, ids) if ids else ()
-        messages = [row for row in found if row.source is Source.VERBATIM]
-        return sorted(messages, key=lambda row: (row.seq, row.id))
 
 
 def with_threads(weighed: Sequence[Considered], ranked: Sequence[Ranked]) -> list[Considered]:
@@ -618,6 +619,7 @@ _MOST = 8  # summaries checked for a request, best first
 _LEVELS = 5  # from the summary of a session down to its messages
 _FETCHED = 400  # memories fetched for a summary and level
 _SAID = frozenset({Source.VERBATIM, Source.QUESTION})
+_WORDS = frozenset({Source.VERBATIM})
 
 
 class Ongoing:
@@ -647,16 +649,17 @@ class Ongoing:
         return frozenset(behind | seen_here)
 
     async def _seen(self, summary: Memory, view: View) -> bool:
-        messages = await self._messages(summary)
+        messages = await _read_messages(self._reads, summary, _SAID)
         return 2 * sum(map(view.shows, messages)) > len(messages)
 
-    async def _messages(self, summary: Memory) -> Sequence[Memory]:
-        """The messages under *summary*, through the summaries between."""
-        messages: list[Memory] = []
-        below: Sequence[Memory] = [summary]
-        for _ in range(_LEVELS):
-            ids = [one for memory in below for one in memory.provenance.sources][:_FETCHED]
-            rows = await self._reads.get(summary.owner, ids) if ids else ()
-            messages += (row for row in rows if row.source in _SAID)
-            below = [row for row in rows if row.source is Source.SUMMARY]
-        return messages
+
+async def _read_messages(reads: MemoryReader, summary: Memory, sources: AbstractSet[Source]) -> Sequence[Memory]:
+    """The messages under *summary*, through the summaries between, in the order of its session."""
+    messages: list[Memory] = []
+    below: Sequence[Memory] = [summary]
+    for _ in range(_LEVELS):
+        ids = [one for memory in below for one in memory.provenance.sources][:_FETCHED]
+        rows = await reads.get(summary.owner, ids) if ids else ()
+        messages += (row for row in rows if row.source in sources)
+        below = [row for row in rows if row.source is Source.SUMMARY]
+    return sorted(messages, key=lambda row: (row.seq, row.id))
