@@ -367,7 +367,33 @@ _UNKNOWN = "not known"  # the end of the value after a change without a new valu
 def with_detail(row: Memory, old: Memory, *, moved: bool = False) -> Memory:
     """*row*, which changes *old*, with the details of *old* that still hold. It is then drawn from both turns.
     *moved*: it may name the thing by a part of its name."""
-    detailed = _with_parts(_with_relation(row, old), old, moved=moved)
+    return _drawn_from_both(row, _with_parts(_with_relation(row, old), old, moved=moved), old)
+
+
+def with_swap(row: Memory, before: Iterable[Memory], lost: str) -> Memory:
+    """*row*, which puts its value in the place of *lost*, as the first of the facts *before* that can be said
+    with this value: "User takes ramipril for their blood pressure". A version behind the name goes with it."""
+    value = row.provenance.value
+    whole = r"(?:\b(?:an?|the) )?(?:(?-i:[A-Z])[\w-]+ )?" if _ARTICLE.match(value) else ""  # "a Skoda" for "a Ford Fiesta"
+    gone = re.compile(rf"{whole}\b{re.escape(lost)}\b(?: v?\d[\w.]*)?", re.IGNORECASE)
+    for old in before:
+        if old.provenance.ends or negates(old.content) or not gone.search(old.content):
+            continue
+        subject, attribute, told = (
+            gone.sub(lambda _: value, one)
+            for one in (old.provenance.subject, old.provenance.attribute, old.provenance.value)
+        )
+        swapped = row.provenance.replace(subject=subject, attribute=attribute.lower(), value=told)
+        content = gone.sub(lambda _: value, old.content)
+        return _drawn_from_both(row, replace(row, content=content, provenance=swapped), old)
+    return row
+
+
+_ARTICLE = re.compile(r"(?:an?|the|two|three) ")
+
+
+def _drawn_from_both(row: Memory, detailed: Memory, old: Memory) -> Memory:
+    """*detailed*, with the marks of *row* and *old*; *row* where it is nothing else, or too long."""
     if detailed.content == row.content or len(detailed.content) > LONGEST_FACT:
         return row
     here, there = detailed.provenance, old.provenance

@@ -31,6 +31,7 @@ from memory_extproc.learn.conflicts import (
     reconcile_fact,
     unclear,
     with_detail,
+    with_swap,
 )
 from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
@@ -274,9 +275,10 @@ class Reconciler:
     async def _put_with_details(self, row: Memory, proposed: _Proposed, before: Sequence[Memory]) -> None:
         """Store *row* with the details of the memories *before* it that still hold."""
         fact, vector, detailed = proposed.fact, proposed.vector, row
-        for old in sorted(
-            () if fact.lost else before, key=lambda one: one.valid_from or one.created_at, reverse=True
-        ):
+        newest_first = sorted(before, key=lambda one: one.valid_from or one.created_at, reverse=True)
+        if fact.swaps:
+            detailed = with_swap(row, newest_first, fact.lost)
+        for old in () if fact.lost else newest_first:
             detailed = with_detail(detailed, old, moved=fact.moved)
         if detailed.content != row.content:
             (vector,) = await self._embedder.embed([detailed.content])

@@ -59,6 +59,7 @@ _CLAUSE = re.compile(
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
     rf"|\s*,\s+(?=(?:it's|it\s+(?:is|[a-z]+s)|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"
     rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']}|(?:(?:er|sie|il|elle|él|ella)\s+)?(?:{_GRAMMAR['kin_verbs']}))\b)"
+    r"|,\s+(?=the\s+[a-z]{3,20}\s+(?:want|need|have|has|are|is|will|would|can|might|love|hate|think|say)s?\b|aiming\s+for\b)"
     r"|,\s+(?=(?:the\s+)?(?:rent|mortgage|salary|pension|deposit)\s+(?:is|was|went|rose|dropped|has)\b"
     rf"|(?:the\s+)?(?:{LISTS['words']['occasions']})(?:'s|\s+(?:is|was|has|got))\s+(?:been\s+)?"
     r"(?:moved|pushed|brought|postponed|rescheduled|delayed|shifted)\b|(?:er|sie|wir|elle|ella|nous|él)\s+[a-z])",
@@ -315,7 +316,7 @@ _IS_RELATED = re.compile(rf"(?:he|she)(?:'s|\s+is)\s+(?P<who>(?:my|our)\s+{RELAT
 _MEANT = {"his": "he", "il": "he", "her": "she", "elle": "she", "ella": "she", "their": "they"}
 PLURAL = frozenset(LISTS["plural"].split("|"))
 _PRONOUN_IS = re.compile(
-    r"^(?:he|she|il|elle|ella)\b(?:(?P<has>'s(?=\s(?:got|been|had|[a-z]+ed)\b))|(?P<is>'s))?", re.IGNORECASE
+    r"^(?:he|she|il|elle|ella)\b(?:(?P<has>'s(?=\s(?!(?:\w+ly\s)?(?:obsessed|scared|terrified|married|engaged|divorced|retired|widowed|separated|interested|addicted|excited|worried|bored|tired|based|called|named|employed|related|gifted|talented)\b)(?:got|been|had|[a-z]+ed)\b))|(?P<is>'s))?", re.IGNORECASE
 )
 _IT = re.compile(
     rf"^it(?:'s|\s+is)\s+(?=(?:now\s+)?(?:{LISTS['words']['months']})\s\d|(?:about\s+|only\s+|around\s+)?\d|(?:on|in|at|from|for|near)\s|an?\s+(?:[a-z]+\s+)?(?-i:[A-Z\d]))",

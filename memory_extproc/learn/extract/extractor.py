@@ -46,6 +46,7 @@ class Fact:
     moved: bool = False  # an appointment changed its date or place: "the meeting moved to Friday"
     formerly: str = field(default="", repr=False)  # the former value of a moved appointment, if said
     lost: str = field(default="", repr=False)  # a thing or person that *subject* no longer has
+    swaps: bool = False  # *value* takes the place of the *lost* thing in what is known of that
     known_only: bool = False  # means something beside a known fact alone
     corrects: str = field(default="", repr=False)  # the content of the fact that was misunderstood
     context: str = field(default="", repr=False)  # context that *content* alone lacks

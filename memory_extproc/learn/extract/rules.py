@@ -83,6 +83,7 @@ class FactRule:
     ends: bool  # says that something stopped being so
     known_only: bool
     lost: str  # a thing or person no longer there
+    swaps: bool  # the value takes the place of the lost thing
     update: bool  # says that something changed, so that a bare "my budget" means the one spoken of before
     words: Mapping[str, str]  # translations of the group "word" into the group "thing"
     begins: Begins
@@ -227,6 +228,7 @@ class RulesExtractor:
             formerly=groups.get("formerly", "") if rule.update else "",
             known_only=rule.known_only or is_of_somebody_known(clause),
             lost=_BLANKS.sub(" ", rule.lost.format_map(words)).strip(),
+            swaps=rule.swaps,
             importance=rule.importance,
             confidence=0.8,
             happens=resolve_event_time(caught.value if rule.update else clause, turn.at.date()),
@@ -321,6 +323,7 @@ def compile_rule(entry: Mapping[str, Any], lists: Mapping[str, Any], checks: Che
         ends=entry.get("ends", False),
         known_only=entry.get("known_only", False),
         lost=entry.get("lost", ""),
+        swaps=entry.get("swaps", False),
         update=entry.get("update", False),
         words=lists["provided"] if entry.get("words") == "provided" else entry.get("words", {}),
         begins=Begins.FOREIGN

@@ -202,7 +202,7 @@ def _unquote(quote: re.Match[str]) -> str:
 def _split_statements(sentence: str, people: People) -> list[str]:
     """The clauses of *sentence* that state something beyond doubt; of a question the clauses before it, and the
     reasons given for it."""
-    sentence = told_of_writer(sentence) or sentence
+    sentence = _ADVISED.sub(_state_advice, told_of_writer(sentence) or sentence)
     stated, rest = sentence, ""
     if sentence.endswith("?"):
         tail = _ASKING_TAIL.search(sentence)
@@ -216,6 +216,14 @@ def _split_statements(sentence: str, people: People) -> list[str]:
     if rest and not _FICTION.search(fold(rest)):
         found += _beyond_doubt(_reasons(rest, people))
     return found
+
+
+# "My physio says I have runner's knee": what those say who know
+_ADVISED = re.compile(f"^{fill_in(LISTS['grammar']['advised'], LISTS['words'])}", re.IGNORECASE)
+
+
+def _state_advice(said: re.Match[str]) -> str:
+    return "I've been diagnosed with" if said["has"] and fold(said["told"]) == "i" else said["told"] + (said["has"] or "")
 
 
 # "I want to learn Norwegian" is no request, "make it 6" corrects
