@@ -272,6 +272,7 @@ _SEEKS_PLACE = re.compile(
 )
 _OF_SEVERAL = frozenset({"are", "which", "my", "sind", "welche", "quels", "quelles"})
 _SHORTEST_PLURAL = 3  # letters
+_CHANGING = content_stems("change changed new different happened")  # "what has changed since May?"
 _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
 
 
@@ -309,9 +310,12 @@ class _Question:
             ):
                 subject = " ".join(sorted(self._rest(0)))  # "which phone did you recommend?"
             words = tuple(self.words)
-            yield Intent(
-                QuestionKind.PAST, subject=subject, words=words, days=days, latest=latest, earliest=earliest
-            )
+            # "Sync or async, what did we decide?" asks for one decision, which the ranking finds.
+            one = not (subject or latest or earliest) and self._pattern("decided").search(joined) and self._rest(0)
+            if not one:
+                yield Intent(
+                    QuestionKind.PAST, subject=subject, words=words, days=days, latest=latest, earliest=earliest
+                )
         found = [*self._of_tasks(), *(self._of_days(days) if asking and days is not None else ())]
         found += self._of_subjects()
         if asking and not find("past", joined) and (talked := self._of_talk(days)):
@@ -386,7 +390,7 @@ class _Question:
             return
         if _SEEKS_TIME.search(self.joined) is not None:  # "when did I go camping in June?"
             return
-        words, rest = tuple(self.words), self._rest(_PLANS, verbs=False)
+        words, rest = tuple(self.words), self._rest(_PLANS, verbs=False) - _CHANGING
         asking = self.words[0] in self._words_for("which") | self._words_for("requesting")
         bare = asking and not rest and not ATTRIBUTES.named_in(self.words)  # it asks for nothing but a time
         if (bare or self.language.find("dated", self.joined)) and not self._asks_for_advice():

@@ -316,7 +316,8 @@ _IS_RELATED = re.compile(rf"(?:he|she)(?:'s|\s+is)\s+(?P<who>(?:my|our)\s+{RELAT
 _MEANT = {"his": "he", "il": "he", "her": "she", "elle": "she", "ella": "she", "their": "they"}
 PLURAL = frozenset(LISTS["plural"].split("|"))
 _PRONOUN_IS = re.compile(
-    r"^(?:he|she|il|elle|ella)\b(?:(?P<has>'s(?=\s(?!(?:\w+ly\s)?(?:obsessed|scared|terrified|married|engaged|divorced|retired|widowed|separated|interested|addicted|excited|worried|bored|tired|based|called|named|employed|related|gifted|talented)\b)(?:got|been|had|[a-z]+ed)\b))|(?P<is>'s))?", re.IGNORECASE
+    r"^(?:he|she|il|elle|ella)\b(?:(?P<has>'s(?=\s(?!(?:\w+ly\s)?(?:obsessed|scared|terrified|married|engaged|divorced|retired|widowed|separated|interested|addicted|excited|worried|bored|tired|based|called|named|employed|related|gifted|talented)\b)(?:got|been|had|[a-z]+ed)\b))|(?P<is>'s))?",
+    re.IGNORECASE,
 )
 _IT = re.compile(
     rf"^it(?:'s|\s+is)\s+(?=(?:now\s+)?(?:{LISTS['words']['months']})\s\d|(?:about\s+|only\s+|around\s+)?\d|(?:on|in|at|from|for|near)\s|an?\s+(?:[a-z]+\s+)?(?-i:[A-Z\d]))",

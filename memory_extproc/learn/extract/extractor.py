@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
+from calendar import monthrange
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import date, datetime
 from difflib import SequenceMatcher
 from typing import Protocol
 
@@ -21,6 +21,8 @@ from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.safety.policy import OUR_MASK, has_placeholder
+from memory_extproc.text import lazy_re as re
+from memory_extproc.text.dates import Span, days_named
 
 LONGEST_FACT = 400  # characters; a longer text is no fact
 SHORTEST_FACT = 3
@@ -299,3 +301,69 @@ class Earlier:
         ]
         together = (*self.of(owner, session, epoch), *short)
         self._kept[owner, session] = _Kept(epoch, together[-_TURNS:])
+
+
+# --- event date --------------------------------------------------------------------------------------
+# The day, month or year that a fact is about, counted from the day it was said. Pure.
+
+_FORM = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d))?)?")
+_HAS_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+_PAST = re.compile(
+    rf"\b(?:was|were|did|met|saw|born|ago|last|yesterday|past|since|{'|'.join(LISTS['past_forms'].split())}|[a-z]{{3,}}ed)\b",
+    re.IGNORECASE,
+)
+# "is getting married", "will be moved": participles about the future
+_AHEAD = re.compile(
+    r"(?:'m|'re|'s|\bam|\bis|\bare)\s+(?:\w+ly\s+)?(?!(?:being|having)\b)[a-z]+ing\b|\b(?:will|'ll|going\s+to|due|scheduled|booked|planned|is|are)\b",
+    re.IGNORECASE,
+)
+_SLACK = 1  # days by which a model may miscount; time zones differ by as much
+_FAR = 2 * 366  # days; further away a date must stand in the words
+
+
+def resolve_event_time(text: str, said: date, proposed: str = "") -> str:
+    """The time that *text*, said on the day *said*, is about: YYYY-MM-DD, YYYY-MM, YYYY, or empty if ambiguous. A
+    model's *proposed* time is taken unless the words contradict it."""
+    spans = [_ahead(span, text, said) for span in days_named(text, said)]
+    wanted = span_of(proposed)
+    if wanted is not None:
+        if any(wanted[0] <= last + _SLACK and first - _SLACK <= wanted[1] for first, last in spans):
+            return proposed
+        if not spans and abs(wanted[0] - said.toordinal()) <= _FAR:
+            return proposed
+    return _form(spans[0]) if len(spans) == 1 else ""
+
+
+def span_of(form: str) -> Span | None:
+    """First and last day of YYYY-MM-DD, YYYY-MM or YYYY; None for anything else."""
+    matched = _FORM.fullmatch(form)
+    if matched is None:
+        return None
+    year, month, day = (int(part) if part else 0 for part in matched.groups())
+    try:
+        first = date(year, month or 1, day or 1)
+        last = first if day else date(year, month or 12, monthrange(year, month or 12)[1])
+    except ValueError:
+        return None
+    return first.toordinal(), last.toordinal()
+
+
+def _ahead(span: Span, text: str, said: date) -> Span:
+    """A date without a year is in the past if the text is, else the next occurrence."""
+    if span[1] >= said.toordinal() or _HAS_YEAR.search(text) or (_PAST.search(text) and not _AHEAD.search(text)):
+        return span
+    try:
+        first, last = (day.replace(year=day.year + 1) for day in map(date.fromordinal, span))
+    except ValueError:  # the 29th of February
+        return span
+    return first.toordinal(), last.toordinal()
+
+
+def _form(span: Span) -> str:
+    first, last = map(date.fromordinal, span)
+    if first == last:
+        return first.isoformat()
+    for form in (f"{first:%Y-%m}", f"{first:%Y}"):
+        if span_of(form) == span:
+            return form
+    return ""

@@ -14,9 +14,10 @@ import msgspec
 from msgspec import Meta
 
 from memory_extproc.errors import TruncatedAnswerError
-from memory_extproc.learn.extract.extractor import SHORTEST_FACT, Fact
+from memory_extproc.learn.extract.answers import confirms
+from memory_extproc.learn.extract.extractor import SHORTEST_FACT, Fact, resolve_event_time
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
-from memory_extproc.learn.extract.statements import confirms, resolve_event_time, without_quotes
+from memory_extproc.learn.extract.statements import without_quotes
 from memory_extproc.model import MemoryType, Source, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import CompletionModel

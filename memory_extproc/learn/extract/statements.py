@@ -1,13 +1,11 @@
-"""The writer's statements about themselves in a message, also short answers to the assistant's questions.
+"""The writer's statements about themselves in a message, and corrections of a value alone.
 
 Quoted, pasted, asked, supposed and played text is left out, and so is any text in doubt: the message itself is
 remembered all the same."""
 
 from __future__ import annotations
 
-from calendar import monthrange
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import date
+from collections.abc import Iterator, Sequence
 
 from memory_extproc.learn.extract.asides import (
     asides,
@@ -32,7 +30,6 @@ from memory_extproc.learn.extract.clauses import (
 )
 from memory_extproc.learn.extract.verbs import base_of
 from memory_extproc.text import lazy_re as re
-from memory_extproc.text.dates import Span, days_named
 from memory_extproc.text.intents import asks
 from memory_extproc.text.words import MONTHS, collapse_whitespace, fold, sentences, tokens
 
@@ -182,7 +179,7 @@ def first_person_statements(text: str, people: People | None = None) -> list[str
 # A remark is no part of a value: "my flight is at 7 now, ugh", "the trip is pushed to May, strike at the airport".
 _REMARK = re.compile(fill_in(LISTS["grammar"]["remark"], LISTS["words"]), re.IGNORECASE)
 _CHANGE_WITH_REMARK = re.compile(fill_in(LISTS["grammar"]["change_with_remark"], LISTS["words"]), re.IGNORECASE)
-# "Oops, my flight is on May 8" takes the place of what was said of the flight before
+# "Oops, my flight is on May 8" replaces the earlier day of the flight
 _TAKES_BACK = re.compile(fill_in(LISTS["grammar"]["takes_back"], LISTS["words"]), re.IGNORECASE)
 _NOW = {"ist": "jetzt", "geht": "jetzt", "est": "maintenant", "es": "ahora"}
 _WHOM = {"relations": LISTS["relations"], "strangers": LISTS["grammar"]["strangers"]}
@@ -218,12 +215,16 @@ def _split_statements(sentence: str, people: People) -> list[str]:
     return found
 
 
-# "My physio says I have runner's knee": what those say who know
+# "My physio says I have runner's knee": the words of an expert count
 _ADVISED = re.compile(f"^{fill_in(LISTS['grammar']['advised'], LISTS['words'])}", re.IGNORECASE)
 
 
 def _state_advice(said: re.Match[str]) -> str:
-    return "I've been diagnosed with" if said["has"] and fold(said["told"]) == "i" else said["told"] + (said["has"] or "")
+    return (
+        "I've been diagnosed with"
+        if said["has"] and fold(said["told"]) == "i"
+        else said["told"] + (said["has"] or "")
+    )
 
 
 # "I want to learn Norwegian" is no request, "make it 6" corrects
@@ -428,98 +429,14 @@ def no_longer(content: str, who: str) -> str:
     return _COPULA.sub(r"\1 no longer", content, count=1)
 
 
-# --- event date --------------------------------------------------------------------------------------
-# The day, month or year that a fact is about, counted from the day it was said. Pure.
-
-_FORM = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d))?)?")
-_HAS_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
-_PAST = re.compile(
-    rf"\b(?:was|were|did|met|saw|born|ago|last|yesterday|past|since|{'|'.join(LISTS['past_forms'].split())}|[a-z]{{3,}}ed)\b",
-    re.IGNORECASE,
-)
-# "is getting married", "will be moved": participles about the future
-_AHEAD = re.compile(
-    r"(?:'m|'re|'s|\bam|\bis|\bare)\s+(?:\w+ly\s+)?(?!(?:being|having)\b)[a-z]+ing\b|\b(?:will|'ll|going\s+to|due|scheduled|booked|planned|is|are)\b",
-    re.IGNORECASE,
-)
-_SLACK = 1  # days by which a model may miscount; time zones differ by as much
-_FAR = 2 * 366  # days; further away a date must stand in the words
-
-
-def resolve_event_time(text: str, said: date, proposed: str = "") -> str:
-    """The time that *text*, said on the day *said*, is about: YYYY-MM-DD, YYYY-MM, YYYY, or empty if ambiguous. A
-    model's *proposed* time is taken unless the words contradict it."""
-    spans = [_ahead(span, text, said) for span in days_named(text, said)]
-    wanted = span_of(proposed)
-    if wanted is not None:
-        if any(wanted[0] <= last + _SLACK and first - _SLACK <= wanted[1] for first, last in spans):
-            return proposed
-        if not spans and abs(wanted[0] - said.toordinal()) <= _FAR:
-            return proposed
-    return _form(spans[0]) if len(spans) == 1 else ""
-
-
-def span_of(form: str) -> Span | None:
-    """First and last day of YYYY-MM-DD, YYYY-MM or YYYY; None for anything else."""
-    matched = _FORM.fullmatch(form)
-    if matched is None:
-        return None
-    year, month, day = (int(part) if part else 0 for part in matched.groups())
-    try:
-        first = date(year, month or 1, day or 1)
-        last = first if day else date(year, month or 12, monthrange(year, month or 12)[1])
-    except ValueError:
-        return None
-    return first.toordinal(), last.toordinal()
-
-
-def _ahead(span: Span, text: str, said: date) -> Span:
-    """A date without a year is in the past if the text is, else the next occurrence."""
-    if span[1] >= said.toordinal() or _HAS_YEAR.search(text) or (_PAST.search(text) and not _AHEAD.search(text)):
-        return span
-    try:
-        first, last = (day.replace(year=day.year + 1) for day in map(date.fromordinal, span))
-    except ValueError:  # the 29th of February
-        return span
-    return first.toordinal(), last.toordinal()
-
-
-def _form(span: Span) -> str:
-    first, last = map(date.fromordinal, span)
-    if first == last:
-        return first.isoformat()
-    for form in (f"{first:%Y-%m}", f"{first:%Y}"):
-        if span_of(form) == span:
-            return form
-    return ""
-
-
-_LAST_WORDS = 800  # characters of the assistant's words in which its question is looked for
+# --- corrections -------------------------------------------------------------------------------------
 AS_SAID = "answered "  # begins a clause that only rules for answers and endings read
-_LONGEST_FRAGMENT = 120  # characters; a longer answer needs no question to be understood
-
-
-def stated_in_answer(question: str, text: str, people: People | None = None) -> list[str]:
-    """The clauses that *text* states as the answer to *question*, the assistant's words before it; "their names"
-    are those of the *people* spoken of."""
-    if confirms(text) and (confirmed := read_confirmation(question)):
-        return confirmed
-    return complete_fragment(question, text, people) or (
-        [] if "?" in question[-_LAST_WORDS:] else read_correction(text)
-    )
-
-
-_A_NAME = r"(?-i:[A-Z\u00c0-\u00de][\w'-]*\w)(?: (?-i:[A-Z\u00c0-\u00de][\w'-]*\w))?"
-_FIRMLY = re.compile(
-    r"\b(?:i mean|i meant|should be|sorry|correction|typo|oops|ich mein(?:t)?e|je voulais dire|quería decir"
-    r"|perdón|pardon|entschuldigung)\b",
-    re.IGNORECASE,
-)
-_CALENDAR = re.compile(
+LONGEST_FRAGMENT = 120  # characters; a longer answer needs no question to be understood
+CALENDAR = re.compile(
     rf"\b(?:{LISTS['words']['days']}|{LISTS['words']['months']}|{MONTHS}|{LISTS['words']['weekdays_abroad']}|noon|midnight)\b",
     re.IGNORECASE,
 )
-# "actually no, the 5th", "not the 3rd, the 4th": a value alone that takes the place of the one spoken of
+# "actually no, the 5th", "not the 3rd, the 4th": a value alone that replaces the last value
 _CORRECTION = re.compile(
     rf"(?:(?:{LISTS['grammar']['corrects']})\b[\s,.:!\u2013\u2014-]*){{1,5}}(?:not [^,]{{1,20}}, (?:but )?)?"
     r"(?:(?:it|that)(?:'s| is) (?:now )?)?(?:am |um |den |le |el |al |au )?"
@@ -532,177 +449,6 @@ _CORRECTION = re.compile(
 
 def read_correction(text: str) -> list[str]:
     """*text* as "it's now" with the value alone that it puts in the place of another."""
-    one = _CORRECTION.fullmatch(" ".join(text.replace("\u2019", "'").split())[: _LONGEST_FRAGMENT + 1])
+    one = _CORRECTION.fullmatch(" ".join(text.replace("\u2019", "'").split())[: LONGEST_FRAGMENT + 1])
     value = (one["value"] or one["other"]) if one is not None else ""
-    return [f"it's now {value}"] if any(map(str.isdigit, value)) or _CALENDAR.search(value) else []
-
-
-# "I meant Max, not Mark", "sorry, Max", "his name is Max, not Mark": a name that takes the place of another
-_RENAMING = re.compile(
-    r"(?:(?:oh|ah|oops|hm+|no|nope|wait|sorry|actually|correction|typo|well|i mean|i meant|ich mein(?:t)?e"
-    r"|je voulais dire|quería decir|perdón|pardon|entschuldigung|i said|it's|it is|that's"
-    r"|(?:that )?should be"
-    r"|(?:his|her|their|the|its) name(?: is|'s)|(?:he|she|it)(?:'s| is) called)\b[\s,.:!\u2013\u2014-]*){1,5}"
-    rf"(?P<name>{_A_NAME})(?P<not>,? (?:and )?(?:not|nicht|pas|no) (?P<former>{_A_NAME}))?[.!]*"
-    rf"|not (?P<wrong>{_A_NAME})[,;.]? (?:but |it's |i meant |i mean )?(?P<right>{_A_NAME})[.!]*"
-    rf"|(?P<instead>{_A_NAME}), (?:not|nicht|pas|no) (?P<before>{_A_NAME})[.!]*",
-    re.IGNORECASE,
-)
-
-
-def read_renaming(text: str) -> tuple[str, str]:
-    """The name that *text* puts in the place of another, and that other if it is said; else empty."""
-    said = " ".join(text.replace("\u2019", "'").split())
-    one = _RENAMING.fullmatch(said) if len(said) <= _LONGEST_FRAGMENT else None
-    if one is None:
-        return "", ""
-    name, former = (one["name"] or one["right"] or one["instead"]), (one["former"] or one["wrong"] or one["before"])
-    firm = former or _FIRMLY.search(said)
-    return ("", "") if _CALENDAR.search(name) or not firm else (name, former or "")
-
-
-_CONFIRMS = re.compile(
-    r"^(?:oh\s+)?(?:yes|yeah|yep|yup|exactly|correct|right|precisely|indeed|that(?:'s|\s+is)\s+(?:right|correct|it|true)|true"
-    r"|ja|genau|stimmt|richtig|oui|exact(?:ement)?|c'est\s+(?:ça|exact)|sí|exacto|correcto|así\s+es|是的?|对的?|沒錯|没错)"
-    r"(?=[\s,.!:;\uff0c\u3002\uff01-]|$)"
-)
-_DENIES = re.compile(r"\b(?:but|not|no|isn't|wasn't|except|actually|aber|nicht|mais|pas|pero)\b")
-
-
-def confirms(text: str) -> bool:
-    """Whether *text* plainly says yes to the question before it, and takes nothing back."""
-    folded = fold(text).strip()
-    return _CONFIRMS.match(folded) is not None and _DENIES.search(folded) is None
-
-
-_ASKED_BACK = re.compile(
-    r"(?:so|just\s+to\s+(?:confirm|be\s+sure|check)|to\s+confirm|and|ok(?:ay)?|got\s+it|do\s+i\s+understand\s+(?:correctly|right)"
-    r"|did\s+i\s+get\s+(?:this|that)\s+right|am\s+i\s+right|is\s+it\s+(?:right|correct|true)|you\s+mean|you're\s+saying|you\s+said)"
-    r"(?:\s+that)?[\s,:-]+",
-    re.IGNORECASE,
-)
-_TAG = re.compile(
-    r",?\s*(?:right|correct|is\s+that\s+(?:right|correct)|isn't\s+it|yes|aren't\s+you|don't\s+you)?\s*\?+$",
-    re.IGNORECASE,
-)
-_SECOND_PERSON = (
-    (re.compile(r"\byou\s+are\b|\byou're\b", re.IGNORECASE), "I'm"),
-    (re.compile(r"\byou've\b", re.IGNORECASE), "I've"),
-    (re.compile(r"\byour\b", re.IGNORECASE), "my"),
-    (re.compile(r"\byou\b", re.IGNORECASE), "I"),
-)
-
-
-def read_confirmation(answer: str) -> list[str]:
-    """The clauses that a plain yes to the last question of *answer* makes the caller's own: "So you live in Paris?"
-    is then "I live in Paris". None where it asks in any other way."""
-    *_, last = ["", *sentences(answer[-_LAST_WORDS:])]
-    if not last.endswith("?") or asks(last.rstrip("?")):
-        return []
-    stated = _TAG.sub("", last.replace("\u2019", "'"))
-    while (opened := _ASKED_BACK.match(stated)) is not None:
-        stated = stated[opened.end() :]
-    if not stated.lower().startswith(("you", "your")):
-        return []
-    for pattern, own in _SECOND_PERSON:
-        stated = pattern.sub(own, stated)
-    return first_person_statements(f"{stated}.")
-
-
-# --- fragments ---------------------------------------------------------------------------------------
-_PARTS = {**LISTS["words"], "numbers": LISTS["grammar"]["numbers"], **LISTS["answered"]}
-_QUESTIONS = [
-    (
-        re.compile(fill_in(one["question"], _PARTS)),
-        re.compile(rf"\A(?:{fill_in(one.get('needs', '.+'), _PARTS)})\Z"),
-        one,
-    )
-    for one in LISTS["answer"]
-]
-_NO_FRAGMENT = re.compile(rf"(?:{LISTS['answered']['no_fragment']})")
-_LEADS = re.compile(rf"\A(?:(?:{LISTS['answered']['leads']})[\s,:]+)+", re.IGNORECASE)
-_AND_YOU = re.compile(
-    r",? (?:and|und|et|y) (?:you(?:rs)?|du|sie|dir|ihnen|toi|vous|tú|usted)\s?\?\Z", re.IGNORECASE
-)
-_LABEL = re.compile(LISTS["grammar"]["label"])
-_DETAIL = re.compile(r"[;(\u2013\u2014]|,(?!\d)| -+ | (?:since|but|because|depuis|desde|seit) ", re.IGNORECASE)
-_NONE = re.compile(r"(?:no|none|nope|nah|nein|keine?|non|aucune?|ninguna?)", re.IGNORECASE)
-_ITEMS = re.compile(r",(?!\d)(?: (?:and|und|et|y) )?| (?:and|und|et|y) ", re.IGNORECASE)
-_ONE_NAME = re.compile(r"[A-Z\u00c0-\u00de][\w'-]*(?: [A-Z\u00c0-\u00de][\w'-]*)?")
-_LEADING_NO = re.compile(r"\A(?:no|kein\w*|pas de|sin)\s+", re.IGNORECASE)
-_MOST_ITEMS = 8
-# "how many words, and what year are you in?" asks two things, and "what is the price and your deposit?" does, too
-_ALSO_ASKED = re.compile(r",? and (?=(?:what|which|how|where|when|who)\b)")
-_TWO_THINGS = re.compile(
-    r"((?:what|when|who|how much)(?:'s| is| are) )((?:your|the|my)\b.*) and ((?:your|the)\b.*)"
-)
-# "Pilar can't have sesame" answers in a sentence of its own
-_OWN_SENTENCE = re.compile(LISTS["answered"]["own_sentence"], re.IGNORECASE)
-_OF_MINE = re.compile(r"(?:my|our) ", re.IGNORECASE)
-_YOUR = re.compile(r"\byour\b", re.IGNORECASE)
-
-
-def complete_fragment(question: str, text: str, people: People | None = None) -> list[str]:
-    """Complete *text*, a fragment, with the words of the only question in *question*."""
-    first, *_ = [*sentences(_AND_YOU.sub("", text.strip())), ""]
-    asked = [one for one in sentences(question[-_LAST_WORDS:]) if one.endswith("?")]
-    if len(asked) != 1 or not first or len(first) > _LONGEST_FRAGMENT or asks(first):
-        return []
-    fragment = _LEADS.sub("", " ".join(first.replace("\u2019", "'").split()), count=1).strip(" .!,")
-    of_mine = _OF_MINE.match(fragment) is not None
-    if not fragment or _LABEL.match(fragment) or (not of_mine and _NO_FRAGMENT.match(fold(fragment))):
-        return []
-    parts = _ALSO_ASKED.split(fold(asked[0].replace("\u2019", "'")))
-    items = [one.strip() for one in _ITEMS.split(fragment)]
-    if (two := _TWO_THINGS.search(parts[0])) is not None:
-        parts = [f"{two[1]}{two[2]}", f"{two[1]}{two[3]}"]
-        if len(items) != len(parts) or any(_NO_FRAGMENT.match(fold(one)) for one in items):
-            return []  # "285,000": the price or the deposit?
-    pairs = zip(parts, items, strict=True) if 1 < len(parts) == len(items) else [(", ".join(parts), fragment)]
-    return [clause for part, item in pairs for clause in _answer(part, item, people, of_mine=of_mine)]
-
-
-def _answer(asked: str, fragment: str, people: People | None, *, of_mine: bool) -> list[str]:
-    for pattern, needs, entry in _QUESTIONS:
-        if of_mine and "mine" not in entry:
-            continue
-        if (one := pattern.search(asked)) is not None and (
-            found := list(_clauses(one.groupdict(""), needs, entry, fragment, people))
-        ):
-            return found
-    return []
-
-
-def _fits(fragment: str, needs: re.Pattern[str]) -> bool:
-    return needs.match(fold(fragment)) is not None and _OWN_SENTENCE.search(fragment) is None
-
-
-def _clauses(
-    groups: Mapping[str, str],
-    needs: re.Pattern[str],
-    entry: Mapping[str, str],
-    fragment: str,
-    people: People | None,
-) -> Iterator[str]:
-    """The clauses of *entry*, or of its denial where *fragment* says that there is none."""
-    whose = groups.get("whose", "")
-    own = {name: _YOUR.sub("my", text) for name, text in groups.items()}
-    words = {**own, "who": f"my {whose}" if whose else "I", "be": f"my {whose} is" if whose else "I'm"}
-    head = _DETAIL.split(fragment, maxsplit=1)[0].strip()
-    if _NONE.fullmatch(head):
-        if "none" in entry:
-            yield from first_person_statements(entry["none"].format_map(words))
-    elif "each" in entry:
-        for item in _ITEMS.split(fragment)[:_MOST_ITEMS]:
-            said = _LEADING_NO.sub("", item.strip(), count=1)
-            if _fits(said, needs):
-                yield from first_person_statements(entry["clause"].format_map({**words, "value": said}))
-    elif _fits(head, needs):
-        several = "names" in entry and all(_ONE_NAME.fullmatch(item.strip()) for item in _ITEMS.split(fragment))
-        words["value"] = fragment if several else head
-        if "titled" in entry and not head[:1].isupper():
-            return
-        if "clause" in entry:
-            yield from first_person_statements(entry["clause"].format_map(words), people)
-        if "plainly" in entry:
-            yield f"{AS_SAID}{entry['plainly'].format_map(words)}"
+    return [f"it's now {value}"] if any(map(str.isdigit, value)) or CALENDAR.search(value) else []

@@ -12,11 +12,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import PermanentError, TransientError, TruncatedAnswerError
-from memory_extproc.learn.extract.extractor import Fallback, Measured
+from memory_extproc.learn.extract.extractor import Fallback, Measured, resolve_event_time
 from memory_extproc.learn.extract.llm_client import Budget, OverBudgetError, strict_schema
 from memory_extproc.learn.extract.llm_extractor import PROMPT, LlmExtractor, ProposedFacts
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.extract.statements import resolve_event_time
 from memory_extproc.learn.reconcile import Verdicts
 from memory_extproc.model import MemoryType, Source
 from memory_extproc.observe.metrics import Metrics

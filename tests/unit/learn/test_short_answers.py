@@ -84,3 +84,29 @@ async def test_a_fragment_states_what_was_asked_for(question: str, answer: str, 
 )
 async def test_what_answers_nothing_about_the_caller_makes_no_fact(question: str, answer: str) -> None:
     assert await learned(question, answer) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "reply", "fact"),
+    [
+        ("Load tests with locust or k6?", "Either works.", "k6 then.",
+         'User chose k6 ("Load tests with locust or k6?")'),
+        ("I need a name for the loaf. Any ideas?", 'How about "Ribeira" or "Velha Mó"?', "Velha Mó, I love that!",
+         'User chose Velha Mó ("I need a name for the loaf")'),
+        ("what colour for the hall?", "Sage green or warm white would suit it.", "sage green sounds lovely",
+         'User chose sage green ("what colour for the hall?")'),
+        ("Welchen Wein zum Fisch?", "Ein Riesling oder ein Grauburgunder.", "Dann nehme ich den Riesling",
+         'User chose den Riesling ("Welchen Wein zum Fisch?")'),
+        ("can you help me plan?", "Sure, I'd make a plan in three steps.", "the plan sounds good", None),
+        ("what's the weather?", "It's sunny in Rome.", "I love Rome", None),
+        ("I like tea.", "Tea is great.", "I'll have tea then", None),
+        ("Load tests with locust or k6?", "Either works.", "gatling then.", None),
+    ],
+)  # fmt: skip
+async def test_a_choice_among_suggestions_is_a_fact_with_the_question_that_it_settles(
+    asked: str, answered: str, reply: str, fact: str | None
+) -> None:
+    before, turn = a_turn(asked, answered, id="t1"), a_turn(reply, "ok", id="t2")
+    chosen = [one for one in await RulesExtractor().extract([turn], earlier=[before]) if "chose" in one.content]
+    assert [one.content for one in chosen] == ([fact] if fact else [])
+    assert all(one.drawn_from == ("t1", "t2") for one in chosen)  # forgetting either turn forgets it

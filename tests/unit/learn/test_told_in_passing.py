@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.extractor import Fact
-from memory_extproc.learn.extract.rules import Checks, RulesExtractor, compile_rule
+from memory_extproc.learn.extract.rule_checks import Checks
+from memory_extproc.learn.extract.rules import RulesExtractor, compile_rule
 from tests.support.builders import a_turn
 from tests.unit.learn.test_extract_rules import SENTENCES
 
