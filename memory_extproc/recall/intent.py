@@ -272,7 +272,7 @@ _SEEKS_PLACE = re.compile(
 )
 _OF_SEVERAL = frozenset({"are", "which", "my", "sind", "welche", "quels", "quelles"})
 _SHORTEST_PLURAL = 3  # letters
-_CHANGING = content_stems("change changed new different happened")  # "what has changed since May?"
+_CHANGING = content_stems("change changed new different happened")
 _NOUN_PHRASE = 4  # words: "my allergies", "all my flights"
 
 
@@ -310,7 +310,7 @@ class _Question:
             ):
                 subject = " ".join(sorted(self._rest(0)))  # "which phone did you recommend?"
             words = tuple(self.words)
-            # "Sync or async, what did we decide?" asks for one decision, which the ranking finds.
+            # The ranking finds a single decision: "sync or async, did we decide?"
             one = not (subject or latest or earliest) and self._pattern("decided").search(joined) and self._rest(0)
             if not one:
                 yield Intent(

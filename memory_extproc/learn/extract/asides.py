@@ -176,7 +176,7 @@ _ASIDES = [
     for entry in LISTS["aside"]
 ]
 _MAY_STAND_ASIDE = re.compile(
-    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|for\s+an?|why\s+i|no|without|skip|avoid|mine|sign|tell|let|say|that\s+the|i'm|i've|shifts?|at\s+the|on\s+call|meine?|mon|ma|mi)\b",
+    r"\b(?:my|our|have|had|'ve|the\s(?:kids|children|twins|boys|girls)|as|being|with|on\s+an?|here\s+in|for\s+an?|why\s+i|no|without|skip|avoid|mine|sign|tell|let|say|that\s+the|i'm|i've|shifts?|at\s+the|on\s+call|meine?[rmn]?|unsere?[rmn]?|mon|ma|mi)\b",
     re.IGNORECASE,
 )
 _FIRST = re.compile(r"\b(?:i|i'm|i've|my|me|we|our)\b", re.IGNORECASE)
@@ -330,6 +330,15 @@ _ITEMS = {
         ),
         "de": (
             (rf"{_YEARS}(?: Jahre(?: alt)?)?", "ich bin {age} Jahre alt"),
+            (
+                rf"{_YEARS}(?: Jahre(?: alt)?)? und (?P<more>(?:arbeite|wohne|lebe|studiere) .{{3,60}})",
+                "ich bin {age} Jahre alt, ich {more}",
+            ),
+            (
+                rf"(?P<role>(?-i:{_NOUN})) (?:bei|beim)(?: der)?(?: Firma)? (?P<firm>(?-i:[A-Z]).{{1,40}}?)",
+                "ich arbeite als {role}, ich arbeite bei {firm}",
+            ),
+            (r"(?:wohne|lebe|arbeite) .{3,60}", "ich {of}"),
             (rf"aus {_PLACE}", "ich komme {of}"),
             (rf"(?P<role>(?-i:{_NOUN})) (?P<home>aus {_PLACE})", "ich bin {role}, ich komme {home}"),
             (rf"(?-i:{_NOUN}(?:er|in|ist|mann|frau|or|eur))", "ich bin {of}"),

@@ -59,7 +59,7 @@ _CLAUSE = re.compile(
     r"|\s+\(\s*|\s*\)(?:\s*,)?\s*|\s*\.\.\.+\s*"
     rf"|\s*,\s+(?=(?:it's|it\s+(?:is|[a-z]+s)|{_GRAMMAR['doubts']})\b)|\s*,\s+(?:{_GRAMMAR['foreign_connectors']})\s+"
     rf"|\s+(?:und|et|y)\s+(?=(?:{_GRAMMAR['foreign_predicates']}|(?:(?:er|sie|il|elle|él|ella)\s+)?(?:{_GRAMMAR['kin_verbs']}))\b)"
-    r"|,\s+(?=the\s+[a-z]{3,20}\s+(?:want|need|have|has|are|is|will|would|can|might|love|hate|think|say)s?\b|aiming\s+for\b)"
+    r"|,\s+(?=the\s+[a-z]{3,20}\s+(?:want|need|have|has|are|is|will|would|can|might|love|hate|think|say)s?\b)"
     r"|,\s+(?=(?:the\s+)?(?:rent|mortgage|salary|pension|deposit)\s+(?:is|was|went|rose|dropped|has)\b"
     rf"|(?:the\s+)?(?:{LISTS['words']['occasions']})(?:'s|\s+(?:is|was|has|got))\s+(?:been\s+)?"
     r"(?:moved|pushed|brought|postponed|rescheduled|delayed|shifted)\b|(?:er|sie|wir|elle|ella|nous|él)\s+[a-z])",

@@ -198,3 +198,24 @@ async def test_words_in_brackets_are_about_the_person_before_them(said: str, exp
 )  # fmt: skip
 async def test_a_german_verb_behind_und_has_the_subject_before_it(said: str, expected: list[str]) -> None:
     assert [fact.content for fact in await EXTRACTOR.extract([a_turn(said)])] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        ("Hi, ich bin Matthias, 52, Bauleiter bei der Firma Hochtief.",
+         ["User's name is Matthias", "User is 52", "User works as a Bauleiter", "User works for Hochtief"]),
+        ("Ich bin Anna, 34 Jahre alt und arbeite als Krankenschwester in Kiel",
+         ["User's name is Anna", "User is 34", "User works as a Krankenschwester in Kiel"]),
+        ("Meine Frau Sabine und ich planen unsere Silberhochzeit am 14. Mai",
+         ["User's wife is Sabine", "User's Silberhochzeit is 14. Mai"]),
+        ("Ich wohne mit meiner Freundin Lisa in Leipzig", ["User's girlfriend is Lisa", "User lives in Leipzig"]),
+        ("Ich bin gegen Nüsse allergisch", ["User is allergic to Nüsse"]),
+        ("Ich habe übrigens Gicht und darf keine Innereien essen", ["User has Gicht", "User can't have Innereien"]),
+        ("Ich mag kein Koriander", ["User dislikes Koriander"]),
+        ("Ich arbeite jetzt bei Siemens", ["User works for Siemens"]),
+    ],
+)  # fmt: skip
+async def test_german_speakers_tell_of_themselves_in_one_sentence(text: str, facts: list[str]) -> None:
+    found = [fact.content for fact in await RulesExtractor().extract([a_turn(text)])]
+    assert sorted(found) == sorted(facts)

@@ -22,6 +22,7 @@ from tests.unit.learn.test_details import told
         (["We use Python 3.10 and Postgres 14", "Update: we upgraded to Python 3.12 last week"],
          ["User uses Python 3.12 and Postgres 14"]),
         (["my knees aren't great", "my knees are fine again"], ["User's knees are well again"]),
+        (["I'm between jobs since Friday", "got the Fatface job!! start on the 19th"], ["User works for Fatface"]),
         (["I have a dog called Rex", "we rehomed Rex"], ["User no longer has Rex"]),
         (["I'm a bus driver at Metroline", "I work for Greenway Coaches now"], ["User works for Greenway Coaches"]),
         (["I'm a nurse at St Thomas", "started at King's College Hospital last week"],

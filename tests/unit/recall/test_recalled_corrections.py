@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from memory_extproc.model import Candidate, Memory, Ranked, Role, Source
-from memory_extproc.recall.dedup import with_answers, with_corrections, without_former
+from memory_extproc.recall.dedup import (
+    with_answers,
+    with_corrections,
+    with_successors,
+    without_former,
+    without_quoted,
+)
 from memory_extproc.recall.prompt_block import render
 from tests.support.builders import BOB, a_memory, a_message, later
 
@@ -151,3 +159,29 @@ def test_another_person_s_words_and_earlier_ones_replace_nothing() -> None:
     for other in (theirs, assistant):
         assert current(OLD_BUDGET, other, relevant=(OLD_BUDGET,)) == [OLD_BUDGET]
     assert current(NEW_BUDGET, OLD_BUDGET, relevant=(NEW_BUDGET,)) == [NEW_BUDGET]
+
+
+def test_the_fact_that_holds_now_stands_ahead_of_the_message_of_the_old_one_where_the_question_asks_for_it() -> (
+    None
+):
+    told = a_message("Sam is my flatmate and our food budget is 90.", session="s", seq=0)
+    told = replace(told, provenance=told.provenance.replace(turn="t1"))
+    now = a_memory("User's budget is 75", source=Source.RULES)
+    now = replace(now, provenance=now.provenance.replace(turn="t2", corrects=("t1",)))
+    candidates = [Candidate(told, 2.0, 0.9), Candidate(HIKING, 1.0, 0.1), Candidate(now, 0.0, 0.1)]
+
+    asked = with_successors(candidates, 0.6, "What is our food budget?")
+    assert [(one.memory, one.relevance >= 0.6) for one in asked] == [(now, True), (told, True), (HIKING, False)]
+    assert with_successors(candidates, 0.6, "Who is my flatmate?") == candidates
+
+
+def test_the_summary_of_a_topic_is_left_out_behind_that_of_its_session_which_has_it_whole() -> None:
+    def summary(content: str, **known: Any) -> Memory:
+        one = a_memory(content, source=Source.SUMMARY, session="s")
+        return replace(one, provenance=one.provenance.replace(**known))
+
+    session = summary("Kyoto: I fly on May 3. I booked a ryokan.", kind="session", levels=1)
+    topic = summary("Kyoto: I fly on May 3.", kind="topic", name="Kyoto")
+    other = summary("Work: I start on Monday.", kind="topic", name="Work")
+    assert without_quoted([session, topic, other]) == [session, other]
+    assert without_quoted([topic, session]) == [topic, session]  # the topic is more to the point
