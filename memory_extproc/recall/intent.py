@@ -302,12 +302,7 @@ class _Question:
         if asking and find("past", joined):
             latest, earliest = find("last", joined) is not None, find("first", joined) is not None
             subject = "" if earliest else self._bare(self._group("past", "subject"))
-            if (
-                not subject
-                and not (latest or earliest)
-                and days is None
-                and self._pattern("advised").search(joined)
-            ):
+            if not (subject or latest or earliest or days) and self._pattern("advised").search(joined):
                 subject = " ".join(sorted(self._rest(0)))  # "which phone did you recommend?"
             words = tuple(self.words)
             # The ranking finds a single decision: "sync or async, did we decide?"
@@ -353,6 +348,8 @@ class _Question:
         rest = [word for word in self._rest_words(0) if word not in self._words_for("framing")]
         if kind is QuestionKind.OVERVIEW:
             of_caller = about_caller(self.sentence) and not people and not self._attributes()
+            own = {thing for word, thing in pairwise(self.words) if word in self._words_for("possessive")}
+            of_caller = of_caller and own <= self._words_for("oneself")  # "my life", but not "my talk"
             return Intent(kind) if of_caller and not names_in(self.sentence[1:]) else None
         if kind is QuestionKind.CONSTRAINT:
             bearing = self.lexicon.domain(domain)
