@@ -56,7 +56,7 @@ from memory_extproc.recall.prompt_block import GROUPS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import relation_words, subject
-from memory_extproc.text.words import negates, rarity
+from memory_extproc.text.words import negates, rarity, sentences
 
 _SAID = frozenset({Source.VERBATIM})
 _PEOPLE = ATTRIBUTES.in_groups({"people"}) & ~ATTRIBUTES.mask(["pets"])
@@ -267,6 +267,8 @@ async def _subject(asked: QuestionReading) -> Lookup | None:
     own_facts = facts_first(filter(said_by_owner, having))
     marks = frozenset[str]().union(*(INTENTS.words[name] for name in ("anaphora", "additive", "shared")))
     behind = await _continuing(asked, stated, marks)
+    if words[-1] in INTENTS.words["made"]:
+        behind = [*await _made_for(asked, stated), *behind]
     found = [*own_facts, *said, *having, *behind, *beside, *telling[:_MOST_BESIDE], *about[:_MOST_ABOUT]]
     return asked.lookup(each_once(found), alone=True, all_of_it=True)
 
@@ -302,6 +304,14 @@ async def _continuing(asked: QuestionReading, found: Sequence[Memory], marks: fr
                 break
             behind.setdefault(after.id, after)
     return list(behind.values())
+
+
+async def _made_for(asked: QuestionReading, requests: Sequence[Memory]) -> list[Memory]:
+    """The assistant's answers to *requests*, which need not repeat their words: "help me with a packing list"."""
+    rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources)
+    answers = {(one.owner, one.session, one.seq): one for one in rows if one.role is Role.ASSISTANT and one.session}
+    asking = [one for one in requests if one.role is Role.USER and any(map(asks, sentences(one.content)))]
+    return [one for each in asking if (one := answers.get((each.owner, each.session, each.seq + 1))) is not None]
 
 
 _MOST_ABOUT = 2  # summaries of a subject
