@@ -126,6 +126,9 @@ _NAMED_PEOPLE = re.compile(
     rf"(?:\s+called|\s+named|\s+are|:|,|\s+[-\u2013\u2014])?\s+(?P<names>{ONE_NAME}{_AGE}(?:,\s+{ONE_NAME}{_AGE}){{0,5}},?\s+and\s+{ONE_NAME})(?![\w-])",
     re.IGNORECASE,
 )
+_OF_OTHERS = re.compile(
+    rf"(?:\b(?:he|she|they|who|you)|(?!We\b){ONE_NAME})(?:'ve)?\s+(?:(?:just|also|already)\s+)?\Z", re.IGNORECASE
+)
 _AGED_NAME = re.compile(
     rf"\b(?P<name>{ONE_NAME})(?: \((?P<within>\d{{1,2}})\)|, (?P<age>\d{{1,2}})(?=,| and |[.!]|$))"
 )
@@ -212,6 +215,8 @@ def _people(sentence: str) -> Iterator[str]:
         if is_name(one["name"]) and fold(one["rel"]).rsplit(" ", 1)[-1] not in PLURAL:
             yield f"there is my {one['rel']} {one['name']}"
     for one in _NAMED_PEOPLE.finditer(sentence):
+        if _OF_OTHERS.search(sentence[: one.start()]):  # "he and Marta have twins, Rui and Sofia"
+            continue
         *names, last = _A_NAME.findall(one["names"])
         if all(map(is_name, [*names, last])):
             yield f"my {one['rel']} are called {', '.join(names)} and {last}"

@@ -690,3 +690,17 @@ async def test_a_pronoun_means_the_person_who_was_named_last_and_carries_the_nam
 )
 async def test_clubs_leave_and_diagnoses_are_no_employers_and_systems(said: str, expected: list[str]) -> None:
     assert await contents(said) == expected
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Ed works for a wine exporter there, he and Marta have twins, Rui and Sofia",
+        "Lisa has kids, Tom and Ana",
+        "we've hired Lorna for the cleaning",
+        "I'm off next week",
+    ],
+)
+async def test_nothing_of_others_and_no_free_day_becomes_a_fact_of_the_caller(said: str) -> None:
+    facts = await RulesExtractor().extract([a_turn(said)])
+    assert [one.content for one in facts if one.content.startswith("User") and "off" not in one.content] == []

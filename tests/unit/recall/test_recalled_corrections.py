@@ -161,9 +161,7 @@ def test_another_person_s_words_and_earlier_ones_replace_nothing() -> None:
     assert current(NEW_BUDGET, OLD_BUDGET, relevant=(NEW_BUDGET,)) == [NEW_BUDGET]
 
 
-def test_the_fact_that_holds_now_stands_ahead_of_the_message_of_the_old_one_if_asked_for() -> (
-    None
-):
+def test_the_fact_that_holds_now_stands_ahead_of_the_message_of_the_old_one_if_asked_for() -> None:
     told = a_message("Sam is my flatmate and our food budget is 90.", session="s", seq=0)
     told = replace(told, provenance=told.provenance.replace(turn="t1"))
     now = a_memory("User's budget is 75", source=Source.RULES)
