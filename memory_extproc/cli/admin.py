@@ -232,8 +232,6 @@ RERANK_WEIGHTS = (0.2, 0.4, 0.6, 0.8)
 RERANK_QUESTIONS = 200  # of the packaged notes: half to choose the weight, half to judge it
 CALIBRATED_ON = 2000  # questions of the packaged sets: minutes on two cores
 
-AsOne = Annotated[bool, typer.Option("--json", help="print one JSON object")]
-
 
 @models_app.command()
 def prepare(
@@ -260,7 +258,7 @@ def prepare(
     ] = None,
     *,
     force: Annotated[bool, typer.Option("--force", help="prepare the model again even if it is complete")] = False,
-    as_json: AsOne = False,
+    as_json: AsJson = False,
 ) -> None:
     """Convert a model's files into a checksummed directory that the sidecar can load, without PyTorch."""
     console = Console(stderr=True, quiet=as_json)
@@ -297,7 +295,7 @@ def calibrate(
     config: ConfigFile = None,
     out: Annotated[Path, typer.Option(help="weights file to write, for recall.weights")] = Path("weights.json"),
     *,
-    as_json: AsOne = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit recall's weights for the configured embedding model on the packaged data sets; takes minutes.
 
@@ -354,7 +352,7 @@ def export_(
     directory: Annotated[Path, typer.Argument(help="a model directory")],
     archive: Annotated[Path, typer.Argument(help="archive to write (.tar)")],
     *,
-    as_json: AsOne = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a model directory into an archive, for machines without access to a registry."""
     try:
@@ -371,7 +369,7 @@ def import_(
         Path, typer.Option(envvar="MEMORY_EXTPROC_MODELS_DIR", help="directory that contains the model directories")
     ] = DEFAULT_DIRECTORY,
     *,
-    as_json: AsOne = False,
+    as_json: AsJson = False,
 ) -> None:
     """Verify a model's archive and unpack it under --models-dir."""
     try:
@@ -382,7 +380,7 @@ def import_(
 
 
 @models_app.command()
-def check(directory: Annotated[Path, typer.Argument(help="a model directory")], *, as_json: AsOne = False) -> None:
+def check(directory: Annotated[Path, typer.Argument(help="a model directory")], *, as_json: AsJson = False) -> None:
     """Compare a model directory with its manifest; exit 1 if it is damaged or incomplete."""
     try:
         manifest = verify(directory)

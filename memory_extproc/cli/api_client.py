@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from memory_extproc.cli.config import faults_to_exit
+from memory_extproc.cli.config import AsJson, faults_to_exit
+from memory_extproc.cli.output import show_answer
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError, PermanentError
 
 if TYPE_CHECKING:
@@ -280,22 +281,29 @@ def _connection(
     )
 
 
-def with_api(command: Callable[..., None]) -> Callable[..., None]:
+Answer = tuple[Any, Callable[[Any], None]]  # the API's answer, and the function that shows it to people
+
+
+def with_api(command: Callable[..., Answer | None]) -> Callable[..., None]:
     """Give *command* an `ApiClient` as first argument; typer sees the connection options at the end instead. Errors
-    are printed; exit 2 if other arguments would help, else 1."""
+    are printed; exit 2 if other arguments would help, else 1. An answer that *command* returns is shown, or with
+    --json printed as it is; a command that returns none has an option of its own for that."""
     hints = get_type_hints(command, include_extras=True)
     own = list(inspect.signature(command).parameters.values())[1:]
     shared = list(inspect.signature(_connection).parameters.values())
     shared_hints = get_type_hints(_connection, include_extras=True)
+    answers = hints["return"] is not type(None)
     names = {parameter.name for parameter in shared}
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
         connection = _connection(**{name: given.pop(name) for name in names})
+        as_json = answers and given.pop("as_json")
         with faults_to_exit():
             try:
                 with connect_api(connection) as api:
-                    command(api, **given)
+                    if (answer := command(api, **given)) is not None:
+                        show_answer(*answer, as_json=as_json)
             except ApiError as error:
                 if error.wrong_use:
                     typer.echo(str(error), err=True)
@@ -303,6 +311,8 @@ def with_api(command: Callable[..., None]) -> Callable[..., None]:
                 raise
 
     typed = [one.replace(annotation=hints[one.name]) for one in own]
+    if answers:
+        typed.append(inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=AsJson))
     typed += [one.replace(annotation=shared_hints[one.name]) for one in shared]
     # Keyword-only throughout: an argument may then follow an argument with a default.
     keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in typed]
@@ -315,5 +325,4 @@ def with_api(command: Callable[..., None]) -> Callable[..., None]:
 UserOption = Annotated[
     str, typer.Option("--user", help="user whose memories are meant, for admins and auditors; by default yourself")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask for confirmation")]

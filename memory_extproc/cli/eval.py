@@ -28,8 +28,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from memory_extproc.cli.api_client import ApiClient, ApiError, AsJson, with_api
-from memory_extproc.cli.config import faults_to_exit, progress
+from memory_extproc.cli.api_client import ApiClient, ApiError, with_api
+from memory_extproc.cli.config import AsJson, faults_to_exit, progress
 from memory_extproc.cli.output import show_json
 from memory_extproc.errors import PermanentError
 from memory_extproc.observe import log

@@ -15,8 +15,8 @@ import msgspec
 import typer
 from rich.console import Console
 
-from memory_extproc.cli.api_client import ApiClient, ApiError, AsJson, UserOption
-from memory_extproc.cli.config import Says, progress
+from memory_extproc.cli.api_client import ApiClient, ApiError, UserOption
+from memory_extproc.cli.config import AsJson, Says, progress
 from memory_extproc.cli.output import plain, show_json
 from memory_extproc.errors import ConfigurationError, PermanentError
 from memory_extproc.model import ImportProblem, ImportReport

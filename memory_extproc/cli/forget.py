@@ -16,9 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from memory_extproc.cli import output as show
-from memory_extproc.cli.api_client import ApiClient, AsJson, UserOption, Yes, with_api
-from memory_extproc.cli.config import AsJson as ConfigAsJson
-from memory_extproc.cli.config import ConfigFile, faults_to_exit, load_settings
+from memory_extproc.cli.api_client import Answer, ApiClient, UserOption, Yes, with_api
+from memory_extproc.cli.config import AsJson, ConfigFile, faults_to_exit, load_settings
 from memory_extproc.errors import ConfigurationError, MemoryExtprocError
 from memory_extproc.model import MemoryType, Owner
 from memory_extproc.settings import Settings
@@ -105,11 +104,10 @@ def receipt(
     *,
     id_: Annotated[str, typer.Argument(help="a receipt's id")],
     user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show the progress of a forget. With --json: the input of `verify-forget`."""
     found = api.call("GetForgetReceipt", receipt_id=id_, user_id=user)
-    show.show_answer(found, show.show_receipt, as_json=as_json)
+    return found, show.show_receipt
 
 
 @with_api
@@ -169,7 +167,7 @@ def verify_forget(
     tenant: Annotated[str, typer.Option(help="their tenant")] = "",
     config: ConfigFile = None,
     *,
-    as_json: ConfigAsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check the signature of a forget's receipt and, with --user, look again for anything it covers.
 

@@ -4,6 +4,7 @@ users and the server's state."""
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -12,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from memory_extproc.cli import output as show
-from memory_extproc.cli.api_client import ApiClient, AsJson, UserOption, Yes, with_api
+from memory_extproc.cli.api_client import Answer, ApiClient, UserOption, Yes, with_api
+from memory_extproc.cli.config import AsJson
 from memory_extproc.cli.files import export, import_, sync
 from memory_extproc.cli.forget import (
     MemoryId,
@@ -102,8 +104,7 @@ def search(
     limit: _Limit = 0,
     threshold: _Threshold = None,
     user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Search memories as a chat would."""
     found = api.call(
         "SearchMemories",
@@ -114,7 +115,7 @@ def search(
         limit=limit,
         threshold=threshold,
     )
-    show.show_answer(found, show.show_results, as_json=as_json)
+    return found, show.show_results
 
 
 @with_api
@@ -124,12 +125,9 @@ def get(
     id_: MemoryId,
     history: Annotated[bool, typer.Option("--history", help="include earlier versions")] = False,
     user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show one memory."""
-    show.show_answer(
-        api.call("GetMemory", id=id_, user_id=user, history=history), show.show_memory, as_json=as_json
-    )
+    return api.call("GetMemory", id=id_, user_id=user, history=history), show.show_memory
 
 
 @with_api
@@ -149,8 +147,7 @@ def store(
     extract: Annotated[bool, typer.Option("--extract", help="also extract facts from the text")] = False,
     request_id: RequestId = "",
     user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Remember a text."""
     stored = api.call(
         "StoreMemory",
@@ -166,7 +163,7 @@ def store(
         request_id=request_id,
         extract=extract,
     )
-    show.show_answer(stored, show.show_stored, as_json=as_json)
+    return stored, show.show_stored
 
 
 @with_api
@@ -184,8 +181,7 @@ def update(
     metadata: Annotated[str | None, typer.Option(help="a JSON object")] = None,
     request_id: RequestId = "",
     user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Correct a memory. The earlier text is kept as a version."""
     given: dict[str, Any] = {
         "content": content,
@@ -208,22 +204,20 @@ def update(
         user_id=user,
         request_id=request_id,
     )
-    show.show_answer(updated, show.show_memory, as_json=as_json)
+    return updated, show.show_memory
 
 
 @with_api
-def restore(
-    api: ApiClient, *, id_: MemoryId, request_id: RequestId = "", user: UserOption = "", as_json: AsJson = False
-) -> None:
+def restore(api: ApiClient, *, id_: MemoryId, request_id: RequestId = "", user: UserOption = "") -> Answer:
     """Restore a softly deleted memory (deleted by a command in a chat, or by retention)."""
     restored = api.call("RestoreMemory", id=id_, user_id=user, request_id=request_id)
-    show.show_answer(restored, show.show_memory, as_json=as_json)
+    return restored, show.show_memory
 
 
 @with_api
-def stats(api: ApiClient, *, user: UserOption = "", as_json: AsJson = False) -> None:
+def stats(api: ApiClient, *, user: UserOption = "") -> Answer:
     """Show statistics of the memories."""
-    show.show_answer(api.call("GetStats", user_id=user), show.show_stats, as_json=as_json)
+    return api.call("GetStats", user_id=user), show.show_stats
 
 
 @with_api
@@ -241,8 +235,7 @@ def explain(
     force: Annotated[bool, typer.Option("--force", help="search even if the gate would skip recall")] = False,
     as_of: Annotated[str | None, typer.Option(help="recall as of this time, such as 2026-03-02T09:00:00Z")] = None,
     user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Explain the recall for a message."""
     explained = api.call(
         "ExplainRecall",
@@ -256,7 +249,7 @@ def explain(
         force=force,
         as_of=moment(as_of or ""),
     )
-    show.show_answer(explained, show.show_explanation, as_json=as_json)
+    return explained, show.show_explanation
 
 
 @with_api
@@ -265,11 +258,10 @@ def end_session(
     *,
     session: Annotated[str, typer.Argument(help="session id, as the client sent it")],
     user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """End a session, so that it is learned now."""
     ended = api.call("EndSession", user_id=user, session_id=session)
-    show.show_answer(ended, lambda _: show.console().print("the session's end is taken note of"), as_json=as_json)
+    return ended, lambda _: show.console().print("the session's end is taken note of")
 
 
 @with_api
@@ -283,8 +275,7 @@ def consent(
     forget: Annotated[bool, typer.Option("--forget", help="with off: also forget everything")] = False,
     user: UserOption = "",
     yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show or set the user's consent to memory."""
     if forget and state != "off":
         raise ConfigurationError(["--forget goes with off alone"])
@@ -294,17 +285,18 @@ def consent(
         if forget and not yes and not typer.confirm("forget everything that is remembered, for good?", err=True):
             raise typer.Exit(1)
         known = api.call("SetConsent", user_id=user, state=state, forget=forget)
-    if as_json:
-        show.show_json(show.plain(known))
-        return
-    out: Console = show.console()
-    by_default = state is None and known.by_default
-    out.print(f"consent: {known.state}{', as nobody said otherwise' if by_default else ''}", markup=False)
-    if state is None:
-        for change in known.history:
-            out.print(f"  {change.at.ToDatetime():%Y-%m-%d %H:%M} {change.state} by {change.by}", markup=False)
-    elif known.HasField("receipt"):
-        show.show_receipt(known.receipt)
+
+    def show_consent(known: Any) -> None:
+        out: Console = show.console()
+        by_default = state is None and known.by_default
+        out.print(f"consent: {known.state}{', as nobody said otherwise' if by_default else ''}", markup=False)
+        if state is None:
+            for change in known.history:
+                out.print(f"  {change.at.ToDatetime():%Y-%m-%d %H:%M} {change.state} by {change.by}", markup=False)
+        elif known.HasField("receipt"):
+            show.show_receipt(known.receipt)
+
+    return known, show_consent
 
 
 @with_api
@@ -320,19 +312,15 @@ def turn(
     session: Session = "",
     limit: Annotated[int, typer.Option(min=1, max=100, help="maximum number of results")] = 20,
     user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show the progress of accepted turns, or, with an id, the memories made from that turn."""
     if turn_id:
-        receipt = api.call("GetTurn", id=turn_id, user_id=user)
-        answer: Any = receipt
-        receipts = [receipt]
-    else:
-        answer = api.call("ListTurns", user_id=user, session_id=session, limit=limit)
-        receipts = list(answer.turns)
-    if as_json:
-        show.show_json(show.plain(answer))
-        return
+        return api.call("GetTurn", id=turn_id, user_id=user), lambda receipt: _show_turns([receipt])
+    turns = api.call("ListTurns", user_id=user, session_id=session, limit=limit)
+    return turns, lambda answer: _show_turns(answer.turns)
+
+
+def _show_turns(receipts: Sequence[Any]) -> None:
     out: Console = show.console()
     for each in receipts:
         why = f" ({each.reason})" if each.reason else ""
@@ -354,23 +342,21 @@ def quarantine(
     verdict: Annotated[Literal["release", "drop"] | None, typer.Option(help="verdict on the memories")] = None,
     limit: Annotated[int, typer.Option(min=1, max=100, help="maximum number of results")] = 50,
     user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """List, release or drop quarantined memories while the sidecar runs."""
     if bool(ids) != bool(verdict):
         raise ConfigurationError(["--verdict and ids belong together"])
     if verdict is not None:
+        done = "released" if verdict == "release" else "dropped"
         answer = api.call("ReviewQuarantine", user_id=user, memory_ids=ids, verdict=verdict)
-        words_of = f"{answer.changed} {'released' if verdict == 'release' else 'dropped'}"
-    else:
-        answer = api.call("ListQuarantine", user_id=user, limit=limit)
-        words_of = f"{len(answer.memories)} of {answer.total}"
-    if as_json:
-        show.show_json(show.plain(answer))
-        return
-    if verdict is None and answer.memories:
-        show.show_memories(answer.memories)
-    show.console().print(words_of)
+        return answer, lambda answer: show.console().print(f"{answer.changed} {done}")
+
+    def show_held(answer: Any) -> None:
+        if answer.memories:
+            show.show_memories(answer.memories)
+        show.console().print(f"{len(answer.memories)} of {answer.total}")
+
+    return api.call("ListQuarantine", user_id=user, limit=limit), show_held
 
 
 @with_api
@@ -382,29 +368,27 @@ def dead_letters(
     after: Annotated[
         str, typer.Option(help="go on behind this one: the place of a dead letter, as --json has it")
     ] = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """List or retry dead letters; for admins of all tenants."""
     if retry:
-        answer = api.call("RetryDeadLetters", turn_ids=retry)
-        lines = [f"{answer.retried} turn(s) wait again"]
-    else:
-        answer = api.call("ListDeadLetters", limit=limit, after=after)
-        lines = [
-            f"{each.turn_id}  {each.failed_at.ToDatetime():%Y-%m-%d %H:%M}  {each.reason}  {each.attempts} tries"
-            for each in answer.letters
-        ] or ["no dead letters"]
-    if as_json:
-        show.show_json(show.plain(answer))
-        return
-    for line in lines:
-        show.console().print(line, markup=False, soft_wrap=True)
+        retried = api.call("RetryDeadLetters", turn_ids=retry)
+        return retried, lambda answer: show.console().print(f"{answer.retried} turn(s) wait again")
+
+    def show_letters(answer: Any) -> None:
+        for each in answer.letters:
+            when = f"{each.failed_at.ToDatetime():%Y-%m-%d %H:%M}"
+            line = f"{each.turn_id}  {when}  {each.reason}  {each.attempts} tries"
+            show.console().print(line, markup=False, soft_wrap=True)
+        if not answer.letters:
+            show.console().print("no dead letters")
+
+    return api.call("ListDeadLetters", limit=limit, after=after), show_letters
 
 
 @with_api
-def configuration(api: ApiClient, *, as_json: AsJson = False) -> None:
+def configuration(api: ApiClient) -> Answer:
     """Show the configuration of the running server; for admins of all tenants."""
-    show.show_answer(api.call("GetConfiguration"), show.show_configuration, as_json=as_json)
+    return api.call("GetConfiguration"), show.show_configuration
 
 
 # --- operation ---------------------------------------------------------------------------------------
@@ -419,23 +403,21 @@ def decision(
     *,
     request: Annotated[str, typer.Argument(metavar="[REQUEST]", help="its x-request-id; none: the latest")] = "",
     user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Show the decision of a request, or list the latest requests; needs trace.keep."""
     if not request:
-        latest = api.call("ListDecisions", user_id=user)
-        if as_json:
-            show.show_json(show.plain(latest))
-            return
-        table = Table("request", "at", "outcome", "memories")
-        for one in latest.decisions:
-            table.add_row(one.request_id, _time(one.at), one.outcome.replace("_", " "), str(one.memories))
-        show.console().print(table if latest.decisions else "no request is kept")
-        return
-    found = api.call("GetDecision", request_id=request, user_id=user)
-    if as_json:
-        show.show_json(show.plain(found))
-        return
+        return api.call("ListDecisions", user_id=user), _show_decisions
+    return api.call("GetDecision", request_id=request, user_id=user), _show_decision
+
+
+def _show_decisions(latest: Any) -> None:
+    table = Table("request", "at", "outcome", "memories")
+    for one in latest.decisions:
+        table.add_row(one.request_id, _time(one.at), one.outcome.replace("_", " "), str(one.memories))
+    show.console().print(table if latest.decisions else "no request is kept")
+
+
+def _show_decision(found: Any) -> None:
     took = ", ".join(f"{name} {value:.1f} ms" for name, value in sorted(found.stages_ms.items()))
     show.console().print(f"{_time(found.at)}: {found.outcome.replace('_', ' ')}", markup=False)
     if took:
@@ -456,11 +438,10 @@ def rate(
     rating: Annotated[Literal["helpful", "wrong", "none"], typer.Argument(help="none takes it back")],
     request_id: RequestId = "",
     user: UserOption = "",
-    as_json: AsJson = False,
-) -> None:
+) -> Answer:
     """Rate a memory as helpful or wrong; recall leaves a wrong memory out until it is confirmed."""
     rated = api.call("RateMemory", id=id_, rating=rating, user_id=user, request_id=request_id)
-    show.show_answer(rated, show.show_memory, as_json=as_json)
+    return rated, show.show_memory
 
 
 @with_api
@@ -515,12 +496,12 @@ def retention_plan(
 
 
 @with_api
-def status(api: ApiClient, *, as_json: AsJson = False) -> None:
+def status(api: ApiClient) -> Answer:
     """Show the queue, the canary and the last hour's requests; for admins of no single tenant."""
-    found = api.call("GetServerStatus")
-    if as_json:
-        show.show_json(show.plain(found))
-        return
+    return api.call("GetServerStatus"), _show_status
+
+
+def _show_status(found: Any) -> None:
     out = show.console()
     out.print(f"{found.memories} memories of {found.users} users, {found.quarantined} in quarantine")
     out.print(f"{found.waiting_turns} turns wait, {found.dead_letters} dead letters")
