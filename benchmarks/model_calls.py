@@ -23,8 +23,7 @@ from benchmarks.learning import ANSWERED, PLACES, SAID, Scripted, write_settings
 from memory_extproc.app import open_embedder
 from memory_extproc.app.context import make_context
 from memory_extproc.learn.extract.llm_client import Budget, LlmPrompt, strict_schema
-from memory_extproc.learn.extract.llm_extractor import LlmExtractor
-from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector, Noting
+from memory_extproc.learn.extract.llm_extractor import LlmConsolidator, LlmExtractor, LlmReflector, Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.messages import judge as remembered
 from memory_extproc.learn.reconcile import LlmJudge, Reconciler

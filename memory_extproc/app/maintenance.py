@@ -12,7 +12,7 @@ from memory_extproc.app.storage import Stores
 from memory_extproc.concurrency import steady_now, steady_seconds
 from memory_extproc.encryption.keys import sealable
 from memory_extproc.learn.extract.llm_client import LlmPrompt, strict_schema
-from memory_extproc.learn.extract.llm_notes import LlmConsolidator, LlmReflector
+from memory_extproc.learn.extract.llm_extractor import LlmConsolidator, LlmReflector
 from memory_extproc.learn.wording import about, agree, saying
 from memory_extproc.ports import ConditionalWriter, Coordination, EmbeddingModel, MemoryWriter
 from memory_extproc.retention.passes import RetentionPass, SummaryRebuilder, Wording

@@ -24,8 +24,7 @@ from memory_extproc.learn.commands.runner import (
     ForgetFilteringJudge,
 )
 from memory_extproc.learn.extract.extractor import FactExtractor, FactFinder, Fallback, Measured
-from memory_extproc.learn.extract.llm_extractor import LlmExtractor
-from memory_extproc.learn.extract.llm_notes import Noting
+from memory_extproc.learn.extract.llm_extractor import LlmExtractor, Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.intake_log import INTAKE, IntakeLog, IntakeLogLimits

@@ -22,7 +22,7 @@ from memory_extproc.concurrency import Backoff
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.learn.extract.llm_client import Budget
-from memory_extproc.learn.extract.llm_notes import LlmReflector
+from memory_extproc.learn.extract.llm_extractor import LlmReflector
 from memory_extproc.learn.messages import message_id
 from memory_extproc.learn.wording import about, agree, saying
 from memory_extproc.model import Caller, Embedded, Memory, MemoryState, Owner, Provenance

@@ -8,7 +8,7 @@ import pytest
 
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.llm_client import Budget
-from memory_extproc.learn.extract.llm_notes import Noting
+from memory_extproc.learn.extract.llm_extractor import Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.model import MemoryType
 from memory_extproc.testing.models import CannedCompletions

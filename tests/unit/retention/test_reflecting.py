@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.extract.llm_client import Budget
-from memory_extproc.learn.extract.llm_notes import LlmReflector
+from memory_extproc.learn.extract.llm_extractor import LlmReflector
 from memory_extproc.learn.wording import about, agree, saying
 from memory_extproc.model import Embedded, Memory, MemoryState, MemoryType, Owner
 from memory_extproc.observe.metrics import Metrics

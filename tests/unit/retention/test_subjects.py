@@ -11,7 +11,7 @@ import pytest
 
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.llm_client import Budget
-from memory_extproc.learn.extract.llm_notes import LlmConsolidator
+from memory_extproc.learn.extract.llm_extractor import LlmConsolidator
 from memory_extproc.learn.wording import about
 from memory_extproc.model import Candidate, Embedded, Memory, MemoryState, Owner, Provenance
 from memory_extproc.recall.rank import choose_ranked, weigh
