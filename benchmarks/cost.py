@@ -31,8 +31,9 @@ from benchmarks.lines import Child, child
 from benchmarks.load import Round, Sent
 from benchmarks.sampler import OUTSIDE, Counted
 from benchmarks.sidecar import MODELS, Place, Running, prepare, serving
-from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits
+from memory_extproc.inference.batching import BatchingEmbedder
 from memory_extproc.ports import EmbeddingModel
+from memory_extproc.settings.memory import Embedding
 
 STREAMED = "streamed"
 WARM_UP = 150  # requests
@@ -128,7 +129,7 @@ async def costs(scratch: Path, *, quick: bool) -> list[Cost]:
 async def _bench(stack: AsyncExitStack, place: Place, scratch: Path) -> Bench:
     record = scratch / "sampled.json"
     unit = await asyncio.to_thread(open_unit_model, MODELS, scratch)
-    embedder = BatchingEmbedder(unit, EmbedderLimits(), None)
+    embedder = BatchingEmbedder(unit, Embedding(), None)
     stack.push_async_callback(embedder.close)
     upstream = (
         await (await stack.enter_async_context(child("upstream", scratch=scratch))).hear(Listening, within=20)

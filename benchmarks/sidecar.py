@@ -23,11 +23,11 @@ from benchmarks.gateway import answering, free_ports
 from benchmarks.lines import ChildFailedError, end
 from benchmarks.rows import a_memory
 from memory_extproc.app import milvus_options
-from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.onnx import open_onnx_embedder
 from memory_extproc.model import Embedded, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.settings import load
+from memory_extproc.settings.memory import Embedding
 from memory_extproc.store.milvus.store import MilvusStore
 
 MODELS = Path(os.environ.get("MEMORY_EXTPROC_TEST_MODELS", ".cache/models"))
@@ -151,7 +151,7 @@ async def prepare(place: Place, users: Sequence[str], count: int = words.MEMORIE
     rows = 0
     async with AsyncExitStack() as stack:
         model = MODELS / f"{settings.memory.embedding.model}-{settings.memory.embedding.precision}"
-        embedder = await stack.enter_async_context(open_onnx_embedder(model, EmbedderLimits()))
+        embedder = await stack.enter_async_context(open_onnx_embedder(model, Embedding()))
         options = replace(milvus_options(settings, data, embedder.fingerprint), timeout=_TO_FILL)
         store = MilvusStore(options, metrics, now=lambda: now)
         stack.push_async_callback(store.close)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from memory_extproc.app.context import AppContext
 from memory_extproc.errors import ConfigurationError
-from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.model_files import Precision, find_directory
-from memory_extproc.inference.onnx import CrossEncoderLimits, open_cross_encoder, open_onnx_embedder
+from memory_extproc.inference.onnx import open_cross_encoder, open_onnx_embedder
 from memory_extproc.inference.sentence_transformers import open_sentence_transformers_embedder
 from memory_extproc.inference.word_hashing import WordHashEmbedder
 from memory_extproc.observe.log import logger
@@ -32,16 +31,13 @@ _NO_MODEL = (
 async def open_embedder(context: AppContext) -> EmbeddingModel:
     """Open the configured embedding model."""
     embedding = context.settings.memory.embedding
-    limits = EmbedderLimits(
-        threads=embedding.threads, cached_queries=embedding.cache, word_bytes=embedding.word_bytes
-    )
     embedder: EmbeddingModel
     match embedding.provider:
         case Provider.ONNX:
-            embedder = await _local_embedder(context, limits)
+            embedder = await _local_embedder(context)
         case Provider.SENTENCE_TRANSFORMERS:
             device = "" if embedding.device == "auto" else embedding.device
-            opened = open_sentence_transformers_embedder(embedding.model, device, limits)
+            opened = open_sentence_transformers_embedder(embedding.model, device, embedding)
             embedder = await context.stack.enter_async_context(opened)
         case Provider.OPENAI:
             embedder = _remote_embedder(context)
@@ -51,7 +47,7 @@ async def open_embedder(context: AppContext) -> EmbeddingModel:
     return embedder
 
 
-async def _local_embedder(context: AppContext, limits: EmbedderLimits) -> EmbeddingModel:
+async def _local_embedder(context: AppContext) -> EmbeddingModel:
     """The local model, or words alone if none is configured or installed.
 
     ModelDirectoryError if a configured model is missing."""
@@ -61,7 +57,7 @@ async def _local_embedder(context: AppContext, limits: EmbedderLimits) -> Embedd
     if unnamed and not directory.is_dir():
         log.warning("embedding.words_alone", remedy=_NO_MODEL)
         return WordHashEmbedder(embedding.dimension)
-    return await context.stack.enter_async_context(open_onnx_embedder(directory, limits))
+    return await context.stack.enter_async_context(open_onnx_embedder(directory, embedding))
 
 
 def _remote_embedder(context: AppContext) -> EmbeddingModel:
@@ -100,8 +96,7 @@ async def open_reranks(context: AppContext) -> RerankModel | None:
     recall, embedding = context.settings.recall, context.settings.memory.embedding
     if recall.rerank == "cross_encoder":
         directory = find_directory(Path(embedding.models_dir), recall.rerank_model, Precision(embedding.precision))
-        limits = CrossEncoderLimits(threads=embedding.threads)
-        return await context.stack.enter_async_context(open_cross_encoder(directory, limits))
+        return await context.stack.enter_async_context(open_cross_encoder(directory, embedding.threads))
     completions = completions_for(context, ModelRole.MEMORY_RERANK) if recall.rerank == "llm" else None
     return None if completions is None else LlmReranker(completions)
 

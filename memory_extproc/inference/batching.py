@@ -26,6 +26,7 @@ from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientE
 from memory_extproc.index.entries import pack
 from memory_extproc.index.features import LONGEST_READ
 from memory_extproc.model import Matrix, Vector, WordPieces
+from memory_extproc.settings.memory import Embedding
 from memory_extproc.text.words import carries_meaning
 
 # Characters of a question that the event loop tokenises itself. A thread would first wait for the interpreter,
@@ -59,13 +60,8 @@ class ModelRunner(Protocol):
         """As `run` for *text* alone, already tokenised: some 0.2 ms for 1,000 characters, on the event loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class EmbedderLimits:
-    threads: int = 1  # concurrent inferences, each on a thread of its own
-    batch_tokens: int = 128  # padded tokens of an inference; a longer text goes alone. 100 µs each in int8
-    cached_queries: int = 4096  # vectors of past queries kept: 1.5 KiB each at 384 dimensions
-    waiting_queries: int = 1024  # beyond it a query is refused with TransientError
-    word_bytes: int = 48 << 20  # of word vectors of recently embedded texts: 3.5 KiB a message; 0: none
+BATCH_TOKENS = 128  # padded tokens of an inference; a longer text goes alone. 100 µs each in int8
+WAITING_QUERIES = 1024  # beyond it a query is refused with TransientError
 
 
 class _Call:
@@ -102,10 +98,18 @@ class BatchingEmbedder:
     vectors that the model keeps; None: no word vectors are known. Used on a single event loop, closed by
     `close`."""
 
-    def __init__(self, model: ModelRunner, limits: EmbedderLimits, words: WordVectors | None = None) -> None:
+    def __init__(
+        self,
+        model: ModelRunner,
+        section: Embedding,
+        words: WordVectors | None = None,
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        waiting_queries: int = WAITING_QUERIES,
+    ) -> None:
         self._model = model
         self._words = words
-        self._limits = limits
+        self._threads, self._batch_tokens, self._waiting_queries = section.threads, batch_tokens, waiting_queries
         self._queries: deque[_Item] = deque()
         self._background: deque[_Item] = deque()
         self._running = 0
@@ -113,10 +117,10 @@ class BatchingEmbedder:
         self._beginning = 0  # queries given to a thread that has not taken them up yet
         self._begun = asyncio.Event()
         self._closed = False
-        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="embed")
-        self._less_urgent = ThreadPoolExecutor(limits.threads, "embed_later", _give_way)
-        self._cache = QueryCache(limits.cached_queries)
-        self._lately = QueryCache(min(limits.cached_queries, _LATELY))
+        self._pool = ThreadPoolExecutor(section.threads, thread_name_prefix="embed")
+        self._less_urgent = ThreadPoolExecutor(section.threads, "embed_later", _give_way)
+        self._cache = QueryCache(section.cache)
+        self._lately = QueryCache(min(section.cache, _LATELY))
 
     @property
     def fingerprint(self) -> str:
@@ -173,7 +177,7 @@ class BatchingEmbedder:
         cached = self._cache.find(text)
         if cached is not None:
             return cached
-        if len(self._queries) >= self._limits.waiting_queries:
+        if len(self._queries) >= self._waiting_queries:
             raise TransientError("too many queries wait for the embedder")
         call = self._call(1)
         self._queries.append(_Item(call, 0, text, self._model.ready(text) if len(text) <= _SHORT else None))
@@ -194,9 +198,9 @@ class BatchingEmbedder:
 
     def _start(self) -> None:
         """Gives waiting work to idle threads, queries first."""
-        while self._running < self._limits.threads:
+        while self._running < self._threads:
             # with several threads, a thread is reserved for queries: background work holds a thread for long
-            spare = self._in_background < max(1, self._limits.threads - 1)
+            spare = self._in_background < max(1, self._threads - 1)
             if batch := self._taken_from(self._queries):
                 self._submit(batch, background=False)
             elif spare and (batch := self._taken_from(self._background)):
@@ -210,7 +214,7 @@ class BatchingEmbedder:
         loop = batch[0].call.future.get_loop()
         work = batch[0].ready if len(batch) == 1 else None
         if work is None:
-            work = partial(self._model.run, [item.text for item in batch], self._limits.batch_tokens)
+            work = partial(self._model.run, [item.text for item in batch], self._batch_tokens)
         if not background:
             self._beginning += 1
             work = partial(self._taken_up, loop, work)
@@ -235,7 +239,7 @@ class BatchingEmbedder:
             item = queue[0]
             if not item.call.future.done():
                 tokens += min(len(item.text.encode()) // _BYTES_PER_TOKEN + 2, self._model.max_seq_length)
-                if batch and tokens > self._limits.batch_tokens:
+                if batch and tokens > self._batch_tokens:
                     break
                 batch.append(item)
             queue.popleft()

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +20,6 @@ from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.index.features import LONGEST_READ
 from memory_extproc.inference.batching import (
     BatchingEmbedder,
-    EmbedderLimits,
     Run,
     WordVectors,
     meaningful,
@@ -40,6 +38,7 @@ from memory_extproc.inference.model_files import (
     verify,
 )
 from memory_extproc.model import Matrix
+from memory_extproc.settings.memory import Embedding
 
 # --- onnx session ------------------------------------------------------------------------------------
 # ONNX Runtime for every model in this process: a thread per inference, faults translated.
@@ -201,14 +200,14 @@ class OnnxModel:
 
 
 @asynccontextmanager
-async def open_onnx_embedder(directory: Path, limits: EmbedderLimits) -> AsyncIterator[BatchingEmbedder]:
+async def open_onnx_embedder(directory: Path, section: Embedding) -> AsyncIterator[BatchingEmbedder]:
     """Loads the model off the event loop (about 0.1 s) and closes it in the end.
 
     ModelDirectoryError when *directory* is not a whole prepared model.
     """
-    words = WordVectors(limits.word_bytes) if limits.word_bytes else None
+    words = WordVectors(section.word_bytes) if section.word_bytes else None
     model = await asyncio.to_thread(OnnxModel, directory, words)
-    embedder = BatchingEmbedder(model, limits, model.words)
+    embedder = BatchingEmbedder(model, section, model.words)
     try:
         yield embedder
     finally:
@@ -226,12 +225,9 @@ Scores = npt.NDArray[np.float32]  # shape (n,), any numbers
 _BYTES_PER_TOKEN = 3  # a low guess, to bound the time that an inference holds a thread
 
 
-@dataclass(frozen=True, slots=True)
-class CrossEncoderLimits:
-    threads: int = 1  # concurrent inferences, each on a thread of its own
-    batch_tokens: int = 256  # padded tokens of an inference; a longer pair goes alone. 100 µs each in int8
-    window: int = 256  # tokens of query and text together, within the model's own; beyond, both are cut
-    waiting: int = 64  # concurrent calls; beyond it a call is refused with TransientError
+PAIR_TOKENS = 256  # padded tokens of an inference; a longer pair goes alone. 100 µs each in int8
+PAIR_WINDOW = 256  # tokens of query and text together, within the model's own; beyond, both are cut
+WAITING_CALLS = 64  # beyond it a call is refused with TransientError
 
 
 class PairScorer(Protocol):
@@ -283,9 +279,12 @@ class CrossEncoderModel:
 class CrossEncoder:
     """Implements ports.RerankModel over a model in this process. Used on a single event loop, closed by `close`."""
 
-    def __init__(self, model: PairScorer, limits: CrossEncoderLimits) -> None:
-        self._model, self._limits = model, limits
-        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix="rerank")
+    def __init__(
+        self, model: PairScorer, threads: int = 1, batch_tokens: int = PAIR_TOKENS, waiting: int = WAITING_CALLS
+    ) -> None:
+        """*threads*: concurrent inferences, each on a thread of its own."""
+        self._model, self._batch_tokens, self._waiting = model, batch_tokens, waiting
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rerank")
         self._calls = 0
         self._closed = False
 
@@ -294,7 +293,7 @@ class CrossEncoder:
         starts no further inference."""
         if self._closed:
             raise TransientError("the cross-encoder is closed")
-        if self._calls >= self._limits.waiting:
+        if self._calls >= self._waiting:
             raise TransientError("too many calls wait for the cross-encoder")
         if not texts:
             return ()
@@ -309,11 +308,11 @@ class CrossEncoder:
 
     async def _score_texts(self, query: str, texts: Sequence[str]) -> Scores:
         asked = len(query.encode()) // _BYTES_PER_TOKEN + 3
-        lengths = [min(asked + len(text.encode()) // _BYTES_PER_TOKEN, self._limits.window) for text in texts]
-        shares = list(groups(lengths, self._limits.batch_tokens))
+        lengths = [min(asked + len(text.encode()) // _BYTES_PER_TOKEN, PAIR_WINDOW) for text in texts]
+        shares = list(groups(lengths, self._batch_tokens))
         loop = asyncio.get_running_loop()
         run = partial(self._model.run, query)
-        tokens = self._limits.batch_tokens
+        tokens = self._batch_tokens
         futures = [loop.run_in_executor(self._pool, run, [texts[at] for at in share], tokens) for share in shares]
         scores: Scores = np.empty(len(texts), dtype=np.float32)
         try:
@@ -348,10 +347,12 @@ def normalize_scores(scores: Scores) -> tuple[float, ...]:
 
 
 @asynccontextmanager
-async def open_cross_encoder(directory: Path, limits: CrossEncoderLimits) -> AsyncIterator[CrossEncoder]:
+async def open_cross_encoder(
+    directory: Path, threads: int = 1, batch_tokens: int = PAIR_TOKENS
+) -> AsyncIterator[CrossEncoder]:
     """Loads the model off the event loop and closes it in the end. ModelDirectoryError when *directory* is not
     a whole prepared cross-encoder."""
-    opened = CrossEncoder(await asyncio.to_thread(CrossEncoderModel, directory, limits.window), limits)
+    opened = CrossEncoder(await asyncio.to_thread(CrossEncoderModel, directory, PAIR_WINDOW), threads, batch_tokens)
     try:
         yield opened
     finally:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from memory_extproc.errors import ConfigurationError, PermanentError
-from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits, Run, of_unit_length, readable
+from memory_extproc.inference.batching import BatchingEmbedder, Run, of_unit_length, readable
 from memory_extproc.model import Matrix
+from memory_extproc.settings.memory import Embedding
 
 Load = Callable[..., Any]  # as the class SentenceTransformer: (name or path, device=…) -> model
 _CHARACTERS_PER_TOKEN = 32
@@ -61,14 +62,14 @@ class SentenceTransformersModel:
 
 @asynccontextmanager
 async def open_sentence_transformers_embedder(
-    model: str, device: str, limits: EmbedderLimits, load: Callable[[], Load] = load_installed
+    model: str, device: str, section: Embedding, load: Callable[[], Load] = load_installed
 ) -> AsyncIterator[BatchingEmbedder]:
     """Loads *model* off the event loop and closes it in the end. *device*: "cuda", "cpu", …, or "" to choose.
 
     ConfigurationError when the library is not installed, PermanentError when it has no such model.
     """
     embedder = BatchingEmbedder(
-        await asyncio.to_thread(lambda: SentenceTransformersModel(model, device, load())), limits
+        await asyncio.to_thread(lambda: SentenceTransformersModel(model, device, load())), section
     )
     try:
         yield embedder

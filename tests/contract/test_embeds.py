@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.model_files import Precision
 from memory_extproc.inference.onnx import open_onnx_embedder
 from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint
@@ -24,6 +23,7 @@ from memory_extproc.inference.sentence_transformers import open_sentence_transfo
 from memory_extproc.inference.word_hashing import WordHashEmbedder
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel
+from memory_extproc.settings.memory import Embedding
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.endpoint import Reply, serving
 from tests.support.tiny_bert import write_tiny_bert
@@ -96,9 +96,7 @@ async def remote() -> AsyncIterator[EmbeddingModel]:
 
 @asynccontextmanager
 async def library() -> AsyncIterator[EmbeddingModel]:
-    async with open_sentence_transformers_embedder(
-        "m", "cpu", EmbedderLimits(), load=lambda: LibraryModel
-    ) as embedder:
+    async with open_sentence_transformers_embedder("m", "cpu", Embedding(), load=lambda: LibraryModel) as embedder:
         yield embedder
 
 
@@ -114,7 +112,7 @@ def opening(request: pytest.FixtureRequest, tiny_model: Path) -> Opening:
     openings: dict[str, Opening] = {
         "canned": canned,
         "words": words,
-        "onnx": lambda: open_onnx_embedder(tiny_model, EmbedderLimits(threads=2)),
+        "onnx": lambda: open_onnx_embedder(tiny_model, Embedding(threads=2)),
         "openai": remote,
         "sentence_transformers": library,
     }

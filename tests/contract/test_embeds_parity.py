@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks.embedding import write_unit_model
-from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.onnx import OnnxModel, open_onnx_embedder
 from memory_extproc.inference.prepare import DEFAULT_WEIGHTS_SHA256
 from memory_extproc.model import Matrix
 from memory_extproc.recall.model_match import Calibration, _probes, compare
+from memory_extproc.settings.memory import Embedding
 
 REFERENCE = Path(__file__).parents[1] / "reference"
 ONE_BY_ONE = 1  # tokens in a batch: every text goes alone
@@ -89,7 +89,7 @@ def test_the_vector_of_a_text_does_not_depend_on_what_it_was_batched_with(
 
 async def test_queries_and_memories_of_one_text_get_one_vector(int8_model_dir: Path, sentences: list[str]) -> None:
     some = sentences[::10]
-    async with open_onnx_embedder(int8_model_dir, EmbedderLimits()) as embedder:
+    async with open_onnx_embedder(int8_model_dir, Embedding()) as embedder:
         memories = await embedder.embed(some)
         queries = np.stack([await embedder.embed_query(text) for text in some])
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from memory_extproc.index.entries import cosines, unpack
-from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.model_files import Precision
 from memory_extproc.inference.onnx import open_onnx_embedder
 from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.ports import EmbeddingModel, TokenEmbeddingModel
+from memory_extproc.settings.memory import Embedding
 from tests.support.canned import CannedWords
 from tests.support.tiny_bert import write_tiny_bert
 
@@ -35,7 +35,7 @@ async def reader(request: pytest.FixtureRequest, tiny_reader: Path) -> AsyncIter
     if request.param == "canned":
         yield CannedWords()
         return
-    async with open_onnx_embedder(tiny_reader, EmbedderLimits()) as opened:
+    async with open_onnx_embedder(tiny_reader, Embedding()) as opened:
         yield opened
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.inference.model_files import ModelKind, Precision
-from memory_extproc.inference.onnx import CrossEncoderLimits, open_cross_encoder
+from memory_extproc.inference.onnx import open_cross_encoder
 from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.ports import RerankModel
 from memory_extproc.recall.rerank import LlmReranker
@@ -36,7 +36,7 @@ async def reranker(request: pytest.FixtureRequest, tiny_cross_encoder: Path) -> 
         model = CannedCompletions(lambda _system, _user: '{"order": [2, 1]}')
         yield LlmReranker(model)
         return
-    async with open_cross_encoder(tiny_cross_encoder, CrossEncoderLimits()) as opened:
+    async with open_cross_encoder(tiny_cross_encoder) as opened:
         yield opened
 
 

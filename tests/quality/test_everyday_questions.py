@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits
+from memory_extproc.inference.batching import BatchingEmbedder
 from memory_extproc.inference.onnx import open_onnx_embedder
 from memory_extproc.model import Embedded, Memory, Role, Scope, SearchQuery
 from memory_extproc.recall.fusion import Fusion, packaged_weights
 from memory_extproc.recall.rank import choose_ranked, weigh
+from memory_extproc.settings.memory import Embedding
 from memory_extproc.store.resident import ResidentRows
 from tests.support.builders import MONDAY, a_memory, a_message, later
 
@@ -35,7 +36,7 @@ TALK = (
 
 @pytest.fixture
 async def embedder(int8_model_dir: Path) -> AsyncIterator[BatchingEmbedder]:
-    async with open_onnx_embedder(int8_model_dir, EmbedderLimits()) as opened:
+    async with open_onnx_embedder(int8_model_dir, Embedding()) as opened:
         yield opened
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.index.features import LONGEST_READ
-from memory_extproc.inference.batching import BatchingEmbedder, EmbedderLimits, Run, WordVectors
+from memory_extproc.inference.batching import BatchingEmbedder, Run, WordVectors
 from memory_extproc.model import Matrix
+from memory_extproc.settings.memory import Embedding
 
 
 class GatedModel:
@@ -51,9 +52,11 @@ class GatedModel:
 
 
 @asynccontextmanager
-async def embedding(**limits: int) -> AsyncIterator[tuple[GatedModel, BatchingEmbedder]]:
+async def embedding(
+    *, threads: int = 1, cache: int = 4096, **bounds: int
+) -> AsyncIterator[tuple[GatedModel, BatchingEmbedder]]:
     model = GatedModel()
-    embedder = BatchingEmbedder(model, EmbedderLimits(**limits))
+    embedder = BatchingEmbedder(model, Embedding(threads=threads, cache=cache), None, **bounds)
     try:
         yield model, embedder
     finally:
@@ -152,7 +155,7 @@ async def test_a_caller_who_leaves_while_the_model_runs_harms_nobody() -> None:
 
 
 async def test_a_repeated_query_is_not_run_again_and_the_oldest_is_forgotten_first() -> None:
-    async with embedding(cached_queries=2) as (model, embedder):
+    async with embedding(cache=2) as (model, embedder):
         model.let(100)
         for text in ("a", "b", "a", "c", "a", "b"):
             await embedder.embed_query(text)
@@ -161,7 +164,7 @@ async def test_a_repeated_query_is_not_run_again_and_the_oldest_is_forgotten_fir
 
 
 async def test_without_a_cache_every_query_is_run() -> None:
-    async with embedding(cached_queries=0) as (model, embedder):
+    async with embedding(cache=0) as (model, embedder):
         model.let(100)
         await embedder.embed_query("a")
         await embedder.embed_query("a")
@@ -271,7 +274,7 @@ async def test_texts_embedded_together_are_not_kept_in_numbers() -> None:
 async def test_a_text_whose_words_are_no_longer_known_is_embedded_again_for_them() -> None:
     model = GatedModel()
     model.let(100)
-    embedder = BatchingEmbedder(model, EmbedderLimits(), WordVectors(1))  # too small for any
+    embedder = BatchingEmbedder(model, Embedding(threads=1), WordVectors(1))  # too small for any
     await embedder.embed_query("a question")
     await embedder.embed(["a question"])
     await embedder.embed(["a question"])
@@ -283,7 +286,7 @@ async def test_a_text_whose_words_are_no_longer_known_is_embedded_again_for_them
 async def test_a_text_too_long_for_its_words_to_be_kept_is_embedded_once_all_the_same() -> None:
     model = GatedModel()
     model.let(100)
-    embedder = BatchingEmbedder(model, EmbedderLimits(), WordVectors(1 << 20))
+    embedder = BatchingEmbedder(model, Embedding(threads=1), WordVectors(1 << 20))
     long = "w" * (LONGEST_READ + 1)
     for _ in range(3):
         await embedder.embed([long])
@@ -293,7 +296,7 @@ async def test_a_text_too_long_for_its_words_to_be_kept_is_embedded_once_all_the
 
 
 async def test_without_a_cache_no_text_is_kept() -> None:
-    async with embedding(cached_queries=0) as (model, embedder):
+    async with embedding(cache=0) as (model, embedder):
         model.let(100)
         await embedder.embed(["m"])
         await embedder.embed(["m"])

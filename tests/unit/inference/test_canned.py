@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
-from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.sentence_transformers import load_installed, open_sentence_transformers_embedder
+from memory_extproc.settings.memory import Embedding
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 
 
@@ -45,9 +45,7 @@ async def test_answers_may_be_worked_out() -> None:
 
 
 async def test_a_library_that_is_not_installed_is_named_with_the_remedy() -> None:
-    opening = open_sentence_transformers_embedder(
-        "m", "", EmbedderLimits(), load=lambda: load_installed("not_there")
-    )
+    opening = open_sentence_transformers_embedder("m", "", Embedding(), load=lambda: load_installed("not_there"))
     with pytest.raises(ConfigurationError, match=r"install memory-extproc\[sentence-transformers\]"):
         async with opening:
             pytest.fail("opened")
@@ -62,5 +60,5 @@ async def test_a_model_the_library_does_not_know_is_given_up() -> None:
         raise OSError(name)
 
     with pytest.raises(PermanentError, match="cannot load 'm'"):
-        async with open_sentence_transformers_embedder("m", "", EmbedderLimits(), load=lambda: load):
+        async with open_sentence_transformers_embedder("m", "", Embedding(), load=lambda: load):
             pytest.fail("opened")

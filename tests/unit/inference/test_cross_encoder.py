@@ -19,7 +19,6 @@ from memory_extproc.inference.bert_onnx import bert_graph, scoring_graph
 from memory_extproc.inference.model_files import MODEL, ModelDirectoryError, ModelKind, Precision
 from memory_extproc.inference.onnx import (
     CrossEncoder,
-    CrossEncoderLimits,
     CrossEncoderModel,
     OnnxModel,
     Scores,
@@ -205,7 +204,7 @@ class CountingModel:
 
 async def test_the_whole_way_from_a_directory_gives_numbers_between_0_and_1(tiny: Path, tmp_path: Path) -> None:
     made = prepared(tiny, tmp_path)
-    async with open_cross_encoder(made.directory, CrossEncoderLimits(batch_tokens=16)) as encoder:
+    async with open_cross_encoder(made.directory, batch_tokens=16) as encoder:
         scores = await encoder.rerank(QUERY, TEXTS)
     assert (min(scores), max(scores)) == (0.0, 1.0)
     assert np.array_equal(np.argsort(scores), np.argsort(scores_of(made)))
@@ -213,7 +212,7 @@ async def test_the_whole_way_from_a_directory_gives_numbers_between_0_and_1(tiny
 
 async def test_texts_are_shared_out_so_that_one_inference_stays_short() -> None:
     model = CountingModel()
-    encoder = CrossEncoder(model, CrossEncoderLimits(batch_tokens=40))
+    encoder = CrossEncoder(model, batch_tokens=40)
     scores = await encoder.rerank("q", ["a" * n for n in range(30)])
     await encoder.close()
     assert sum(model.ran) == 30
@@ -222,7 +221,7 @@ async def test_texts_are_shared_out_so_that_one_inference_stays_short() -> None:
 
 
 async def test_texts_that_are_all_alike_are_all_in_the_middle() -> None:
-    encoder = CrossEncoder(CountingModel(), CrossEncoderLimits())
+    encoder = CrossEncoder(CountingModel())
     assert list(await encoder.rerank("q", ["ab", "cd"])) == [0.5, 0.5]
     await encoder.close()
 
@@ -237,7 +236,7 @@ async def test_texts_that_are_all_alike_are_all_in_the_middle() -> None:
     ],
 )
 async def test_a_model_that_fails_is_named(model: CountingModel, error: type[Exception], says: str) -> None:
-    encoder = CrossEncoder(model, CrossEncoderLimits())
+    encoder = CrossEncoder(model)
     with pytest.raises(error, match=says):
         await encoder.rerank("q", ["a", "b"])
     await encoder.close()
@@ -258,7 +257,7 @@ class HeldModel(CountingModel):
 
 async def test_a_cancelled_call_leaves_undone_what_no_thread_has_begun() -> None:
     model = HeldModel()
-    encoder = CrossEncoder(model, CrossEncoderLimits(batch_tokens=1))
+    encoder = CrossEncoder(model, batch_tokens=1)
     call = asyncio.create_task(encoder.rerank("q", ["a"] * 50))
     await asyncio.to_thread(model.begun.wait, 10)
     call.cancel()
@@ -271,7 +270,7 @@ async def test_a_cancelled_call_leaves_undone_what_no_thread_has_begun() -> None
 
 async def test_more_calls_than_may_wait_are_refused_at_once() -> None:
     model = HeldModel()
-    encoder = CrossEncoder(model, CrossEncoderLimits(waiting=1))
+    encoder = CrossEncoder(model, waiting=1)
     call = asyncio.create_task(encoder.rerank("q", ["a", "b"]))
     await asyncio.to_thread(model.begun.wait, 10)
     with pytest.raises(TransientError, match="too many"):
@@ -283,7 +282,7 @@ async def test_more_calls_than_may_wait_are_refused_at_once() -> None:
 
 async def test_closing_fails_what_waits_and_refuses_what_comes() -> None:
     model = HeldModel()
-    encoder = CrossEncoder(model, CrossEncoderLimits(batch_tokens=1))
+    encoder = CrossEncoder(model, batch_tokens=1)
     call = asyncio.create_task(encoder.rerank("q", ["a"] * 3))
     await asyncio.to_thread(model.begun.wait, 10)
     closing = asyncio.create_task(encoder.close())

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from memory_extproc.inference.batching import EmbedderLimits
 from memory_extproc.inference.onnx import OnnxModel, open_onnx_embedder
 from memory_extproc.recall import examples
 from memory_extproc.recall.examples import ASKED, EXAMPLES, TOLD, VECTORS, IntentExamples, Likeness
 from memory_extproc.recall.fusion import PACKAGED
 from memory_extproc.recall.intent import INTENTS, QuestionKind
+from memory_extproc.settings.memory import Embedding
 from memory_extproc.text.attributes import ATTRIBUTES
 
 FITTED = Path(examples.__file__).parent / "fitted"
@@ -28,7 +28,7 @@ NO_QUESTIONS = ("Who painted the Mona Lisa?", "Write me a limerick.", "What's my
 
 
 async def test_other_words_for_a_kind_are_read_and_other_questions_are_not(int8_model_dir: Path) -> None:
-    async with open_onnx_embedder(int8_model_dir, EmbedderLimits()) as embedder:
+    async with open_onnx_embedder(int8_model_dir, Embedding()) as embedder:
         known = IntentExamples()
 
         async def kind(text: str) -> QuestionKind | None:
@@ -106,7 +106,7 @@ QUESTIONS = {
 
 
 async def test_statements_and_questions_have_the_attribute_of_examples_in_other_words(int8_model_dir: Path) -> None:
-    async with open_onnx_embedder(int8_model_dir, EmbedderLimits()) as embedder:
+    async with open_onnx_embedder(int8_model_dir, Embedding()) as embedder:
         known = IntentExamples()
         vectors = np.asarray(await embedder.embed([*STATEMENTS, "could you make that shorter?"]))
         told = known.told_by(vectors).tolist()
@@ -157,7 +157,7 @@ async def test_an_overview_in_other_words_is_told_from_the_kind_that_a_pattern_t
         "summarise who I am, where I live, what I do, the lot": True,
         "recommend a restaurant for tonight": False,
     }
-    async with open_onnx_embedder(int8_model_dir, EmbedderLimits()) as embedder:
+    async with open_onnx_embedder(int8_model_dir, Embedding()) as embedder:
         for text, overview in asked.items():
             reading = INTENTS.read(text, (), TODAY)
             vector = await embedder.embed_query(text)
