@@ -154,8 +154,13 @@ def piece_limits(settings: Settings, embedder: EmbeddingModel) -> ChunkLimits:
 
     Never longer than for the default model, because injected chunks should be specific."""
     tokens = min(PIECE_TOKENS, embedder.max_tokens * 4 // 5)
+    return ChunkLimits(tokens=tokens, bytes=text_bytes(settings))
+
+
+def text_bytes(settings: Settings) -> int:
+    """The longest text of a memory, which with encryption must fit in its encrypted form."""
     content = settings.limits.content_bytes
-    return ChunkLimits(tokens=tokens, bytes=sealable(content) if settings.privacy.encrypt_content else content)
+    return sealable(content) if settings.privacy.encrypt_content else content
 
 
 def partition_limits(settings: Settings) -> PartitionLimits:

@@ -6,11 +6,10 @@ import random
 import uuid
 from datetime import timedelta
 
-from memory_extproc.app.context import AppContext, partition_limits
+from memory_extproc.app.context import AppContext, partition_limits, text_bytes
 from memory_extproc.app.models import completions_for
 from memory_extproc.app.storage import Stores
 from memory_extproc.concurrency import steady_now, steady_seconds
-from memory_extproc.encryption.keys import sealable
 from memory_extproc.learn.extract.llm_client import LlmPrompt, strict_schema
 from memory_extproc.learn.extract.llm_extractor import LlmConsolidator, LlmReflector
 from memory_extproc.learn.wording import about, agree, saying
@@ -26,7 +25,6 @@ from memory_extproc.retention.rules import OwnerRows
 from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
 from memory_extproc.retention.usage import Accesses
 from memory_extproc.safety.prompt_injection import suspicion
-from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.topics.state import LEAST_MESSAGES, Sayings
 from memory_extproc.topics.summarizer import (
@@ -114,14 +112,9 @@ def make_retention(
 def make_summing(context: AppContext, embedder: EmbeddingModel) -> tuple[Summaries, Rebuilding]:
     """Build summarisation and rebuilding. Also with topics disabled: earlier summaries may exist."""
     summaries = Summaries(context.metrics, prompts=_prompts(context), trusted=lambda text: suspicion(text) is None)
-    most = _content_bytes(context.settings)
+    most = text_bytes(context.settings)
     rebuilding = Rebuilding(summaries, embedder, now=context.now, least=LEAST_MESSAGES, content_bytes=most)
     return summaries, rebuilding
-
-
-def _content_bytes(settings: Settings) -> int:
-    content = settings.limits.content_bytes
-    return sealable(content) if settings.privacy.encrypt_content else content
 
 
 def make_topics(
@@ -141,7 +134,7 @@ def make_topics(
         embedder,
         now=now,
         least=LEAST_MESSAGES,
-        content_bytes=_content_bytes(live.settings),
+        content_bytes=text_bytes(live.settings),
     )
     return TopicTracker(
         TopicDecider(sayings, summaries, embedder, live, context.metrics),

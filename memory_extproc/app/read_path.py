@@ -145,22 +145,16 @@ class ReadPathParts:
     def processor(self) -> Processor:
         settings, overhears = self.context.settings, None
         if settings.envoy.two_filters:
-            overhears = RequestObserver(self.gets, self.replays, request_bytes=settings.limits.request_body)
+            overhears = RequestObserver(self.gets, self.replays, self.context.live)
         processor = Processor(self.exchange_deps(settings), peers_of(settings), overhears)
 
         def reconfigure(new: Settings) -> None:
+            self.context.metrics.recall_deadline.set(new.deadline.total_seconds())
+            self.held.reconfigure(new.limits.process_bytes)
             processor.reconfigure(self.exchange_deps(new), peers_of(new))
-            if overhears is not None:
-                overhears.reconfigure(request_bytes=new.limits.request_body)
 
-        self.context.live.subscribe(self.reconfigure)
         self.context.live.subscribe(reconfigure)
         return processor
-
-    def reconfigure(self, settings: Settings) -> None:
-        """Apply new limits to these parts."""
-        self.context.metrics.recall_deadline.set(settings.deadline.total_seconds())
-        self.held.reconfigure(settings.limits.process_bytes)
 
 
 async def open_exchange_parts(

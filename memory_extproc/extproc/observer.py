@@ -21,6 +21,7 @@ from memory_extproc.observe.log import Trail, logger
 from memory_extproc.request.admission import Admitted, Declined
 from memory_extproc.request.body import Enriched, PendingTurn, is_encoded, read_plain, unpack
 from memory_extproc.request.replay import BlockReplay, InView
+from memory_extproc.settings import CurrentSettings
 
 
 class ObservedExchange(Exchange):
@@ -191,15 +192,12 @@ class MemoryGetter(Protocol):
 class RequestObserver:
     """Reads requests for the observing filter."""
 
-    def __init__(self, gets: MemoryGetter, replays: BlockReplay, *, request_bytes: int) -> None:
-        self._gets, self._replays, self._request_bytes = gets, replays, request_bytes
-
-    def reconfigure(self, *, request_bytes: int) -> None:
-        self._request_bytes = request_bytes
+    def __init__(self, gets: MemoryGetter, replays: BlockReplay, current: CurrentSettings) -> None:
+        self._gets, self._replays, self._current = gets, replays, current
 
     async def read(self, admitted: Admitted, body: bytes) -> ObservedRequest | None:
         """Parse a body. None if it is unreadable, for the other filter too."""
-        limit = self._request_bytes
+        limit = self._current.settings.limits.request_body
         if len(body) > limit:
             return None
         try:

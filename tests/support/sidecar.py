@@ -101,7 +101,7 @@ class Sidecar:
         deps = self._workshop(background)
         overhears = None
         if self.two_filters:
-            overhears = RequestObserver(self.gets, self.replays, request_bytes=self.options.limits.request_body)
+            overhears = RequestObserver(self.gets, self.replays, CurrentSettings(self.options))
             deps = replace(deps, hands=encode_handover)
         processor = Processor(deps, self.peers, overhears)
         self.server = GrpcServer(

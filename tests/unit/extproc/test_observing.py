@@ -130,7 +130,7 @@ class Bench:
             request_waits=timedelta(seconds=5),
             last_reply_waits=timedelta(milliseconds=20),
         )
-        overhears = RequestObserver(shelves or Shelves(), self.replays, request_bytes=wire.limits.request_body)
+        overhears = RequestObserver(shelves or Shelves(), self.replays, CurrentSettings(wire))
         self.exchange = ObservedExchange(self.deps, overhears)
 
     async def play(self, *events: Event) -> list[Reply]:
