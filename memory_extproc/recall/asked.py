@@ -254,7 +254,7 @@ def refers_to(question: str, texts: Sequence[str], beside: Sequence[str] = ()) -
         not there.isdisjoint(INTENTS.words[name]) for name in ("own", "possessive", "anaphora")
     ):
         return True
-    wanted, names = content_stems(question), names_in(question)
+    wanted, names = content_stems(question) - _MEASURES, names_in(question)
     if not any(map(asks, sentences(question))):  # a task or a statement
         return any(names & names_in(one) or 2 * len(wanted & content_stems(one)) >= len(wanted) for one in heard)
     acting = names & _acting(words)
@@ -264,6 +264,10 @@ def refers_to(question: str, texts: Sequence[str], beside: Sequence[str] = ()) -
         return True
     whole = sum(map(rarity, wanted))
     return any(sum(map(rarity, wanted & content_stems(one))) >= _MOST_SHARED * whole > 0 for one in heard)
+
+
+# "what percentage of deliveries are late?" asks as "how many deliveries are late?" does
+_MEASURES = content_stems("percentage percent share proportion number amount level total")
 
 
 def tells_price(question: str, text: str) -> bool:

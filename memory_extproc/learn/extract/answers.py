@@ -221,6 +221,9 @@ _LONGEST_REQUEST = 120
 _OPTIONS = re.compile(r"\b(?:or|oder|ou)\b", re.IGNORECASE)
 _CHOOSES = [re.compile(pattern, re.IGNORECASE) for pattern in LISTS["grammar"]["chooses"]]
 _OFFERS = re.compile(rf"\b(?:{LISTS['grammar']['offers']})\b", re.IGNORECASE)
+_WANTS = re.compile(
+    r"\b(?:need|want|wish|looking|after|choose|decide|brauche|suche|cherche|busco)\b", re.IGNORECASE
+)
 _NOTHING = content_stems(LISTS["grammar"]["no_choice"])
 
 
@@ -236,7 +239,7 @@ def read_choice(before: Turn, text: str) -> Choice | None:
     if not 0 < len(said) <= _LONGEST_ANSWER:
         return None
     request = _find_request(before.asked)
-    if not asks(request) and _OFFERS.search(before.answered) is None:
+    if _OFFERS.search(before.answered) is None and not any(map(asks, sentences(before.asked))):
         return None
     offered = content_stems(before.answered)
     if _OPTIONS.search(request):
@@ -254,5 +257,6 @@ def _find_request(asked: str) -> str:
     """The last question or request in *asked*, else its last sentence, without marks of quotation."""
     told = [one for one in sentences(keep_meant_text(asked)) if not polite(one)]
     telling = [one for one in told if len(content_stems(one) - _NOTHING) > 1]
-    request = ([one for one in telling if asks(one)] or telling or [""])[-1].replace('"', "'").strip(" .")
+    wanting = [one for one in telling if asks(one)] or [one for one in telling if _WANTS.search(one)]
+    request = (wanting or telling or [""])[-1].replace('"', "'").strip(" .")
     return request if len(request) <= _LONGEST_REQUEST else request[:_LONGEST_REQUEST].rpartition(" ")[0]

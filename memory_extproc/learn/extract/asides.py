@@ -189,6 +189,8 @@ def split_ages(sentence: str) -> tuple[str, list[str]]:
     """Split the ages in a list of people ("the girls, Ines (9) and Pilar (6)") from *sentence*, as clauses. Words
     in brackets about a stranger are left out: "the winner was Bea (got a scholarship)"."""
     sentence = _IN_BRACKETS.sub(r"\g<before>", sentence)
+    if _LISTS_NAMES.match(sentence):
+        sentence = _ROLE_BEHIND.sub("", sentence)
     found = list(_AGED_NAME.finditer(sentence)) if _SEVERAL.search(sentence) else []
     found = [one for one in found if is_name(one["name"])]
     if len(found) < _FEWEST_OF_LIST:
@@ -199,6 +201,9 @@ def split_ages(sentence: str) -> tuple[str, list[str]]:
 
 
 _FEWEST_OF_LIST = 2  # names
+# "my team: Lotte (planner), Bram (driver) and Joost"
+_LISTS_NAMES = re.compile(rf"(?:my|our)\s[\w -]{{2,30}}(?::|\sis|\sare)\s{ONE_NAME}", re.IGNORECASE)
+_ROLE_BEHIND = re.compile(r"(?<=\w) \([a-z][^()\d]{1,40}\)(?=,| and )")
 _IN_BRACKETS = re.compile(_GRAMMAR["in_brackets"], re.IGNORECASE)
 
 
