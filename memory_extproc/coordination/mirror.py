@@ -148,7 +148,7 @@ def set_aside_unusable(path: Path) -> bool:
         with closing(sqlite3.connect(path)) as connection:
             whole = connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            ours = connection.execute("PRAGMA application_id").fetchone()[0] in {0, _SCHEMA.application}
+            ours = connection.execute("PRAGMA application_id").fetchone()[0] == _SCHEMA.application
     except sqlite3.Error as error:
         if code_of(error) not in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}:
             raise TransientError(f"{path.name} cannot be read now") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -202,24 +203,16 @@ class SqliteFile:
         if not self._path.exists():
             return None
         self._reader, self._read_from = self._connect(_GLANCE), place
-        if not self._readable(self._reader):
-            self._close_reader()
+        application, version = _stamps(self._reader)
+        self._check(application, version)
+        if version < self._schema.version:
+            raise TransientError(f"{self._path.name} is not brought up to date yet")
         return self._reader
 
     def _close_reader(self) -> None:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-
-    def _readable(self, reader: sqlite3.Connection) -> bool:
-        """Whether the schema exists. False while another process creates it, which is atomic."""
-        application, version = _stamps(reader)
-        if not version:
-            return False
-        self._check(application, version)
-        if version < self._schema.version:
-            raise TransientError(f"{self._path.name} is not brought up to date yet")
-        return True
 
     def _commit_next(self) -> None:
         if self._committing is not None:
@@ -313,10 +306,8 @@ class SqliteFile:
             return self._writer
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Create the file before SQLite does: the log and its index inherit its mode. An existing file must not
-            # be opened besides SQLite, because closing it would release the locks of our reader.
-            with suppress(FileExistsError):
-                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+            if not self._path.exists():
+                self._create()
         except OSError as error:
             raise TransientError(f"{self._path.name} is not to be opened: {error.strerror}") from error
         connection = self._connect(self._patience)
@@ -328,6 +319,29 @@ class SqliteFile:
         self._writer, self._place = connection, FileIdentity(self._path)
         self._reserve.fill()
         return connection
+
+    def _create(self) -> None:
+        """Make the file whole under another name first: one that is empty has lost what it held."""
+        made = self._path.with_name(f"{self._path.name}.{secrets.token_hex(4)}.new")
+        # Before SQLite makes it: the log and its index inherit its mode.
+        os.close(os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            with closing(self._connect(self._patience, made)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("BEGIN IMMEDIATE")
+                self._take(connection, self._schema.script)
+                connection.execute(f"PRAGMA application_id = {self._schema.application}")
+                connection.execute(f"PRAGMA user_version = {self._schema.version}")
+                connection.execute("COMMIT")
+            try:
+                os.link(made, self._path)
+            except FileExistsError:
+                pass  # another process was quicker
+            except OSError:  # a file system without hard links
+                made.rename(self._path)
+        finally:
+            for end in ("", LOG, INDEX):
+                made.with_name(made.name + end).unlink(missing_ok=True)
 
     def _leave(self) -> None:
         if self._writer is not None and self._place is not None and self._place.harm is not None:
@@ -342,26 +356,23 @@ class SqliteFile:
             name = self._path.name
             raise TransientError(f"{name} was taken away while in use ({harm.value}): put it back, or restart")
 
-    def _connect(self, patience: timedelta) -> sqlite3.Connection:
+    def _connect(self, patience: timedelta, path: Path | None = None) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self._path, timeout=patience.total_seconds(), isolation_level=None, check_same_thread=True
+            path or self._path, timeout=patience.total_seconds(), isolation_level=None, check_same_thread=True
         )
         connection.execute("PRAGMA secure_delete = ON")
         connection.execute(f"PRAGMA synchronous = {'FULL' if self._fsync else 'NORMAL'}")
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        self._check(*_stamps(connection))
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("BEGIN IMMEDIATE")
         try:
             application, version = _stamps(connection)
-            if (application, version) == (0, 0) and not connection.execute("PRAGMA schema_version").fetchone()[0]:
-                self._take(connection, self._schema.script)
-                connection.execute(f"PRAGMA application_id = {self._schema.application}")
-            else:
-                self._check(application, version)
-                for step in range(version, self._schema.version):
-                    self._take(connection, self._schema.upgrades[step])
+            self._check(application, version)
+            for step in range(version, self._schema.version):
+                self._take(connection, self._schema.upgrades[step])
             if version != self._schema.version:
                 connection.execute(f"PRAGMA user_version = {self._schema.version}")
             connection.execute("COMMIT")
@@ -387,7 +398,7 @@ class SqliteFile:
     def _check(self, application: int, version: int) -> None:
         """TransientError for an unusable file: a retry works with a suitable program or another file."""
         if application != self._schema.application:
-            fault = "is a database of something else; move it aside"
+            fault = "is empty, or a database of something else: restore it, or move it aside to begin anew"
         elif version > self._schema.version:
             fault = (
                 f"has schema version {version} of a newer memory-extproc, this one knows versions"
@@ -424,7 +435,7 @@ class SqliteBacked:
 
 
 def _stamps(connection: sqlite3.Connection) -> tuple[int, int]:
-    """The application id and schema version; zeros for a new file."""
+    """The application id and schema version; zeros for an empty file."""
     # Order matters: both are committed together, so a reader that sees a version also sees the application id.
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     application = connection.execute("PRAGMA application_id").fetchone()[0]

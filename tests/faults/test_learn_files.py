@@ -6,7 +6,7 @@ import asyncio
 import os
 import sqlite3
 import stat
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.concurrency import utc_now
-from memory_extproc.coordination.sqlite import SqliteCoordination
+from memory_extproc.coordination.consent import SqliteConsent
+from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import TransientError, UnknownFaultError
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.model import Turn, TurnOutcome, digest
+from memory_extproc.model import Consent, ConsentChange, Turn, TurnOutcome, digest
 from tests.support.builders import ANN, BOB, MONDAY, a_turn
 
 LONG = timedelta(hours=1)
@@ -302,10 +303,32 @@ async def test_what_another_process_left_or_appended_arrives_once(tmp_path: Path
         assert [entry.turn.asked for entry in await fresh.arrivals(10)] == ["first of the next"]
 
 
-async def test_a_file_that_another_process_is_making_holds_nothing_yet(tmp_path: Path) -> None:
-    path = tmp_path / "coordination.sqlite"
-    path.touch()
-    async with SqliteCoordination(path, now=lambda: MONDAY) as coordination:
-        assert await coordination.version(ANN) == 0
-        await coordination.bump(ANN)
-        assert await coordination.version(ANN) == 1
+def names_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+async def test_a_file_that_was_emptied_is_not_read_as_if_nobody_had_forgotten_or_refused(tmp_path: Path) -> None:
+    consent, ledger = SqliteConsent(tmp_path / "consent.db"), SqliteLedger(tmp_path / "erasure.db")
+    async with consent, ledger:
+        assert await consent.add(ANN, ConsentChange(Consent.OFF, MONDAY, "ann"), after=None)
+        key = await ledger.key()
+    whole = {path: path.read_bytes() for path in (tmp_path / "consent.db", tmp_path / "erasure.db")}
+    for path in whole:
+        path.write_bytes(b"")
+    consent, ledger = SqliteConsent(tmp_path / "consent.db"), SqliteLedger(tmp_path / "erasure.db")
+    async with consent, ledger:
+        asks: tuple[Callable[[], Awaitable[object]], ...] = (
+            lambda: consent.latest(ANN),
+            lambda: consent.add(ANN, ConsentChange(Consent.ON, MONDAY, "ann"), after=None),
+            ledger.key,
+            ledger.list_unfinished,
+        )
+        for ask in asks:
+            with pytest.raises(TransientError, match="is empty"):
+                await ask()
+        for path, content in whole.items():
+            assert path.read_bytes() == b""
+            path.write_bytes(content)
+        assert [change.consent for change in await consent.history(ANN)] == [Consent.OFF]
+        assert await ledger.key() == key
+    assert sorted(names_in(tmp_path)) == ["consent.db", "erasure.db", "erasure.db.reserve"]
