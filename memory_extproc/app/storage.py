@@ -7,8 +7,8 @@ import asyncio
 import fcntl
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
@@ -368,15 +368,17 @@ class OpenFiles:
 
         return both
 
-    def _harm(self, path: Path, ours: set[FileId]) -> Harm | None:
-        there = file_id(path)
-        if there in ours:
+    def _harm(self, path: Path, ours: Mapping[FileId, str]) -> Harm | None:
+        there, harm = file_id(path), self._harms[path]
+        if there is not None and there in ours:
             self._known[path] = there
             return None
+        gone = there is None and harm is Harm.REPLACED
+        if gone and f"{path} (deleted)" in ours.values():  # perhaps before it was ever seen here
+            return Harm.GONE
         if self._known.get(path) not in ours:  # not opened yet, or closed since
             return None
-        harm = self._harms[path]
-        return Harm.GONE if there is None and harm is Harm.REPLACED else harm
+        return Harm.GONE if gone else harm
 
 
 def watched_files(settings: Settings, data: Path) -> list[Path]:
@@ -386,9 +388,14 @@ def watched_files(settings: Settings, data: Path) -> list[Path]:
     return [*own, ledger_file(settings, data), keys_file(settings, data), lite]
 
 
-def _open_files() -> set[FileId]:
-    found = (file_id(int(descriptor)) for descriptor in os.listdir("/proc/self/fd"))  # noqa: PTH208
-    return {one for one in found if one is not None}
+def _open_files() -> dict[FileId, str]:
+    """The files that the process has open, by identity, with their names as in proc_pid_fd(5)."""
+    found: dict[FileId, str] = {}
+    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with suppress(OSError):  # closed meanwhile
+            if one := file_id(int(descriptor)):
+                found[one] = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+    return found
 
 
 def hold_data_directory(settings: Settings, stack: AsyncExitStack) -> Path:
