@@ -115,7 +115,7 @@ _NO_STATEMENT = re.compile(
     rf"|^(?:\w+\s+)?{_ASKING_WORD}\b"
 )
 _VERBS = frozenset(PHRASES["stating"].split())
-_CLAUSES = re.compile(r"[,;:\u00bf\uff0c\uff1b\u3001]\s*|\s+[-\u2013\u2014]+\s+")
+_CLAUSES = re.compile(r"[,;:\u00bf\uff0c\uff1b\u3001]\s*|(?<!\s)\s++[-\u2013\u2014]++\s++")
 _ENDS_ASKING = re.compile(rf"\b{_ASKING_WORD}(?:\s+much|\s+many)?\W*$")
 _HAN_STATES = re.compile("^(?:\u6211|\u79c1|\u50d5|\u4ffa)")
 _HAN_ASKS = re.compile(

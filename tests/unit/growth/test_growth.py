@@ -49,7 +49,7 @@ READS_LITTLE = {
     "learn.extract.answers._TAG", "request.policy._ASKED_BEGINS", "request.policy._SYSTEM_BEGINS",
     "safety.prompt_injection._RULES[2].pattern", "safety.prompt_injection._RULES[2].needs",
     "safety.prompt_injection._RULES[12].unless", "safety.prompt_injection._RULES[13].unless",
-    "safety.secrets._HEX", "store.milvus.connect._SERVER", "text.intents._BETWEEN", "text.intents._CLAUSES",
+    "safety.secrets._HEX", "store.milvus.connect._SERVER", "text.intents._BETWEEN",
     "text.intents._ONLY", "text.words._LAST_WORD", "topics.state._CUE",
 }  # fmt: skip
 LINEAR = [place for place in FOUND if place.removeprefix("memory_extproc.") not in READS_LITTLE]
