@@ -6,7 +6,7 @@ pattern is bounded: the time is linear in the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from memory_extproc.learn.extract.clauses import LISTS, People, fill_in
@@ -14,6 +14,7 @@ from memory_extproc.learn.extract.statements import (
     AS_SAID,
     CALENDAR,
     LONGEST_FRAGMENT,
+    LONGEST_MESSAGE,
     first_person_statements,
     keep_meant_text,
     read_correction,
@@ -136,7 +137,7 @@ _ITEMS = re.compile(r",(?!\d)(?: (?:and|und|et|y) )?| (?:and|und|et|y) ", re.IGN
 _ONE_NAME = re.compile(r"[A-Z\u00c0-\u00de][\w'-]*(?: [A-Z\u00c0-\u00de][\w'-]*)?")
 _LEADING_NO = re.compile(r"\A(?:no|kein\w*|pas de|sin)\s+", re.IGNORECASE)
 _MOST_ITEMS = 8
-# two questions: "how many words, and what year are you in?", "what is the price and your deposit?"
+# two questions in one, as in "how many words, and until when?"
 _ALSO_ASKED = re.compile(r",? and (?=(?:what|which|how|where|when|who)\b)")
 _TWO_THINGS = re.compile(
     r"((?:what|when|who|how much)(?:'s| is| are) )((?:your|the|my)\b.*) and ((?:your|the)\b.*)"
@@ -230,32 +231,40 @@ _NOTHING = content_stems(LISTS["grammar"]["no_choice"])
 class Choice(NamedTuple):
     chosen: str
     request: str  # the caller's words that it settles
+    turn_id: str  # of the request
 
 
-def read_choice(before: Turn, text: str) -> Choice | None:
-    """Read the decision in *text* for an option in the turn *before*, named in the assistant's answer or in the
-    caller's own question. None without a decision."""
+def read_choice(before: Sequence[Turn], text: str) -> Choice | None:
+    """Read the decision in *text* for an option in the last turns *before*, named in an answer of the assistant or
+    in the caller's own question. None without a decision."""
     said = keep_meant_text(text).replace("\u2019", "'")
-    if not 0 < len(said) <= _LONGEST_ANSWER:
+    chosen = _find_chosen(said) if 0 < len(said) <= _LONGEST_ANSWER else ""
+    words = content_stems(chosen)
+    if not words - _NOTHING or len(chosen) > _LONGEST_CHOICE:
         return None
-    request = _find_request(before.asked)
-    if _OFFERS.search(before.answered) is None and not any(map(asks, sentences(before.asked))):
-        return None
-    offered = content_stems(before.answered)
-    if _OPTIONS.search(request):
-        offered |= content_stems(request)
-    for sentence in sentences(said):
-        bare = sentence.strip(" .!")
-        chosen = next((found["value"] for one in _CHOOSES if (found := one.fullmatch(bare)) is not None), "")
-        words = content_stems(chosen)
-        if len(chosen) <= _LONGEST_CHOICE and words - _NOTHING and words <= offered and request:
-            return Choice(chosen.strip(" ,"), request)
+    offered = frozenset[str]()
+    for turn in reversed(before):
+        asked, answered = keep_meant_text(turn.asked), turn.answered[:LONGEST_MESSAGE]
+        request = _find_request(asked)
+        offered |= content_stems(f"{answered} {request}" if _OPTIONS.search(request) else answered)
+        invited = _OFFERS.search(answered) is not None or any(map(asks, sentences(asked)))
+        if request and invited and words <= offered:
+            return Choice(chosen, request, turn.id)
     return None
+
+
+def _find_chosen(said: str) -> str:
+    """The option that the first decision in *said* names, or nothing."""
+    for sentence in sentences(said):
+        for one in _CHOOSES:
+            if (found := one.fullmatch(sentence.strip(" .!"))) is not None:
+                return found["value"].strip(" ,")
+    return ""
 
 
 def _find_request(asked: str) -> str:
     """The last question or request in *asked*, else its last sentence, without marks of quotation."""
-    told = [one for one in sentences(keep_meant_text(asked)) if not polite(one)]
+    told = [one for one in sentences(asked) if not polite(one)]
     telling = [one for one in told if len(content_stems(one) - _NOTHING) > 1]
     wanting = [one for one in telling if asks(one)] or [one for one in telling if _WANTS.search(one)]
     request = (wanting or telling or [""])[-1].replace('"', "'").strip(" .")

@@ -144,8 +144,8 @@ class RulesExtractor:
         stated = stated_in_answer(before[-1].answered if before else "", turn.asked, people)
         people.note_each(stated)
         stated += first_person_statements(turn.asked, people)
-        if before and (choice := read_choice(before[-1], turn.asked)) is not None:
-            found.append(self._note_choice(turn, before[-1], choice))
+        if (choice := read_choice(before, turn.asked)) is not None:
+            found.append(self._note_choice(turn, choice))
         for clause in stated:
             if (taken and fold(clause) in taken) or (clause.startswith(AS_SAID) and _says_again(clause, found)):
                 continue
@@ -245,10 +245,10 @@ class RulesExtractor:
             happens=resolve_event_time(caught.value if rule.update else clause, turn.at.date()),
         )
 
-    def _note_choice(self, turn: Turn, before: Turn, choice: Choice) -> Fact:
+    def _note_choice(self, turn: Turn, choice: Choice) -> Fact:
         content = f'User chose {choice.chosen} ("{choice.request}")'
         fact = self._note(turn, content, f"choice ({choice.request})", choice.chosen, type=MemoryType.SEMANTIC)
-        return replace(fact, drawn_from=(before.id, turn.id))
+        return replace(fact, drawn_from=(choice.turn_id, turn.id))
 
     def _note(self, turn: Turn, content: str, attribute: str, value: str, *, type: MemoryType) -> Fact:  # noqa: A002 - as Fact names it
         """A fact that no rule of a clause makes."""

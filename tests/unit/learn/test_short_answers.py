@@ -110,3 +110,14 @@ async def test_a_choice_among_suggestions_is_a_fact_with_the_question_that_it_se
     chosen = [one for one in await RulesExtractor().extract([turn], earlier=[before]) if "chose" in one.content]
     assert [one.content for one in chosen] == ([fact] if fact else [])
     assert all(one.drawn_from == ("t1", "t2") for one in chosen)  # forgetting either turn forgets it
+
+
+async def test_a_choice_thought_over_belongs_to_the_question_before_it() -> None:
+    asked = a_turn("Load tests with locust or k6?", "Either works.", id="t1")
+    chosen, again = a_turn("k6 then.", "Good.", id="t2"), a_turn("actually let's go with locust instead", id="t3")
+    facts = await RulesExtractor().extract([chosen, again], earlier=[asked])
+    assert [(one.value, one.attribute, one.drawn_from) for one in facts] == [
+        ("k6", "choice (load tests with locust or k6?)", ("t1", "t2")),
+        ("locust", "choice (load tests with locust or k6?)", ("t1", "t3")),
+    ]
+    assert all(one.exclusive for one in facts)  # the later takes the place of the first
