@@ -20,6 +20,8 @@ every_version = pytest.mark.parametrize("frozen", VERSIONS, ids=lambda path: pat
 # "kind: name" or "kind: name part" → why it went. An enum is called by its values, one after another.
 GONE: Mapping[str, str] = {
     "enums: all nobody tenant": "never stored nor sent: two settings of memory.global in one, read themselves now",
+    "enums: active gradual shadow": "the values of memory.mode, which the setting itself has",
+    "enums: off remember remember_and_forget": "the values of memory.chat_commands, which the setting itself has",
     **dict.fromkeys(
         (
             "metrics: memory_extproc_files_put_back",
