@@ -357,7 +357,7 @@ _ITEMS = {
             (rf"{_YEARS} ans", "j'ai {age} ans"),
             (rf"(?P<aged>j'ai {_YEARS} ans)(?: et (?P<more>(?:je|j') ?.{{3,60}}))?", "{aged}, {more}"),
             (r"(?:je suis|j'habite|je vis|je travaille) .{3,60}", "{of}"),
-            (_WORDS["metiers"], "je suis {of}"),
+            (_WORDS["metiers"] + r"(?: (?:\u00e0|chez|au|en|dans) .{2,40})?", "je suis {of}"),
         ),
         "es": (
             (rf"{_YEARS} a\u00f1os", "yo tengo {age} a\u00f1os"),

@@ -214,8 +214,20 @@ async def test_a_german_verb_behind_und_has_the_subject_before_it(said: str, exp
         ("Ich habe übrigens Gicht und darf keine Innereien essen", ["User has Gicht", "User can't have Innereien"]),
         ("Ich mag kein Koriander", ["User dislikes Koriander"]),
         ("Ich arbeite jetzt bei Siemens", ["User works for Siemens"]),
+        ("Ich esse keine Pilze", ["User doesn't eat Pilze"]),
+        ("Bonjour, je suis Camille, 38 ans, infirmière à Lyon",
+         ["User's name is Camille", "User is 38", "User works as an infirmière à Lyon"]),
+        ("J'ai une allergie aux noix", ["User is allergic to noix"]),
+        ("J'habite à Nantes avec mon copain Théo", ["User's boyfriend is Théo", "User lives in Nantes"]),
+        ("Je ne mange pas de porc", ["User doesn't eat porc"]),
+        ("Tengo alergia al marisco", ["User is allergic to marisco"]),
+        ("Vivo en Valencia con mi novio Pablo", ["User's boyfriend is Pablo", "User lives in Valencia"]),
+        ("No como carne", ["User doesn't eat carne"]),
+        ("No me gusta el café", ["User dislikes el café"]),
     ],
 )  # fmt: skip
-async def test_german_speakers_tell_of_themselves_in_one_sentence(text: str, facts: list[str]) -> None:
+async def test_people_tell_of_themselves_in_one_sentence_in_german_french_and_spanish(
+    text: str, facts: list[str]
+) -> None:
     found = [fact.content for fact in await RulesExtractor().extract([a_turn(text)])]
     assert sorted(found) == sorted(facts)
