@@ -261,6 +261,12 @@ def may_correct(text: str) -> bool:
     return plainly or (_ADDS.search(folded) is None and not only_asks(text))
 
 
+_IS_NOW = re.compile(
+    r"(?:^|[,.;:] )(?:(?:and|so|the|my|our) ){0,2}(?P<what>[\w'-]+(?: [\w'-]+){0,2}?)(?: is| are|'s) now "
+)
+_NEAR = 24  # characters behind "now" that have the day
+
+
 def corrects(new: str, old: str, *, at_once: bool) -> bool:
     """Whether *new*, said later by the same person, renews the statement *old*. *at_once*: within a few messages of
     *old*, so that it need not name its subject. In doubt not."""
@@ -272,6 +278,11 @@ def corrects(new: str, old: str, *, at_once: bool) -> bool:
     # "The garage rang, it's 410 now": a thing named in both, and a value that nothing else is said to have.
     if ValueKind.NUMBER in alike and shared and _NOW_AT.search(folded) is not None:
         return True
+    # "Change of plan, Orkney is now 5-14 June, and my flatmate moves out" names the thing with the day.
+    if ValueKind.DAY in alike and (moved := _IS_NOW.search(folded)) and _DAY.search(folded[moved.end() :][:_NEAR]):
+        named = _subjects(moved["what"])
+        if named and named <= _subjects(old):
+            return True
     if not at_once:  # of two that only have a word in common, neither takes the other back
         return bool(alike) and _SHARED * len(shared) >= min(len(_subjects(new)), len(_subjects(old))) > 0
     if _PLAINLY.match(folded):
