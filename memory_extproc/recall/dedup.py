@@ -86,7 +86,9 @@ def deduplicate(
             found[message.id] = fact.id
             continue
         for fact in drawn.of(message):
-            if fact.id not in found and _says_all_of(message, fact, asked):
+            # The turn of a request does not tell what was chosen later, nor that of a detail what has changed.
+            earlier = message.provenance.turn in {*fact.provenance.drawn_from} - {fact.provenance.turn}
+            if fact.id not in found and not earlier and _says_all_of(message, fact, asked):
                 found[fact.id] = message.id
     return found
 

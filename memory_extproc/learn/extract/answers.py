@@ -222,9 +222,7 @@ _LONGEST_REQUEST = 120
 _OPTIONS = re.compile(r"\b(?:or|oder|ou)\b", re.IGNORECASE)
 _CHOOSES = [re.compile(pattern, re.IGNORECASE) for pattern in LISTS["grammar"]["chooses"]]
 _OFFERS = re.compile(rf"\b(?:{LISTS['grammar']['offers']})\b", re.IGNORECASE)
-_WANTS = re.compile(
-    r"\b(?:need|want|wish|looking|after|choose|decide|brauche|suche|cherche|busco)\b", re.IGNORECASE
-)
+_WANTS = re.compile(rf"\b(?:{LISTS['grammar']['wants']})\b", re.IGNORECASE)
 _NOTHING = content_stems(LISTS["grammar"]["no_choice"])
 
 
@@ -263,9 +261,9 @@ def _find_chosen(said: str) -> str:
 
 
 def _find_request(asked: str) -> str:
-    """The last question or request in *asked*, else its last sentence, without marks of quotation."""
+    """The last question or request in *asked*, else its last wish or plan, without quotation marks; or nothing."""
     told = [one for one in sentences(asked) if not polite(one)]
     telling = [one for one in told if len(content_stems(one) - _NOTHING) > 1]
     wanting = [one for one in telling if asks(one)] or [one for one in telling if _WANTS.search(one)]
-    request = (wanting or telling or [""])[-1].replace('"', "'").strip(" .")
+    request = (wanting or [""])[-1].replace('"', "'").strip(" .")
     return request if len(request) <= _LONGEST_REQUEST else request[:_LONGEST_REQUEST].rpartition(" ")[0]

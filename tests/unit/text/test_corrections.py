@@ -40,8 +40,8 @@ def test_what_is_said_anew_a_moment_later_takes_back_what_was_said(new: str, old
         ("The Skye trip is now in July actually", "Our Skye trip is in the first week of June"),
         ("garage rang, it's 410 now", "the garage said the brakes need doing, quoted me \u00a3340"),
         ("the caterer wrote: it's now 52 a head with the wine", "our caterer wants 45 per person"),
-        ("change of plan, orkney is now 5-14 june because of the weather, and Naveen moves out then, some Pete comes",
-         "could you help me with a list for fieldwork in Orkney? we're going 1-10 June, six people, I fly the drone"),
+        ("change of plan, orkney is now 5-14 june because of rain, and Naveen moves out then, some Pete comes",
+         "could you help with a list for fieldwork in Orkney? we're going 1-10 June, six people, I fly a drone"),
     ],
 )  # fmt: skip
 def test_what_is_said_anew_another_day_has_to_name_what_it_is_about(new: str, old: str) -> None:
