@@ -366,7 +366,9 @@ async def _past(asked: QuestionReading) -> Lookup | None:
 async def _advice(asked: QuestionReading, summaries: Sequence[Memory]) -> list[Memory]:
     """The assistant's answers on the subject, by their words and those of the message before, and the answers of
     the same topic; then the answer that the search has first."""
-    wanted, place = content_stems(asked.intent.subject), asked.place()
+    told, place = asked.intent.subject, asked.place()
+    deed, _, thing = told.partition(" ")  # of "avoiding crowds" the crowds were spoken of
+    wanted = content_stems(thing if deed.endswith("ing") and content_stems(thing) else told)
     rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources)
     before = {(one.owner, one.session, one.seq + 1): one for one in rows if one.role is Role.USER}
     sure = bool(asked.passing())

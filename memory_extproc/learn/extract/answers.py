@@ -263,7 +263,7 @@ def _find_chosen(said: str) -> str:
 def _find_request(asked: str) -> str:
     """The last question or request in *asked*, else its last wish or plan, without quotation marks; or nothing."""
     told = [one for one in sentences(asked) if not polite(one)]
-    telling = [one for one in told if len(content_stems(one) - _NOTHING) > 1]
+    telling = [one for one in told if content_stems(one) - _NOTHING]
     wanting = [one for one in telling if asks(one)] or [one for one in telling if _WANTS.search(one)]
     request = (wanting or [""])[-1].replace('"', "'").strip(" .")
     return request if len(request) <= _LONGEST_REQUEST else request[:_LONGEST_REQUEST].rpartition(" ")[0]

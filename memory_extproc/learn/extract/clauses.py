@@ -133,9 +133,13 @@ _THOUGHT_BETTER = re.compile(
 )
 
 
+_EMOTICON = re.compile(r"(?<=\w)\s[:;=8][-'^]?[()/\\|DPpOo3*]{1,5}(?=\s|$)")
+
+
 def write_out(text: str) -> str:
-    """*text* with the short forms of haste in full ("dont" as "don't"), without values put right at once."""
-    text = _THOUGHT_BETTER.sub("", text)
+    """*text* with the short forms of haste in full ("dont" as "don't"), without emoticons and values put right at
+    once."""
+    text = _EMOTICON.sub("", _THOUGHT_BETTER.sub("", text))
     return _HASTY.sub(lambda found: LISTS["hasty"].get(found[0].lower(), found[0]), _FILLER.sub("", text))
 
 

@@ -97,6 +97,8 @@ async def test_what_answers_nothing_about_the_caller_makes_no_fact(question: str
          'User chose sage green ("what colour for the hall?")'),
         ("Welchen Wein zum Fisch?", "Ein Riesling oder ein Grauburgunder.", "Dann nehme ich den Riesling",
          'User chose den Riesling ("Welchen Wein zum Fisch?")'),
+        ("Can you help me plan our honeymoon? We have 6k.", "You could do Japan or Costa Rica.", "Ooh Japan! But I'm veggie",
+         'User chose Japan ("Can you help me plan our honeymoon?")'),
         ("can you help me plan?", "Sure, I'd make a plan in three steps.", "the plan sounds good", None),
         ("what's the weather?", "It's sunny in Rome.", "I love Rome", None),
         ("I like tea.", "Tea is great.", "I'll have tea then", None),
