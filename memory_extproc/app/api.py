@@ -107,21 +107,9 @@ async def memory_api(
         secret = secret_of(settings)
         signer = make_signer(secret, now)
         page = settings.console.page
-        audit = None
-        if settings.api.audit.enabled:
-            directory = audit_directory(settings, context.data)
-            audit = stack.enter_context(AuditLog(settings.api.audit, directory, derive_key(secret, "audit"), now))
-        canary = reading.canary
-        facts = ServerFacts(
-            journal=kept.journal,
-            owners=kept.owners,
-            outcomes=await stack.enter_async_context(RecentOutcomes(metrics, now)),
-            store_failing_for=lambda: kept.store.failing_for,
-            canary=lambda: None if canary is None else canary.share,
-            consent=writing.door.consent,
-            findings=context.data / FINDINGS,
-            audited=(lambda _: ()) if audit is None else audit.newest,
-        )
+        audit = _open_audit(context, secret, stack)
+        outcomes = await stack.enter_async_context(RecentOutcomes(metrics, now))
+        facts = _server_facts(context, kept, writing, reading, outcomes, audit)
         service = MemoryService(
             CallAdmission(
                 await _authenticator(context.live, stack, signer if page else None),
@@ -158,6 +146,35 @@ async def memory_api(
                 hosts=settings.console.hosts,
             ),
         )
+
+
+def _open_audit(context: AppContext, secret: bytes, stack: AsyncExitStack) -> AuditLog | None:
+    section = context.settings.api.audit
+    if not section.enabled:
+        return None
+    directory = audit_directory(context.settings, context.data)
+    return stack.enter_context(AuditLog(section, directory, derive_key(secret, "audit"), context.now))
+
+
+def _server_facts(
+    context: AppContext,
+    kept: Storage,
+    writing: WritePath,
+    reading: ReadPath,
+    outcomes: RecentOutcomes,
+    audit: AuditLog | None,
+) -> ServerFacts:
+    canary = reading.canary
+    return ServerFacts(
+        journal=kept.journal,
+        owners=kept.owners,
+        outcomes=outcomes,
+        store_failing_for=lambda: kept.store.failing_for,
+        canary=lambda: None if canary is None else canary.share,
+        consent=writing.door.consent,
+        findings=context.data / FINDINGS,
+        audited=(lambda _: ()) if audit is None else audit.newest,
+    )
 
 
 def _page_of(
@@ -215,26 +232,17 @@ def _operations(
     def rules() -> StorageRules:
         return live.settings.privacy.storage_rules
 
-    catalogue = MemoryCatalog(
-        kept.partitions,
-        kept.partitions,
-        kept.journal,
-        vector_bytes=_VECTOR_BYTES * settings.memory.embedding.dimension,
-        now=now,
-    )
+    vector_bytes = _VECTOR_BYTES * settings.memory.embedding.dimension
+    catalogue = MemoryCatalog(kept.partitions, kept.partitions, kept.journal, vector_bytes=vector_bytes, now=now)
     understanding = Understanding(RulesExtractor(), now)
+    editor = MemoryEditor(
+        noticing, noticing, kept.embedder, understanding, now=now, masks=lambda text: rules().apply(text)
+    )
     repeats = Repeats(kept.coordination, derive_key(secret, "repeats"))
     forgetting = ForgetCalls(forgetter, catalogue, repeats)
     memories = MemoryCalls(
         catalogue,
-        MemoryEditor(
-            noticing,
-            noticing,
-            kept.embedder,
-            understanding,
-            now=now,
-            masks=lambda text: rules().apply(text),
-        ),
+        editor,
         repeats,
         PageTokens(derive_key(secret, "page tokens"), now),
         content_bytes=content_bytes,
@@ -251,14 +259,8 @@ def _operations(
         kept.partitions, kept.embedder, kept.coordination, ImportLimits(content_bytes),
         now=now, consent=consent, forgotten=kept.erasing.forgotten, rules=rules,
     )  # fmt: skip
-    reviews = ReviewCalls(
-        Quarantine(kept.shown, noticing),
-        kept.journal,
-        kept.partitions,
-        catalogue,
-        now=now,
-        decisions=decisions,
-    )
+    quarantine = Quarantine(kept.shown, noticing)
+    reviews = ReviewCalls(quarantine, kept.journal, kept.partitions, catalogue, now=now, decisions=decisions)
     calls = (
         memories,
         SearchCalls(recaller, writing.intake, lambda: live.settings, consent=consent, now=now),

@@ -86,7 +86,7 @@ def deduplicate(
             found[message.id] = fact.id
             continue
         for fact in drawn.of(message):
-            # The turn of a request does not tell what was chosen later, nor that of a detail what has changed.
+            # An earlier turn tells neither the later choice nor the changed value.
             earlier = message.provenance.turn in {*fact.provenance.drawn_from} - {fact.provenance.turn}
             if fact.id not in found and not earlier and _says_all_of(message, fact, asked):
                 found[fact.id] = message.id
@@ -299,8 +299,8 @@ def once_for_session(summaries: Iterable[Memory]) -> list[Memory]:
 
 
 def without_quoted(summaries: Iterable[Memory]) -> list[Memory]:
-    """*summaries*, best first, without those of topics that the summary of their session, ahead of them, has
-    whole."""
+    """*summaries*, best first, without each summary of a topic whose sentences all stand in the summary of its
+    session ahead of it."""
     whole: dict[Hashable, str] = {}
     left: list[Memory] = []
     for one in summaries:
@@ -377,8 +377,8 @@ def _follows(new: Memory, old: Memory) -> bool:
 
 
 def with_successors(ordered: Sequence[Candidate], threshold: float, question: str) -> Sequence[Candidate]:
-    """*ordered*, best first, with the facts that hold instead of a fact of a relevant message just ahead of it and
-    as relevant, where they have a word of the *question*: "our rent is 800, and Sam is my flatmate" goes in with
+    """*ordered*, best first. A fact that replaced a fact of a relevant message moves just ahead of this message and
+    becomes as relevant, if it has a word of the *question*: beside "our rent is 800, and Sam is my flatmate" stands
     the rent of today."""
     passing = [one for one in ordered if one.relevance >= threshold][:_FOLLOWING_LOOKED_AT]
     messages = {one.memory.provenance.turn: one for one in passing if said_by_caller(one.memory)}

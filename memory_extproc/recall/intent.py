@@ -306,8 +306,8 @@ class _Question:
                 subject = " ".join(sorted(self._rest(0)))  # "which phone did you recommend?"
             words = tuple(self.words)
             # The ranking finds a single decision: "sync or async, did we decide?"
-            one = not (subject or latest or earliest) and self._pattern("decided").search(joined) and self._rest(0)
-            if not one:
+            unspecified = not (subject or latest or earliest)
+            if not (unspecified and self._pattern("decided").search(joined) and self._rest(0)):
                 yield Intent(
                     QuestionKind.PAST, subject=subject, words=words, days=days, latest=latest, earliest=earliest
                 )

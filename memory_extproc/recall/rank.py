@@ -166,7 +166,8 @@ async def raise_answers(ranking: Ranking) -> Ranking:
         return ranking
     question = ranking.context.request.question
     corrected = with_corrections(ranking.candidates, ranking.threshold)
-    if not ranking.context.request.scope.as_of and not INTENTS.asks_of_past(question, ranking.reading):
+    replaced = any(one.memory.provenance.corrects for one in corrected) and not ranking.context.request.scope.as_of
+    if replaced and not INTENTS.asks_of_past(question, ranking.reading):
         corrected = with_successors(corrected, ranking.threshold, question)
     return replace(ranking, candidates=with_answers(corrected, ranking.threshold))
 
