@@ -70,11 +70,12 @@ class Model:
     def __init__(self, counts: Counts) -> None:
         self.known = Known()
         self.counts = counts
-        self.stored: set[str] = set()  # words that a listing has shown
+        self.stored: set[str] = set()  # words that a listing has shown while no turn waited to be learned
         self.unwanted: dict[str, Person] = {}  # words said incognito or without consent
 
-    def check(self, text: str, person: Person, where: str, *, recalled: bool = False) -> None:
-        """*text* was shown to *person*; *recalled*: as a memory that is in force."""
+    def check(self, text: str, person: Person, where: str, *, recalled: bool = False, stored: bool = False) -> None:
+        """*text* was shown to *person*; *recalled*: as a memory that is in force; *stored*: from the store alone,
+        since none of their turns waited to be learned."""
         mine = self.known.of(person)
         for word in sorted(set(WORD.findall(text))):
             copy = mine.get(word)
@@ -83,14 +84,14 @@ class Model:
                 self.counts.violation(kind, person, word, where)
             elif copy.fate is Fate.GONE or (recalled and copy.fate is Fate.SOFT):
                 self.counts.violation("returned", person, word, where)
-            elif not recalled:
+            elif stored:
                 self.stored.add(word)
 
     def check_whole(self, rows: Iterable[Mapping[str, str]], person: Person, where: str) -> None:
         """*rows*: every memory of *person*, when nothing waits to be learned any more."""
         rows = list(rows)
         shown = " ".join(row["content"] for row in rows)
-        self.check(shown, person, where)
+        self.check(shown, person, where, stored=True)
         for word in self.known.missing(person, shown):
             self.counts.violation("lost", person, word, where)
         said = Counter(row["content"] for row in rows if (row["source"], row["role"]) == ("verbatim", "user"))
@@ -100,7 +101,7 @@ class Model:
                     self.counts.violation("doubled", person, word, f"{where}: {times} times")
 
     def weaken_unstored(self, *people: Person) -> None:
-        """What no listing has shown yet may be lost: Redis was wiped, and the journal with it, or consent ended
+        """What is not known to be stored may be lost: Redis was wiped, and the journal with it, or consent ended
         before it was learned."""
         for person in people:
             for word, copy in self.known.of(person).items():

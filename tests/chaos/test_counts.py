@@ -93,7 +93,8 @@ def test_a_word_said_incognito_is_unwanted(model: Model) -> None:
 
 def test_a_wiped_journal_may_lose_what_no_store_had_and_nothing_else(model: Model) -> None:
     waiting, stored = keep(model, ANN), keep(model, ANN)
-    model.check(stored, ANN, "list")
+    model.check(f"{waiting} {stored}", ANN, "list of a journal and a store")
+    model.check(stored, ANN, "list", stored=True)
     model.weaken_unstored(ANN)
     model.check_whole([], ANN, "the end")
     assert model.counts.table["lost"] == 1

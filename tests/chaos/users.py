@@ -136,8 +136,11 @@ class User:
 
     # --- the memory API ----------------------------------------------------------------------------------------
     async def look(self) -> None:
+        # Before the list: it also shows turns that are in the journal alone.
+        stats = await self._fleet.call("GetStats", api.GetStatsRequest(), self.person)
         rows = await self._fleet.everything(self.person)
-        self._model.check(" ".join(row.content for row in rows), self.person, f"list of act {self._acts}")
+        shown = " ".join(row.content for row in rows)
+        self._model.check(shown, self.person, f"list of act {self._acts}", stored=not stats.backlog)
 
     async def correct(self) -> None:
         rows = [row for row in await self._fleet.everything(self.person) if row.state == "active"]
