@@ -35,24 +35,26 @@ def main() -> None:
     kinds = [line.split("\t") for line in KINDS.read_text(encoding="utf-8").splitlines()]
     labels = [*sorted({label for label, _ in kinds} - {NO_KIND}), NO_KIND]
     vectors = np.vstack([model.run([text], 2048) for _, text in kinds])
-    made["kinds"] = fit_weights(vectors, np.asarray([labels.index(label) for label, _ in kinds]), balanced=False)
+    made["kinds"] = fit_weights(
+        vectors, np.asarray([labels.index(label) for label, _ in kinds]), l2=3e-5, balanced=False
+    )
     packed: dict[str, npt.NDArray[Any]] = {name: vectors.astype(np.float16) for name, vectors in made.items()}
     out = OUT / VECTORS.format(model.fingerprint.partition("/")[0])
     np.savez_compressed(out, kind_labels=np.array(labels), **packed)
 
 
 def fit_weights(
-    vectors: Matrix, labels: npt.NDArray[np.int64], *, balanced: bool = True
+    vectors: Matrix, labels: npt.NDArray[np.int64], *, l2: float = 1e-4, balanced: bool = True
 ) -> npt.NDArray[np.float64]:
     """Fit a multinomial logistic regression by gradient descent with momentum: a row of weights and a bias for each
-    label. *balanced*: all labels count alike, however many examples each has."""
+    label. *balanced*: all labels count alike, however many examples each has; *l2*: the penalty."""
     wanted = np.eye(int(labels.max()) + 1)[labels]
     counts = wanted.sum(axis=0) * wanted.shape[1] if balanced else np.full(wanted.shape[1], len(wanted))
     share = (wanted / counts).sum(axis=1, keepdims=True)
     inputs = np.hstack([vectors, np.ones((len(vectors), 1))])
     weights = np.zeros((wanted.shape[1], inputs.shape[1]))
     step = np.zeros_like(weights)
-    held = np.append(np.full(vectors.shape[1], _L2), 0.0)  # the bias is free
+    held = np.append(np.full(vectors.shape[1], l2), 0.0)  # the bias is free
     for _ in range(_STEPS):
         odds = inputs @ weights.T
         likely = np.exp(odds - odds.max(axis=1, keepdims=True))
@@ -62,7 +64,7 @@ def fit_weights(
     return weights
 
 
-_L2, _RATE, _MOMENTUM, _STEPS = 1e-4, 5.0, 0.9, 1_500
+_RATE, _MOMENTUM, _STEPS = 5.0, 0.9, 1_500
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ _LEAST, _BEHIND = 0.25, 0.4
 # Probabilities of a kind of question: the least, and the least to outvote a pattern that reads another kind.
 _LIKELY, _SURE = 0.5, 0.7
 _NAMES = frozenset(map(str, QuestionKind))
+_OUTVOTING = frozenset({QuestionKind.SUBJECT, QuestionKind.LIST})
 _OUTVOTED = frozenset({QuestionKind.CONSTRAINT, QuestionKind.INDIRECT, QuestionKind.HOPS, QuestionKind.PROCEDURE})
 # The least likeness to an attribute, its margin above examples of none, and the most that it is behind the likest.
 _ASKED = (0.5, 0.15, 0.05)
@@ -81,32 +82,39 @@ class IntentExamples:
         if vector is None or not self._reads(asked):
             return None
         label, likely = self._find_likeliest(vector)
-        if likely >= _LIKELY and label != QuestionKind.LIST:  # a list is of attributes, which are read below
+        if likely >= _SURE and label == QuestionKind.LIST:
+            return Likeness(QuestionKind.LIST, attributes=self._asks_for(vector))
+        if likely >= _LIKELY and label != QuestionKind.LIST:
             return Likeness(QuestionKind(label)) if label in _NAMES else Likeness(QuestionKind.CONSTRAINT, label)
         if (likest := self._nearest(self._vectors @ vector)) is not None:
             return likest
-        asks = int(_attributes_like(vector[np.newaxis] @ self._asked.T, self._by_asked, _ASKED)[0])
+        asks = self._asks_for(vector)
         return Likeness(QuestionKind.INDIRECT, attributes=asks) if asks else None
 
+    def _asks_for(self, vector: Vector) -> int:
+        return int(_attributes_like(vector[np.newaxis] @ self._asked.T, self._by_asked, _ASKED)[0])
+
     def may_read(self, reading: Reading) -> bool:
-        """Whether `reread` may change *reading*: no pattern matched, or one that also matches overviews."""
+        """Whether `reread` may change *reading*: no pattern matched, or one that also matches other kinds."""
         return not reading.intents or reading.intents[0].kind in _OUTVOTED
 
     def reread(
         self, reading: Reading, asked: str, vector: Vector | None, intents: IntentLexicon, today: date
     ) -> Reading:
         """*reading* of the question *asked*, or, where no pattern matched, the reading by examples. They also tell
-        an overview from another kind ("summarise who I am, where I live, the lot")."""
+        an overview, a subject and a list from another kind ("summarise who I am, where I live, the lot")."""
         if vector is None or not self._reads(asked):
             return reading
         label, likely = self._find_likeliest(vector)
         if label == QuestionKind.OVERVIEW and likely >= _SURE:
             return replace(reading, intents=(Intent(QuestionKind.OVERVIEW), *reading.intents))
-        like = None if reading.intents else self.read(asked, vector)
+        like = (
+            self.read(asked, vector) if not reading.intents or (label in _OUTVOTING and likely >= _SURE) else None
+        )
         if like is None:
             return reading
         read = intents.read_as(asked, like.kind, like.domain, today, like.attributes)
-        return replace(read, notes=reading.notes)
+        return replace(reading, intents=(*read.intents, *reading.intents))
 
     def _reads(self, asked: str) -> bool:
         return len(asked) <= LONGEST and self._applies()

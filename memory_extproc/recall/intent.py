@@ -143,15 +143,15 @@ class IntentLexicon:
 
     def read_as(self, asked: str, kind: QuestionKind, domain: str, today: date, attributes: int = 0) -> Reading:
         """Read *asked* as a question of *kind*, as its likeness to examples says; *domain* of a request for advice,
-        *attributes* of a question for facts. A question whose words show another kind is not read."""
-        sentence = next(iter(_last_first(asked)), "")
-        words = plain_words(sentence)
-        joined, there = " ".join(words), set(words)
-        language = next((one for one in self._languages if not one.speaks.isdisjoint(there)), self._languages[0])
+        *attributes* of a question for facts or for a list. A question whose words show another kind is not read."""
+        words = plain_words(sentence := next(iter(_last_first(asked)), ""))
+        joined = " ".join(words)
+        language = next((one for one in self._languages if not one.speaks.isdisjoint(words)), self._languages[0])
         question = _Question(self, language, sentence, words, joined, today)
         if language.find("never", joined) or 2 * len(words) < len(asked.split()):
             return Reading()  # a message that tells more than it asks is like no example
-        found = question.fact_as(attributes) if kind is QuestionKind.INDIRECT else question.intent_as(kind, domain)
+        of_facts = kind in {QuestionKind.INDIRECT, QuestionKind.LIST}
+        found = question.fact_as(kind, attributes) if of_facts else question.intent_as(kind, domain)
         return Reading() if found is None else Reading((found,))
 
     def _of_sentence(self, sentence: str, today: date) -> list[Intent]:
@@ -368,14 +368,18 @@ class _Question:
     def _is_task(self) -> bool:
         return not any(self._pattern(one).search(self.joined) for one in (*_NO_ADVICE, "no_task"))
 
-    def fact_as(self, attributes: int) -> Intent | None:
+    def fact_as(self, kind: QuestionKind, attributes: int) -> Intent | None:
         if not self._is_mine():
             return None
-        kind = QuestionKind.LIST if self._wants_several() else QuestionKind.INDIRECT
-        if self._pattern("formerly").search(self.joined):
-            kind = QuestionKind.AS_OF
-        people = relation_words(self.words)
-        return Intent(kind, attributes=attributes, words=tuple(self.words), people=people, alike=True)
+        words, people = tuple(self.words), relation_words(self.words)
+        if kind is QuestionKind.LIST:
+            named = self._attributes() or attributes
+            rest = self._rest(named, verbs=False) - self.lexicon.of_all
+            subject = "" if named else " ".join(sorted(rest))
+            return Intent(kind, attributes=named, subject=subject, rest=rest, words=words, people=people)
+        kind = QuestionKind.LIST if self._wants_several() else kind
+        kind = QuestionKind.AS_OF if self._pattern("formerly").search(self.joined) else kind
+        return Intent(kind, attributes=attributes, words=words, people=people, alike=True)
 
     def _of_days(self, days: Span) -> Iterator[Intent]:
         named = self._attributes()

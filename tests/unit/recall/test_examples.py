@@ -112,9 +112,27 @@ async def test_statements_and_questions_have_the_attribute_of_examples_in_other_
         told = known.told_by(vectors).tolist()
         assert told == [ATTRIBUTES.mask([name]) for name in STATEMENTS.values()] + [0]
         for text, name in QUESTIONS.items():
-            assert known.read(text, await embedder.embed_query(text)) == Likeness(
-                QuestionKind.INDIRECT, attributes=ATTRIBUTES.mask([name])
-            )
+            kind = QuestionKind.LIST if text.startswith("list") else QuestionKind.INDIRECT
+            like = Likeness(kind, attributes=ATTRIBUTES.mask([name]))
+            assert known.read(text, await embedder.embed_query(text)) == like
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        ("Name all the allergies that I have mentioned to you.", QuestionKind.LIST),
+        ("all the birds I've spotted so far", QuestionKind.LIST),
+        ("Tell me evrything about my son Liam.", QuestionKind.SUBJECT),
+    ],
+)
+async def test_a_list_and_a_subject_are_read_where_a_pattern_read_a_single_fact(
+    int8_model_dir: Path, asked: str, kind: QuestionKind
+) -> None:
+    async with open_onnx_embedder(int8_model_dir, Embedding()) as embedder:
+        reading = INTENTS.read(asked, (), TODAY)
+        assert IntentExamples().may_read(reading)
+        reading = IntentExamples().reread(reading, asked, await embedder.embed_query(asked), INTENTS, TODAY)
+        assert reading.intents[0].kind is kind
 
 
 @pytest.mark.parametrize("model", PACKAGED)
