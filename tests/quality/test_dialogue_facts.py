@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from memory_extproc.learn.extract.rules import RulesExtractor
-from scripts.measure_extraction import SET, measure, read_dialogues
+from scripts.measure_extraction import SET, measure, measure_values, read_dialogues
 
 REQUESTS = SET.with_name("requests.jsonl")  # single messages, most of them requests that tell something in passing
 TALKS = SET.with_name("talks.jsonl")  # 496 messages of 49 people, a third of them in German, Spanish and French
@@ -33,3 +33,10 @@ def test_the_rules_learn_from_natural_talk_and_learn_nothing_wrong(path: Path, h
     assert measured.turns >= 80
     assert measured.precision >= precision, measured.wrong
     assert measured.recall >= recall
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_values_in_single_messages_of_every_wording_are_learned_no_less_than_before(held: bool) -> None:
+    marked, learned = asyncio.run(measure_values(RulesExtractor(), held=held))
+    assert marked.total() > 1_300
+    assert learned.total() >= 0.19 * marked.total(), learned

@@ -119,6 +119,11 @@ async def test_of_the_sentences_in_the_set_hardly_any_makes_a_wrong_fact_and_mos
         ("Our goal is to be debt free by 2028", "User's goal is to be debt free by 2028"),
         ("I've got dyscalculia", "User has dyscalculia"),
         ("I have 34 years", "User is 34"),
+        ("I'm 34 and still can't cook rice", "User is 34"),
+        ("I'm nineteen so the insurance is horrific", "User is nineteen"),
+        ("Turned 21 on Saturday and my head still hurts", "User is 21"),
+        ("My English is not very good, please keep it simple", "User speaks English"),
+        ("I'm conversational in Tagalog", "User speaks Tagalog"),
         ("my wife she is from Thailand", "User's wife is from Thailand"),
         ("I no longer drive", "User no longer drives"),
         ("write a short bio: born in Recife", "User was born in Recife"),
@@ -160,6 +165,22 @@ async def test_who_one_is_and_what_one_does_may_stand_in_one_breath() -> None:
 )
 async def test_a_place_for_a_while_is_no_home(asked: str) -> None:
     assert await contents(asked) == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "I'm 10 and a half weeks pregnant",
+        "I'm 20 and 3 behind",
+        "I'm fifteen minutes late",
+        "My Thai is getting cold, where is the driver?",
+        "My Polish plumber is bad",
+    ],
+)
+async def test_a_number_is_no_age_and_a_dish_or_a_craftsman_no_language(asked: str) -> None:
+    said = " ".join(await contents(asked))
+    assert "User is" not in said
+    assert "speaks" not in said
 
 
 async def test_a_change_leaves_alone_values_of_another_kind() -> None:
