@@ -88,7 +88,7 @@ async def measure(extractor: FactExtractor, dialogues: Sequence[Sequence[dict[st
 
 
 async def measure_values(extractor: FactExtractor, *, held: bool) -> tuple[Counter[str], Counter[str]]:
-    """The marked values and those of them that were learned, by sort."""
+    """Count the marked values of a half, and those of them that a fact holds, by sort."""
     marked, learned = Counter[str](), Counter[str]()
     half = "held" if held else "dev"
     for line in VALUES.read_text(encoding="utf-8").splitlines():
@@ -105,7 +105,7 @@ async def measure_values(extractor: FactExtractor, *, held: bool) -> tuple[Count
 
 def _turns(dialogue: Sequence[dict[str, Any]]) -> Iterator[Turn]:
     for at, line in enumerate(dialogue):
-        # What the assistant asks before a message stands in the turn before it.
+        # The turn before a message holds the assistant's question.
         answered = dialogue[at + 1].get("before", "All right.") if at + 1 < len(dialogue) else "All right."
         yield Turn(
             id=digest("turn", line["dialogue"], str(at)),
@@ -159,9 +159,8 @@ def main() -> None:
             print(f"{sort}: {learned[sort]} of {count}")
         print(f"{marked.total()} values, {learned.total()} of them learned: {learned.total() / marked.total():.3f}")
         return
-    held = given.held
-    measured = asyncio.run(measure(RulesExtractor(), read_dialogues(held=held)))
-    if not held:
+    measured = asyncio.run(measure(RulesExtractor(), read_dialogues(held=given.held)))
+    if not given.held:
         for text, one in measured.missed:
             print(f"missed  {', '.join(one)}  <  {text}")
         for text, content in measured.wrong:

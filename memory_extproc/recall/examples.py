@@ -92,6 +92,7 @@ class IntentExamples:
         return Likeness(QuestionKind.INDIRECT, attributes=asks) if asks else None
 
     def _asks_for(self, vector: Vector) -> int:
+        """The attributes that a question with *vector* asks for, as a mask."""
         return int(_attributes_like(vector[np.newaxis] @ self._asked.T, self._by_asked, _ASKED)[0])
 
     def may_read(self, reading: Reading) -> bool:
@@ -102,15 +103,15 @@ class IntentExamples:
         self, reading: Reading, asked: str, vector: Vector | None, intents: IntentLexicon, today: date
     ) -> Reading:
         """*reading* of the question *asked*, or, where no pattern matched, the reading by examples. They also tell
-        an overview, a subject and a list from another kind ("summarise who I am, where I live, the lot")."""
+        an overview, a subject and a list from a question for one fact ("summarise who I am, where I live, the lot",
+        "all the birds I've spotted so far")."""
         if vector is None or not self._reads(asked):
             return reading
         label, likely = self._find_likeliest(vector)
         if label == QuestionKind.OVERVIEW and likely >= _SURE:
             return replace(reading, intents=(Intent(QuestionKind.OVERVIEW), *reading.intents))
-        like = (
-            self.read(asked, vector) if not reading.intents or (label in _OUTVOTING and likely >= _SURE) else None
-        )
+        outvotes = label in _OUTVOTING and likely >= _SURE
+        like = self.read(asked, vector) if outvotes or not reading.intents else None
         if like is None:
             return reading
         read = intents.read_as(asked, like.kind, like.domain, today, like.attributes)

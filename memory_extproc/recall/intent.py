@@ -373,9 +373,9 @@ class _Question:
             return None
         words, people = tuple(self.words), relation_words(self.words)
         if kind is QuestionKind.LIST:
-            named = self._attributes() or attributes
+            named = self._attributes() & ~(_NAME if self.words[0] == "name" else 0) or attributes
             rest = self._rest(named, verbs=False) - self.lexicon.of_all
-            subject = "" if named else " ".join(sorted(rest))
+            subject = "" if named else " ".join(one for one in self._rest_words(0) if content_stems(one) & rest)
             return Intent(kind, attributes=named, subject=subject, rest=rest, words=words, people=people)
         kind = QuestionKind.LIST if self._wants_several() else kind
         kind = QuestionKind.AS_OF if self._pattern("formerly").search(self.joined) else kind

@@ -59,10 +59,7 @@ class Parts:
     journal: SqliteJournal
 
 
-async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
-    metrics = Metrics(CollectorRegistry(), "test")
-    embedder = CannedEmbedder(DIMENSION)
-    coordination = await stack.enter_async_context(SqliteCoordination(directory / "coordination.db", now=utc_now))
+async def open_store(directory: Path, stack: AsyncExitStack, metrics: Metrics) -> MilvusStore:
     options = MilvusOptions(
         collection="memories",
         dimension=DIMENSION,
@@ -74,6 +71,14 @@ async def opened(directory: Path, stack: AsyncExitStack) -> Parts:
     store = MilvusStore(options, metrics, now=utc_now)
     await store.open()
     stack.push_async_callback(store.close)
+    return store
+
+
+async def open_parts(directory: Path, stack: AsyncExitStack) -> Parts:
+    metrics = Metrics(CollectorRegistry(), "test")
+    embedder = CannedEmbedder(DIMENSION)
+    coordination = await stack.enter_async_context(SqliteCoordination(directory / "coordination.db", now=utc_now))
+    store = await open_store(directory, stack, metrics)
     ledger = await stack.enter_async_context(SqliteLedger(directory / "erasure.db"))
     journal = await stack.enter_async_context(SqliteJournal(directory / "journal.db", now=utc_now))
     forgotten = TombstoneIndex(ledger, SoleReplica())
@@ -161,7 +166,7 @@ async def live(directory: Path, seed: int) -> None:
     dice = random.Random(seed)
     numbers: list[int] = [0] * dice.randrange(0, 1)
     async with AsyncExitStack() as stack:
-        parts = await opened(directory, stack)
+        parts = await open_parts(directory, stack)
         tell("ready")
         while True:
             acts = [dice.choice((chat, chat, chat, forget)) for _ in range(4)]
@@ -170,7 +175,7 @@ async def live(directory: Path, seed: int) -> None:
 
 async def finish(directory: Path) -> None:
     async with AsyncExitStack() as stack:
-        parts = await opened(directory, stack)
+        parts = await open_parts(directory, stack)
 
         async def complete() -> bool:
             learned = (await parts.journal.depth()).turns == 0

@@ -175,9 +175,10 @@ async def test_a_place_for_a_while_is_no_home(asked: str) -> None:
         "I'm fifteen minutes late",
         "My Thai is getting cold, where is the driver?",
         "My Polish plumber is bad",
+        "My Dutch is non-existent",
     ],
 )
-async def test_a_number_is_no_age_and_a_dish_or_a_craftsman_no_language(asked: str) -> None:
+async def test_not_every_number_is_an_age_nor_every_word_for_a_language_one_that_is_spoken(asked: str) -> None:
     said = " ".join(await contents(asked))
     assert "User is" not in said
     assert "speaks" not in said

@@ -135,6 +135,23 @@ async def test_a_list_and_a_subject_are_read_where_a_pattern_read_a_single_fact(
         assert reading.intents[0].kind is kind
 
 
+@pytest.mark.parametrize(
+    ("asked", "likely", "attributes", "subject"),
+    [
+        ("Name all the allergies that I have mentioned to you.", [], ["allergies"], ""),  # not "name"
+        ("List everything I'm not allowed to eat", ["diet"], ["diet"], ""),
+        ("List my allergies, please", ["health"], ["allergies"], ""),  # words before likeness
+        ("Which nurses have I told you about?", [], [], "nurses"),
+    ],
+)
+def test_a_list_asks_for_the_attribute_in_its_words_then_the_likely_one_then_the_thing_itself(
+    asked: str, likely: list[str], attributes: list[str], subject: str
+) -> None:
+    [intent] = INTENTS.read_as(asked, QuestionKind.LIST, "", TODAY, ATTRIBUTES.mask(likely)).intents
+    assert (intent.kind, ATTRIBUTES.names(intent.attributes)) == (QuestionKind.LIST, attributes)
+    assert intent.subject == subject
+
+
 @pytest.mark.parametrize("model", PACKAGED)
 def test_each_packaged_model_has_the_vectors_of_every_example(model: str) -> None:
     with np.load(FITTED / VECTORS.format(model)) as packaged:
