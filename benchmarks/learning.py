@@ -25,7 +25,7 @@ from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.ingest import Intake
-from memory_extproc.learn.queue import LearnLimits, QueuePolicy
+from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn
@@ -35,7 +35,7 @@ from memory_extproc.settings import Settings, load
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
 from memory_extproc.text.words import estimate_tokens
-from tests.support.learner import make_intake
+from tests.support.learner import LearnSettings, make_intake
 
 CALLERS = 8
 BATCH = 10  # turns of a session, as configured by default
@@ -116,7 +116,7 @@ async def rig(settings: Settings, data: Path, journal: Journal | None = None) ->
                 partitions,
                 embedder,
                 coordination,
-                LearnLimits(batch=BATCH, idle=timedelta(hours=1), grace=timedelta(minutes=5)),
+                LearnSettings(batch=BATCH, idle=timedelta(hours=1), grace=timedelta(minutes=5)),
                 metrics,
                 extractor=extraction.extractor,
                 fallback=extraction.fallback,

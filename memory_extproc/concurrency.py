@@ -233,7 +233,7 @@ class HelperProcess(HelperThread):
 
     It is started when it is first needed, and ends with this process or at `close`. If it is killed or cannot be
     started, the work is done in a thread, and the next work starts another. Texts that wait for it are bounded by
-    those who wait: `LearnLimits.accepting_bytes`, and the turns that are learned at a time."""
+    those who wait: `Intake` accepts a part of `limits.process_bytes`, and the turns that are learned at a time."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None

@@ -28,7 +28,7 @@ from memory_extproc.evaluation.bench import bench
 from memory_extproc.evaluation.runner import Clock
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.ingest import Intake
-from memory_extproc.learn.queue import LearnLimits, QueuePolicy
+from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
@@ -49,9 +49,9 @@ from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination
-from tests.support.learner import make_intake
+from tests.support.learner import LearnSettings, make_intake
 
-_LIMITS = LearnLimits(
+_LIMITS = LearnSettings(
     journal_wait=timedelta(seconds=60), idle=timedelta(days=1), attempts=1, grace=timedelta(minutes=30)
 )
 _LEFT_OUT = {Verdict.DUPLICATE, Verdict.IN_VIEW, Verdict.NOT_RECALLABLE}

@@ -18,7 +18,6 @@ from memory_extproc.extproc.processor import message_options
 from memory_extproc.extproc.server import ServerOptions, ServerTls
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.messages import PIECE_TOKENS, ChunkLimits
-from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.observe.log import NO_TRACES, CallerTag, Traces
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel, EmbeddingModel, Now
@@ -172,24 +171,6 @@ def partition_limits(settings: Settings) -> PartitionLimits:
     """
     limits = PartitionLimits(bytes=settings.recall.partition_bytes, patience=settings.deadline / 4)
     return limits if settings.memory.milvus.address else replace(limits, page=128, fills=1)
-
-
-def learn_limits(settings: Settings) -> LearnLimits:
-    learn = settings.learn
-    return LearnLimits(
-        journal_wait=learn.journal.wait,
-        accepting_bytes=settings.limits.process_bytes // 4,
-        # a single replica has all tombstones
-        settle=LearnLimits().settle if settings.coordination.url else timedelta(),
-        batch=settings.memory.extraction_batch_size if settings.extracts_by_model else 1,
-        idle=learn.session_idle,
-        gather=timedelta(seconds=1),
-        extracting=learn.concurrency,
-        patience=learn.model_patience,
-        attempts=learn.max_attempts,
-        retention=learn.journal.retention,
-        grace=settings.shutdown.flush,
-    )
 
 
 def server_options(settings: Settings) -> ServerOptions:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
-from memory_extproc.app.context import AppContext, learn_limits, partition_limits, piece_limits
+from memory_extproc.app.context import AppContext, partition_limits, piece_limits
 from memory_extproc.app.coordination import CONSENT
 from memory_extproc.app.maintenance import make_reflector, make_retention, make_summing, make_topics
 from memory_extproc.app.models import completions_for
@@ -30,7 +31,7 @@ from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.intake_log import INTAKE, IntakeLog, IntakeLogLimits
 from memory_extproc.learn.learner import ForgetGuard, Learner, LearnStages
 from memory_extproc.learn.messages import MessagePreparer, judge
-from memory_extproc.learn.queue import QueuePolicy
+from memory_extproc.learn.queue import LearnLimits, QueuePolicy
 from memory_extproc.learn.reconcile import ComingMemories, ConflictJudge, LlmJudge, Reconciler
 from memory_extproc.learn.screening import (
     Incognito,
@@ -49,7 +50,6 @@ from memory_extproc.retention.usage import ChangeNotifier, Partition
 from memory_extproc.safety.policy import Policy
 from memory_extproc.settings import Settings
 from memory_extproc.settings.memory import ModelRole
-from memory_extproc.store.partition import Partitions
 from memory_extproc.topics.tracker import TopicTracker
 
 
@@ -127,25 +127,30 @@ async def _open_intake(
 ) -> Intake:
     metrics, now, helper = context.metrics, context.now, context.helper
     journal, embedder = kept.journal, kept.embedder
-    limits = learn_limits(context.settings)
+    live, settings = context.live, context.settings
     guard = ForgetGuard(journal, kept.coordination, kept.erasing.forgotten)
     extractor = filter_extractor(context, extraction.extractor)
     fallback = filter_extractor(context, extraction.fallback)
+    facts = FactFinder(extractor, fallback, _model_limits(settings), now=now) if extractor else None
     stages = LearnStages(
         journal,
         noticing,
         guard,
         MessagePreparer(embedder, judged, now=now, helper=helper),
-        FactFinder(extractor, fallback, limits, now=now) if extractor else None,
+        facts,
         Reconciler(noticing, embedder, metrics, judges=extraction.judges),
-        limits,
         make_commands(context, noticing, embedder, guard),
     )
     learner = Learner(
         stages,
         journal,
-        QueuePolicy(pace=Pace(context.load.is_busy)),
-        limits,
+        QueuePolicy(
+            pace=Pace(context.load.is_busy),
+            settle=timedelta(seconds=3 if settings.coordination.url else 0),  # a single replica has all tombstones
+            batches=settings.extracts_by_model,
+            gather=timedelta(seconds=1),
+        ),
+        live,
         metrics,
         now=now,
         topics=topics,
@@ -158,20 +163,21 @@ async def _open_intake(
             journal,
             sessions,
             guard,
-            limits,
+            live,
             metrics,
             screens=door.screening,
             intake_log=intake_log,
             receipts=receipts,
         )
     )
-    context.live.subscribe(partial(_use, kept.partitions, intake))
+    live.subscribe(lambda new: kept.partitions.reconfigure(partition_limits(new)))
+    if facts is not None:
+        live.subscribe(lambda new: facts.reconfigure(_model_limits(new)))
     return intake
 
 
-def _use(partitions: Partitions, intake: Intake, new: Settings) -> None:
-    partitions.reconfigure(partition_limits(new))
-    intake.reconfigure(learn_limits(new))
+def _model_limits(settings: Settings) -> LearnLimits:
+    return LearnLimits(patience=settings.learn.model_patience)
 
 
 # The write path as configured.

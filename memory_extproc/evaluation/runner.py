@@ -61,6 +61,9 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, EmbeddingModel, MemoryWriter, Now
 from memory_extproc.recall.fusion import Weights
 from memory_extproc.recall.recaller import Recaller
+from memory_extproc.settings import CurrentSettings, Settings
+from memory_extproc.settings.paths import JournalSection, Learn
+from memory_extproc.settings.traffic import EnvoySection, Shutdown
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore
@@ -417,8 +420,10 @@ TENANT = "evaluation"
 MakesTopics = Callable[[MemoryWriter, Coordination, Now], TopicTracker]
 Judges = Callable[[Turn, datetime], Sequence[JudgedMessage]]  # turns a message into memories
 ASKED_AFTER = timedelta(days=1)  # the questions come a day after the last word
-_PATIENT = LearnLimits(
-    journal_wait=timedelta(seconds=60), idle=timedelta(days=1), attempts=1, grace=timedelta(minutes=30)
+_PATIENT = Settings(
+    learn=Learn(journal=JournalSection(wait=timedelta(minutes=1)), session_idle=timedelta(days=1), max_attempts=1),
+    shutdown=Shutdown(flush=timedelta(minutes=30)),
+    envoy=EnvoySection(message_timeout=timedelta(hours=1)),
 )
 
 
@@ -498,11 +503,12 @@ async def play(
         guard = ForgetGuard(journal, coordination)
         stages = LearnStages(
             journal, partitions, guard, MessagePreparer(embedder, judged, now=clock),
-            FactFinder(extractor, None, _PATIENT, now=clock) if extractor else None,
-            Reconciler(partitions, embedder, metrics), _PATIENT,
+            FactFinder(extractor, None, LearnLimits(), now=clock) if extractor else None,
+            Reconciler(partitions, embedder, metrics),
         )  # fmt: skip
-        learner = Learner(stages, journal, QueuePolicy(), _PATIENT, metrics, now=clock, topics=follows)
-        async with Intake(learner, journal, sessions, guard, _PATIENT, metrics) as intake:
+        patient = CurrentSettings(_PATIENT)
+        learner = Learner(stages, journal, QueuePolicy(), patient, metrics, now=clock, topics=follows)
+        async with Intake(learner, journal, sessions, guard, patient, metrics) as intake:
             messages = await _tell_learner(intake, conversation, owner, clock)
         if follows is not None:
             await follows.end(owner, "")

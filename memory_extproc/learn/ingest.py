@@ -17,13 +17,13 @@ from memory_extproc.concurrency import contain_faults, wait_for_event
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
 from memory_extproc.learn.intake_log import IntakeLog, LogKind, LogRecord
 from memory_extproc.learn.learner import ForgetGuard, Learner
-from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.screening import TurnScreener, Unscreened
 from memory_extproc.learn.sessions import Placed, Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn, TurnOutcome
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal, TurnReceipts
+from memory_extproc.settings import CurrentSettings
 
 log = logger(__name__)
 _GONE_WRONG = {TurnOutcome.JOURNAL_FULL, TurnOutcome.JOURNAL_FAILED, TurnOutcome.PROCESS_LIMIT}
@@ -49,7 +49,7 @@ class Intake:
     process. Exchanges that cannot be decided or journalled now wait there, in order per owner.
 
     Entering resumes the work left in log and journal. Leaving finishes accepted turns, with extraction, within
-    *grace*; the rest stays in the journal."""
+    `shutdown.flush`; the rest stays in the journal."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Intake:
         journal: Journal,
         sessions: Sessions,
         guard: ForgetGuard,
-        limits: LearnLimits,
+        current: CurrentSettings,
         metrics: Metrics,
         *,
         screens: TurnScreener | None = None,  # None: every message is kept
@@ -65,7 +65,7 @@ class Intake:
         receipts: TurnReceipts | None = None,
     ) -> None:
         self._learner, self._journal, self._sessions, self._guard = learner, journal, sessions, guard
-        self._limits, self._metrics = limits, metrics
+        self._current, self._metrics = current, metrics
         self._screens: TurnScreener = screens or Unscreened()
         self._log, self._receipts = intake_log, receipts
         self._under_way: dict[asyncio.Task[TurnOutcome], Exchanged] = {}
@@ -79,11 +79,6 @@ class Intake:
         self._closing = asyncio.Event()  # set: new exchanges wait for the next start
         self._told = TurnOutcome.JOURNALLED
 
-    def reconfigure(self, limits: LearnLimits) -> None:
-        """From now on: a change of the configuration. How many owners' messages are stored at a time stays."""
-        self._limits = limits
-        self._learner.reconfigure(limits)
-
     async def __aenter__(self) -> Self:
         self._learner.start()
         self._background = [
@@ -95,7 +90,7 @@ class Intake:
     async def __aexit__(self, *_: object) -> None:
         self._closing.set()
         try:
-            async with asyncio.timeout(self._limits.grace.total_seconds()):
+            async with asyncio.timeout(self._current.settings.shutdown.flush.total_seconds()):
                 if self._under_way:  # in the end all that was accepted is in the journal, waits or has failed
                     await asyncio.wait(self._under_way)
                 await asyncio.gather(*self._background)
@@ -140,7 +135,7 @@ class Intake:
         self._bytes += exchanged.text_bytes
         self._learner.pending.add(owner, task)
         task.add_done_callback(lambda done: self._taken_in(owner, done))
-        await asyncio.wait({task}, timeout=self._limits.journal_wait.total_seconds())
+        await asyncio.wait({task}, timeout=self._current.settings.learn.journal.wait.total_seconds())
         if task.done():
             return self._outcome(task)
         task.add_done_callback(self._came_late)
@@ -148,9 +143,9 @@ class Intake:
 
     def _has_room(self, exchanged: Exchanged) -> bool:
         """Whether *exchanged* may be worked on beside those under way. One alone always may."""
-        most, most_bytes = self._limits.accepting, self._limits.accepting_bytes
+        most_bytes = self._current.settings.limits.process_bytes // 4
         fits = not self._under_way or self._bytes + exchanged.text_bytes <= most_bytes
-        return fits and len(self._under_way) < most
+        return fits and len(self._under_way) < self._learner.policy.accepting
 
     def oldest_waiting(self, owner: Owner | None = None) -> datetime | None:
         """Time of the oldest accepted exchange that is not in the journal yet, for *owner* or for all."""
@@ -168,7 +163,8 @@ class Intake:
 
     async def _tend(self) -> None:
         """Looks after the log's files."""
-        while self._log is not None and not await wait_for_event(self._closing, self._limits.look.total_seconds()):
+        look = self._learner.policy.look.total_seconds()
+        while self._log is not None and not await wait_for_event(self._closing, look):
             await contain_faults(self._log.tend)
 
     async def _catch_up(self) -> None:
@@ -180,7 +176,7 @@ class Intake:
             await contain_faults(self._look)
             if ended:
                 return
-            ended = await wait_for_event(self._closing, self._limits.look.total_seconds())
+            ended = await wait_for_event(self._closing, self._learner.policy.look.total_seconds())
 
     async def _look(self) -> None:
         if self._settling:
@@ -190,7 +186,7 @@ class Intake:
                 return
             if self._answering_since is None:
                 self._answering_since = now
-            if self._waiting and now - self._answering_since < self._limits.settle.total_seconds():
+            if self._waiting and now - self._answering_since < self._learner.policy.settle.total_seconds():
                 return
             self._settling, self._answering_since = False, None
         await self._decide_waiting()
@@ -296,7 +292,7 @@ class Intake:
     def _end_failure(self, error: Exception, logged: _Logged | None) -> TurnOutcome:
         if logged is None or not logged.waited:
             log.error("journal.failed", error=type(error).__name__)
-        if logged is None or logged.failures >= self._limits.attempts:
+        if logged is None or logged.failures >= self._current.settings.learn.max_attempts:
             return TurnOutcome.JOURNAL_FAILED
         return TurnOutcome.JOURNAL_LATE
 

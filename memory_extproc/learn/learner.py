@@ -33,7 +33,6 @@ from memory_extproc.learn.messages import (
 from memory_extproc.learn.queue import (
     Failures,
     JournalPoller,
-    LearnLimits,
     OwnerQueues,
     QueuePolicy,
     SessionBatcher,
@@ -45,6 +44,7 @@ from memory_extproc.model import TEXT_KINDS, Caller, Embedded, JournalState, Own
 from memory_extproc.observe.log import NO_TRACES, Traces, following, logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, Journal, JournalEntry, MemoryWriter, Now, TombstoneReader
+from memory_extproc.settings import CurrentSettings
 
 log = logger(__name__)
 
@@ -229,19 +229,15 @@ class LearnStages:
         messages: MessagePreparer,
         facts: FactFinder | None,  # None: no facts are extracted
         reconciler: FactReconciler,
-        limits: LearnLimits,
         commands: CommandApplier | None = None,  # None: chat commands are ignored
+        *,
+        rows: int = 256,  # memories in one call of the store: a turn can have more than a hundred
     ) -> None:
         self.pending = PendingWrites()
         self.facts = facts
         self.commands: CommandApplier = commands or NoCommands()
         self._journal, self._memories, self._guard = journal, memories, guard
-        self._messages, self._reconciler, self._limits = messages, reconciler, limits
-
-    def reconfigure(self, limits: LearnLimits) -> None:
-        self._limits = limits
-        if self.facts is not None:
-            self.facts.reconfigure(limits)
+        self._messages, self._reconciler, self._rows = messages, reconciler, rows
 
     async def show_messages(self, owner: Owner, turn_ids: Sequence[str]) -> bool:
         """Show messages before they are stored, so that they can be stored together. Visible in this process alone.
@@ -296,18 +292,17 @@ class LearnStages:
         none where they are too many for a call, or no longer shown."""
         shown = self._messages.find_shown(entries)
         ids = [memory.id for memory in memories_of(shown)]
-        if not ids or len(ids) > self._limits.rows:
+        if not ids or len(ids) > self._rows:
             return {}
         await self._guard.check_epoch(owner, epoch)
         return shown if await self._memories.store_shown(owner, ids) else {}
 
     async def _put(self, owner: Owner, rows: Sequence[Embedded], visible: Sequence[str]) -> None:
         """Store *rows*. Callers who wait for the turns *visible* go on when the last row can be found."""
-        most = self._limits.rows
-        for start in range(0, len(rows), most):
-            last = start + most >= len(rows)
+        for start in range(0, len(rows), self._rows):
+            last = start + self._rows >= len(rows)
             shown = partial(self.pending.remove, owner, visible if last else ())
-            await self._memories.put(owner, rows[start : start + most], shown=shown)
+            await self._memories.put(owner, rows[start : start + self._rows], shown=shown)
 
     async def extract_facts(self, owner: Owner, turn_ids: Sequence[str]) -> bool:
         """Stage 2. Returns whether it found facts."""
@@ -346,7 +341,7 @@ class Learner:
         stages: LearnStages,
         journal: Journal,
         policy: QueuePolicy,
-        limits: LearnLimits,
+        current: CurrentSettings,
         metrics: Metrics,
         *,
         now: Now,
@@ -354,16 +349,17 @@ class Learner:
         store_works: Callable[[], bool] = lambda: True,  # whether writes to the store succeed now
         traces: Traces = NO_TRACES,
     ) -> None:
-        self._stages, self._journal, self._policy = stages, journal, policy
-        self._limits, self._metrics, self._topics, self._traces = limits, metrics, topics, traces
-        self._failures = Failures(journal, limits, store_works)
+        self.policy = policy
+        self._stages, self._journal, self._current = stages, journal, current
+        self._metrics, self._topics, self._traces = metrics, topics, traces
+        self._failures = Failures(journal, current, store_works)
         self._show_queue, self._store_queue, self._extract_queue = self._make_queues()
         self.pending.hurry = self._hurry
-        self._write_behind = WriteBehind(self._enqueue_store, period=limits.gather, most=limits.gathered)
-        self._batches = SessionBatcher(self._extract_queue.add, metrics, batch=limits.batch, idle=limits.idle)
+        self._write_behind = WriteBehind(self._enqueue_store, period=policy.gather, most=policy.gathered)
+        self._batches = SessionBatcher(self._extract_queue.add, metrics, current, batches=policy.batches)
         if topics is not None:
             topics.shifted = partial(self._batches.flush, trigger=Trigger.TOPIC)
-        self._poller = JournalPoller(journal, self._failures, policy, limits, metrics, now)
+        self._poller = JournalPoller(journal, self._failures, policy, current, metrics, now)
         self._unstored: dict[Owner, dict[str, str]] = {}  # turn id → session, for turns before the end of stage 1
         self._ending: set[str] = set()  # ids of these turns that end their session
         self._background: list[asyncio.Task[None]] = []
@@ -371,29 +367,20 @@ class Learner:
 
     def _make_queues(self) -> tuple[OwnerQueues[str], OwnerQueues[str], OwnerQueues[tuple[str, ...]]]:
         """Queues of the stages: by turn id, and by the turn ids of a part of a session."""
-        limits, trace_step = self._limits, self._traces.trace_step
+        policy, trace_step = self.policy, self._traces.trace_step
         show = OwnerQueues[str](
-            "show", self._show_messages, self._store_unshown, self._policy,
-            at_once=limits.remembering, together=limits.together,
+            "show", self._show_messages, self._store_unshown, policy,
+            at_once=lambda: policy.remembering, together=policy.together,
         )  # fmt: skip
         store = OwnerQueues[str](
-            "remember", trace_step("learn.remember", self._store_messages), self._fail_to_store, self._policy,
-            at_once=limits.remembering, together=limits.together,
+            "remember", trace_step("learn.remember", self._store_messages), self._fail_to_store, policy,
+            at_once=lambda: policy.remembering, together=policy.together,
         )  # fmt: skip
         extract = OwnerQueues[tuple[str, ...]](
-            "extract", trace_step("learn.extract", self._extract_facts), self._fail_to_extract, self._policy,
-            at_once=limits.extracting, together=1,
+            "extract", trace_step("learn.extract", self._extract_facts), self._fail_to_extract, policy,
+            at_once=lambda: self._current.settings.learn.concurrency, together=1,
         )  # fmt: skip
         return show, store, extract
-
-    def reconfigure(self, limits: LearnLimits) -> None:
-        """From now on: a change of the configuration. How many owners' messages are stored at a time stays."""
-        self._limits = limits
-        self._stages.reconfigure(limits)
-        self._failures.reconfigure(limits)
-        self._batches.reconfigure(batch=limits.batch, idle=limits.idle)
-        self._extract_queue.reconfigure(at_once=limits.extracting)
-        self._poller.reconfigure(limits)
 
     def start(self) -> None:
         self._background = [
@@ -454,7 +441,7 @@ class Learner:
         """*arrived*: another process may have stored it, and a person corrected it, so it is not shown first."""
         self._traces.keep(turn.id)
         self._unstored.setdefault(turn.owner, {})[turn.id] = turn.session
-        first = self._show_queue if self._limits.gather and not arrived else self._store_queue
+        first = self._show_queue if self.policy.gather and not arrived else self._store_queue
         if first.add(turn.owner, turn.id):
             self.pending.add(turn.owner, turn.id)
 

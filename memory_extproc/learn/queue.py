@@ -18,6 +18,7 @@ from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal, JournalEntry, Now
+from memory_extproc.settings import CurrentSettings
 
 log = logger(__name__)
 Job = TypeVar("Job")
@@ -25,40 +26,31 @@ Job = TypeVar("Job")
 
 @dataclass(frozen=True, slots=True)
 class LearnLimits:
-    """Bounds of the write path."""
+    """How long turns wait for a model that is away."""
 
-    journal_wait: timedelta = timedelta(milliseconds=50)  # how long an answer's last message may wait
-    # Exchanges on their way into the journal, and bytes of their texts: further ones wait in the intake log.
-    accepting: int = 1_000
-    accepting_bytes: int = 64 << 20
-    # For so long all that is asked must have answered before exchanges that were undecided are decided: the other
-    # replicas then had several looks (IncognitoLimits.retry) at whether they can share their incognito marks.
-    settle: timedelta = timedelta(seconds=3)
-    batch: int = 10  # turns of a session from which facts are extracted together
-    idle: timedelta = timedelta(seconds=60)  # a session silent for so long is extracted from
-    gather: timedelta = timedelta()  # between two writes of an owner's messages, which are visible before
-    gathered: int = 256  # turns that wait for such a write
-    remembering: int = 8  # owners whose messages are stored at a time
-    extracting: int = 4  # owners from whose turns facts are extracted at a time
-    together: int = 32  # turns of one owner stored together
-    rows: int = 256  # memories in one call of the store: a turn can have more than a hundred
-    patience: timedelta = timedelta(hours=24)  # with a model that is away, before the stand-in's word holds
-    stood_in_for: int = 20_000  # turns that may wait for the model; beyond it the stand-in has the last word
-    attempts: int = 3  # at a turn that cannot be learned, until it is a dead letter
-    retention: timedelta = timedelta(minutes=10)  # of learned turns in the journal
-    look: timedelta = timedelta(seconds=1)  # interval of the poll for entries of other processes
-    sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
-    grace: timedelta = timedelta(seconds=20)  # time to finish accepted turns at shutdown
+    patience: timedelta = timedelta(hours=24)  # since they were said; then the stand-in's word holds
+    stood_in_for: int = 20_000  # turns that may wait for it; beyond it the stand-in has the last word
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """How queued work is retried and gives way to requests."""
+    """How work is bounded, gathered and retried, and gives way to requests: all that no reload changes."""
 
     backoff: Backoff = field(default_factory=Backoff)
     # Turns that the partitions show while the store is down; later turns are not shown.
     in_vain: int = 10_000
     pace: Pace = field(default_factory=Pace)  # by default work never gives way
+    accepting: int = 1_000  # exchanges on their way into the journal: further ones wait in the intake log
+    # For so long all that is asked must have answered before exchanges that were undecided are decided: the other
+    # replicas then had several looks (IncognitoLimits.retry) at whether they can share their incognito marks.
+    settle: timedelta = timedelta()
+    batches: bool = True  # extract facts from several turns of a session together
+    gather: timedelta = timedelta()  # between two writes of an owner's messages, which are visible before
+    gathered: int = 256  # turns that wait for such a write
+    remembering: int = 8  # owners whose messages are stored at a time
+    together: int = 32  # turns of one owner stored together
+    look: timedelta = timedelta(seconds=1)  # interval of the poll for entries of other processes
+    sweep: timedelta = timedelta(seconds=5)  # between two looks at the journal's depth
 
 
 @dataclass(slots=True)
@@ -84,7 +76,7 @@ class OwnerQueues(Generic[Job]):
         failed: Callable[[Owner, Job, Exception], Awaitable[bool]],
         policy: QueuePolicy,
         *,
-        at_once: int,
+        at_once: Callable[[], int],
         together: int,
     ) -> None:
         self._name = name
@@ -97,10 +89,6 @@ class OwnerQueues(Generic[Job]):
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
         self._waiting = 0  # sum of tried over all lanes
         self._finishing = False
-
-    def reconfigure(self, *, at_once: int) -> None:
-        """Calls that run beyond a lower *at_once* end as they began."""
-        self._slots.reconfigure(at_once)
 
     def add(self, owner: Owner, job: Job) -> bool:
         """Queues *job* behind the owner's others; says whether it is tried as soon as its turn comes."""
@@ -241,17 +229,11 @@ class FairSemaphore:
     """A semaphore that gives a free slot to the tenant whose last turn is longest ago: a tenant with a thousand
     waiting callers delays another tenant by one slot, not by a thousand."""
 
-    def __init__(self, count: int) -> None:
-        """*count*: places, above 0."""
+    def __init__(self, count: Callable[[], int]) -> None:
+        """*count*: slots, above 0; read whenever a caller comes or leaves. Holders keep theirs when it falls."""
         self._count = count
-        self._free = count  # below 0 while more are taken than there are places: their number was lowered
+        self._taken = 0
         self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()  # next in turn first
-
-    def reconfigure(self, count: int) -> None:
-        """Change the number of slots, above 0. Holders keep theirs."""
-        self._free += count - self._count
-        self._count = count
-        self._hand_out()
 
     @asynccontextmanager
     async def acquire(self, tenant: str) -> AsyncIterator[None]:
@@ -262,11 +244,12 @@ class FairSemaphore:
             self._give()
 
     async def _take(self, tenant: str) -> None:
-        if self._free > 0 and not self._waiting:
-            self._free -= 1
+        if self._taken < self._count() and not self._waiting:
+            self._taken += 1
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant, deque()).append(place)
+        self._hand_out()
         try:
             await place
         except asyncio.CancelledError:
@@ -275,18 +258,18 @@ class FairSemaphore:
             raise
 
     def _give(self) -> None:
-        self._free += 1
+        self._taken -= 1
         self._hand_out()
 
     def _hand_out(self) -> None:
-        while self._free > 0 and self._waiting:
+        while self._waiting and self._taken < self._count():
             tenant, places = self._waiting.popitem(last=False)
             place = places.popleft()
             if places:
                 self._waiting[tenant] = places  # behind the others
             if not place.done():
                 place.set_result(None)
-                self._free -= 1
+                self._taken += 1
 
 
 # Turns of a session gathered until facts are extracted from them together.
@@ -310,38 +293,32 @@ class _SessionBatch:
 
 
 class SessionBatcher:
-    """Passes the turn ids of a session to *due* when *batch* of them are waiting, when the session was *idle* for
-    so long, or on `flush`."""
+    """Passes the turn ids of a session to *due* when a batch of them is waiting, when the session was idle for
+    `learn.session_idle`, or on `flush`."""
 
     def __init__(
         self,
         due: Callable[[Owner, tuple[str, ...]], object],
         metrics: Metrics,
+        current: CurrentSettings,
         *,
-        batch: int,
-        idle: timedelta,
+        batches: bool,  # False: each turn is due by itself
     ) -> None:
-        self._due = due
-        self._metrics = metrics
-        self._batch = batch
-        self._idle = idle.total_seconds()
+        self._due, self._metrics, self._current, self._batches = due, metrics, current, batches
         self._open: dict[Owner, dict[str, _SessionBatch]] = {}
-
-    def reconfigure(self, *, batch: int, idle: timedelta) -> None:
-        """Change the limits for later turns. Running timers keep their time."""
-        self._batch, self._idle = batch, idle.total_seconds()
 
     def add(self, owner: Owner, session: str, turn_id: str, *, last: bool = False) -> None:
         """*last*: the session ends with this turn."""
         gathering = self._open.setdefault(owner, {}).setdefault(session, _SessionBatch())
         gathering.turn_ids[turn_id] = None
-        if last or len(gathering.turn_ids) >= self._batch:
+        settings = self._current.settings
+        if last or not self._batches or len(gathering.turn_ids) >= settings.memory.extraction_batch_size:
             self.flush(owner, session, Trigger.ENDED if last else Trigger.BATCH)
             return
         if gathering.timer is not None:
             gathering.timer.cancel()
         gathering.timer = asyncio.get_running_loop().call_later(
-            self._idle, self.flush, owner, session, Trigger.IDLE
+            settings.learn.session_idle.total_seconds(), self.flush, owner, session, Trigger.IDLE
         )
 
     def sessions(self, owner: Owner) -> list[str]:
@@ -432,15 +409,12 @@ class JournalPoller:
         journal: Journal,
         failures: Failures,
         policy: QueuePolicy,
-        limits: LearnLimits,
+        current: CurrentSettings,
         metrics: Metrics,
         now: Now,
     ) -> None:
         self._journal, self._failures, self._policy = journal, failures, policy
-        self._limits, self._metrics, self._now = limits, metrics, now
-
-    def reconfigure(self, limits: LearnLimits) -> None:
-        self._limits = limits
+        self._current, self._metrics, self._now = current, metrics, now
 
     async def arrivals(
         self, take: Callable[[Sequence[JournalEntry]], Awaitable[None]], closing: asyncio.Event
@@ -461,13 +435,13 @@ class JournalPoller:
                 continue
             failures = 0
             if not page:
-                ended = await wait_for_event(closing, self._limits.look.total_seconds())
+                ended = await wait_for_event(closing, self._policy.look.total_seconds())
             page = ()
 
     async def look_after(self, closing: asyncio.Event) -> None:
         while True:
             await contain_faults(self.measure)
-            if await wait_for_event(closing, self._limits.sweep.total_seconds()):
+            if await wait_for_event(closing, self._policy.sweep.total_seconds()):
                 return
 
     async def measure(self) -> None:
@@ -475,7 +449,7 @@ class JournalPoller:
         now = self._now()
         try:
             await self._failures.revive()
-            await self._journal.erase_learned(now - self._limits.retention)
+            await self._journal.erase_learned(now - self._current.settings.learn.journal.retention)
             depth = await self._journal.depth()
         except MemoryExtprocError as error:
             log.warning("journal.not_swept", error=type(error).__name__)
@@ -532,14 +506,11 @@ class Failures:
     """Counts failures against turns, up to a dead letter. Has dead letters tried again when the process has begun
     with a store that works, and after each outage."""
 
-    def __init__(self, journal: Journal, limits: LearnLimits, store_works: Callable[[], bool]) -> None:
+    def __init__(self, journal: Journal, current: CurrentSettings, store_works: Callable[[], bool]) -> None:
         self.storing, self.extracting = Evidence(store_works), Evidence(store_works)
-        self._journal, self._limits, self._store_works = journal, limits, store_works
+        self._journal, self._current, self._store_works = journal, current, store_works
         self._due = True
         self._revived: Counter[str] = Counter()
-
-    def reconfigure(self, limits: LearnLimits) -> None:
-        self._limits = limits
 
     async def count(self, owner: Owner, evidence: Evidence, turn_ids: Sequence[str], error: Exception) -> bool:
         """Whether all of them are done with: dead letters, or no longer in the journal."""
@@ -547,7 +518,7 @@ class Failures:
         waiting = 0
         for entry in entries:
             accused = evidence.fail(entry.turn.id, error)
-            dead = accused and entry.attempts + 1 >= self._limits.attempts
+            dead = accused and entry.attempts + 1 >= self._current.settings.learn.max_attempts
             if accused:
                 await self._journal.mark_failed(entry, type(error).__name__, dead=dead)
             waiting += not dead

@@ -26,7 +26,7 @@ from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.ingest import Intake
-from memory_extproc.learn.queue import LearnLimits, QueuePolicy
+from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, TurnOutcome
@@ -38,7 +38,7 @@ from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import ANN, BOB
-from tests.support.learner import make_intake
+from tests.support.learner import LearnSettings, make_intake
 from tests.support.waiting import until
 from tests.unit.learn.learning import ListingExtractor
 
@@ -93,7 +93,7 @@ async def open_parts(directory: Path, stack: AsyncExitStack) -> Parts:
             partitions,
             embedder,
             coordination,
-            LearnLimits(
+            LearnSettings(
                 batch=2,
                 gather=timedelta(milliseconds=20),
                 journal_wait=timedelta(seconds=10),

@@ -32,7 +32,7 @@ from memory_extproc.errors import PermanentError
 from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.extract.extractor import Fact
-from memory_extproc.learn.queue import LearnLimits, QueuePolicy
+from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import (
     Caller,
@@ -53,7 +53,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, JournalEntry
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import ANN, BOB
-from tests.support.learner import make_intake
+from tests.support.learner import LearnSettings, make_intake
 from tests.support.waiting import until
 from tests.unit.learn.learning import ListingExtractor
 
@@ -226,7 +226,7 @@ async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
                 store,
                 CannedEmbedder(16),
                 coordination,
-                LearnLimits(
+                LearnSettings(
                     batch=3,
                     gather=timedelta(milliseconds=20),
                     idle=timedelta(milliseconds=50),

@@ -27,6 +27,7 @@ from memory_extproc.model import (
     message_id_of,
 )
 from tests.support.builders import ANN, BOB, a_memory, a_turn
+from tests.support.learner import reconfigure
 from tests.unit.erasure.forgetting import FakeReplicas, World, complete
 from tests.unit.learn.learning import a_fact, until
 
@@ -39,7 +40,7 @@ async def say(world: World, text: str = BUDGET) -> str:
         assert await learner.accept(world.exchange(text, "Noted.")) is TurnOutcome.JOURNALLED
         await learner.accept(world.exchange("I like tea.", owner=BOB))
         await until(lambda: world.findable(text), "it is known in process")
-        learner.reconfigure(replace(world.limits, grace=timedelta()))  # killed
+        reconfigure(learner, replace(world.limits, grace=timedelta()))  # killed
     [turn] = [entry.turn async for entry in world.journal.of_owner(ANN)]
     return message_id_of(ANN, turn.id, 0)
 
@@ -125,7 +126,7 @@ async def test_a_fact_that_only_a_dead_process_knew_is_traced_to_its_turn(world:
         world.weather.hold("nearest").set()
         await learner.accept(world.exchange("I like tea.", owner=BOB))
         await asyncio.sleep(0)
-        learner.reconfigure(replace(world.limits, grace=timedelta()))
+        reconfigure(learner, replace(world.limits, grace=timedelta()))
     [turn] = [entry.turn async for entry in world.journal.of_owner(ANN)]
     fact = row_of(a_fact(turn), turn, 0, "")
     async with world.forgetter() as forgetter:

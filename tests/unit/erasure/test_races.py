@@ -43,7 +43,7 @@ from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryJournal, InMemoryLedger, InMemoryStore
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import ANN, BOB, MONDAY, a_turn
-from tests.support.learner import make_intake
+from tests.support.learner import make_intake, reconfigure
 from tests.unit.erasure.forgetting import LIMITS, FakeReplicas, Files
 from tests.unit.erasure.unsteady import Fate, Unsteady
 from tests.unit.learn.learning import LIMITS as LEARN_LIMITS
@@ -190,7 +190,7 @@ class Process:
         """Whatever was under way stops where it stands."""
         self.fate.dead.set()
         self._replicas.alive.remove(self)
-        self.learner.reconfigure(replace(self.limits, grace=timedelta()))
+        reconfigure(self.learner, replace(self.limits, grace=timedelta()))
         await self._stack.aclose()
 
     async def finish(self) -> None:

@@ -18,7 +18,7 @@ from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.learner import CommandApplier, FactReconciler, TopicFollower
 from memory_extproc.learn.messages import judge
-from memory_extproc.learn.queue import LearnLimits, QueuePolicy
+from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.screening import Judging, TurnScreener
 from memory_extproc.learn.sessions import SessionLimits, Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
@@ -29,10 +29,10 @@ from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal, InMemoryStore, Weather
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import ANN, MONDAY
-from tests.support.learner import make_intake
+from tests.support.learner import LearnSettings, make_intake
 
 QUICK = Backoff(first=timedelta(milliseconds=1), longest=timedelta(milliseconds=5))
-LIMITS = LearnLimits(
+LIMITS = LearnSettings(
     journal_wait=timedelta(seconds=30),
     settle=timedelta(milliseconds=20),
     idle=timedelta(hours=1),
@@ -91,7 +91,7 @@ class ListingReconciler:
 @dataclass
 class Surroundings:
     now: datetime = MONDAY
-    limits: LearnLimits = LIMITS
+    limits: LearnSettings = LIMITS
     weather: Weather = field(default_factory=Weather)
     shared_store: InMemoryStore | None = None  # of another process
     embedder: CannedEmbedder = field(default_factory=lambda: CannedEmbedder(32))

@@ -15,7 +15,7 @@ async def settle() -> None:
 
 
 async def test_a_tenant_with_many_waiting_delays_another_by_one_place_only() -> None:
-    slots, order = FairSemaphore(1), []
+    slots, order = FairSemaphore(lambda: 1), []
     gate = asyncio.Event()
 
     async def work(tenant: str, number: int) -> None:
@@ -33,7 +33,7 @@ async def test_a_tenant_with_many_waiting_delays_another_by_one_place_only() -> 
 
 
 async def test_no_more_than_there_are_places_are_in_at_once() -> None:
-    slots, inside, most = FairSemaphore(3), 0, 0
+    slots, inside, most = FairSemaphore(lambda: 3), 0, 0
 
     async def work(tenant: str) -> None:
         nonlocal inside, most
@@ -49,7 +49,7 @@ async def test_no_more_than_there_are_places_are_in_at_once() -> None:
 
 @pytest.mark.parametrize("when", ["waiting", "given"])
 async def test_who_gives_up_loses_no_place(when: str) -> None:
-    slots = FairSemaphore(1)
+    slots = FairSemaphore(lambda: 1)
     inside = slots.acquire("a")
     await inside.__aenter__()
 
@@ -73,7 +73,7 @@ async def test_who_gives_up_loses_no_place(when: str) -> None:
 
 
 async def test_a_fault_inside_gives_the_place_back() -> None:
-    slots = FairSemaphore(1)
+    slots = FairSemaphore(lambda: 1)
     with pytest.raises(ValueError, match="inside"):
         async with slots.acquire("a"):
             raise ValueError("inside")
@@ -81,8 +81,9 @@ async def test_a_fault_inside_gives_the_place_back() -> None:
         pass
 
 
-async def test_another_number_of_places_counts_at_once_and_who_is_in_stays_in() -> None:
-    slots, gate, inside = FairSemaphore(1), asyncio.Event(), 0
+async def test_another_number_of_places_counts_when_the_next_comes_and_who_is_in_stays_in() -> None:
+    places = 1
+    slots, gate, inside = FairSemaphore(lambda: places), asyncio.Event(), 0
 
     async def work() -> None:
         nonlocal inside
@@ -94,10 +95,12 @@ async def test_another_number_of_places_counts_at_once_and_who_is_in_stays_in() 
     tasks = [asyncio.create_task(work()) for _ in range(5)]
     await settle()
     assert inside == 1
-    slots.reconfigure(3)
+    places = 3
+    tasks.append(asyncio.create_task(work()))
     await settle()
     assert inside == 3
-    slots.reconfigure(1)
+    places = 1
+    tasks.append(asyncio.create_task(work()))
     await settle()
     assert inside == 3
     gate.set()

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.learn.queue import SessionBatcher
 from memory_extproc.model import Owner
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings import CurrentSettings
 from tests.support.builders import ANN, BOB
+from tests.support.learner import LearnSettings
 
-HOUR = timedelta(hours=1)
 Due = list[tuple[Owner, tuple[str, ...]]]
 
 
-def gatherings(due: Due, *, batch: int = 3) -> SessionBatcher:
-    metrics = Metrics(CollectorRegistry(), "test")
-    return SessionBatcher(lambda owner, turn_ids: due.append((owner, turn_ids)), metrics, batch=batch, idle=HOUR)
+def gatherings(due: Due, current: CurrentSettings | None = None) -> SessionBatcher:
+    return SessionBatcher(
+        lambda owner, turn_ids: due.append((owner, turn_ids)),
+        Metrics(CollectorRegistry(), "test"),
+        current or CurrentSettings(LearnSettings(batch=3).settings()),
+        batches=True,
+    )
 
 
 async def test_a_full_batch_is_due_at_once_each_turn_in_it_once() -> None:
@@ -61,9 +64,10 @@ async def test_what_is_gathered_when_it_closes_is_given_to_nobody() -> None:
 
 async def test_another_batch_counts_for_what_is_added_from_then_on() -> None:
     due: Due = []
-    gathered = gatherings(due)
+    current = CurrentSettings(LearnSettings(batch=3).settings())
+    gathered = gatherings(due, current)
     gathered.add(ANN, "s", "1")
-    gathered.reconfigure(batch=2, idle=HOUR)
+    current.settings = LearnSettings(batch=2).settings()
     assert due == []
     gathered.add(ANN, "s", "2")
     assert due == [(ANN, ("1", "2"))]

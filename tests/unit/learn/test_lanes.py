@@ -36,7 +36,7 @@ class Bench:
             self._work,
             self._failed,
             QueuePolicy(backoff, in_vain=in_vain),
-            at_once=at_once,
+            at_once=lambda: at_once,
             together=together,
         )
 

@@ -15,7 +15,6 @@ import structlog
 from memory_extproc.concurrency import Pace
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.extract.extractor import Fact
-from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.learn.screening import Unscreened
 from memory_extproc.model import (
     Caller,
@@ -36,6 +35,7 @@ from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryJournal
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import ANN, BOB, OTHER_ANN, a_turn
+from tests.support.learner import LearnSettings
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 
 BUDGET = "My budget for the Hawaii trip is $10,000."
@@ -178,7 +178,7 @@ class ForgetsMarks(InMemoryJournal):
 @pytest.mark.parametrize("limits", [AT_ONCE, LIMITS], ids=["at once", "gathered"])
 @pytest.mark.parametrize("restarts", [True, False])
 async def test_a_corrected_message_stays_corrected_when_its_turn_is_learned_again(
-    limits: LearnLimits, *, restarts: bool
+    limits: LearnSettings, *, restarts: bool
 ) -> None:
     world = Surroundings(extractor=None, limits=replace(limits, grace=timedelta(seconds=0.2)))
     world.journal = journal = ForgetsMarks(now=lambda: world.now)

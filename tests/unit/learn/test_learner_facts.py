@@ -15,10 +15,11 @@ import pytest
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.extractor import Earlier, Fact
 from memory_extproc.learn.extract.rules import RulesExtractor
-from memory_extproc.learn.queue import LearnLimits, Trigger
+from memory_extproc.learn.queue import Trigger
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Caller, Memory, MemoryState, Owner, Source, Turn
 from tests.support.builders import ANN, BOB, a_turn
+from tests.support.learner import LearnSettings, reconfigure
 from tests.unit.learn.learning import LIMITS, ListingExtractor, Surroundings, until
 
 BUDGET = "My budget for the Hawaii trip is $10,000."
@@ -26,7 +27,7 @@ PARIS = "I live in Paris near the Canal Saint-Martin."
 AT_ONCE = replace(LIMITS, batch=1)
 
 
-def a_world(limits: LearnLimits = AT_ONCE) -> tuple[Surroundings, ListingExtractor, ListingExtractor]:
+def a_world(limits: LearnSettings = AT_ONCE) -> tuple[Surroundings, ListingExtractor, ListingExtractor]:
     """A model that is away, and a stand-in."""
     model, fallback = ListingExtractor(), ListingExtractor()
     model.failing = TransientError("the model is down")
@@ -231,7 +232,7 @@ async def test_another_batch_and_another_patience_hold_from_the_next_turn_on() -
         await learner.accept(world.exchange(PARIS))
         await learner.wait_visible(Caller(ANN))
         assert not world.reconciler.facts
-        learner.reconfigure(replace(AT_ONCE, patience=timedelta(0)))
+        reconfigure(learner, replace(AT_ONCE, patience=timedelta(0)))
         exchange = world.exchange(BUDGET)
         world.now += timedelta(seconds=1)
         await learner.accept(exchange)
@@ -245,6 +246,6 @@ async def test_fewer_attempts_hold_from_the_next_turn_on() -> None:
     extractor.failing = ValueError("a bug")
     world = Surroundings(limits=replace(AT_ONCE, attempts=1000), extractor=extractor)
     async with world.learner() as learner:
-        learner.reconfigure(replace(AT_ONCE, attempts=1))
+        reconfigure(learner, replace(AT_ONCE, attempts=1))
         await learner.accept(world.exchange(BUDGET))
         await until(lambda: world.sample("journal_dead_letters") == 1, "one attempt, and it is put aside")
