@@ -16,7 +16,7 @@ from benchmarks.learning import BATCH, CALLERS, exchange, rig, write_settings
 from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
-from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.learn.sessions import Sessions
 from memory_extproc.ports import Journal
 from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.support.redis import start_redis, stop_redis
@@ -30,7 +30,7 @@ def _now() -> datetime:
 
 async def _fill(journal: Journal, turns: int) -> float:
     """Seconds to journal so many turns, all at once."""
-    sessions = Sessions(InMemoryCoordination(_now), SessionLimits(), new_session=lambda: uuid4().hex)
+    sessions = Sessions(InMemoryCoordination(_now), new_session=lambda: uuid4().hex)
     placed = [(await sessions.place(exchange(number))).turn for number in range(turns)]
     began = time.perf_counter()
     await asyncio.gather(*(journal.append(turn) for turn in placed))

@@ -27,7 +27,7 @@ from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import Caller, Exchanged, Owner, Turn
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal
@@ -112,7 +112,7 @@ async def rig(settings: Settings, data: Path, journal: Journal | None = None) ->
         learner = await stack.enter_async_context(
             make_intake(
                 journal,
-                Sessions(coordination, SessionLimits(), new_session=lambda: str(next(names))),
+                Sessions(coordination, new_session=lambda: str(next(names))),
                 partitions,
                 embedder,
                 coordination,

@@ -30,7 +30,7 @@ from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import (
     Caller,
     Exchanged,
@@ -120,7 +120,7 @@ async def open_system(directory: Path, settings: Settings, stack: AsyncExitStack
     limits = PartitionLimits(bytes=settings.recall.partition_bytes)
     partitions = await stack.enter_async_context(Partitions(store, coordination, limits, metrics, now=clock))
     journal = await stack.enter_async_context(SqliteJournal(directory / "journal.db", now=clock))
-    sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
+    sessions = Sessions(coordination, new_session=lambda: uuid.uuid4().hex)
     learner = await stack.enter_async_context(
         make_intake(
             journal, sessions, partitions, embedder, coordination, _LIMITS, metrics,

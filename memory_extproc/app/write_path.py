@@ -28,7 +28,7 @@ from memory_extproc.learn.extract.extractor import FactExtractor, FactFinder, Fa
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor, Noting
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.learn.ingest import Intake
-from memory_extproc.learn.intake_log import INTAKE, IntakeLog, IntakeLogLimits
+from memory_extproc.learn.intake_log import INTAKE, IntakeLog
 from memory_extproc.learn.learner import ForgetGuard, Learner, LearnStages
 from memory_extproc.learn.messages import MessagePreparer, judge
 from memory_extproc.learn.queue import LearnLimits, QueuePolicy
@@ -42,7 +42,7 @@ from memory_extproc.learn.screening import (
     Quota,
     Screening,
 )
-from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.learn.sessions import TURN_CHARACTERS, Sessions
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import ConsentRecords, EmbeddingModel, TurnReceipts
 from memory_extproc.retention.scheduler import RetentionJob
@@ -69,7 +69,7 @@ async def open_write_path(context: AppContext, kept: Storage, receipts: TurnRece
     coordination, embedder, partitions = kept.coordination, kept.embedder, kept.partitions
     intake_log = await open_intake_log(context)
     door = await open_door(context, kept, intake_log)
-    sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex, helper=context.helper)
+    sessions = Sessions(coordination, new_session=lambda: uuid.uuid4().hex, helper=context.helper)
     extraction = make_extraction(context)
     summaries, rebuilds = make_summing(context, embedder)
     topics = None
@@ -279,7 +279,7 @@ async def open_door(context: AppContext, kept: Storage, intake_log: IntakeLog) -
         quota,
         make_policy(settings),
         context.metrics,
-        most=SessionLimits().turn_characters,
+        most=TURN_CHARACTERS,
         helper=context.helper,
     )
 
@@ -324,13 +324,11 @@ async def _records(context: AppContext) -> ConsentRecords:
 
 async def open_intake_log(context: AppContext) -> IntakeLog:
     """Open the intake log. With encryption, the keys of its segments are wrapped with the master key too."""
-    section = context.settings.learn.journal
     return await context.stack.enter_async_context(
         IntakeLog(
             context.data / INTAKE,
-            IntakeLogLimits(records=section.max_turns, bytes=section.intake_bytes),
+            context.settings.learn.journal,
             wraps=make_master_key(context.settings),
-            fsync=section.fsync,
             tells=lambda why: context.metrics.intake_aside.labels(why).inc(),
         )
     )

@@ -34,7 +34,7 @@ from memory_extproc.learn.learner import ForgetGuard, Learner, LearnStages
 from memory_extproc.learn.messages import JudgedMessage, MessagePreparer
 from memory_extproc.learn.queue import LearnLimits, QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import (
     Caller,
     Considered,
@@ -493,7 +493,7 @@ async def play(
     coordination = InMemoryCoordination(clock)
     store = InMemoryStore(embedder.dimension, now=clock)
     journal = InMemoryJournal(now=clock, max_turns=10 * len(conversation.said) + 10)
-    sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid.uuid4().hex)
+    sessions = Sessions(coordination, new_session=lambda: uuid.uuid4().hex)
     async with AsyncExitStack() as stack:
         partitions = Partitions(store, coordination, partition, metrics, now=clock)
         await stack.enter_async_context(partitions)

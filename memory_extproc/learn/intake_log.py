@@ -32,20 +32,18 @@ from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientE
 from memory_extproc.model import Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import KeyWrapper
+from memory_extproc.settings.paths import JournalSection
 
 log = logger(__name__)
 
 INTAKE = "intake"  # the directory, in the data directory
 _KEY_BYTES = 32
 _PLAIN, _WRAPPED = b"\x01", b"\x02"  # how a key file begins
+_USUAL = JournalSection()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IntakeLogLimits:
-    records: int = 100_000
-    bytes: int = 256 << 20  # of records that wait
-    segment: int = 8 << 20  # bytes of a segment from which on another is begun
-    linger: float = 30.0  # seconds that a discarded record may stay readable before its segment is replaced
+_SEGMENT = 8 << 20  # bytes of a segment from which on another is begun
+_LINGER = 30.0  # seconds that a discarded record may stay readable before its segment is replaced
 
 
 class IntakeLog:
@@ -55,15 +53,14 @@ class IntakeLog:
     def __init__(
         self,
         directory: Path,
-        limits: IntakeLogLimits = IntakeLogLimits(),
+        section: JournalSection = _USUAL,
         *,
         wraps: KeyWrapper | None = None,  # None: keys of segments rest as they are
-        fsync: bool = False,
         tells: Callable[[str], None] = lambda _why: None,  # called with the reason when a file was moved aside
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._directory, self._limits, self._wraps = directory, limits, wraps
-        self._fsync, self._tells, self._clock = fsync, tells, clock
+        self._directory, self._section, self._wraps = directory, section, wraps
+        self._tells, self._clock = tells, clock
         self._segments: dict[str, Segment] = {}  # by file name
         self._dropped: set[str] = set()  # which a disk may not let us delete
         self._active: Segment | None = None
@@ -90,7 +87,7 @@ class IntakeLog:
 
     @property
     def is_full(self) -> bool:
-        return len(self._ids) >= self._limits.records or self._bytes >= self._limits.bytes
+        return len(self._ids) >= self._section.max_turns or self._bytes >= self._section.intake_bytes
 
     def append(self, kind: LogKind, owner: Owner, at: datetime, body: bytes) -> LogRecord | None:
         """Written when it returns, which outlives the process. None: the log is full or cannot be written."""
@@ -147,7 +144,7 @@ class IntakeLog:
 
     async def sync(self) -> None:
         """Call fsync: appended records survive power loss afterwards."""
-        if self._fsync and self._active is not None:
+        if self._section.fsync and self._active is not None:
             await asyncio.to_thread(os.fdatasync, self._active.handle)
 
     def _write(
@@ -178,14 +175,14 @@ class IntakeLog:
         segments that hold discarded records, are long, or are no longer at their path."""
         await self._take_up()
         active = self._active
-        if active is None or self._is_due(active) or active.size >= self._limits.segment:
+        if active is None or self._is_due(active) or active.size >= _SEGMENT:
             self._active = await self._begin() or active
         for segment in list(self._segments.values()):
             if segment is not self._active and self._active is not None and self._is_due(segment):
                 await self._copy_forward(segment, self._active)
 
     def _is_due(self, segment: Segment) -> bool:
-        lingers = segment.spent_at is not None and self._clock() - segment.spent_at >= self._limits.linger
+        lingers = segment.spent_at is not None and self._clock() - segment.spent_at >= _LINGER
         return lingers or not segment.stands or (segment is not self._active and not segment.live)
 
     async def _begin(self) -> Segment | None:
@@ -197,7 +194,7 @@ class IntakeLog:
             if self._wraps is not None:
                 key = _WRAPPED + await self._wraps.wrap(secret, _context(path))
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_file(path.with_suffix(".key"), key, fsync=self._fsync)
+            write_file(path.with_suffix(".key"), key, fsync=self._section.fsync)
             segment = begin_segment(path, secret)
         except (OSError, MemoryExtprocError):
             # It is tried again every second: what is left of each attempt would fill the directory.

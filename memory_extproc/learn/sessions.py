@@ -86,11 +86,9 @@ class _Response(msgspec.Struct, frozen=True, array_like=True):
     earlier: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
-    regenerate: timedelta = timedelta(minutes=2)  # an opening repeated within it, and not continued, is a retry
-    keep: timedelta = timedelta(days=30)  # how long a conversation is known again
-    turn_characters: int = 65_536  # of each side of a turn, from both its ends; the rest is not learned from
+_REGENERATE = timedelta(minutes=2)  # an opening repeated within it, and not continued, is a retry
+_KEEP = timedelta(days=30)  # how long a conversation is known again
+TURN_CHARACTERS = 65_536  # of each side of a turn, from both its ends; the rest is not learned from
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +106,11 @@ class Sessions:
     def __init__(
         self,
         coordination: Coordination,
-        limits: SessionLimits,
         *,
         new_session: Callable[[], str],
         helper: HelperThread = HELPER_THREAD,
     ) -> None:
         self._records = coordination
-        self._limits = limits
         self._new_session, self._helper = new_session, helper
 
     async def place(self, exchanged: Exchanged, kept: Exchanged | None = None, *, apart: bool = True) -> Placed:
@@ -210,7 +206,7 @@ class Sessions:
         # Read first: where many conversations begin alike most slots are taken, and a swap costs a commit.
         slot = await self._get("slot", owner, key, _Slot)
         if slot is None:
-            if await self._records.replace_record("slot", owner, key, None, mine, self._limits.keep):
+            if await self._records.replace_record("slot", owner, key, None, mine, _KEEP):
                 return True
             slot = await self._get("slot", owner, key, _Slot)
         return slot is not None and slot.asked == asked
@@ -227,9 +223,7 @@ class Sessions:
                 session = self._new_session()
             # Written for a known session too: the steps of a tool loop keep its opening fresh.
             new = msgspec.json.encode(_Opening(session, at))
-            if await self._records.replace_record(
-                "opening", owner, conversation.opening, raw, new, self._limits.keep
-            ):
+            if await self._records.replace_record("opening", owner, conversation.opening, raw, new, _KEEP):
                 spot = _Spot(session, 0)
                 await self._take(owner, spot, conversation.asked)
                 return spot
@@ -240,7 +234,7 @@ class Sessions:
             return True  # the words before it tell which conversation it is
         if known.at == exchanged.at.timestamp():
             return True  # the very exchange, that a crash interrupted
-        if not _is_within(known.at, exchanged.at, self._limits.regenerate):
+        if not _is_within(known.at, exchanged.at, _REGENERATE):
             return False
         continued = await self._get("slot", exchanged.caller.owner, _slot_key(_Spot(known.session, 2)), _Slot)
         return continued is None
@@ -259,7 +253,7 @@ class Sessions:
                 return older
             mine = _Counted(opening, tail.next, exchanged.at.timestamp())
             new = msgspec.json.encode(_Tail(tail.next + 2, (*tail.recent, mine)[-_RECENT:]))
-            if await self._records.replace_record("tail", owner, tail_key, raw, new, self._limits.keep):
+            if await self._records.replace_record("tail", owner, tail_key, raw, new, _KEEP):
                 if tells:
                     await self._put("turn", owner, turn_key, _Spot(session, mine.seq))
                 return _Spot(session, mine.seq)
@@ -269,14 +263,14 @@ class Sessions:
         """The same turn among the recent turns. Without history, words do not *tell* a retry from a repeated
         message: only the last turn counts, for a short time."""
         for turn in reversed(tail.recent):
-            again = turn is tail.recent[-1] and _is_within(turn.at, at, self._limits.regenerate)
+            again = turn is tail.recent[-1] and _is_within(turn.at, at, _REGENERATE)
             # The very exchange, that a crash interrupted, has the same time.
             if turn.opening == opening and (tells or again or turn.at == at.timestamp()):
                 return turn
         return None
 
     def _turn(self, exchanged: Exchanged, spot: _Spot, asked: str, conversation: ConversationKeys) -> Turn:
-        owner, most = exchanged.caller.owner, self._limits.turn_characters
+        owner, most = exchanged.caller.owner, TURN_CHARACTERS
         return Turn(
             id=digest("turn", owner.key, spot.session, str(spot.seq), asked),
             owner=owner,
@@ -312,14 +306,14 @@ class Sessions:
             if spot in known.spots:
                 return
             new = msgspec.json.encode(_Head((spot, *known.spots)[:_SPOTS]))
-            if await self._records.replace_record("head", owner, key, raw, new, self._limits.keep):
+            if await self._records.replace_record("head", owner, key, raw, new, _KEEP):
                 return
 
     async def _get(self, kind: str, owner: Owner, key: str, of: type[R]) -> R | None:
         return _decode_record(await self._records.get_record(kind, owner, key), of)
 
     async def _put(self, kind: str, owner: Owner, key: str, record: msgspec.Struct) -> None:
-        await self._records.put_record(kind, owner, key, msgspec.json.encode(record), self._limits.keep)
+        await self._records.put_record(kind, owner, key, msgspec.json.encode(record), _KEEP)
 
 
 def _slot_key(spot: _Spot) -> str:

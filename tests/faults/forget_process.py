@@ -28,7 +28,7 @@ from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, TurnOutcome
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
@@ -89,7 +89,7 @@ async def open_parts(directory: Path, stack: AsyncExitStack) -> Parts:
     learner = await stack.enter_async_context(
         make_intake(
             journal,
-            Sessions(coordination, SessionLimits(), new_session=lambda: uuid4().hex),
+            Sessions(coordination, new_session=lambda: uuid4().hex),
             partitions,
             embedder,
             coordination,

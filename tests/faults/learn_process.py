@@ -33,7 +33,7 @@ from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.queue import QueuePolicy
-from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import (
     Caller,
     Embedded,
@@ -222,7 +222,7 @@ async def run(directory: Path, turns: int, point: str, *redis: str) -> None:
         learner = await stack.enter_async_context(
             make_intake(
                 KilledJournal(journal, killer),
-                Sessions(coordination, SessionLimits(), new_session=lambda: uuid4().hex),
+                Sessions(coordination, new_session=lambda: uuid4().hex),
                 store,
                 CannedEmbedder(16),
                 coordination,

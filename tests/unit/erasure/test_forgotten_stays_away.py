@@ -19,7 +19,7 @@ from memory_extproc.erasure.tombstones import Job
 from memory_extproc.errors import TransientError
 from memory_extproc.learn.extract.extractor import Fact
 from memory_extproc.learn.reconcile import Reconciler
-from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import (
     TEXT_KINDS,
     Caller,
@@ -77,7 +77,7 @@ async def test_words_noted_with_a_response_that_was_on_its_way_go_with_the_forge
 
     late = Late(lambda: world.now)
     late.records = world.coordination.records
-    world.sessions = Sessions(late, SessionLimits(), new_session=lambda: "s")
+    world.sessions = Sessions(late, new_session=lambda: "s")
     async with world.build() as learner:
         under_way = replace(world.exchange("My budget is $10,000.", "Noted: $10,000."), response_id="resp_1")
         accepting = asyncio.create_task(learner.accept(under_way))

@@ -133,7 +133,7 @@ class Process:
         self.partitions = Partitions(
             hiding, coordination, PartitionLimits(), durable.metrics, now=now, forgotten=self.forgotten
         )
-        sessions = type(durable.sessions)(coordination, durable.sessions._limits, new_session=lambda: "s")
+        sessions = type(durable.sessions)(coordination, new_session=lambda: "s")
         self.learner = make_intake(
             journal,
             sessions,

@@ -20,7 +20,7 @@ from memory_extproc.learn.learner import CommandApplier, FactReconciler, TopicFo
 from memory_extproc.learn.messages import judge
 from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.screening import Judging, TurnScreener
-from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import Caller, Exchanged, Memory, MemoryType, Owner, Scope, Source, Turn
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Journal, MemoryWriter, TombstoneReader
@@ -120,7 +120,7 @@ class Surroundings:
         )
         self.keeps: MemoryWriter = self.partitions
         names = (f"s{n}" for n in itertools.count(1))
-        self.sessions = Sessions(self.coordination, SessionLimits(), new_session=lambda: next(names))
+        self.sessions = Sessions(self.coordination, new_session=lambda: next(names))
 
     def build(self) -> Intake:
         if isinstance(self.journal, InMemoryJournal):

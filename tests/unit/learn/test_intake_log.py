@@ -14,7 +14,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from memory_extproc.encryption.keys import MasterKeyFile, new_master_key
-from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits, LogKind, adopt, count_waiting
+from memory_extproc.learn.intake_log import IntakeLog, LogKind, adopt, count_waiting
+from memory_extproc.settings.paths import JournalSection
 from tests.support.builders import ANN, BOB, MONDAY
 from tests.support.disk import no_room
 
@@ -123,7 +124,7 @@ async def test_with_a_master_key_nothing_is_read_without_it(tmp_path: Path) -> N
 
 
 async def test_a_full_log_takes_no_more_until_there_is_room(tmp_path: Path) -> None:
-    async with IntakeLog(tmp_path, IntakeLogLimits(records=2)) as log:
+    async with IntakeLog(tmp_path, JournalSection(max_turns=2)) as log:
         first = log.append(LogKind.TURN, ANN, MONDAY, WORDS)
         log.append(LogKind.TURN, ANN, MONDAY, WORDS)
         assert log.append(LogKind.TURN, ANN, MONDAY, WORDS) is None
@@ -131,7 +132,7 @@ async def test_a_full_log_takes_no_more_until_there_is_room(tmp_path: Path) -> N
         assert first is not None
         log.discard(first)
         assert log.append(LogKind.TURN, ANN, MONDAY, WORDS) is not None
-    async with IntakeLog(tmp_path, IntakeLogLimits(bytes=100)) as log:
+    async with IntakeLog(tmp_path, JournalSection().model_copy(update={"intake_bytes": 100})) as log:
         assert log.is_full, "what an earlier process left counts"
 
 

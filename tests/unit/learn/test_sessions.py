@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memory_extproc.errors import TransientError
-from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import Caller, Exchanged, Message, Origin, Owner, Role, Turn
 from memory_extproc.ports import Chain
 from memory_extproc.testing.adapters import InMemoryCoordination
@@ -38,7 +38,7 @@ class World:
     def __post_init__(self) -> None:
         names = (f"s{n}" for n in itertools.count(1))
         self.records = InMemoryCoordination(lambda: self.now)
-        self.sessions = Sessions(self.records, SessionLimits(), new_session=lambda: next(names))
+        self.sessions = Sessions(self.records, new_session=lambda: next(names))
 
     def exchange(self, history: Said, asked: str, answered: str, owner: Owner = ANN, **changes: Any) -> Exchanged:
         caller = Caller(owner, session=changes.pop("session", ""), project=changes.pop("project", ""))
@@ -302,7 +302,7 @@ class DownCoordination(InMemoryCoordination):
 @pytest.mark.parametrize("session", ["", "named"])
 async def test_while_coordination_is_down_no_turn_is_lost_and_a_retry_is_the_same_turn(session: str) -> None:
     world = World()
-    world.sessions = Sessions(DownCoordination(lambda: MONDAY), SessionLimits(), new_session=lambda: "new")
+    world.sessions = Sessions(DownCoordination(lambda: MONDAY), new_session=lambda: "new")
     first = await world.say(["a", "A"], "b", "B", session=session)
     again = await world.say(["a", "A"], "b", "B", session=session)
     other = await world.say(["a", "A"], "c", "C", session=session)

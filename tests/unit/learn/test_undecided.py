@@ -20,11 +20,11 @@ from memory_extproc.concurrency import HELPER_THREAD, HelperThread
 from memory_extproc.coordination.consent import Consents
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.ingest import Intake
-from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
+from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, Screening
 from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Message, Owner, Role, Turn, TurnOutcome
 from memory_extproc.safety.policy import Policy
-from memory_extproc.settings.paths import QuotaSection
+from memory_extproc.settings.paths import JournalSection, QuotaSection
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
 from tests.support.builders import ANN, BOB, MONDAY, consent_default
 from tests.support.in_memory import InMemoryConsent
@@ -112,7 +112,7 @@ class Replica:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Intake]:
         async with AsyncExitStack() as stack:
-            limits = IntakeLogLimits(records=self.records)
+            limits = JournalSection(max_turns=self.records)
             log = await stack.enter_async_context(IntakeLog(self.directory, limits))
             now = lambda: self.world.now  # noqa: E731
             self.consents = Consents(self.choices, self.settings, now=now)
