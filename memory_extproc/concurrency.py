@@ -314,20 +314,17 @@ class RateLimits:
 class TokenBuckets:
     """A token bucket for each key, full at first; not for several threads."""
 
-    def __init__(self, limits: RateLimits, clock: Clock, most: int = 10_000) -> None:
-        """*most*: buckets; the least recently used is dropped first."""
+    def __init__(self, limits: Callable[[], RateLimits], clock: Clock, most: int = 10_000) -> None:
+        """*limits* are read at each use; tokens stay, up to the burst. *most*: buckets; the least recently used is
+        dropped first."""
         self._limits, self._clock = limits, clock
         self._levels: LRUCache[Hashable, tuple[float, float]] = LRUCache(most)  # tokens, and the time
 
-    def reconfigure(self, limits: RateLimits) -> None:
-        """Keep the tokens, up to the new burst."""
-        self._limits = limits
-
     def level(self, key: Hashable) -> float:
         """Tokens; negative after a charge of more than there were."""
-        now = self._clock()
-        tokens, at = self._levels.get(key, (self._limits.burst, now))
-        return min(self._limits.burst, tokens + max(0.0, now - at) * self._limits.per_second)
+        now, limits = self._clock(), self._limits()
+        tokens, at = self._levels.get(key, (limits.burst, now))
+        return min(limits.burst, tokens + max(0.0, now - at) * limits.per_second)
 
     def charge(self, key: Hashable, tokens: float) -> None:
         self._levels[key] = self.level(key) - tokens, self._clock()
@@ -335,7 +332,7 @@ class TokenBuckets:
     def take(self, key: Hashable) -> timedelta | None:
         """Take a token; without one return the wait for the next."""
         if (level := self.level(key)) < 1:
-            return timedelta(seconds=(1 - level) / self._limits.per_second)
+            return timedelta(seconds=(1 - level) / self._limits().per_second)
         self.charge(key, 1)
         return None
 

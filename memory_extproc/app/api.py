@@ -102,8 +102,7 @@ async def memory_api(
     Changes in progress are completed on exit."""
     settings, metrics, now = context.settings, context.metrics, context.now
     async with AsyncExitStack() as stack:
-        rates = TokenBuckets(_rates(settings), time.monotonic)
-        context.live.subscribe(lambda new: rates.reconfigure(_rates(new)))
+        rates = TokenBuckets(lambda: _rates(context.settings), time.monotonic)
         secret = secret_of(settings)
         signer = make_signer(secret, now)
         page = settings.console.page

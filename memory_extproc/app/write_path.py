@@ -49,6 +49,7 @@ from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier, Partition
 from memory_extproc.safety.policy import Policy
 from memory_extproc.settings import Settings
+from memory_extproc.settings.identity import Privacy
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.topics.tracker import TopicTracker
 
@@ -262,33 +263,25 @@ class Door:
 
 
 async def open_door(context: AppContext, kept: Storage, intake_log: IntakeLog) -> Door:
-    settings, fleet = context.settings, kept.erasing.fleet  # without a fleet: a single replica
+    live, fleet = context.live, kept.erasing.fleet  # without a fleet: a single replica
     consent = Consents(
         await _records(context) if fleet is None else fleet.consent,
-        settings,
+        live,
         now=context.now,
         monotonic_now=steady_now,
     )
     incognito = await context.stack.enter_async_context(Incognito(kept.coordination, IncognitoLimits(), intake_log))
     if fleet is not None:
         fleet.recovery.hooks.restored.append(incognito.write_again)
-    quota = Quota(settings.learn.quota, now=steady_now)
     screening = Screening(
         consent,
         incognito,
-        quota,
-        make_policy(settings),
+        Quota(lambda: live.settings.learn.quota, now=steady_now),
+        lambda: make_policy(live.settings.privacy),
         context.metrics,
         most=TURN_CHARACTERS,
         helper=context.helper,
     )
-
-    def reconfigure(new: Settings) -> None:
-        consent.reconfigure(new)
-        quota.reconfigure(new.learn.quota)
-        screening.reconfigure(make_policy(new))
-
-    context.live.subscribe(reconfigure)
     return Door(consent, incognito, screening)
 
 
@@ -304,8 +297,7 @@ def quarantine_facts(context: AppContext, extractor: FactExtractor) -> FactExtra
     )
 
 
-def make_policy(settings: Settings) -> Policy:
-    privacy = settings.privacy
+def make_policy(privacy: Privacy) -> Policy:
     return Policy(identifiers=privacy.identifiers, sensitive=privacy.sensitive, rules=privacy.storage_rules)
 
 

@@ -25,7 +25,7 @@ from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientE
 from memory_extproc.model import SHARED, Consent, ConsentChange, Owner
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import ConsentRecords, Now, Steady
-from memory_extproc.settings import Settings
+from memory_extproc.settings import CurrentSettings
 from memory_extproc.settings.identity import ConsentDefault, Privacy
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def default_consent(privacy: Privacy, owner: Owner) -> Consent:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    consent: Consent
+    consent: Consent | None  # None: the owner made no choice, and the default holds
     at: datetime  # when the records said so, by the steady time
-    chosen: datetime | None = None  # by the owner, and when; None: it is a default
+    chosen: datetime | None = None  # when the owner made it
     written: bool = True  # False: a denial that the records may not have
 
 
@@ -61,7 +61,7 @@ class Consents:
     def __init__(
         self,
         records: ConsentRecords,
-        settings: Settings,
+        current: CurrentSettings,
         *,
         now: Now,
         monotonic_now: Steady | None = None,
@@ -69,40 +69,35 @@ class Consents:
     ) -> None:
         """*monotonic_now*: measures the age of cached answers; defaults to *now*. *owners*: whose consent is held
         in process; the least recently asked go first."""
-        self._records, self._settings, self._now = records, settings, now
+        self._records, self._current, self._now = records, current, now
         self._monotonic_now = monotonic_now or now
         self._known: LRUCache[Owner, _Known] = LRUCache(owners)
         self._not_before: datetime | None = None  # after a failure: the time of the next query
         self._changes = 0  # made through us; an answer read before a change must not be cached after it
 
-    def reconfigure(self, settings: Settings) -> None:
-        """Apply new defaults at once to all users without a choice; cached choices stay."""
-        before, after = self._settings.privacy, settings.privacy
-        if (after.consent, after.consent_of) != (before.consent, before.consent_of):
-            self._changes += 1  # answers from before must not be cached
-            for owner in [owner for owner, known in self._known.items() if not known.chosen]:
-                del self._known[owner]
-        self._settings = settings
+    @property
+    def _privacy(self) -> Privacy:
+        return self._current.settings.privacy
 
     async def read_consent(self, owner: Owner) -> Consent | None:
         now = self._monotonic_now()
         known = self._known.get(owner)
         if known is not None and self._is_fresh(known):
-            return known.consent
+            return self._consent(owner, known)
         if self._not_before is None or now >= self._not_before:
             try:
-                async with asyncio.timeout((self._settings.deadline / 3).total_seconds()):
+                async with asyncio.timeout((self._current.settings.deadline / 3).total_seconds()):
                     return await self.get(owner)
             except (MemoryExtprocError, TimeoutError) as error:
                 if self._not_before is None:
                     log.warning("consent.unknown", error=type(error).__name__)
                 self._not_before = now + _PAUSE
                 known = self._known.get(owner)
-        return self._last_known(known)
+        return self._last_known(owner, known)
 
     def refuses(self, owner: Owner) -> bool:
         known = self._known.get(owner)
-        if known is None or known.consent is Consent.ON:
+        if known is None or self._consent(owner, known) is Consent.ON:
             return False
         return self._is_fresh(known) or not known.written
 
@@ -122,22 +117,26 @@ class Consents:
             if known.consent is Consent.ON and since is not None and known.chosen and known.chosen > since:
                 changes = await self._records.history(owner)
                 before = [change.consent for change in changes if change.at <= since]
-                then = (before or [default_consent(self._settings.privacy, owner)])[-1:]
+                then = (before or [default_consent(self._privacy, owner)])[-1:]
                 after = [change.consent for change in changes if change.at > since]
                 return {*then, *after} == {Consent.ON}
         except MemoryExtprocError:
             # An old answer decides nothing: the owner may have chosen otherwise on another replica since.
             return False if self.refuses(owner) else None
-        return known.consent is Consent.ON
+        return self._consent(owner, known) is Consent.ON
+
+    def _consent(self, owner: Owner, known: _Known) -> Consent:
+        return default_consent(self._privacy, owner) if known.consent is None else known.consent
 
     def _is_fresh(self, known: _Known) -> bool:
-        return self._monotonic_now() - known.at < self._settings.privacy.consent_fresh
+        return self._monotonic_now() - known.at < self._privacy.consent_fresh
 
-    def _last_known(self, known: _Known | None) -> Consent | None:
+    def _last_known(self, owner: Owner, known: _Known | None) -> Consent | None:
         if known is None:
             return None
-        if known.consent is Consent.OFF or self._monotonic_now() - known.at < self._settings.privacy.consent_grace:
-            return known.consent
+        consent = self._consent(owner, known)
+        if consent is Consent.OFF or self._monotonic_now() - known.at < self._privacy.consent_grace:
+            return consent
         return None
 
     async def get(self, owner: Owner) -> Consent:
@@ -148,9 +147,9 @@ class Consents:
                 self._not_before = None
                 log.info("consent.known_again")
             if changes == self._changes:
-                consent = default_consent(self._settings.privacy, owner) if latest is None else latest.consent
-                self._hold(owner, _Known(consent, asked, chosen=None if latest is None else latest.at))
-                return consent
+                known = _Known(None, asked) if latest is None else _Known(latest.consent, asked, chosen=latest.at)
+                self._hold(owner, known)
+                return self._consent(owner, known)
 
     async def set(self, owner: Owner, consent: Consent, *, by: str) -> ConsentChange:
         if consent is Consent.OFF:

@@ -104,7 +104,7 @@ class Screening:
         consent: LearningConsent,
         incognito: Incognito,
         quota: Quota | None,  # None: without bound
-        policy: Policy,
+        policy: Callable[[], Policy],
         metrics: Metrics,
         *,
         most: int,
@@ -113,9 +113,6 @@ class Screening:
         """*most*: characters of a message that are stored, taken from both its ends."""
         self._consent, self._incognito, self._quota = consent, incognito, quota
         self._policy, self._metrics, self._most, self._helper = policy, metrics, most, helper
-
-    def reconfigure(self, policy: Policy) -> None:
-        self._policy = policy
 
     def refuses(self, exchanged: Exchanged) -> bool:
         person = _person(exchanged)
@@ -132,9 +129,9 @@ class Screening:
         if refused is not None:
             return refused
         if (size := exchanged.characters) > _AT_ONCE:
-            kinds, screened = await self._helper.run(size, _screen_words, exchanged, self._policy, self._most)
+            kinds, screened = await self._helper.run(size, _screen_words, exchanged, self._policy(), self._most)
         else:
-            kinds, screened = _screen_words(exchanged, self._policy, self._most)
+            kinds, screened = _screen_words(exchanged, self._policy(), self._most)
         for kind in kinds:
             self._metrics.withheld.labels(kind).inc()
         return screened
@@ -405,23 +402,18 @@ def _keys_of(exchanged: Exchanged, lookback: int = _LOOKBACK) -> list[str]:
 class Quota:
     """In this process alone: with several replicas each grants as much, and a caller may get that much more."""
 
-    def __init__(self, section: QuotaSection, *, now: Now, owners: int = 100_000) -> None:
+    def __init__(self, section: Callable[[], QuotaSection], *, now: Now, owners: int = 100_000) -> None:
         """*owners*: most buckets in memory; a dropped owner starts again with a full bucket."""
         self._section = section
-        self._buckets = TokenBuckets(_rate(section), lambda: now().timestamp(), owners)
-
-    def reconfigure(self, section: QuotaSection) -> None:
-        """Callers keep their remaining turns, up to the new burst."""
-        self._section = section
-        self._buckets.reconfigure(_rate(section))
+        self._buckets = TokenBuckets(self._rate, lambda: now().timestamp(), owners)
 
     def take(self, owner: Owner) -> bool:
         """Count a turn of *owner*. False if the quota is spent."""
-        return not self._section.turns_per_hour or self._buckets.take(owner) is None
+        return not self._section().turns_per_hour or self._buckets.take(owner) is None
 
-
-def _rate(section: QuotaSection) -> RateLimits:
-    return RateLimits(section.turns_per_hour / 3600, section.burst)
+    def _rate(self) -> RateLimits:
+        section = self._section()
+        return RateLimits(section.turns_per_hour / 3600, section.burst)
 
 
 # Suspicious turns are stored inert, for review. A turn that instructs the assistant, or puts words into the

@@ -325,7 +325,7 @@ class LoadLimit:
         self._alone: deque[float] = deque(maxlen=self.ALONE)
         self._lag = 0.0  # seconds, of this window together
         self._queued_before = 0.0  # seconds that streams waited before us lately, on average
-        self._learned = TokenBuckets(self.LEARNED, clock, 1)
+        self._learned = TokenBuckets(lambda: self.LEARNED, clock, 1)
 
     def reconfigure(self, most: int) -> None:
         """Change the upper bound."""

@@ -377,7 +377,8 @@ class CpuBudget:
     def __init__(self, cores: float, clock: Callable[[], float] = time.monotonic) -> None:
         """*cores*: the share of a core that each caller has; 0: no limit."""
         self._cores = cores
-        self._seconds = TokenBuckets(RateLimits(cores, cores * _BURST), clock, _MOST_CALLERS)
+        limits = RateLimits(cores, cores * _BURST)
+        self._seconds = TokenBuckets(lambda: limits, clock, _MOST_CALLERS)
 
     def is_spent(self, caller: str) -> bool:
         return bool(self._cores) and self._seconds.level(caller) <= 0

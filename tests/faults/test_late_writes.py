@@ -19,7 +19,7 @@ from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from memory_extproc.encryption.keys import RedisKeyTable, WrappedKeys
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Consent, LedgerJob, Owner
-from memory_extproc.settings import Settings
+from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
 from tests.support.builders import MONDAY
@@ -75,7 +75,7 @@ async def ways(redis_server: RedisServer) -> AsyncIterator[Ways]:
 async def test_a_late_choice_does_not_replace_a_later_one(ways: Ways, chosen: Consent) -> None:
     def consents(link: RedisLink) -> Consents:
         records = RedisConsent(link, prefix=ways.prefix)
-        return Consents(records, Settings(), now=lambda: MONDAY)
+        return Consents(records, CurrentSettings(Settings()), now=lambda: MONDAY)
 
     here, there = consents(ways.through), consents(ways.beside)
     await here.set(ANN, Consent.OFF, by="ann")

@@ -178,8 +178,9 @@ async def test_a_redis_that_is_away_or_slow_loses_no_turn_and_learns_none_that_w
         await consents._records.add(Owner("", user), agreed, after=refused)  # on another replica
     await until(lambda: _knows(faulty, old), "it is stored")
     del consents._known[refuser]  # as after a restart, or another replica
-    stale = consents._settings.privacy.model_copy(update={"consent_fresh": timedelta()})
-    consents.reconfigure(consents._settings.model_copy(update={"privacy": stale}))  # all answers are old by now
+    live = consents._current
+    stale = live.settings.privacy.model_copy(update={"consent_fresh": timedelta()})
+    live.settings = live.settings.model_copy(update={"privacy": stale})  # all answers are old by now
     if how == "cut":
         await shared.cut()
     else:

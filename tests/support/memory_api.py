@@ -31,7 +31,7 @@ from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
-from memory_extproc.settings import Settings
+from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.api import Api, AuditSection, TrustedProxySection
 from memory_extproc.settings.identity import IdentitySection
 from memory_extproc.store.loader import PartitionLimits
@@ -60,7 +60,7 @@ class ApiStand:
         self.coordination = InMemoryCoordination(self.now)
         self.journal = InMemoryJournal(now=self.now)
         self.learns = RecordedTurns()
-        self.consent = KnownConsents(InMemoryConsent(), Settings(), now=self.now)
+        self.consent = KnownConsents(InMemoryConsent(), CurrentSettings(Settings()), now=self.now)
         self.partitions = Partitions(self.store, self.coordination, PartitionLimits(), self.metrics, now=self.now)
         self.ways: Sequence[CredentialVerifier] = (
             TrustedProxy(IdentitySection(), TrustedProxySection(roles_header=ROLES)),
@@ -91,7 +91,7 @@ class ApiStand:
         await stack.enter_async_context(self.partitions)
         self.audit = audit = stack.enter_context(AuditLog(AuditSection(), self.audit_directory, KEY, self.now))
         names_user = (lambda tenant, user: f"{tenant}#{user}") if self.hashes_users else (lambda _, user: user)
-        rates = TokenBuckets(self.rate, lambda: self.monotonic)
+        rates = TokenBuckets(lambda: self.rate, lambda: self.monotonic)
         service = await stack.enter_async_context(
             MemoryService(
                 CallAdmission(Authenticator(self.ways), rates, names_user),

@@ -11,7 +11,7 @@ import pytest
 from memory_extproc.coordination.consent import Consents
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Consent, ConsentChange, Owner
-from memory_extproc.settings import Settings
+from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.identity import Privacy
 from memory_extproc.settings.paths import Recall
 from tests.support.builders import OPT_IN
@@ -62,7 +62,7 @@ def consents(
     patience: timedelta = timedelta(milliseconds=50),
 ) -> Consents:
     settings = settings or Settings(recall=Recall(deadline=3 * patience, settle=timedelta()))
-    return Consents(records, settings, now=clock)
+    return Consents(records, CurrentSettings(settings), now=clock)
 
 
 async def test_who_never_chose_has_the_tenants_default() -> None:
@@ -200,7 +200,7 @@ async def test_an_answer_from_before_a_change_does_not_outlive_it() -> None:
 
 async def test_only_so_many_owners_are_held() -> None:
     records, clock = Records(), Clock()
-    known = Consents(records, Settings(), owners=2, now=clock)
+    known = Consents(records, CurrentSettings(Settings()), owners=2, now=clock)
     owners: Sequence[Owner] = [Owner("acme", str(n)) for n in range(3)]
     for owner in owners:
         await known.read_consent(owner)
@@ -213,10 +213,10 @@ async def test_other_terms_hold_at_once_for_who_never_chose_and_change_no_choice
     known = consents(records, clock)
     assert await known.read_consent(ANN) is Consent.ON
     await known.set(BOB, Consent.ON, by="bob")
-    known.reconfigure(OPT_IN)
+    known._current.settings = OPT_IN
     assert await known.read_consent(ANN) is Consent.OFF
     assert await known.read_consent(BOB) is Consent.ON
-    known.reconfigure(Settings())
+    known._current.settings = Settings()
     assert await known.read_consent(ANN) is Consent.ON
 
 
@@ -226,7 +226,7 @@ async def test_a_no_that_could_not_be_written_outlives_a_change_of_terms() -> No
     records.away = True
     with pytest.raises(TransientError):
         await known.set(ANN, Consent.OFF, by="ann")
-    known.reconfigure(Settings(privacy=Privacy(consent_of={"acme": "opt_out"})))
+    known._current.settings = Settings(privacy=Privacy(consent_of={"acme": "opt_out"}))
     assert await known.read_consent(ANN) is Consent.OFF
 
 
@@ -235,7 +235,7 @@ async def test_whatever_becomes_of_the_wall_clock_a_no_said_elsewhere_is_heard_a
     jump: timedelta,
 ) -> None:
     records, wall, passing = Records(), Clock(), Clock()
-    known = Consents(records, Settings(), now=wall, monotonic_now=passing)
+    known = Consents(records, CurrentSettings(Settings()), now=wall, monotonic_now=passing)
     assert await known.read_consent(ANN) is Consent.ON
     records.away = True
     assert await known.read_consent(BOB) is None

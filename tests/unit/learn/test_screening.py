@@ -17,6 +17,7 @@ from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Rol
 from memory_extproc.ports import Now
 from memory_extproc.request.admission import learning_caller
 from memory_extproc.safety.policy import Found, Policy
+from memory_extproc.settings import CurrentSettings
 from memory_extproc.settings.identity import ProjectScope, Scopes
 from memory_extproc.settings.paths import QuotaSection
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
@@ -64,13 +65,13 @@ class Door:
     def __init__(self, quota: QuotaSection | None = None, default: Consent = Consent.ON) -> None:
         self.world = Surroundings()
         now = lambda: self.world.now  # noqa: E731
-        self.consent = Consents(InMemoryConsent(), consent_default(default), now=now)
+        self.consent = Consents(InMemoryConsent(), CurrentSettings(consent_default(default)), now=now)
         self.incognito = Incognito(self.world.coordination, IncognitoLimits())
         self.screening = Screening(
             self.consent,
             self.incognito,
-            Quota(quota, now=now) if quota else None,
-            Policy(),
+            Quota(lambda: quota, now=now) if quota else None,
+            Policy,
             self.world.metrics,
             most=MOST,
         )
@@ -155,7 +156,7 @@ async def test_a_caller_has_so_much_kept_and_others_are_not_the_poorer() -> None
 
 def test_a_clock_that_steps_back_gives_nothing_and_takes_nothing() -> None:
     now = [MONDAY]
-    quota = Quota(QuotaSection(turns_per_hour=60, burst=1), owners=1, now=lambda: now[0])
+    quota = Quota(lambda: QuotaSection(turns_per_hour=60, burst=1), owners=1, now=lambda: now[0])
     assert quota.take(ANN)
     now[0] -= timedelta(hours=1)
     assert not quota.take(ANN)
@@ -266,7 +267,7 @@ async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not
     door = Door()
 
     incognito = Incognito(AwayCoordination(lambda: MONDAY), IncognitoLimits(in_process=2))
-    screening = Screening(door.consent, incognito, None, Policy(), door.world.metrics, most=MOST)
+    screening = Screening(door.consent, incognito, None, Policy, door.world.metrics, most=MOST)
     await incognito.mark(Caller(ANN, session="s-1"), (), "x", "")
     assert await incognito.holds(said("y", caller=Caller(ANN, session="s-1")))
     assert await screening.screen(said("y", caller=Caller(ANN, session="s-2"))) is TurnOutcome.UNDECIDED
@@ -274,7 +275,7 @@ async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not
 
 async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:
     door = Door()
-    screening = Screening(door.consent, door.incognito, None, ReadingPolicy(), door.world.metrics, most=MOST)
+    screening = Screening(door.consent, door.incognito, None, ReadingPolicy, door.world.metrics, most=MOST)
     book = "I live in Bonn. " + "It was a dark night. " * MOST + "What is this about?"
     screened = await screening.screen(said(book, book, "Ok."))
     assert isinstance(screened, Screened)
@@ -287,11 +288,12 @@ async def test_of_a_pasted_book_no_more_is_read_than_is_written() -> None:
 
 
 def test_a_quota_that_is_changed_counts_at_once_and_none_at_all_bounds_nobody() -> None:
-    quota = Quota(QuotaSection(turns_per_hour=60, burst=1), now=lambda: MONDAY)
+    section = bounded = QuotaSection(turns_per_hour=60, burst=1)
+    quota = Quota(lambda: section, now=lambda: MONDAY)
     assert [quota.take(ANN) for _ in range(2)] == [True, False]
-    quota.reconfigure(QuotaSection(turns_per_hour=0, burst=1))
+    section = QuotaSection(turns_per_hour=0, burst=1)
     assert all(quota.take(ANN) for _ in range(100))
-    quota.reconfigure(QuotaSection(turns_per_hour=60, burst=1))
+    section = bounded
     assert not quota.take(ANN), "what was used up stays used up"
 
 

@@ -24,6 +24,7 @@ from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, Screening
 from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Message, Owner, Role, Turn, TurnOutcome
 from memory_extproc.safety.policy import Policy
+from memory_extproc.settings import CurrentSettings
 from memory_extproc.settings.paths import JournalSection, QuotaSection
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJournal
 from tests.support.builders import ANN, BOB, MONDAY, consent_default
@@ -115,14 +116,14 @@ class Replica:
             limits = JournalSection(max_turns=self.records)
             log = await stack.enter_async_context(IntakeLog(self.directory, limits))
             now = lambda: self.world.now  # noqa: E731
-            self.consents = Consents(self.choices, self.settings, now=now)
+            self.consents = Consents(self.choices, CurrentSettings(self.settings), now=now)
             marks = IncognitoLimits(retry=timedelta(milliseconds=2))
             self.incognito = await stack.enter_async_context(Incognito(self.world.coordination, marks, log))
             self.world.screens = Screening(
                 self.consents,
                 self.incognito,
                 self.quota,
-                Policy(),
+                Policy,
                 self.world.metrics,
                 most=65_536,
                 helper=self.helper,
@@ -301,7 +302,7 @@ async def test_beyond_its_bound_the_log_takes_nothing_and_says_so(replica: Repli
 
 
 async def test_a_caller_cannot_fill_the_log_beyond_their_quota(replica: Replica) -> None:
-    replica.quota = Quota(QuotaSection(turns_per_hour=1, burst=2), now=lambda: MONDAY)
+    replica.quota = Quota(lambda: QuotaSection(turns_per_hour=1, burst=2), now=lambda: MONDAY)
     async with replica.running() as learner:
         replica.outage.on = True
         outcomes = [await learner.accept(replica.said(f"I own {n} bicycles.")) for n in range(3)]
