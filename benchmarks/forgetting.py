@@ -36,6 +36,7 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.memory import Milvus
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
@@ -84,10 +85,8 @@ async def measure_forget(scratch: Path, scope: ForgetScope) -> Took:
         coordination = await stack.enter_async_context(SqliteCoordination(scratch / "c.db", now=utc_now))
         journal = await stack.enter_async_context(SqliteJournal(scratch / "j.db", now=utc_now))
         ledger = await stack.enter_async_context(SqliteLedger(scratch / "e.db"))
-        options = MilvusOptions(
-            collection="m", dimension=DIMENSION, fingerprint="bench", path=scratch / "milvus.db", shards=1,
-            timeout=timedelta(seconds=30),
-        )  # fmt: skip
+        section = Milvus(collection="m", dimension=DIMENSION, shards=1, timeout=timedelta(seconds=30))
+        options = MilvusOptions(section=section, fingerprint="bench", path=scratch / "milvus.db")
         store = MilvusStore(options, metrics, now=utc_now)
         await store.open()
         stack.push_async_callback(store.close)

@@ -24,6 +24,7 @@ from benchmarks.rows import a_memory
 from memory_extproc.model import Embedded, Matrix, Owner, Scope
 from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.memory import Milvus
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
@@ -147,13 +148,9 @@ async def _wait_until_loaded(partitions: Partitions, number: int, chance: np.ran
 @asynccontextmanager
 async def open_store(directory: Path, address: str, collection: str) -> AsyncIterator[MilvusStore]:
     options = MilvusOptions(
-        collection=collection,
-        dimension=DIMENSION,
+        section=Milvus(collection=collection, dimension=DIMENSION, address=address, shards=64, timeout=CALL),
         fingerprint="random",
-        address=address,
         path=directory / f"{collection}.db",
-        shards=64,
-        timeout=CALL,
     )
     store = MilvusStore(options, Metrics(CollectorRegistry(), "benchmark"), now=lambda: datetime.now(UTC))
     await store.open()

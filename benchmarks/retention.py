@@ -25,7 +25,7 @@ from memory_extproc.observe import log
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.passes import PassReport, RetentionPass, Wording
 from memory_extproc.retention.rules import OwnerRows, components, leaving
-from memory_extproc.settings.memory import Retention
+from memory_extproc.settings.memory import Milvus, Retention
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
@@ -69,10 +69,8 @@ async def a_pass(count: int) -> tuple[float, PassReport]:
     metrics = Metrics(CollectorRegistry(), "benchmark")
     async with AsyncExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retention-")))
-        options = MilvusOptions(
-            collection="bench", dimension=DIMENSION, fingerprint="bench", path=scratch / "milvus.db", shards=1,
-            timeout=timedelta(seconds=30),
-        )  # fmt: skip
+        section = Milvus(collection="bench", dimension=DIMENSION, shards=1, timeout=timedelta(seconds=30))
+        options = MilvusOptions(section=section, fingerprint="bench", path=scratch / "milvus.db")
         store = MilvusStore(options, metrics, now=utc_now)
         stack.push_async_callback(store.close)
         await store.open()

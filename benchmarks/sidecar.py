@@ -152,7 +152,8 @@ async def prepare(place: Place, users: Sequence[str], count: int = words.MEMORIE
     async with AsyncExitStack() as stack:
         model = MODELS / f"{settings.memory.embedding.model}-{settings.memory.embedding.precision}"
         embedder = await stack.enter_async_context(open_onnx_embedder(model, Embedding()))
-        options = replace(milvus_options(settings, data, embedder.fingerprint), timeout=_TO_FILL)
+        options = milvus_options(settings, data, embedder.fingerprint)
+        options = replace(options, section=options.section.model_copy(update={"timeout": _TO_FILL}))
         store = MilvusStore(options, metrics, now=lambda: now)
         stack.push_async_callback(store.close)
         await store.open()

@@ -26,7 +26,7 @@ from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.loading import Change, Fixed, merge_reload
 from memory_extproc.settings.memory import ModelRole
 from memory_extproc.store.loader import PartitionLimits
-from memory_extproc.store.milvus.options import Layout, MilvusOptions
+from memory_extproc.store.milvus.options import MilvusOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,27 +123,11 @@ def caller_tag(settings: Settings) -> CallerTag:
 
 def milvus_options(settings: Settings, data: Path, fingerprint: str) -> MilvusOptions:
     """The store's connection options."""
-    milvus = settings.memory.milvus
     return MilvusOptions(
-        collection=milvus.collection,
-        dimension=milvus.dimension,
+        section=settings.memory.milvus,
         fingerprint=fingerprint,
-        address=milvus.address,
         path=data / "milvus.db",
-        layout=Layout(milvus.layout),
-        shards=milvus.shards,
-        user=milvus.user,
-        password=milvus.password.get_secret_value(),
-        token=milvus.token.get_secret_value(),
-        database=milvus.database,
-        tls=milvus.tls.enabled,
-        tls_ca=milvus.tls.ca,
-        tls_cert=milvus.tls.cert,
-        tls_key=milvus.tls.key,
-        tls_server_name=milvus.tls.server_name,
-        # A full-text index of encrypted texts would be useless.
-        full_text=milvus.full_text and not settings.privacy.encrypt_content,
-        timeout=milvus.timeout,
+        encrypted=settings.privacy.encrypt_content,
         content_bytes=settings.limits.content_bytes,
     )
 

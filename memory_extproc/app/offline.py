@@ -143,13 +143,12 @@ async def open_reembedding(
     if source:
         options = milvus_options(context.settings, context.data, tended.embedder.fingerprint)
         # Milvus Lite admits a single process: use the socket of the process that has it open.
-        other = replace(
-            options,
-            collection=source,
-            address=options.address or tended.store.address,
-            layout=options.chosen_layout,
-            as_it_is=True,
-        )
+        place = {
+            "collection": source,
+            "address": options.section.address or tended.store.address,
+            "layout": options.chosen_layout.value,
+        }
+        other = replace(options, section=options.section.model_copy(update=place), as_it_is=True)
         lists = MilvusStore(other, context.metrics, now=context.now)
         context.stack.push_async_callback(lists.close)
         await lists.open()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.model import Owner
 from tests.support.builders import ANN, BOB, OTHER_ANN
 from tests.support.memory_api import ApiStand, reason_of
-from tests.support.milvus_stores import opened, options
+from tests.support.milvus_stores import changed, opened, options
 
 SERVICE = pb.DESCRIPTOR.services_by_name["MemoryService"]
 UNARY = [method for method in SERVICE.methods if not (method.server_streaming or method.client_streaming)]
@@ -135,7 +134,7 @@ def test_any_request_ends_as_documented_and_reaches_nobody_elses_memories(
 
 async def test_words_that_look_like_filters_stay_words_in_milvus(tmp_path: Path) -> None:
     stand = ApiStand(tmp_path)
-    async with opened(replace(options(tmp_path), dimension=stand.embedder.dimension)) as store:
+    async with opened(changed(options(tmp_path), dimension=stand.embedder.dimension)) as store:
         stand.reconfigure(store)
         async with stand:
             before = await with_secrets(stand)

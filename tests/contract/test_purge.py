@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.model import Embedded, Memory, Owner
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.memory import Milvus
 from memory_extproc.store.milvus.lite_compaction import LiteCompaction, twin
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
@@ -25,7 +26,7 @@ EMBEDDER = CannedEmbedder(8)
 def options(path: Path) -> MilvusOptions:
     # One shard, so that everybody's rows are in the one that is rewritten.
     return MilvusOptions(
-        collection="memories", dimension=8, fingerprint="canned", path=path / "milvus.db", shards=1
+        section=Milvus(collection="memories", dimension=8, shards=1), fingerprint="canned", path=path / "milvus.db"
     )
 
 

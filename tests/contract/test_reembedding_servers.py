@@ -28,7 +28,7 @@ from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryJourna
 from memory_extproc.testing.models import CannedEmbedder
 from tests.support.builders import MONDAY, a_memory, later
 from tests.support.milvus_server import Process
-from tests.support.milvus_stores import metrics, milvus_lite, options, somebody
+from tests.support.milvus_stores import changed, metrics, milvus_lite, options, somebody
 from tests.unit.erasure.forgetting import Files, complete
 
 __all__ = ["milvus_lite"]
@@ -65,7 +65,7 @@ class Side:
     """A sidecar, or a command, with one model."""
 
     def __init__(self, world: World, chosen: MilvusOptions) -> None:
-        self.world, self.model = world, Model(chosen.dimension)
+        self.world, self.model = world, Model(chosen.section.dimension)
         self.store = MilvusStore(chosen, metrics(), now=world.clock)
 
     async def __aenter__(self) -> Self:
@@ -177,8 +177,8 @@ class Traffic:
 
 @pytest.fixture
 def sides(milvus_lite: Process, tmp_path: Path) -> tuple[World, MilvusOptions, MilvusOptions]:
-    old = replace(options(tmp_path, milvus_lite.address), fingerprint="canned/8")
-    return World(), old, replace(options(tmp_path, milvus_lite.address), fingerprint="canned/16", dimension=16)
+    old = changed(options(tmp_path, milvus_lite.address), fingerprint="canned/8")
+    return World(), old, changed(options(tmp_path, milvus_lite.address), fingerprint="canned/16", dimension=16)
 
 
 async def test_the_model_is_changed_under_traffic_and_back_again(

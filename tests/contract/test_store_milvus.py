@@ -13,7 +13,6 @@ import time
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from memory_extproc.errors import NotReadyError, PermanentError, TransientError
 from memory_extproc.model import Owner, Scope
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.store.milvus.client import AsyncMilvusClient, DataType, MilvusException, connect
-from memory_extproc.store.milvus.options import Layout, MilvusOptions
+from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.schema import physical_name
 from memory_extproc.store.milvus.store import MilvusStore
 from tests.support.builders import ANN, BOB
@@ -36,6 +35,7 @@ from tests.support.copying import copied_at_once
 from tests.support.milvus_server import Process, lite_server, milvus_server
 from tests.support.milvus_stores import (
     a_row,
+    changed,
     metrics,
     milvus,
     on_monday,
@@ -58,7 +58,7 @@ PATIENCE_OF_THE_CLIENT = 9.0  # seconds; pymilvus by itself waits for ten
 def quick(path: Path, address: str) -> MilvusOptions:
     """Short limits, for a server that does not answer."""
     short = timedelta(milliseconds=400)
-    return replace(options(path, address), timeout=short, breaker_pause=timedelta(milliseconds=100))
+    return changed(options(path, address), timeout=short, breaker_pause=timedelta(milliseconds=100))
 
 
 @asynccontextmanager
@@ -91,7 +91,7 @@ async def insisted(
 # --- an index of words ---------------------------------------------------------------------------------
 async def test_collections_made_without_an_index_of_words_serve_as_they_did(tmp_path: Path) -> None:
     chosen = options(tmp_path)
-    async with opened(replace(chosen, full_text=False)) as store:
+    async with opened(changed(chosen, full_text=False)) as store:
         assert not store.finds_words
         await store.put(ANN, [a_row("Ann likes tea", ANN)])
     async with opened(chosen) as store:
@@ -107,7 +107,7 @@ async def test_an_index_of_words_is_found_again_and_may_be_left_alone(tmp_path: 
         assert store.finds_words
         await store.put(ANN, [a_row("Ann likes tea", ANN)])
     for full_text in (True, False):
-        async with opened(replace(chosen, full_text=full_text)) as store:
+        async with opened(changed(chosen, full_text=full_text)) as store:
             assert store.finds_words is full_text
             assert len(await store.search_text(ANN, "tea", 10, Scope())) == full_text
             await store.put(ANN, [a_row("Ann has a dog", ANN)])
@@ -128,7 +128,7 @@ async def test_a_lite_file_keeps_the_number_of_shards_it_was_made_with(tmp_path:
     async with opened(chosen) as store:
         for owner in people:
             await store.put(owner, [a_row("said", owner)])
-    async with opened(replace(chosen, shards=7)) as store:
+    async with opened(changed(chosen, shards=7)) as store:
         assert [await store.count(owner) for owner in people] == [1] * len(people)
 
 
@@ -136,9 +136,9 @@ async def test_counting_an_owners_rows_in_a_lite_file_and_listing_owners_makes_n
     tmp_path: Path,
 ) -> None:
     """Lite itself makes an object of every number of the vector of every row, for a count all of them at once."""
-    chosen = replace(options(tmp_path), dimension=1_000, flush_rows=10_000)
+    chosen = changed(options(tmp_path), dimension=1_000, flush_rows=10_000)
     async with opened(chosen) as store:
-        direction = np.full(chosen.dimension, chosen.dimension**-0.5, dtype=np.float32)
+        direction = np.full(chosen.section.dimension, chosen.section.dimension**-0.5, dtype=np.float32)
         await store.put(ANN, [a_row(f"{number}", ANN, direction) for number in range(300)])
         await flushed(chosen, store)
         tracemalloc.start()
@@ -148,7 +148,7 @@ async def test_counting_an_owners_rows_in_a_lite_file_and_listing_owners_makes_n
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert peak < 300 * chosen.dimension * sys.getsizeof(1.0) / 3
+        assert peak < 300 * chosen.section.dimension * sys.getsizeof(1.0) / 3
 
 
 @contextmanager
@@ -174,8 +174,8 @@ async def flushed(chosen: MilvusOptions, store: MilvusStore) -> None:
 
 async def test_a_disk_without_room_for_a_while_costs_no_row_that_a_lite_file_has_taken(tmp_path: Path) -> None:
     """Not by a write of a row that failed, not by one of what was flushed, and not by a crash afterwards."""
-    chosen = replace(options(tmp_path), flush_idle=timedelta(hours=1))
-    copied = replace(chosen, path=tmp_path / "as a crash left it" / chosen.path.name)
+    chosen = changed(options(tmp_path), flush_idle=timedelta(hours=1))
+    copied = changed(chosen, path=tmp_path / "as a crash left it" / chosen.path.name)
     async with measured(chosen) as (store, registry):
         await store.open()
         for number in range(3):
@@ -211,11 +211,10 @@ async def test_a_lite_file_is_reached_by_nobody_but_us(tmp_path: Path) -> None:
 _WRITER = """
 import asyncio, sys
 from pathlib import Path
-from dataclasses import replace
 from tests.support.milvus_stores import *
 from tests.support.builders import ANN
 async def main():
-    async with opened(replace(options(Path(sys.argv[1])), collection="memories")) as store:
+    async with opened(changed(options(Path(sys.argv[1])), collection="memories")) as store:
         for n in range(10_000):
             await store.put(ANN, [a_row(f"{n}", ANN)])
             print(n, flush=True)
@@ -242,13 +241,13 @@ async def test_rows_acknowledged_before_a_kill_are_there_after_it(tmp_path: Path
             acknowledged = int(line)
             if acknowledged == 300:  # beyond a flush
                 break
-    async with opened(replace(options(tmp_path), collection="memories")) as store:
+    async with opened(changed(options(tmp_path), collection="memories")) as store:
         kept = {row.memory.content async for page in store.pages(ANN, 100, fresh=True) for row in page}
     assert {f"{n}" for n in range(acknowledged + 1)} <= kept
 
 
 async def test_a_lite_file_of_another_process_can_be_opened_later(tmp_path: Path) -> None:
-    async with measured(replace(options(tmp_path), collection="memories")) as (store, _):
+    async with measured(changed(options(tmp_path), collection="memories")) as (store, _):
         with a_writer(tmp_path) as printed:
             next(printed)
             with pytest.raises(TransientError, match="another process"):
@@ -292,7 +291,7 @@ def damage(path: Path, how: str) -> None:
 async def test_a_lite_file_that_lacks_a_part_is_refused_and_none_of_its_files_is_removed(
     tmp_path: Path, which: str, how: str
 ) -> None:
-    chosen = replace(options(tmp_path), shards=1, flush_rows=2)
+    chosen = changed(options(tmp_path), shards=1, flush_rows=2)
     async with opened(chosen) as store:
         rows = [a_row(f"row {number}", ANN) for number in range(4)]
         for row in rows:
@@ -320,7 +319,7 @@ async def test_a_lite_file_that_cannot_be_made_is_a_fault_of_the_configuration(t
 
 
 async def test_rows_are_flushed_when_there_are_enough_and_when_nothing_comes(tmp_path: Path) -> None:
-    chosen = replace(options(tmp_path), flush_rows=5, flush_idle=timedelta(milliseconds=50))
+    chosen = changed(options(tmp_path), flush_rows=5, flush_idle=timedelta(milliseconds=50))
 
     def flushed() -> int:
         return len(list(tmp_path.rglob("*.parquet")))
@@ -341,7 +340,7 @@ async def test_rows_are_flushed_when_there_are_enough_and_when_nothing_comes(tmp
 
 
 async def test_collections_of_a_lite_file_share_a_thread_for_their_upkeep(tmp_path: Path) -> None:
-    async with opened(replace(options(tmp_path), shards=16, flush_rows=1)) as store:
+    async with opened(changed(options(tmp_path), shards=16, flush_rows=1)) as store:
         for number in range(40):
             owner = Owner("acme", f"caller {number}")
             await store.put(owner, [a_row(f"{number}", owner)])
@@ -350,7 +349,7 @@ async def test_collections_of_a_lite_file_share_a_thread_for_their_upkeep(tmp_pa
 
 
 async def test_rows_that_come_one_by_one_are_flushed_together(tmp_path: Path) -> None:
-    chosen = replace(options(tmp_path), flush_rows=5, flush_idle=timedelta(hours=1))
+    chosen = changed(options(tmp_path), flush_rows=5, flush_idle=timedelta(hours=1))
     async with measured(chosen) as (store, registry):
         await insisted(store.open)
 
@@ -379,7 +378,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
         ({"fingerprint": "another/fp32"}, ["all-MiniLM-L6-v2/int8", "another/fp32"]),
         ({"dimension": 16}, ["8", "16"]),
         ({"content_bytes": 1024}, ["8192", "1024"]),
-        ({"layout": Layout.SHARDED}, ["sharded", "the other"]),
+        ({"layout": "sharded"}, ["sharded", "the other"]),
     ],
     ids=["model", "dimension", "content", "layout"],
 )
@@ -389,7 +388,7 @@ async def test_a_collection_that_does_not_fit_is_refused_naming_both_sides(
     chosen = options(tmp_path, server.address)
     async with opened(chosen) as store:
         await store.put(ANN, [a_row("kept", ANN)])
-    other = replace(chosen, **change)  # type: ignore[arg-type]  # one field at a time
+    other = changed(chosen, **change)
     async with measured(other) as (store, _):
         for _ in range(2):
             with pytest.raises(PermanentError) as refused:
@@ -403,10 +402,10 @@ async def test_a_lite_file_made_in_shards_is_not_read_as_one_collection(tmp_path
     chosen = options(tmp_path)
     async with opened(chosen):
         pass
-    async with measured(replace(chosen, layout=Layout.SINGLE)) as (store, _):
+    async with measured(changed(chosen, layout="single")) as (store, _):
         with pytest.raises(PermanentError, match=r"'single'.*the other"):
             await store.open()
-    async with opened(replace(chosen, layout=Layout.SINGLE, collection="other")) as store:
+    async with opened(changed(chosen, layout="single", collection="other")) as store:
         await store.put(ANN, [a_row("said", ANN)])
         assert await store.count(ANN) == 1
 
@@ -414,11 +413,11 @@ async def test_a_lite_file_made_in_shards_is_not_read_as_one_collection(tmp_path
 async def test_somebody_elses_collection_is_left_alone(server: Process, tmp_path: Path) -> None:
     chosen = options(tmp_path, server.address)
     client = connect(chosen, server.address)
-    await make_foreign(client, chosen.collection)
+    await make_foreign(client, chosen.section.collection)
     async with measured(chosen) as (store, _):
         with pytest.raises(PermanentError, match="not made by memory-extproc"):
             await store.open()
-    assert await client.has_collection(chosen.collection)
+    assert await client.has_collection(chosen.section.collection)
     await client.close()
 
 
@@ -516,7 +515,7 @@ async def test_a_killed_server_fails_fast_and_serves_again_after_its_restart(tmp
 @pytest.mark.server
 async def test_a_real_server_killed_and_started_again_has_every_acknowledged_row(tmp_path: Path) -> None:
     with milvus_server(tmp_path) as process:
-        chosen = replace(options(tmp_path, process.address), timeout=timedelta(seconds=3))
+        chosen = changed(options(tmp_path, process.address), timeout=timedelta(seconds=3))
         async with measured(chosen) as (store, _):
             await store.open()
             ann, bob, _ = somebody()
@@ -561,7 +560,7 @@ async def test_a_probe_writes_as_anybody_does_and_leaves_nothing(
 
 
 async def test_a_store_whose_writes_failed_is_up_again_by_itself_though_nobody_writes(tmp_path: Path) -> None:
-    chosen = replace(options(tmp_path), probe_every=timedelta(milliseconds=20))
+    chosen = changed(options(tmp_path), probe_every=timedelta(milliseconds=20))
     async with measured(chosen) as (store, registry):
         await store.open()
 
@@ -602,7 +601,7 @@ async def test_a_failed_call_prints_nothing_and_its_error_names_nobody(
     secret = Owner("acme", "very-secret-name")
     async with opened(chosen) as store:
         client = connect(chosen, server.address)
-        await client.drop_alias(chosen.collection)
+        await client.drop_alias(chosen.section.collection)
         await client.drop_collection(physical_name(chosen))
         with pytest.raises(NotReadyError) as error:
             await store.nearest(secret, pointing(1.0), 5, Scope())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from memory_extproc.store.milvus.store import MilvusStore
 from tests.support import older_store
 from tests.support.builders import ANN, BOB
 from tests.support.milvus_server import Process
-from tests.support.milvus_stores import a_row, metrics, milvus_lite, options
+from tests.support.milvus_stores import a_row, changed, metrics, milvus_lite, options
 
 __all__ = ["milvus_lite"]
 
@@ -64,7 +64,9 @@ class Place:
                 await store.put(owner, [a_row(f"{owner.user} likes tea.", owner)])
         properties = {"memory_extproc.schema": str(version), "memory_extproc.readable_from": str(readable_from)}
         async with talking_to(self.chosen) as client:
-            ours = [one for one in await client.list_collections() if one.startswith(self.chosen.collection)]
+            ours = [
+                one for one in await client.list_collections() if one.startswith(self.chosen.section.collection)
+            ]
             assert ours
             for one in ours:
                 await client.alter_collection_properties(one, properties)
@@ -73,7 +75,7 @@ class Place:
 @pytest.fixture(params=["file", "server"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     if request.param == "file":
-        return Place(replace(options(tmp_path), shards=2))
+        return Place(changed(options(tmp_path), shards=2))
     server: Process = request.getfixturevalue("milvus_lite")
     return Place(options(tmp_path, server.address))
 
@@ -82,10 +84,10 @@ async def test_a_new_collection_is_named_after_its_version_and_says_it(place: Pl
     async with opened(place.chosen):
         pass
     async with talking_to(place.chosen) as client:
-        ours = [one for one in await client.list_collections() if one.startswith(place.chosen.collection)]
+        ours = [one for one in await client.list_collections() if one.startswith(place.chosen.section.collection)]
         assert ours
         for one in ours:
-            assert one.startswith(f"{place.chosen.collection}_v1_{place.chosen.dimension}")
+            assert one.startswith(f"{place.chosen.section.collection}_v1_{place.chosen.section.dimension}")
             stamp = (await client.describe_collection(one))["properties"]
             assert (stamp["memory_extproc.schema"], stamp["memory_extproc.readable_from"]) == ("1", "1")
 
@@ -110,7 +112,7 @@ async def test_a_newer_schema_that_this_version_may_use_is_used_and_left_as_it_i
         assert await said(store, ANN) == {f"{ANN.user} likes tea.", "Ann likes oolong.", "Ann likes sencha."}
         assert await said(store, BOB) == {f"{BOB.user} likes tea."}
     async with talking_to(place.chosen) as client:
-        ours = [one for one in await client.list_collections() if one.startswith(place.chosen.collection)]
+        ours = [one for one in await client.list_collections() if one.startswith(place.chosen.section.collection)]
         stamps = [(await client.describe_collection(one))["properties"] for one in ours]
     assert {one["memory_extproc.schema"] for one in stamps} == {str(version)}
 

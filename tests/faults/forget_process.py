@@ -32,6 +32,7 @@ from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import Caller, Exchanged, ForgetScope, Message, Owner, Role, TurnOutcome
 from memory_extproc.observe.log import configure
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.memory import Milvus
 from memory_extproc.store.loader import PartitionLimits
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
@@ -61,12 +62,9 @@ class Parts:
 
 async def open_store(directory: Path, stack: AsyncExitStack, metrics: Metrics) -> MilvusStore:
     options = MilvusOptions(
-        collection="memories",
-        dimension=DIMENSION,
+        section=Milvus(collection="memories", dimension=DIMENSION, shards=1, timeout=timedelta(seconds=10)),
         fingerprint="canned",
         path=directory / "milvus.db",
-        shards=1,
-        timeout=timedelta(seconds=10),
     )
     store = MilvusStore(options, metrics, now=utc_now)
     await store.open()

@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.errors import NotReadyError
 from memory_extproc.model import Embedded
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.memory import Milvus
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
 from tests.support.builders import ANN, BOB, MONDAY, a_memory
@@ -29,7 +30,7 @@ def row(words: str, owner: object = ANN) -> Embedded:
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[MilvusStore]:
-    options = MilvusOptions(path=path, collection="c", fingerprint="f", dimension=2, shards=1)
+    options = MilvusOptions(section=Milvus(collection="c", dimension=2, shards=1), path=path, fingerprint="f")
     store = MilvusStore(options, Metrics(CollectorRegistry(), "0"), now=lambda: MONDAY)
     await store.open()
     try:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from memory_extproc.settings.memory import Milvus
 from memory_extproc.store.milvus.client import connect
 from memory_extproc.store.milvus.options import MilvusOptions
 from tests.support.endpoint import serving
@@ -157,7 +158,9 @@ async def test_a_collection_that_somebody_takes_away_costs_no_turn(faulty: Fault
     await faulty.start()
     await faulty.say("My sister lives in Hawaii since March.")
     await until(lambda: faulty.kept == 1, "it is stored")
-    options = MilvusOptions(address=f"127.0.0.1:{link.port}", collection="taken", fingerprint="", dimension=384)
+    options = MilvusOptions(
+        section=Milvus(address=f"127.0.0.1:{link.port}", collection="taken", dimension=384), fingerprint=""
+    )
     client = connect(options, options.uri)
     try:
         await client.drop_alias("taken")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.model import Embedded, Owner, Vector
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.memory import Milvus
 from memory_extproc.store.milvus.options import MilvusOptions
 from memory_extproc.store.milvus.store import MilvusStore
 from tests.support.builders import MONDAY, a_memory
@@ -35,14 +37,22 @@ def metrics() -> Metrics:
 def options(path: Path, address: str = "") -> MilvusOptions:
     """A collection of its own; time limits that a busy machine keeps."""
     return MilvusOptions(
-        collection=f"memories_{next(_NUMBERS)}",
-        dimension=DIMENSION,
+        section=Milvus(
+            collection=f"memories_{next(_NUMBERS)}",
+            dimension=DIMENSION,
+            address=address,
+            timeout=timedelta(seconds=10),
+            shards=3,
+        ),
         fingerprint="all-MiniLM-L6-v2/int8",
-        address=address,
         path=path / "milvus.db",
-        timeout=timedelta(seconds=10),
-        shards=3,
     )
+
+
+def changed(chosen: MilvusOptions, **changes: Any) -> MilvusOptions:
+    """*chosen* with other values, those of its section too."""
+    section = {name: changes.pop(name) for name in list(changes) if name in Milvus.model_fields}
+    return replace(chosen, section=chosen.section.model_copy(update=section), **changes)
 
 
 @asynccontextmanager

@@ -84,25 +84,26 @@ _NEVER = 2**31 - 1  # milliseconds; gRPC's own word for it
 
 def connect(options: MilvusOptions, uri: str) -> AsyncMilvusClient:
     """A client with a channel of its own; it connects with its first call, on the running loop."""
-    tls = {
-        "secure": options.tls or uri.startswith("https://"),
-        "ca_pem_path": options.tls_ca,
-        "client_pem_path": options.tls_cert,
-        "client_key_path": options.tls_key,
-        "server_name": options.tls_server_name,
+    section, tls = options.section, options.section.tls
+    secure = {
+        "secure": tls.enabled or uri.startswith("https://"),
+        "ca_pem_path": tls.ca,
+        "client_pem_path": tls.cert,
+        "client_key_path": tls.key,
+        "server_name": tls.server_name,
         # With a CA alone (no certificate of ours) pymilvus looks for it under this name.
-        "server_pem_path": "" if options.tls_cert else options.tls_ca,
+        "server_pem_path": "" if tls.cert else tls.ca,
     }
     return AsyncMilvusClient(
         uri,
-        user=options.user,
-        password=options.password,
-        token=options.token,
-        db_name=options.database,
-        timeout=options.timeout.total_seconds(),
+        user=section.user,
+        password=section.password.get_secret_value(),
+        token=section.token.get_secret_value(),
+        db_name=section.database,
+        timeout=section.timeout.total_seconds(),
         dedicated=True,
         grpc_options=channel_options(uri),
-        **{name: value for name, value in tls.items() if value},
+        **{name: value for name, value in secure.items() if value},
     )
 
 

@@ -42,14 +42,14 @@ class Opening:
 
     async def capabilities(self) -> Capabilities:
         version = await self._calls.run(
-            "open", self._options.timeout, lambda limit: self._client.get_server_version(timeout=limit)
+            "open", self._options.section.timeout, lambda limit: self._client.get_server_version(timeout=limit)
         )
         return Capabilities.of(version)
 
     async def place(self, capabilities: Capabilities) -> Placement:
         """The placement of rows, with every collection ready. PermanentError names both sides of a mismatch."""
         options = self._options
-        alias, physical = options.collection, schema.physical_name(options)
+        alias, physical = options.section.collection, schema.physical_name(options)
         layout = options.chosen_layout
         shards = 1
         other = f"{alias}_s00" if layout is Layout.SINGLE else alias
@@ -61,7 +61,7 @@ class Opening:
             if not capabilities.lite:
                 raise PermanentError("the layout 'sharded' is for Milvus Lite; a server prunes by partition key")
             first = await self.describe(f"{alias}_s00")
-            shards = schema.shards_of(first) if first is not None else options.shards
+            shards = schema.shards_of(first) if first is not None else options.section.shards
         placement = Placement(alias, physical, layout, shards, pruning=False)
         ready = [await self._prepare(*names, shards, capabilities) for names in placement.collections()]
         # A collection that was made without words has none, and serves as it did.
@@ -342,7 +342,7 @@ class Opened:
     async def call(self, operation: str, call: Callable[[float], Awaitable[T]]) -> T:
         """*call* is given the seconds that it has. Where a collection is not loaded, that is begun."""
         try:
-            return await self.calls.run(operation, self.options.timeout, call)
+            return await self.calls.run(operation, self.options.section.timeout, call)
         except NotReadyError:
             self.loading.begin()
             raise

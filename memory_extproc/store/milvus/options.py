@@ -1,11 +1,13 @@
-"""Options of the Milvus adapter. Plain values; settings hold the defaults of the configuration."""
+"""Options of the Milvus adapter."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
+
+from memory_extproc.settings.memory import Milvus
 
 CONTENT_BYTES = 8 * 1024  # of UTF-8, where nothing else is configured
 
@@ -18,24 +20,12 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MilvusOptions:
-    collection: str
-    dimension: int
+    """The section of the configuration, with what stands elsewhere or is not configured."""
+
+    section: Milvus
     fingerprint: str  # of the embedding model
-    address: str = ""  # host:port or a URI; empty: a Lite file at *path*
-    path: Path = Path("data/milvus.db")  # a directory that milvus-lite makes
-    layout: Layout = Layout.AUTO
-    shards: int = 16  # of a new Lite file; an existing file keeps its number
-    user: str = ""
-    password: str = field(default="", repr=False)
-    token: str = field(default="", repr=False)
-    database: str = ""
-    tls: bool = False
-    tls_ca: str = ""
-    tls_cert: str = ""
-    tls_key: str = ""
-    tls_server_name: str = ""
-    full_text: bool = True  # an index of words in new collections, where the other side has it
-    timeout: timedelta = timedelta(seconds=1)  # per call
+    path: Path = Path("data/milvus.db")  # of a Lite file: a directory that milvus-lite makes
+    encrypted: bool = False  # a full-text index of encrypted texts would be useless
     open_timeout: timedelta = timedelta(seconds=30)  # per step of opening: creating, indexing, loading
     content_bytes: int = CONTENT_BYTES  # per text in UTF-8; the rest is cut off
     as_it_is: bool = False  # read-only, with vectors of any model; never created
@@ -47,10 +37,11 @@ class MilvusOptions:
 
     @property
     def uri(self) -> str:
-        """*address* with its scheme; empty for a Lite file."""
-        if not self.address or "://" in self.address or self.address.startswith("unix:"):
-            return self.address
-        return ("https://" if self.tls else "http://") + self.address
+        """The address with its scheme; empty for a Lite file."""
+        address = self.section.address
+        if not address or "://" in address or address.startswith("unix:"):
+            return address
+        return ("https://" if self.section.tls.enabled else "http://") + address
 
     @property
     def place(self) -> str:
@@ -59,6 +50,12 @@ class MilvusOptions:
 
     @property
     def chosen_layout(self) -> Layout:
-        if self.layout is Layout.AUTO:
-            return Layout.SINGLE if self.address else Layout.SHARDED
-        return self.layout
+        layout = Layout(self.section.layout)
+        if layout is Layout.AUTO:
+            return Layout.SINGLE if self.section.address else Layout.SHARDED
+        return layout
+
+    @property
+    def full_text(self) -> bool:
+        """Whether new collections get an index of words, where the other side has it."""
+        return self.section.full_text and not self.encrypted

@@ -21,7 +21,7 @@ _WORDS = ("role", "memory_type", "source", "state")
 
 
 def physical_name(options: MilvusOptions) -> str:
-    return f"{options.collection}_v{VERSION}_{options.dimension}"
+    return f"{options.section.collection}_v{VERSION}_{options.section.dimension}"
 
 
 def schema(options: MilvusOptions, *, words: bool) -> CollectionSchema:
@@ -42,7 +42,7 @@ def schema(options: MilvusOptions, *, words: bool) -> CollectionSchema:
                 is_partition_key=name == "user_id",
                 **({"enable_analyzer": True} if words and name == "content" else {}),
             )
-    made.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=options.dimension)
+    made.add_field(VECTOR, DataType.FLOAT_VECTOR, dim=options.section.dimension)
     if words:
         made.add_field(WORDS, DataType.SPARSE_FLOAT_VECTOR)
         made.add_function(
@@ -115,7 +115,7 @@ def check(described: Mapping[str, Any], options: MilvusOptions) -> None:
     fields = {one["name"]: one for one in described["fields"]}
     vector = fields.get(VECTOR, {}).get("params", {})
     model = [
-        ("embedding dimension", vector.get("dim"), options.dimension),
+        ("embedding dimension", vector.get("dim"), options.section.dimension),
         ("embedding model", said.get(f"{_PREFIX}fingerprint"), options.fingerprint),
     ]
     sides = [

@@ -124,7 +124,7 @@ class MilvusStore:
                 if not capabilities.exact_only:
                     # A loading server may answer queries from its loaded part, so wait until it is done.
                     loading.begin()
-                    await loading.wait(self._options.timeout)
+                    await loading.wait(self._options.section.timeout)
                 self._opened = Opened(
                     client, capabilities, placement, loading, flusher, self._gates, self._calls, self._options, lite
                 )
@@ -165,7 +165,7 @@ class MilvusStore:
         await self._delete(opened, "delete", opened.placement.of(_PROBE), rows.ids_filter([row.memory.id]))
 
     async def put(self, owner: Owner, rows_: Sequence[Embedded]) -> None:
-        check_rows(owner, rows_, self._options.dimension)
+        check_rows(owner, rows_, self._options.section.dimension)
         # Upserting an id twice in a message is undefined; the last row counts.
         latest = {row.memory.id: rows.to_row(fit(row, self._options.content_bytes)) for row in rows_}
         ready = list(latest.values())
@@ -245,7 +245,9 @@ class MilvusStore:
 
     def meta(self) -> MetaCollection | None:
         """The collection for copies of shared state; None in a Lite file of this process."""
-        return MetaCollection(self._ready, f"{self._options.collection}_meta") if self._options.uri else None
+        return (
+            MetaCollection(self._ready, f"{self._options.section.collection}_meta") if self._options.uri else None
+        )
 
     async def _let_go(self, opened: Opened, alias: str) -> bool:
         client, options = opened.client, self._options
@@ -266,7 +268,7 @@ class MilvusStore:
 
     async def nearest(self, owner: Owner, to: Vector, limit: int, scope: Scope) -> SearchResult:
         check_owner(owner)
-        check_vector(to, self._options.dimension)
+        check_vector(to, self._options.section.dimension)
         opened = self._ready()
         wanted = limit * _MORE_FOR_ORIGINS if scope.origins else limit
         most = max(1, min(wanted, _MOST_HITS))
@@ -422,7 +424,7 @@ def _probe_row(options: MilvusOptions, now: datetime) -> Embedded:
         updated_at=now,
         embed_model=options.fingerprint,
     )
-    vector = np.zeros(options.dimension, dtype=np.float32)
+    vector = np.zeros(options.section.dimension, dtype=np.float32)
     vector[0] = 1.0
     return Embedded(memory, vector)
 

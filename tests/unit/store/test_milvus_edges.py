@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from milvus_lite.search.filter import parse_expr
 from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
 from pymilvus import MilvusException, exceptions
 from structlog.testing import capture_logs
 
@@ -22,6 +23,7 @@ from memory_extproc.concurrency import Breaker, BreakerLimits
 from memory_extproc.errors import NotReadyError, PermanentError, TransientError, UnknownFaultError
 from memory_extproc.model import Embedded, MemoryHeads, MemoryType, Owner, Scope, Source
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.memory import Milvus, MilvusTls
 from memory_extproc.store.milvus import rows
 from memory_extproc.store.milvus.calls import BY_KIND, Calls, StoreFault, as_error, fault_of
 from memory_extproc.store.milvus.client import channel_options
@@ -31,6 +33,7 @@ from memory_extproc.store.milvus.rows import Placement, fit
 from memory_extproc.store.milvus.schema import check, schema
 from memory_extproc.store.resident import ResidentRows
 from tests.support.builders import ANN, MONDAY, OTHER_ANN, a_memory
+from tests.support.milvus_stores import changed
 
 
 # --- versions -----------------------------------------------------------------------------------------
@@ -426,15 +429,17 @@ def test_a_tenant_is_part_of_the_shard() -> None:
     ],
 )
 def test_an_address_decides_on_transport_and_layout(address: str, tls: bool, uri: str, layout: Layout) -> None:
-    options = MilvusOptions(collection="m", dimension=8, fingerprint="f", address=address, tls=tls)
+    options = changed(MilvusOptions(section=Milvus(), fingerprint="f"), address=address, tls=MilvusTls(enabled=tls))
     assert options.uri == uri
     assert options.chosen_layout is layout
-    assert replace(options, layout=Layout.SINGLE).chosen_layout is Layout.SINGLE
-    assert "password" not in repr(replace(options, password="a-password"))
+    assert changed(options, layout="single").chosen_layout is Layout.SINGLE
+    assert "a-password" not in repr(changed(options, password=SecretStr("a-password")))
 
 
 def test_a_schema_uses_nothing_that_an_old_server_drops_or_dies_of() -> None:
-    fields = schema(MilvusOptions(collection="m", dimension=8, fingerprint="f"), words=False).to_dict()["fields"]
+    fields = schema(
+        MilvusOptions(section=Milvus(collection="m", dimension=8), fingerprint="f"), words=False
+    ).to_dict()["fields"]
     names = [field["name"] for field in fields]
     assert names == [*rows.SCALARS, rows.VECTOR]
     assert {field["type"].name for field in fields} <= {"VARCHAR", "INT64", "DOUBLE", "FLOAT_VECTOR"}
@@ -442,7 +447,7 @@ def test_a_schema_uses_nothing_that_an_old_server_drops_or_dies_of() -> None:
 
 
 def test_a_collection_without_our_properties_is_not_ours() -> None:
-    options = MilvusOptions(collection="m", dimension=8, fingerprint="f")
+    options = MilvusOptions(section=Milvus(collection="m", dimension=8), fingerprint="f")
     for described in ({}, {"collection_name": "m", "properties": {"memory_extproc.shards": "0"}}):
         with pytest.raises(PermanentError, match="not made by memory-extproc"):
             check(cast("dict[str, object]", described), options)

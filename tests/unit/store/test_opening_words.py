@@ -13,6 +13,7 @@ from pymilvus import MilvusException
 from memory_extproc.concurrency import Breaker, BreakerLimits
 from memory_extproc.errors import UnknownFaultError
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.memory import Milvus
 from memory_extproc.store.milvus.calls import Calls
 from memory_extproc.store.milvus.client import AsyncMilvusClient
 from memory_extproc.store.milvus.connect import Capabilities, Opening
@@ -61,7 +62,9 @@ class Server:
 
 
 def opening(server: Server, *, full_text: bool = True) -> Opening:
-    options = MilvusOptions(collection="m", dimension=8, fingerprint="f", address="milvus:1", full_text=full_text)
+    options = MilvusOptions(
+        section=Milvus(collection="m", dimension=8, address="milvus:1", full_text=full_text), fingerprint="f"
+    )
     breaker = Breaker(BreakerLimits(3, timedelta(seconds=1)), lambda: 0.0)
     calls = Calls(breaker, Metrics(CollectorRegistry(), "test"), lambda: 0.0)
     return Opening(server, options, calls)
