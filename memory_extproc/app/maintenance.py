@@ -38,7 +38,7 @@ from memory_extproc.topics.summarizer import (
     Summed,
     prompt,
 )
-from memory_extproc.topics.tracker import TopicDecider, TopicLimits, TopicTracker
+from memory_extproc.topics.tracker import TopicDecider, TopicTracker
 from memory_extproc.topics.writer import Closing, Rebuilding
 
 _WORDING = Wording(says=saying, about=about, agree=agree)
@@ -142,7 +142,6 @@ def make_topics(
         coordination,
         live,
         context.metrics,
-        limits=TopicLimits(grace=live.settings.shutdown.flush),
         now=now,
         monotonic_now=steady_now,
         holder=uuid.uuid4().hex,

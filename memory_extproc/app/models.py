@@ -64,7 +64,7 @@ def _remote_embedder(context: AppContext) -> EmbeddingModel:
     embedding = context.settings.memory.embedding
     # Imported only if configured, here and below: OpenAI's client takes 0.4 s and 30 MB, Redis's 0.2 s.
     from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint  # noqa: PLC0415
-    from memory_extproc.inference.openai_models import OpenAIEmbedder, RemoteEmbedderLimits, longest_answer  # noqa: PLC0415
+    from memory_extproc.inference.openai_models import OpenAIEmbedder, longest_answer  # noqa: PLC0415
 
     endpoint = ModelEndpoint(
         EndpointLimits(
@@ -84,9 +84,7 @@ def _remote_embedder(context: AppContext) -> EmbeddingModel:
         clock=time.monotonic,
     )
     context.live.subscribe(lambda new: endpoint.use_key(new.memory.embedding.access_key.get_secret_value()))
-    remote = OpenAIEmbedder(
-        endpoint, RemoteEmbedderLimits(dimension=embedding.dimension, cached_queries=embedding.cache)
-    )
+    remote = OpenAIEmbedder(endpoint, embedding)
     context.stack.push_async_callback(remote.close)
     return remote
 
@@ -110,7 +108,7 @@ def completions_for(context: AppContext, role: ModelRole) -> CompletionModel | N
     if (known := live.models.get((role, model.model_role))) is not None:
         return known
     from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint  # noqa: PLC0415
-    from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions  # noqa: PLC0415
+    from memory_extproc.inference.openai_models import OpenAICompletions  # noqa: PLC0415
 
     endpoint = ModelEndpoint(
         EndpointLimits(
@@ -128,15 +126,7 @@ def completions_for(context: AppContext, role: ModelRole) -> CompletionModel | N
         clock=time.monotonic,
     )
     live.subscribe(lambda new: endpoint.use_key(_access_key(new, role)))
-    completions = OpenAICompletions(
-        endpoint,
-        CompletionLimits(
-            max_tokens=model.max_tokens,
-            temperature=model.temperature,
-            reasoning_effort=model.reasoning_effort or "",
-            extra_body=model.extra_body,
-        ),
-    )
+    completions = OpenAICompletions(endpoint, model)
     stack.push_async_callback(completions.close)
     if context.probes and all(known is not model.model_role for _, known in live.models):
         probe = asyncio.create_task(completions.probe(), name="probe of a language model")

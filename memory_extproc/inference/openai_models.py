@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from memory_extproc.inference.batching import QueryCache, of_unit_length, readab
 from memory_extproc.inference.openai_client import CallError, CallOutcome, ModelEndpoint, sorted_error
 from memory_extproc.model import Matrix, Vector
 from memory_extproc.observe.log import logger
+from memory_extproc.settings.memory import Embedding, ExternalModel
 
 log = logger(__name__)
 _OPENED = re.compile(
@@ -46,14 +47,6 @@ _LOOSER: Mapping[ResponseFormat, ResponseFormat] = {
     ResponseFormat.JSON_SCHEMA: ResponseFormat.JSON_OBJECT,
     ResponseFormat.JSON_OBJECT: ResponseFormat.NONE,
 }  # nothing is looser than NONE
-
-
-@dataclass(frozen=True, slots=True)
-class CompletionLimits:
-    max_tokens: int = 500  # of one answer, reasoning included
-    temperature: float = 0.1  # 0 to 2, as OpenAI counts it
-    reasoning_effort: str = ""  # empty: left out of the request
-    extra_body: Mapping[str, Any] = field(default_factory=dict)  # sent with each request, as it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +96,11 @@ class OpenAICompletions:
     row despite that, calls pause for half an hour.
     """
 
-    def __init__(self, endpoint: ModelEndpoint, limits: CompletionLimits) -> None:
+    def __init__(self, endpoint: ModelEndpoint, section: ExternalModel) -> None:
         self._endpoint = endpoint
-        self._limits = limits
+        self._section = section
         self._understood = Understood()
-        self._max_tokens, self._highest = limits.max_tokens, limits.max_tokens * _RAISE
+        self._max_tokens, self._highest = section.max_tokens, section.max_tokens * _RAISE
         self._failures, self._resumes_at = 0, 0.0
 
     async def complete(self, system: str, user: str, *, schema: Mapping[str, Any] | None = None) -> str:
@@ -169,7 +162,7 @@ class OpenAICompletions:
                 refused = sorted_error(error)
                 if cut_off is not None and refused.status in _UNDERSTOOD_NOT:
                     # So much is beyond the model's window: the limit stays as it was configured.
-                    self._max_tokens = self._highest = self._limits.max_tokens
+                    self._max_tokens = self._highest = self._section.max_tokens
                     raise cut_off from error
                 looser = understood.drop_unsupported(refused, formatted=schema is not None)
                 if looser is None:
@@ -198,10 +191,10 @@ class OpenAICompletions:
         self, understood: Understood, max_tokens: int, system: str, user: str, schema: Mapping[str, Any] | None
     ) -> bytes:
         extra: dict[str, Any] = {understood.limit_key: max_tokens}
-        if self._limits.reasoning_effort:
-            extra["reasoning_effort"] = self._limits.reasoning_effort
+        if self._section.reasoning_effort:
+            extra["reasoning_effort"] = self._section.reasoning_effort
         if understood.temperature:
-            extra["temperature"] = self._limits.temperature
+            extra["temperature"] = self._section.temperature
         if schema is not None:
             if understood.response_format is not ResponseFormat.JSON_SCHEMA:
                 system = f"{system}\n\n{_in_words(schema)}"
@@ -213,7 +206,7 @@ class OpenAICompletions:
             messages=[{"role": "system", "content": _valid(system)}, {"role": "user", "content": _valid(user)}],
             stream=False,
             extra_headers=self._endpoint.headers,
-            extra_body=self._limits.extra_body or None,
+            extra_body=self._section.extra_body or None,
             **extra,
         )
         body: bytes = raw.http_response.content
@@ -313,22 +306,13 @@ def without_fence(text: str) -> str:
 
 BATCH = 64  # texts in one request
 _LONGEST_NUMBER = 32  # bytes of JSON
+# Endpoints answer 400 beyond the model's window, whose tokenizer we do not know.
+_LONGEST_TEXT = 8192  # characters
 
 
 def longest_answer(dimension: int) -> int:
     """Bytes that an answer to a request may have, with all that is written around its numbers."""
     return (1 << 20) + BATCH * dimension * _LONGEST_NUMBER
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteEmbedderLimits:
-    dimension: int
-    ask_dimension: bool = False  # send `dimensions`: only models that can shorten their vectors take it
-    batch: int = BATCH
-    # Limits of a text: endpoints answer 400 beyond the model's window, whose tokenizer we do not know.
-    longest_text: int = 8192  # characters
-    max_tokens: int = 512  # of the model's window, which no endpoint reports: few models have less
-    cached_queries: int = 4096  # vectors of the latest questions
 
 
 class _Row(msgspec.Struct):
@@ -344,23 +328,17 @@ class OpenAIEmbedder:
     """Implements ports.EmbeddingModel. A blank text is not sent, because endpoints refuse it: it gets the first
     axis."""
 
-    def __init__(self, endpoint: ModelEndpoint, limits: RemoteEmbedderLimits) -> None:
+    max_tokens = 512  # of the model's window, which no endpoint reports: few models have less
+
+    def __init__(self, endpoint: ModelEndpoint, section: Embedding, *, batch: int = BATCH) -> None:
         self._endpoint = endpoint
-        self._limits = limits
-        self._cache = QueryCache(limits.cached_queries)
+        self.dimension, self._batch = section.dimension, batch
+        self._cache = QueryCache(section.cache)
 
     @property
     def fingerprint(self) -> str:
         """Without the address: the same model may move."""
-        return f"{self._endpoint.limits.model}/openai/{self._limits.dimension}"
-
-    @property
-    def dimension(self) -> int:
-        return self._limits.dimension
-
-    @property
-    def max_tokens(self) -> int:
-        return self._limits.max_tokens
+        return f"{self._endpoint.limits.model}/openai/{self.dimension}"
 
     async def close(self) -> None:
         await self._endpoint.close()
@@ -368,19 +346,15 @@ class OpenAIEmbedder:
     async def embed(self, texts: Sequence[str]) -> Matrix:
         """PermanentError when the endpoint's vectors have another dimension than configured."""
         rows: Matrix = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        sent = [
-            (row, cut)
-            for row, text in enumerate(texts)
-            if (cut := readable(text, self._limits.longest_text)).strip()
-        ]
-        for start in range(0, len(sent), self._limits.batch):
-            part = sent[start : start + self._limits.batch]
+        sent = [(row, cut) for row, text in enumerate(texts) if (cut := readable(text, _LONGEST_TEXT)).strip()]
+        for start in range(0, len(sent), self._batch):
+            part = sent[start : start + self._batch]
             rows[[row for row, _ in part]] = await self._request([text for _, text in part])
         return of_unit_length(rows)
 
     async def embed_query(self, text: str) -> Vector:
         """The vector is read-only: it may be another caller's too."""
-        text = readable(text, self._limits.longest_text)
+        text = readable(text, _LONGEST_TEXT)
         cached = self._cache.find(text)
         if cached is not None:
             return cached
@@ -398,7 +372,6 @@ class OpenAIEmbedder:
             model=self._endpoint.limits.model,
             input=texts,
             encoding_format="float",
-            dimensions=self.dimension if self._limits.ask_dimension else openai.omit,
             extra_headers=self._endpoint.headers,
         )
         answer = msgspec.json.decode(raw.http_response.content, type=_Answer)

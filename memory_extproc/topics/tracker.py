@@ -61,7 +61,6 @@ class TopicLimits:
     lease: timedelta = timedelta(minutes=3)
     backoff: Backoff = _BACKOFF  # between attempts at an owner's work
     look: timedelta = timedelta(seconds=1)  # between two looks for sessions that fell silent
-    grace: timedelta = timedelta(seconds=10)  # for ending sessions at shutdown
 
 
 _TOPICS_HELD = 1_000
@@ -165,7 +164,7 @@ class TopicTracker:
     async def __aexit__(self, *_: object) -> None:
         self._leaving.set()
         try:
-            async with asyncio.timeout(self._limits.grace.total_seconds()):
+            async with asyncio.timeout(self._current.settings.shutdown.flush.total_seconds()):
                 for owner in self._silences.owners:
                     await self._end_quietly(owner)
                 await self.quiet()

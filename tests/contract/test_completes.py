@@ -10,11 +10,11 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint
-from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
+from memory_extproc.inference.openai_models import OpenAICompletions
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import CompletionModel
 from memory_extproc.testing.models import CannedCompletions
-from tests.support.endpoint import Reply, a_completion, an_error, serving
+from tests.support.endpoint import Reply, a_completion, a_model, an_error, serving
 
 Answers = list[str | Exception]
 Opening = Callable[[Answers], AbstractAsyncContextManager[CompletionModel]]
@@ -43,7 +43,7 @@ async def endpoint(answers: Answers) -> AsyncIterator[CompletionModel]:
                 rng=lambda: 0.0,
                 clock=lambda: 0.0,
             ),
-            CompletionLimits(),
+            a_model(),
         )
         try:
             yield completions

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from memory_extproc.inference.model_files import Precision
 from memory_extproc.inference.onnx import open_onnx_embedder
 from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint
-from memory_extproc.inference.openai_models import OpenAIEmbedder, RemoteEmbedderLimits
+from memory_extproc.inference.openai_models import OpenAIEmbedder
 from memory_extproc.inference.prepare import parse_source, prepare
 from memory_extproc.inference.sentence_transformers import open_sentence_transformers_embedder
 from memory_extproc.inference.word_hashing import WordHashEmbedder
@@ -87,7 +87,7 @@ async def remote() -> AsyncIterator[EmbeddingModel]:
             rng=lambda: 0.0,
             clock=lambda: 0.0,
         )
-        embedder = OpenAIEmbedder(endpoint, RemoteEmbedderLimits(dimension=DIMENSION, batch=3))
+        embedder = OpenAIEmbedder(endpoint, Embedding(dimension=DIMENSION), batch=3)
         try:
             yield embedder
         finally:

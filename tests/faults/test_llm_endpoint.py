@@ -20,14 +20,13 @@ from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.inference.openai_client import OUTCOMES, EndpointLimits, ModelEndpoint
 from memory_extproc.inference.openai_models import (
     BATCH,
-    CompletionLimits,
     OpenAICompletions,
     OpenAIEmbedder,
-    RemoteEmbedderLimits,
     longest_answer,
 )
 from memory_extproc.observe.metrics import Metrics
-from tests.support.endpoint import Reply, StandIn, a_completion, an_error, serving
+from memory_extproc.settings.memory import Embedding
+from tests.support.endpoint import Reply, StandIn, a_completion, a_model, an_error, serving
 from tests.support.waiting import until
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"facts": {"type": "array"}}, "required": ["facts"]}
@@ -51,7 +50,7 @@ class Bench:
             clock=lambda: self.time,
             sleep=self._sleep,
         )
-        self.completions = OpenAICompletions(self.endpoint, CompletionLimits())
+        self.completions = OpenAICompletions(self.endpoint, a_model())
 
     async def _sleep(self, seconds: float) -> None:
         self.waited.append(seconds)
@@ -395,9 +394,12 @@ def rows(*vectors: list[float]) -> Reply:
 
 
 @asynccontextmanager
-async def embedding(*replies: Reply, **limits: Any) -> AsyncIterator[tuple[StandIn, OpenAIEmbedder]]:
+async def embedding(
+    *replies: Reply, dimension: int, batch: int = BATCH
+) -> AsyncIterator[tuple[StandIn, OpenAIEmbedder]]:
     async with serving(replies) as stand_in:
-        embedder = OpenAIEmbedder(Bench(stand_in.base_url, attempts=1).endpoint, RemoteEmbedderLimits(**limits))
+        endpoint = Bench(stand_in.base_url, attempts=1).endpoint
+        embedder = OpenAIEmbedder(endpoint, Embedding(dimension=dimension), batch=batch)
         try:
             yield stand_in, embedder
         finally:
@@ -433,12 +435,11 @@ async def test_vectors_come_back_in_the_order_of_the_texts_and_of_length_one() -
 
 
 async def test_many_texts_go_in_requests_of_bounded_size_and_blank_ones_not_at_all() -> None:
-    async with embedding(rows([0.0, 1.0]), dimension=2, batch=1, ask_dimension=True) as (stand_in, embedder):
+    async with embedding(rows([0.0, 1.0]), dimension=2, batch=1) as (stand_in, embedder):
         found = await embedder.embed(["a", " ", "b", ""])
 
     assert found.tolist() == [[0.0, 1.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
     assert [asked["input"] for asked in stand_in.asked] == [["a"], ["b"]]
-    assert stand_in.asked[0]["dimensions"] == 2
 
 
 async def test_numbers_beyond_float32_still_give_a_finite_unit_vector() -> None:
@@ -452,6 +453,6 @@ async def test_an_honest_answer_is_never_too_long_whatever_the_dimension() -> No
     async with serving([vectors]) as stand_in:
         assert len(vectors.body) < longest_answer(dimension) - (1 << 20)
         bench = Bench(stand_in.base_url, longest_answer=longest_answer(dimension))
-        embedder = OpenAIEmbedder(bench.endpoint, RemoteEmbedderLimits(dimension=dimension))
+        embedder = OpenAIEmbedder(bench.endpoint, Embedding(dimension=dimension))
         assert (await embedder.embed(["x"] * BATCH)).shape == (BATCH, dimension)
         await embedder.close()

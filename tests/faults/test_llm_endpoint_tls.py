@@ -13,9 +13,10 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TransientError
 from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint
-from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
+from memory_extproc.inference.openai_models import OpenAICompletions
 from memory_extproc.observe.metrics import Metrics
 from tests.support.authority import Authority
+from tests.support.endpoint import a_model
 from tests.support.endpoint_tls import serving_tls
 from tests.support.waiting import until
 
@@ -36,7 +37,7 @@ class Bench:
             rng=lambda: 0.5,
             clock=lambda: 0.0,
         )
-        self.completions = OpenAICompletions(self.endpoint, CompletionLimits())
+        self.completions = OpenAICompletions(self.endpoint, a_model())
 
     def counted(self, outcome: str) -> float:
         labels = {"role": "memory_extraction", "outcome": outcome}

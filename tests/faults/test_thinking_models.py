@@ -13,14 +13,15 @@ from structlog.testing import capture_logs
 
 from memory_extproc.errors import ModelStoppedError, PermanentError, TruncatedAnswerError
 from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint
-from memory_extproc.inference.openai_models import CompletionLimits, OpenAICompletions
+from memory_extproc.inference.openai_models import OpenAICompletions
 from memory_extproc.learn.extract.extractor import Fallback, Measured
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_extractor import LlmExtractor
 from memory_extproc.learn.extract.rules import RulesExtractor
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.settings.memory import ExternalModel
 from tests.support.builders import MONDAY, a_turn, tokens
-from tests.support.endpoint import Reply, StandIn, a_completion, an_error, serving
+from tests.support.endpoint import Reply, StandIn, a_completion, a_model, an_error, serving
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"facts": {"type": "array"}}, "required": ["facts"]}
 ROLE = "memory_extraction"
@@ -30,7 +31,7 @@ HALF_AN_HOUR = 1_800.0
 
 
 class Bench:
-    def __init__(self, base_url: str, limits: CompletionLimits) -> None:
+    def __init__(self, base_url: str, model: ExternalModel) -> None:
         self.time = 0.0
         self.metrics = Metrics(CollectorRegistry(), "test")
         endpoint = ModelEndpoint(
@@ -41,7 +42,7 @@ class Bench:
             rng=lambda: 0.5,
             clock=lambda: self.time,
         )
-        self.completions = OpenAICompletions(endpoint, limits)
+        self.completions = OpenAICompletions(endpoint, model)
 
     async def ask(self) -> str:
         return await self.completions.complete("", "what they said", schema=SCHEMA)
@@ -52,10 +53,10 @@ class Bench:
 
 @asynccontextmanager
 async def asking(
-    *replies: Reply, by: Callable[[dict[str, Any]], Reply] | None = None, **limits: Any
+    *replies: Reply, by: Callable[[dict[str, Any]], Reply] | None = None, **fields: Any
 ) -> AsyncIterator[tuple[StandIn, Bench]]:
     async with serving(by or replies) as stand_in:
-        bench = Bench(stand_in.base_url, CompletionLimits(**limits))
+        bench = Bench(stand_in.base_url, a_model(**fields))
         try:
             yield stand_in, bench
         finally:
