@@ -150,7 +150,6 @@ class ReadPathParts:
 
         def reconfigure(new: Settings) -> None:
             self.context.metrics.recall_deadline.set(new.deadline.total_seconds())
-            self.held.reconfigure(new.limits.process_bytes)
             processor.reconfigure(self.exchange_deps(new), peers_of(new))
 
         self.context.live.subscribe(reconfigure)
@@ -179,7 +178,7 @@ async def open_exchange_parts(
         decisions=decisions,
         writing=writing,
         gets=partitions,
-        held=BodyMemoryBudget(live.settings.limits.process_bytes, context.metrics),
+        held=BodyMemoryBudget(lambda: live.settings.limits.process_bytes, context.metrics),
         background=background,
         tag=caller_tag(live.settings),
         profiles=Profiles(partitions, lambda: live.settings, now=context.now, learns=writing.intake),

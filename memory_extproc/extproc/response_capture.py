@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from memory_extproc.dialect.base import Answer, AnswerReader, Dialect
 from memory_extproc.errors import BadBodyError
@@ -118,30 +118,27 @@ class BodyMemoryBudget:
     """Counts reserved and released bytes. Never waits: above the limit a reservation is refused, and the
     exchange continues without it."""
 
-    def __init__(self, limit: int, metrics: Metrics) -> None:
-        """*limit*: bytes, above 0."""
+    def __init__(self, limit: Callable[[], int], metrics: Metrics) -> None:
+        """*limit*: bytes, above 0, read at each reservation."""
         self._limit = limit
         self._reading = self._learning = 0
         metrics.process_bytes.set_function(
             lambda: self.bytes_in_use
         )  # asked for when it is scraped, not at every chunk
 
-    def reconfigure(self, limit: int) -> None:
-        """A new limit in bytes; existing reservations stay until released."""
-        self._limit = limit
-
     @property
     def bytes_in_use(self) -> int:
         return self._reading + self._learning
 
     def reserve_read(self, count: int) -> bool:
-        if self.bytes_in_use + count > self._limit:
+        if self.bytes_in_use + count > self._limit():
             return False
         self._reading += count
         return True
 
     def reserve_learn(self, count: int) -> bool:
-        if self._learning + count > self._limit * LEARNING_SHARE or self.bytes_in_use + count > self._limit:
+        limit = self._limit()
+        if self._learning + count > limit * LEARNING_SHARE or self.bytes_in_use + count > limit:
             return False
         self._learning += count
         return True

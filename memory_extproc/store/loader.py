@@ -48,7 +48,7 @@ class PartitionLoader:
         store: MemoryStore,
         coordination: Coordination,
         roster: PartitionCache,
-        limits: PartitionLimits,
+        limits: Callable[[], PartitionLimits],
         metrics: Metrics,
         *,
         monotonic_now: Steady,
@@ -56,12 +56,8 @@ class PartitionLoader:
         self._store, self._coordination, self._roster = store, coordination, roster
         self._limits, self._metrics, self._monotonic_now = limits, metrics, monotonic_now
         self._fills: dict[Owner, Fill] = {}
-        self._slots = asyncio.Semaphore(limits.fills)
-        self._fresh_slots = asyncio.Semaphore(limits.fills * _FRESH)
-
-    def reconfigure(self, limits: PartitionLimits) -> None:
-        """Apply new limits; `fills` keeps its first value."""
-        self._limits = limits
+        self._slots = asyncio.Semaphore(limits().fills)
+        self._fresh_slots = asyncio.Semaphore(limits().fills * _FRESH)
 
     async def end(self) -> None:
         tasks = [fill.task for fill in self._fills.values()]
@@ -80,7 +76,7 @@ class PartitionLoader:
         if running is not None:
             return running
         waits = owned.not_before is not None and self._monotonic_now() < owned.not_before
-        if owned.too_large or waits or len(self._fills) >= self._limits.fills * _WAITING:
+        if owned.too_large or waits or len(self._fills) >= self._limits().fills * _WAITING:
             return None
         published = asyncio.Event()
         task = asyncio.create_task(self._fill(owner, published), name="partition fill")
@@ -125,14 +121,14 @@ class PartitionLoader:
         attempt = owned.begin_fill(await self._coordination.version(owner))
         now, pauses = asyncio.get_running_loop().time, False
         try:
-            async for page in self._store.pages(owner, self._limits.page, fresh=fresh):
+            async for page in self._store.pages(owner, self._limits().page, fresh=fresh):
                 for few in few_at_a_time(page):
                     began = now()
                     attempt.take(few)
                     # Others' requests run in between; from the second page on they have half of the time.
                     await asyncio.sleep(now() - began if pauses else 0)
                 pauses = True
-                if attempt.held.size > self._limits.bytes:
+                if attempt.held.size > self._limits().bytes:
                     owned.too_large = True
                     break
         except BaseException:  # cancelled, too: half of an owner's memories would be taken for all of them
@@ -155,7 +151,7 @@ class PartitionLoader:
             outcome = "cancelled"
         elif error is not None:
             outcome = "failed"
-            owned.not_before = self._monotonic_now() + self._limits.retry
+            owned.not_before = self._monotonic_now() + self._limits().retry
             log.warning("partition.fill_failed", error=type(error).__name__)
         elif owned.too_large:
             outcome = "too_large"

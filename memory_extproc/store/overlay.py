@@ -269,10 +269,10 @@ class PartitionCache:
     """Evicts the least recently used owner. Writes that the store may not show yet stay, even beyond the bound."""
 
     def __init__(
-        self, most: int, settle: Callable[[], timedelta], metrics: Metrics, *, monotonic_now: Steady
+        self, most: Callable[[], int], settle: Callable[[], timedelta], metrics: Metrics, *, monotonic_now: Steady
     ) -> None:
         """*most*: bytes in total. *settle*: the time after which the store's reads show acknowledged writes."""
-        self.most = most
+        self._most = most
         self.size = 0  # bytes in use
         self._settle = settle
         self._metrics = metrics
@@ -301,12 +301,12 @@ class PartitionCache:
             owned.users -= 1
             if owned.overlay:
                 owned.prune(self._monotonic_now(), self._settle())
-            if owned.held is not None and owned.size > self.most:
+            if owned.held is not None and owned.size > self._most():
                 owned.too_large = True
                 owned.drop_held()
             self.account(owned)
             self.release(owner, owned)
-            if self.size > self.most:
+            if self.size > self._most():
                 self._trim()
 
     def account(self, owned: OwnerOverlay) -> None:
@@ -326,7 +326,7 @@ class PartitionCache:
 
     def _trim(self) -> None:
         """Lets the least recently used go until all fits; what the store may not show yet stays."""
-        now, over = self._monotonic_now(), self.size - self.most
+        now, over = self._monotonic_now(), self.size - self._most()
         victims: list[tuple[Owner, OwnerOverlay]] = []
         for owner, owned in self._owned.items():
             if over <= 0:

@@ -89,17 +89,15 @@ class Partitions:
         self._large = asyncio.Lock()  # held by a read of all rows of an owner too large to be resident
         self._large_again = self._monotonic_now()  # not before
         self._roster = PartitionCache(
-            limits.bytes, lambda: self._settle, metrics, monotonic_now=self._monotonic_now
+            lambda: self._limits.bytes, lambda: self._settle, metrics, monotonic_now=self._monotonic_now
         )
         self._fills = PartitionLoader(
-            store, coordination, self._roster, limits, metrics, monotonic_now=self._monotonic_now
+            store, coordination, self._roster, lambda: self._limits, metrics, monotonic_now=self._monotonic_now
         )
 
     def reconfigure(self, limits: PartitionLimits) -> None:
-        """Apply new limits. A lower bound takes effect when a partition is next used."""
+        """Apply new limits. A lower bound takes effect when a partition is next used, and `fills` stays."""
         self._limits = limits
-        self._roster.most = limits.bytes
-        self._fills.reconfigure(limits)
 
     async def __aenter__(self) -> Self:
         return self

@@ -114,7 +114,8 @@ class Bench:
     ) -> None:
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.learns = RecordedTurns(options.pop("stored", TurnOutcome.JOURNALLED), options.pop("before", None))
-        self.held = BodyMemoryBudget(options.pop("process_bytes", 1_000_000), self.metrics)
+        process_bytes: int = options.pop("process_bytes", 1_000_000)
+        self.held = BodyMemoryBudget(lambda: process_bytes, self.metrics)
         self.enriches = Prepared(enriched)
         self.follows = Followed()
         self.background = Background(self.metrics, grace=timedelta(seconds=1))

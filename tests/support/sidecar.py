@@ -89,7 +89,7 @@ class Sidecar:
             address="127.0.0.1:0", drain_wait=timedelta(0), grace=timedelta(seconds=5)
         )
         self.server: GrpcServer
-        self.held = BodyMemoryBudget(self.process_bytes, self.metrics)
+        self.held = BodyMemoryBudget(lambda: self.process_bytes, self.metrics)
         self._stack = contextlib.AsyncExitStack()
 
     @property
@@ -117,7 +117,7 @@ class Sidecar:
         await self._stack.aclose()
 
     def _workshop(self, background: Background) -> ExchangeDeps:
-        self.held = BodyMemoryBudget(self.process_bytes, self.metrics)
+        self.held = BodyMemoryBudget(lambda: self.process_bytes, self.metrics)
         identity = Identity(self.identity)
         replays = self.replays = BlockReplay(
             CurrentSettings(self.options), background=background, metrics=self.metrics, now=lambda: NOON

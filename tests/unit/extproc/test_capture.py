@@ -17,7 +17,7 @@ ANSWER = b'{"id": "c1", "choices": [{"index": 0, "message": {"content": "Ten."},
 def a_capture(
     encoding: str = "", limit: int = 1_000_000, process_bytes: int = 10_000_000
 ) -> tuple[Capture, BodyMemoryBudget]:
-    held = BodyMemoryBudget(process_bytes, Metrics(CollectorRegistry(), "test"))
+    held = BodyMemoryBudget(lambda: process_bytes, Metrics(CollectorRegistry(), "test"))
     headers = Headers([(":status", "200"), ("content-type", "application/json"), ("content-encoding", encoding)])
     captured = capture(ChatCompletions(), headers, limit, held)
     assert isinstance(captured, Capture)

@@ -9,7 +9,7 @@ from memory_extproc.observe.metrics import Metrics
 
 
 def a_budget(limit: int) -> BodyMemoryBudget:
-    return BodyMemoryBudget(limit, Metrics(CollectorRegistry(), "test"))
+    return BodyMemoryBudget(lambda: limit, Metrics(CollectorRegistry(), "test"))
 
 
 def test_learning_leaves_room_for_reads() -> None:

@@ -109,7 +109,7 @@ class Bench:
     def __init__(self, shelves: Shelves | None = None, process_bytes: int = 1_000_000, **options: Any) -> None:
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.learns = RecordedTurns()
-        self.held = BodyMemoryBudget(process_bytes, self.metrics)
+        self.held = BodyMemoryBudget(lambda: process_bytes, self.metrics)
         self.background = Background(self.metrics, grace=timedelta(seconds=1))
         wire = request_settings(**options)
         self.replays = BlockReplay(
