@@ -111,10 +111,10 @@ def sidecar_cluster(options: EnvoyOptions) -> cluster_v3.Cluster:
         connect_timeout=_SECOND,
         # A stream lasts as long as its response; with the default of 1024, the 1025th conversation would bypass
         # memory silently.
-        circuit_breakers=_breaker(options.streams),
+        circuit_breakers=_breaker(options.settings.limits.streams),
         # A modified body comes back whole, in a single message.
         per_connection_buffer_limit_bytes=options.buffer_bytes,
-        health_checks=[_health_check(options.health_interval)],
+        health_checks=[_health_check(options.settings.envoy.health_interval)],
         # Without a healthy sidecar requests pass at once; panic routing would wait for a dead sidecar instead.
         common_lb_config=cluster_v3.ClusterCommonLbConfig(healthy_panic_threshold=type_v3.Percent(value=0)),
         transport_socket=_sidecar_tls(options),
@@ -133,8 +133,8 @@ def api_cluster(options: EnvoyOptions, rest: RestRoute) -> cluster_v3.Cluster:
         API,
         _address(rest.address),
         connect_timeout=_SECOND,
-        circuit_breakers=_breaker(options.streams),
-        health_checks=[_connection_check(options.health_interval)],
+        circuit_breakers=_breaker(options.settings.limits.streams),
+        health_checks=[_connection_check(options.settings.envoy.health_interval)],
         common_lb_config=cluster_v3.ClusterCommonLbConfig(healthy_panic_threshold=type_v3.Percent(value=0)),
         transport_socket=_sidecar_tls(options, alpn="http/1.1"),
         typed_extension_protocol_options=_protocol(upstream_v3.HttpProtocolOptions(explicit_http_config=http1)),
@@ -155,15 +155,16 @@ def _health_check(interval: timedelta) -> core.HealthCheck:
 
 def upstream_cluster(upstream: Upstream, options: EnvoyOptions) -> cluster_v3.Cluster:
     http1 = upstream_v3.HttpProtocolOptionsExplicitHttpConfig(http_protocol_options=core.Http1ProtocolOptions())
+    idle = options.settings.envoy.idle_timeout
     return _cluster(
         UPSTREAM,
         core.Address(socket_address=core.SocketAddress(address=upstream.host, port_value=upstream.port)),
         connect_timeout=5 * _SECOND,
-        circuit_breakers=_breaker(options.streams),
+        circuit_breakers=_breaker(options.settings.limits.streams),
         transport_socket=_tls(upstream.host) if upstream.tls else None,
         typed_extension_protocol_options=_protocol(
             upstream_v3.HttpProtocolOptions(
-                common_http_protocol_options=core.HttpProtocolOptions(idle_timeout=options.idle_timeout),
+                common_http_protocol_options=core.HttpProtocolOptions(idle_timeout=idle),
                 explicit_http_config=http1,
             )
         ),
@@ -306,8 +307,8 @@ def rest_routes(options: EnvoyOptions) -> list[route_v3.Route]:
     }
     common: dict[str, Any] = {
         "cluster": API,
-        "timeout": options.route_timeout,
-        "idle_timeout": options.idle_timeout,
+        "timeout": options.settings.envoy.route_timeout,
+        "idle_timeout": options.settings.envoy.idle_timeout,
         "retry_policy": _UNSENT,
     }
     # The API rejects unknown host names (DNS rebinding). Envoy has checked the client's.
@@ -331,13 +332,14 @@ def rest_routes(options: EnvoyOptions) -> list[route_v3.Route]:
 
 def _name_projects(options: EnvoyOptions) -> list[core.HeaderValueOption]:
     """Names the caller's projects, which Envoy's metadata holds, to the API; a client's own header goes."""
-    if not (options.projects and options.projects_header):
+    header, source = options.settings.api.trusted_proxy.projects_header, options.settings.identity.metadata_projects
+    if not (source and header):
         return []
-    namespace, _, keys = options.projects.partition(":")
+    namespace, _, keys = source.partition(":")
     place = ":".join((namespace, *keys.split(".")))
     return [
         core.HeaderValueOption(
-            header=core.HeaderValue(key=options.projects_header, value=f"%DYNAMIC_METADATA({place})%"),
+            header=core.HeaderValue(key=header, value=f"%DYNAMIC_METADATA({place})%"),
             append_action=core.HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
             keep_empty_value=True,
         )
@@ -375,7 +377,7 @@ def connection_manager(options: EnvoyOptions) -> hcm_v3.HttpConnectionManager:
         use_remote_address=True,
         normalize_path=True,
         # A model may pause for long between two response chunks.
-        stream_idle_timeout=options.idle_timeout,
+        stream_idle_timeout=options.settings.envoy.idle_timeout,
         # Realtime APIs. The sidecar releases an upgrade at its headers, so that no side waits for the end of a
         # body.
         upgrade_configs=[hcm_v3.HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
@@ -401,7 +403,6 @@ def identity_filters(options: EnvoyOptions) -> list[hcm_v3.HttpFilter]:
 
 
 def _jwt(verified: TokenRequirements, options: EnvoyOptions) -> jwt_v3.JwtAuthentication:
-    claims = ((options.user_header, verified.user_claim), (options.tenant_header, verified.tenant_claim))
     provider = jwt_v3.JwtProvider(
         issuer=verified.issuer,
         audiences=[verified.audience],
@@ -411,8 +412,7 @@ def _jwt(verified: TokenRequirements, options: EnvoyOptions) -> jwt_v3.JwtAuthen
         payload_in_metadata="jwt",
         claim_to_headers=[
             jwt_v3.JwtClaimToHeader(header_name=header, claim_name=claim)
-            for header, claim in claims
-            if header and claim
+            for header, claim in options.claimed_headers
         ],
         **_keys(verified),
     )
@@ -454,7 +454,7 @@ def external_processor(options: EnvoyOptions) -> ext_proc_v3.ExternalProcessor:
         failure_mode_allow=True,
         stat_prefix=FILTER,
         processing_mode=_processing_mode(options),
-        message_timeout=options.message_timeout,
+        message_timeout=options.settings.message_timeout,
         request_attributes=[ROUTE, CLUSTER, ARRIVED],
         metadata_options=ext_proc_v3.MetadataOptions(forwarding_namespaces=forwarded, receiving_namespaces=written),
         # The sidecar changes no route and sends no response of its own, so neither is allowed.
@@ -522,8 +522,8 @@ def _routes(options: EnvoyOptions) -> route_v3.RouteConfiguration:
         cluster=UPSTREAM,
         host_rewrite_literal=host,
         # Zero means no timeout: a response may stream for longer than Envoy's default of 15 s.
-        timeout=options.route_timeout,
-        idle_timeout=options.idle_timeout,
+        timeout=options.settings.envoy.route_timeout,
+        idle_timeout=options.settings.envoy.idle_timeout,
     )
     route = route_v3.Route(name="llm", match=route_v3.RouteMatch(prefix="/"), route=action)
     rest = [] if options.rest is None else rest_routes(options)

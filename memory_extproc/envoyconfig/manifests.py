@@ -134,15 +134,16 @@ def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[
         why = "Envoy Gateway does not let FullDuplexStreamed fail open: without the sidecar no request would pass"
         raise ConfigurationError([f"--bodies: {why}. It offers Buffered: leave this at buffered"])
     target = {"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": gateway}]}
+    section = options.settings.envoy
     client: Tree = {
         **target,
         "connection": {"bufferLimit": options.buffer_bytes},
-        "timeout": {"http": {"streamIdleTimeout": _go(options.idle_timeout)}},
+        "timeout": {"http": {"streamIdleTimeout": _go(section.idle_timeout)}},
     }
     if options.identity is not IdentityMode.TRUST and options.identity_headers:
         client["headers"] = {"earlyRequestHeaders": {"remove": list(options.identity_headers)}}
     patience = {
-        "http": {"requestTimeout": _go(options.route_timeout), "streamIdleTimeout": _go(options.idle_timeout)}
+        "http": {"requestTimeout": _go(section.route_timeout), "streamIdleTimeout": _go(section.idle_timeout)}
     }
     return [
         _manifest(
@@ -154,7 +155,7 @@ def _envoy_gateway(options: EnvoyOptions, gateway: str, namespace: str) -> list[
             _EG,
             "memory-extproc",
             namespace,
-            {**target, "timeout": patience, "circuitBreaker": _eg_breaker(options.streams)},
+            {**target, "timeout": patience, "circuitBreaker": _eg_breaker(options.settings.limits.streams)},
         ),
         *_eg_security(options, target, namespace),
     ]
@@ -167,20 +168,20 @@ def _eg_processors(options: EnvoyOptions) -> list[Tree]:
     processor: Tree = {
         "backendRefs": [backend],
         "failOpen": True,
-        "messageTimeout": _go(options.message_timeout),
+        "messageTimeout": _go(options.settings.message_timeout),
         "processingMode": {
             # Not xds.cluster_name: its schema accepts xds.route_… only, and would reject the policy.
             "request": {"body": "Buffered", "attributes": [ROUTE, ARRIVED]},
             "response": {"body": "Streamed"},
         },
         "backendSettings": {
-            "circuitBreaker": _eg_breaker(options.streams),
+            "circuitBreaker": _eg_breaker(options.settings.limits.streams),
             "healthCheck": {
                 "panicThreshold": 0,
                 "active": {
                     "type": "GRPC",
                     "grpc": {"service": "readiness"},
-                    "interval": _go(options.health_interval),
+                    "interval": _go(options.settings.envoy.health_interval),
                     "timeout": "1s",
                     "unhealthyThreshold": 1,
                     "healthyThreshold": 1,
@@ -219,21 +220,11 @@ def _eg_security(options: EnvoyOptions, target: Tree, namespace: str) -> list[Tr
         "issuer": verified.issuer,
         "audiences": [verified.audience],
         "remoteJWKS": {"uri": _remote_keys(options)},
-        "claimToHeaders": [{"header": header, "claim": claim} for header, claim in _claimed_headers(options)],
+        "claimToHeaders": [{"header": header, "claim": claim} for header, claim in options.claimed_headers],
     }
     return [
         _manifest("SecurityPolicy", _EG, "memory-extproc", namespace, {**target, "jwt": {"providers": [provider]}})
     ]
-
-
-def _claimed_headers(options: EnvoyOptions) -> list[tuple[str, str]]:
-    if options.verified is None:
-        return []
-    pairs = (
-        (options.user_header, options.verified.user_claim),
-        (options.tenant_header, options.verified.tenant_claim),
-    )
-    return [(header, claim) for header, claim in pairs if header and claim]
 
 
 def _remote_keys(options: EnvoyOptions) -> str:
@@ -291,7 +282,7 @@ def _istio(options: EnvoyOptions, gateway: str, namespace: str) -> list[Tree]:
             "jwksUri": _remote_keys(options),
             "forwardOriginalToken": True,
             "outputClaimToHeaders": [
-                {"header": header, "claim": claim} for header, claim in _claimed_headers(options)
+                {"header": header, "claim": claim} for header, claim in options.claimed_headers
             ],
         }
         chosen = {"matchLabels": selected["labels"]}

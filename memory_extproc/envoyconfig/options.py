@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
+
+from memory_extproc.settings import Settings
 
 # Fixed names of clusters and filter: dashboards and alert rules refer to them.
 SIDECAR = "memory_extproc"
@@ -77,17 +78,7 @@ class EnvoyOptions:
     listen: tuple[str, int]
     admin_port: int
     identity: IdentityMode
-    user_header: str
-    tenant_header: str
-    roles_header: str = ""  # the header with which a gateway grants roles in the memory API
-    projects_header: str = ""  # the header that names the caller's projects to the memory API
-    projects: str = ""  # its source: namespace:key.key in dynamic metadata
-    message_timeout: timedelta  # above the sidecar's own deadline
-    health_interval: timedelta
-    route_timeout: timedelta  # of a whole exchange; zero: none
-    idle_timeout: timedelta
-    request_body: int  # bytes the sidecar looks at
-    streams: int
+    settings: Settings  # of the sidecar
     metadata_namespaces: tuple[str, ...] = ()  # dynamic metadata the sidecar reads
     verified: TokenRequirements | None = None  # with IdentityMode.JWT
     client_tls: ClientTls | None = None
@@ -98,8 +89,18 @@ class EnvoyOptions:
 
     @property
     def identity_headers(self) -> tuple[str, ...]:
-        names = (self.user_header, self.tenant_header, self.roles_header, self.projects_header)
+        identity, proxy = self.settings.identity, self.settings.api.trusted_proxy
+        names = (identity.user_header, identity.tenant_header, proxy.roles_header, proxy.projects_header)
         return tuple(name for name in names if name)
+
+    @property
+    def claimed_headers(self) -> list[tuple[str, str]]:
+        """The identity headers that come from a verified token, each with its claim."""
+        if self.verified is None:
+            return []
+        identity, verified = self.settings.identity, self.verified
+        pairs = ((identity.user_header, verified.user_claim), (identity.tenant_header, verified.tenant_claim))
+        return [(header, claim) for header, claim in pairs if header and claim]
 
     @property
     def forwarded_namespaces(self) -> tuple[str, ...]:
@@ -109,4 +110,4 @@ class EnvoyOptions:
     @property
     def buffer_bytes(self) -> int:
         """Envoy's limit on a buffered body: four times the sidecar's limit."""
-        return 4 * self.request_body
+        return 4 * self.settings.limits.request_body

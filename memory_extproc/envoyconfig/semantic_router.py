@@ -32,7 +32,7 @@ def put_router_in_front(tree: Tree, options: EnvoyOptions, host: str, port: int)
 
 def _cache_bypass(options: EnvoyOptions) -> Iterator[Tree]:
     """Send identified callers past the router's cache, whose key is the question without the caller."""
-    if not options.user_header:
+    if not options.settings.identity.user_header:
         return
     bypass = {
         "header": {"key": "x-vsr-cache-control", "value": "bypass"},
@@ -43,7 +43,7 @@ def _cache_bypass(options: EnvoyOptions) -> Iterator[Tree]:
             "name": "caller",
             "typed_config": {
                 "@type": "type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput",
-                "header_name": options.user_header,
+                "header_name": options.settings.identity.user_header,
             },
         },
         "value_match": {"safe_regex": {"google_re2": {}, "regex": ".+"}},

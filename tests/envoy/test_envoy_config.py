@@ -30,7 +30,9 @@ from memory_extproc.envoyconfig.options import (
 )
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import Outcome
+from memory_extproc.settings import Settings
 from memory_extproc.settings.identity import IdentitySection
+from memory_extproc.settings.traffic import EnvoySection
 from tests.support.envoy import PATH_CHAT, Envoy, Stand, Wiring, a_chat
 from tests.support.ports import free_port
 from tests.support.sidecar import BLOCK
@@ -43,6 +45,9 @@ MIB = 1024 * 1024
 SIGNER = ec.generate_private_key(ec.SECP256R1())
 USER = "x-authz-user-id"
 
+NAMELESS = IdentitySection(
+    user_header="", tenant_header="", metadata=f"{JWT_AUTHN}:jwt.sub", metadata_tenant=f"{JWT_AUTHN}:jwt.tid"
+)
 REST = RestRoute("127.0.0.1:50053")
 OVER_SOCKET = replace(REST, address="unix:/run/memory-api.sock")
 
@@ -54,14 +59,7 @@ def an_envoy(**changes: Any) -> EnvoyOptions:
         listen=("127.0.0.1", 8888),
         admin_port=9901,
         identity=IdentityMode.STRIP,
-        user_header=USER,
-        tenant_header="x-authz-tenant-id",
-        message_timeout=timedelta(seconds=1),
-        health_interval=timedelta(milliseconds=200),
-        route_timeout=timedelta(0),
-        idle_timeout=timedelta(minutes=10),
-        request_body=4 * MIB,
-        streams=10_000,
+        settings=Settings(envoy=EnvoySection(health_interval=timedelta(milliseconds=200))),
     )
     return replace(options, **changes)
 
@@ -129,8 +127,7 @@ async def test_envoy_accepts_every_bootstrap_we_write(
             upstream=Upstream("api.example.com", 443, tls=True),
             listen=("::1", 8888),
             client_tls=ClientTls(cert, key, cert, server_name="memory.example.com"),
-            user_header="",
-            tenant_header="",
+            settings=Settings(identity=NAMELESS),
         ),
     ):
         await validate(envoy_binary, tmp_path, render(options, Shape.BOOTSTRAP))
@@ -280,7 +277,7 @@ async def test_envoy_names_the_caller_from_a_verified_token_alone(
 async def test_the_verified_claims_reach_us_as_metadata_too(
     gateway: Stand, written: WrittenEnvoy, keys: TokenRequirements
 ) -> None:
-    written.options = an_envoy(identity=IdentityMode.JWT, verified=keys, user_header="", tenant_header="")
+    written.options = an_envoy(identity=IdentityMode.JWT, verified=keys, settings=Settings(identity=NAMELESS))
     gateway.sidecar.identity = IdentitySection(
         metadata=f"{JWT_AUTHN}:jwt.sub", metadata_tenant=f"{JWT_AUTHN}:jwt.tid"
     )

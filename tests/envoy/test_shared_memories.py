@@ -12,6 +12,8 @@ import pytest
 from memory_extproc import app
 from memory_extproc.app.context import make_context
 from memory_extproc.model import Embedded, Owner
+from memory_extproc.settings.api import Api, TrustedProxySection
+from memory_extproc.settings.identity import IdentitySection
 from tests.support.builders import a_memory
 from tests.support.envoy import Wiring
 from tests.support.rest import RestStand
@@ -93,12 +95,12 @@ async def test_members_see_what_a_project_shares_on_the_page_by_envoys_metadata(
     rest.changes["scopes"] = {"project": {"recall": True}}
     rest.changes["api"] = {"trusted_proxy": {"projects_header": "x-authz-projects"}}
     rest.changes["console"] = {"page": True}
-    rest.options = replace(
-        rest.options,
-        projects_header="x-authz-projects",
-        projects=f"{NAMESPACE}:projects",
-        metadata_namespaces=(NAMESPACE,),
-    )
+    sections = {
+        "identity": IdentitySection(metadata_projects=f"{NAMESPACE}:projects"),
+        "api": Api(trusted_proxy=TrustedProxySection(projects_header="x-authz-projects")),
+    }
+    settings = rest.options.settings.model_copy(update=sections)
+    rest.options = replace(rest.options, settings=settings, metadata_namespaces=(NAMESPACE,))
     await rest.start(WIRING)
     await share(rest, SHARED, Owner.of_project("acme", "atlas"))
     who, named, path = {"x_authz_tenant_id": "acme"}, {"x_memory_shared": "project:atlas"}, "/v1/memory?limit=5"

@@ -15,6 +15,8 @@ import yaml
 
 from memory_extproc.envoyconfig.manifests import Shape, render
 from memory_extproc.envoyconfig.options import Bodies, EnvoyOptions, IdentityMode, Upstream
+from memory_extproc.settings import Settings
+from memory_extproc.settings.traffic import EnvoySection
 from tests.support.envoy import FULL_DUPLEX, Envoy, Stand, Wiring
 from tests.support.ports import free_port
 from tests.support.sidecar import BLOCK, Sidecar
@@ -38,14 +40,9 @@ def written(
         listen=("127.0.0.1", front),
         admin_port=admin,
         identity=IdentityMode.TRUST,
-        user_header="x-authz-user-id",
-        tenant_header="x-authz-tenant-id",
-        message_timeout=timedelta(seconds=12),
-        health_interval=timedelta(milliseconds=100),
-        route_timeout=timedelta(0),
-        idle_timeout=timedelta(minutes=10),
-        request_body=4 * MIB,
-        streams=1000,
+        settings=Settings(
+            envoy=EnvoySection(message_timeout=timedelta(seconds=12), health_interval=timedelta(milliseconds=100))
+        ),
         bodies=bodies,
         two_filters=two,
     )

@@ -15,6 +15,8 @@ import yaml
 
 from memory_extproc.envoyconfig.manifests import Shape, render
 from memory_extproc.envoyconfig.options import EnvoyOptions, IdentityMode, RestRoute, Upstream
+from memory_extproc.settings import Settings
+from memory_extproc.settings.traffic import EnvoySection
 from tests.support.envoy import Answer, Envoy, Wiring
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -34,14 +36,11 @@ class RestStand(WholeStand):
             listen=("127.0.0.1", 0),
             admin_port=0,
             identity=IdentityMode.TRUST,
-            user_header=USER,
-            tenant_header=TENANT,
-            message_timeout=timedelta(seconds=12),
-            health_interval=timedelta(milliseconds=200),
-            route_timeout=timedelta(),
-            idle_timeout=timedelta(minutes=10),
-            request_body=4 * 1024 * 1024,
-            streams=1024,
+            settings=Settings(
+                envoy=EnvoySection(
+                    message_timeout=timedelta(seconds=12), health_interval=timedelta(milliseconds=200)
+                )
+            ),
         )
 
     async def start(self, wiring: Wiring | None = None) -> None:
