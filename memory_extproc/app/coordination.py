@@ -77,7 +77,7 @@ async def open_coordination(context: AppContext, link: RedisLink | None) -> Coor
         coordination = RedisCoordination(link, prefix=section.prefix)
     else:
         coordination = SqliteCoordination(data / COORDINATION, now=context.now, deferred=_DEFERRED)
-    await context.stack.enter_async_context(coordination)
+        await context.stack.enter_async_context(coordination)
     try:
         await coordination.open()
     except MemoryExtprocError as error:

@@ -10,14 +10,14 @@ import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from memory_extproc.coordination import read_lua
 from memory_extproc.coordination.mirror import Copied, CopyKind, of_items
 from memory_extproc.coordination.recovery import Recovery
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.sqlite import check_registered
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import LedgerJob, LedgerMarks, Owner
@@ -36,37 +36,17 @@ def _milliseconds(ttl: timedelta) -> int:
 
 
 class RedisCoordination:
-    """Coordination at *server*: an address, for a link of its own, or a shared link with its own limits.
+    """Coordination over *link*, whose owner closes it."""
 
-    Use within `async with`."""
-
-    def __init__(
-        self,
-        server: str | RedisLink,
-        *,
-        prefix: str = "memory-extproc",
-        timeout: timedelta = timedelta(milliseconds=500),
-        password: str | None = None,
-    ) -> None:
-        self._own = isinstance(server, str)
-        self._link = (
-            RedisLink(server, LinkLimits(timeout), password=password) if isinstance(server, str) else server
-        )
-        self._prefix = prefix
-        self._client = self._link.client
+    def __init__(self, link: RedisLink, *, prefix: str = "memory-extproc") -> None:
+        self._link, self._prefix = link, prefix
+        self._client = link.client
         self._swap = self._client.register_script(read_lua("swap_record"))
         self._delete = self._client.register_script(read_lua("delete_records"))
         self._acquire = self._client.register_script(read_lua("acquire_lease"))
         self._bump = self._client.register_script(read_lua("bump_version"))
         self._release = self._client.register_script(read_lua("release_lease"))
         self._advance = self._client.register_script("return redis.call('INCR', KEYS[1])")
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._own:
-            await self._link.__aexit__()
 
     async def open(self) -> None:
         """Ping the server; raises connection and authentication errors."""

@@ -11,7 +11,6 @@ from uuid import uuid4
 import pytest
 
 from memory_extproc.concurrency import utc_now
-from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.encryption.codecs import EncryptedCoordination
 from memory_extproc.encryption.keys import WrappedKeys
@@ -20,7 +19,7 @@ from memory_extproc.model import Owner
 from memory_extproc.ports import Changes, Coordination
 from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.support.in_memory import InMemoryKeyTable, InMemoryMasterKey
-from tests.support.redis import RedisFleet, RedisServer, redis_cluster, redis_server
+from tests.support.redis import RedisFleet, RedisServer, redis_cluster, redis_coordination, redis_server
 from tests.support.waiting import until
 
 __all__ = ["redis_cluster", "redis_server"]
@@ -52,7 +51,7 @@ async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncI
         case _:
             server: RedisServer | RedisFleet = request.getfixturevalue(request.param)
             # Plenty of time: the machine that runs the tests may be busy with others.
-            async with RedisCoordination(server.url, prefix=uuid4().hex, timeout=timedelta(seconds=10)) as redis:
+            async with redis_coordination(server.url, prefix=uuid4().hex, patience=timedelta(seconds=10)) as redis:
                 yield redis
 
 
@@ -95,7 +94,7 @@ async def test_what_changed_since_a_version_is_told_exactly_or_not_at_all(coordi
 
 @pytest.mark.redis
 async def test_redis_keeps_a_bounded_number_of_changes(redis_server: RedisServer) -> None:
-    async with RedisCoordination(redis_server.url, prefix=uuid4().hex, timeout=timedelta(seconds=10)) as redis:
+    async with redis_coordination(redis_server.url, prefix=uuid4().hex, patience=timedelta(seconds=10)) as redis:
         for number in range(40):
             await redis.bump(ANN, [f"{number}"])
         assert await redis.changes(ANN, 0) is None

@@ -55,16 +55,19 @@ async def keys(redis_server: RedisServer) -> AsyncIterator[Keys]:
 
 
 async def test_keys_without_a_number_are_ours_and_get_one(keys: Keys) -> None:
-    async with keys.link() as link, RedisCoordination(link, prefix=keys.prefix) as coordination:
+    async with keys.link() as link:
+        coordination = RedisCoordination(link, prefix=keys.prefix)
         assert await coordination.bump(ANN) == 1
     assert await keys.said() == b"1 1"
-    async with keys.link() as link, RedisCoordination(link, prefix=keys.prefix) as coordination:
+    async with keys.link() as link:
+        coordination = RedisCoordination(link, prefix=keys.prefix)
         assert await coordination.version(ANN) == 1
 
 
 async def test_a_newer_number_that_says_we_may_is_left_as_it_is(keys: Keys) -> None:
     await keys.say("5 1")
-    async with keys.link() as link, RedisCoordination(link, prefix=keys.prefix) as coordination:
+    async with keys.link() as link:
+        coordination = RedisCoordination(link, prefix=keys.prefix)
         assert await coordination.bump(ANN) == 1
     assert await keys.said() == b"5 1"
 
@@ -74,7 +77,8 @@ async def test_a_newer_number_that_says_we_may_is_left_as_it_is(keys: Keys) -> N
 )
 async def test_keys_that_are_not_for_us_are_not_touched(keys: Keys, said: str, why: str) -> None:
     await keys.say(said)
-    async with keys.link() as link, RedisCoordination(link, prefix=keys.prefix) as coordination:
+    async with keys.link() as link:
+        coordination = RedisCoordination(link, prefix=keys.prefix)
         with pytest.raises(NewerKeysError, match=why):
             await coordination.open()
         with pytest.raises(NewerKeysError, match=why):

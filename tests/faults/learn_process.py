@@ -204,7 +204,7 @@ async def opened(
     sharing = JournalSharing(lease=timedelta(seconds=1), grace=timedelta(seconds=1))
     return (
         await stack.enter_async_context(RedisJournal(link, now=utc_now, prefix=prefix, sharing=sharing)),
-        await stack.enter_async_context(RedisCoordination(link, prefix=prefix)),
+        RedisCoordination(link, prefix=prefix),
     )
 
 

@@ -19,7 +19,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.concurrency import Backoff
-from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.learn.extract.llm_client import Budget
 from memory_extproc.learn.extract.llm_extractor import LlmReflector
@@ -45,7 +44,7 @@ from memory_extproc.topics.summarizer import Summaries
 from memory_extproc.topics.tracker import TopicDecider, TopicLimits, TopicTracker
 from memory_extproc.topics.writer import Closing, Rebuilding
 from tests.support.builders import ANN, MONDAY, a_memory, memories_of, tokens
-from tests.support.redis import RedisServer, redis_server
+from tests.support.redis import RedisServer, redis_coordination, redis_server
 from tests.support.waiting import until
 from tests.unit.retention.keeping import three_budgets
 from tests.unit.topics.following import FLIGHTS, turns_of
@@ -286,8 +285,8 @@ async def test_of_two_replicas_on_redis_one_runs_for_a_caller_and_stops_when_its
     now = MONDAY + timedelta(days=40)
     store = InMemoryStore(64, now=lambda: now)
     async with (
-        RedisCoordination(redis_server.url, prefix="aging") as first,
-        RedisCoordination(redis_server.url, prefix="aging") as second,
+        redis_coordination(redis_server.url, prefix="aging") as first,
+        redis_coordination(redis_server.url, prefix="aging") as second,
     ):
         one, two = Life(store, first, now, "one"), Life(store, second, now, "two")
         await one.begin()

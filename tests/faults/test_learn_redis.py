@@ -27,7 +27,7 @@ from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import TurnOutcome
 from tests.support.builders import ANN, MONDAY, a_turn
 from tests.support.ports import free_port
-from tests.support.redis import RedisServer, start_redis, stop_redis
+from tests.support.redis import RedisServer, redis_coordination, start_redis, stop_redis
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.redis
@@ -99,14 +99,14 @@ def own_server(tmp_path: Path) -> Iterator[RedisServer]:
 
 async def test_a_redis_that_is_away_is_tried_later_and_taken_up_when_it_is_there(tmp_path: Path) -> None:
     port = free_port()
-    async with RedisCoordination(f"redis://127.0.0.1:{port}/0", timeout=SHORTLY) as coordination:
+    async with redis_coordination(f"redis://127.0.0.1:{port}/0", patience=SHORTLY) as coordination:
         with pytest.raises(TransientError):
             await coordination.open()
         with pytest.raises(TransientError):
             await coordination.bump(ANN)
     server = start_redis(tmp_path)
     try:
-        async with RedisCoordination(server.url, timeout=timedelta(seconds=5)) as coordination:
+        async with redis_coordination(server.url, patience=timedelta(seconds=5)) as coordination:
             await coordination.open()
             assert await coordination.bump(ANN) == 1
     finally:
@@ -126,7 +126,7 @@ async def version(coordination: RedisCoordination) -> int:
 
 
 async def test_a_redis_that_stalls_costs_the_timeout_and_no_more(own_server: RedisServer) -> None:
-    async with RedisCoordination(own_server.url, timeout=SHORTLY) as coordination:
+    async with redis_coordination(own_server.url, patience=SHORTLY) as coordination:
         await coordination.bump(ANN)
         own_server.stall()
         began = asyncio.get_running_loop().time()
@@ -134,7 +134,7 @@ async def test_a_redis_that_stalls_costs_the_timeout_and_no_more(own_server: Red
             await coordination.version(ANN)
         assert asyncio.get_running_loop().time() - began < 10 * SHORTLY.total_seconds()
         own_server.resume()
-    async with RedisCoordination(own_server.url, timeout=timedelta(seconds=5)) as coordination:
+    async with redis_coordination(own_server.url, patience=timedelta(seconds=5)) as coordination:
         assert await version(coordination) == 1
 
 
@@ -188,17 +188,17 @@ async def test_a_wrong_password_is_named_and_no_reason_to_give_up_a_turn(own_ser
     async with Redis.from_url(own_server.url) as operator:
         await operator.config_set("requirepass", "right")
     limit = timedelta(seconds=5)
-    async with RedisCoordination(own_server.url, timeout=limit, password="wrong") as coordination:
+    async with redis_coordination(own_server.url, patience=limit, password="wrong") as coordination:
         with pytest.raises(TransientError, match="refuses our credentials"):
             await coordination.open()
-    async with RedisCoordination(own_server.url, timeout=limit, password="right") as coordination:
+    async with redis_coordination(own_server.url, patience=limit, password="right") as coordination:
         await coordination.open()
 
 
 async def test_scripts_are_known_again_after_a_restart(own_server: RedisServer) -> None:
     async with (
         Redis.from_url(own_server.url) as operator,
-        RedisCoordination(own_server.url, timeout=timedelta(seconds=5)) as coordination,
+        redis_coordination(own_server.url, patience=timedelta(seconds=5)) as coordination,
     ):
         assert await coordination.acquire("lease", "a", timedelta(minutes=1))
         await operator.script_flush()

@@ -98,7 +98,7 @@ async def in_redis(link: RedisLink, prefix: str = PREFIX) -> AsyncIterator[Kept]
     async with AsyncExitStack() as stack:
         yield Kept(
             await stack.enter_async_context(RedisJournal(link, now=lambda: NOW, prefix=prefix)),
-            await stack.enter_async_context(RedisCoordination(link, prefix=prefix)),
+            RedisCoordination(link, prefix=prefix),
             RedisLedger(link, prefix=prefix),
             RedisConsent(link, prefix=prefix),
             RedisKeyTable(link, prefix=prefix),

@@ -7,15 +7,20 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from memory_extproc.coordination.redis import RedisCoordination
+from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
 from tests.support.ports import free_port
 
 _START_LIMIT = 30.0  # seconds
+_PATIENCE = timedelta(milliseconds=500)  # of a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +189,16 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
     server = start_redis(tmp_path_factory.mktemp("redis"), lasting=True)
     yield server
     stop_redis(server)
+
+
+@asynccontextmanager
+async def redis_coordination(
+    url: str,
+    *,
+    prefix: str = "memory-extproc",
+    patience: timedelta = _PATIENCE,
+    password: str | None = None,
+) -> AsyncIterator[RedisCoordination]:
+    """Over a link of its own."""
+    async with RedisLink(url, LinkLimits(patience), password=password) as link:
+        yield RedisCoordination(link, prefix=prefix)
