@@ -44,6 +44,8 @@ from memory_extproc.encryption.keys import (
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore
 from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.journal.failover import Check
+from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
+from memory_extproc.learn.restorable_journal import UNSTORED, RestorableJournal
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Coordination, EmbeddingModel, Journal, KeyStore, MemoryStore, OwnerRegistry
@@ -79,7 +81,7 @@ class Storage(Stores):
     journal: Journal
     owners: OwnerRegistry
     writable: Check  # whether a turn could be journalled now
-    oldest_aside: OldestWaiting  # of the turns put aside while the shared journal was away
+    oldest_aside: OldestWaiting  # of the turns that the shared journal may lack
 
 
 async def open_storage(context: AppContext) -> Storage:
@@ -111,7 +113,13 @@ async def open_storage(context: AppContext) -> Storage:
     )
     counter.held = partitions
     journal, writable, oldest_aside = await open_journal(context, link, lambda: store.failing_for)
+    journal = journal if keys is None else EncryptedJournal(journal, keys)
+    oldest = [oldest_aside]
+    restorable = await open_restorable_journal(context, journal, erasing)
     await take_part(erasing, partitions, stack)
+    if restorable is not None:
+        journal = await stack.enter_async_context(restorable)  # left while the register can still be told
+        oldest.append(restorable.oldest_lacking)
     return Storage(
         embedder=embedder,
         keys=keys,
@@ -121,11 +129,39 @@ async def open_storage(context: AppContext) -> Storage:
         shown=shown,
         erasing=erasing,
         partitions=partitions,
-        journal=journal if keys is None else EncryptedJournal(journal, keys),
+        journal=journal,
         writable=writable if options.uri else _check_all(opener.check_settled, writable),
-        oldest_aside=oldest_aside,
+        oldest_aside=lambda: min(filter(None, (look() for look in oldest)), default=None),
         owners=owners,
     )
+
+
+async def open_restorable_journal(
+    context: AppContext, journal: Journal, erasing: ErasureParts
+) -> RestorableJournal | None:
+    """Keep copies of *journal*'s turns until they are stored. None for a single replica: its journal is a file."""
+    if erasing.fleet is None:
+        return None
+    section, recovery = context.settings.learn.journal, erasing.fleet.recovery
+    copies = await context.stack.enter_async_context(
+        IntakeLog(
+            context.data / UNSTORED,
+            IntakeLogLimits(records=section.max_turns, bytes=section.intake_bytes),
+            wraps=make_master_key(context.settings),
+            tells=lambda why: context.metrics.intake_aside.labels(why).inc(),
+        )
+    )
+    made = RestorableJournal(journal, copies, recovery.advance)
+    made.load()
+    count = recovery.hooks.lost
+
+    def note_loss(kind: str) -> None:
+        count(kind)
+        made.note_loss()
+
+    recovery.hooks.lost = note_loss
+    recovery.hooks.restoring.append(made.put_back)
+    return made
 
 
 async def open_owners(context: AppContext, link: RedisLink | None) -> OwnerRegistry:

@@ -91,7 +91,14 @@ class Hooks:
     register: Callable[[], Register] = dict  # the last known register of data directories
     put_back: Callable[[Register], Awaitable[object]] | None = None  # restores missing register entries
     lost: Callable[[str], object] = lambda _kind: None
+    # Before our copies count as merged: no replica serves or accepts a forget until then.
+    restoring: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
     restored: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+
+
+async def _call(hooks: Sequence[Callable[[], Awaitable[object]]]) -> None:
+    for hook in hooks:
+        await hook()
 
 
 class Recovery:
@@ -278,6 +285,7 @@ class Recovery:
         self._reopen(generation.decode(), int(number or 0))
 
     async def _restore(self) -> None:
+        await _call(self.hooks.restoring)
         ours = f"{self._merged}:{self._directory.now.generation}"
         client, limit_time = self._link.client, self._link.limit_time
         merged = dict[str, bytes]()
@@ -300,8 +308,7 @@ class Recovery:
         await self._wait_for_others(ours)
         if self.hooks.put_back is not None:
             await self.hooks.put_back(self._register)
-        for follow in self.hooks.restored:
-            await follow()
+        await _call(self.hooks.restored)
         loss = self.loss or Loss.WIPED
         await self._settle()
         log.warning("coordination.restored", kind=loss.value, records=len(merged))

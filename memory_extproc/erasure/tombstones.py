@@ -160,6 +160,11 @@ class TombstoneIndex:
         if fresh := sorted(item for item in items if item not in known):
             await self._add(owner, fresh, at)
 
+    async def note_turns(self, turns: Sequence[Turn]) -> None:
+        owner, blind = turns[0].owner, await self.blind()
+        items = [blind.item(TombstoneKind.TURN, owner, turn.id) for turn in turns]
+        await self.note(owner, items, max(turn.at.timestamp() for turn in turns))
+
     async def _trace(self, owner: Owner, found: Iterable[Mapping[bytes, float]]) -> bool:
         """Add items for *owner*, durably; returns whether there were any."""
         items = {item: at for some in found for item, at in some.items()}

@@ -168,8 +168,10 @@ class ForgetGuard:
         # Learned they stay for a while, so that a retry of theirs is known.
         await self._journal.mark_learned([entry for entry in waiting if entry.state is JournalState.STORED])
         unlearned = {JournalState.WAITING, JournalState.DEAD}
-        if unstored := [entry.turn.id for entry in waiting if entry.state in unlearned]:
-            await self._journal.erase(turn.owner, unstored)
+        if unstored := [entry.turn for entry in waiting if entry.state in unlearned]:
+            if self._forgotten is not None:  # a replica may put its copies back (RestorableJournal)
+                await self._forgotten.note_turns(unstored)
+            await self._journal.erase(turn.owner, [one.id for one in unstored])
         # Requests in progress, here and at other replicas, have recalled blocks that no record names yet.
         await self._coordination.advance_epoch(turn.owner)
         await self._coordination.delete_records(turn.owner, TEXT_KINDS)

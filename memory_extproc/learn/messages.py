@@ -14,6 +14,7 @@ from memory_extproc.concurrency import HELPER_THREAD, HelperThread
 from memory_extproc.model import (
     Embedded,
     Memory,
+    MemoryState,
     MemoryType,
     Owner,
     Provenance,
@@ -571,13 +572,20 @@ def list_outdated(entries: Iterable[JournalEntry], decisions: Decisions) -> set[
 
 
 async def find_corrected(
-    memories: MemoryWriter, owner: Owner, entries: Iterable[JournalEntry], decisions: Decisions
+    memories: MemoryWriter, owner: Owner, entries: Sequence[JournalEntry], decisions: Decisions
 ) -> frozenset[str]:
     """The ids of messages and chunks that a person corrected: in *decisions*, which another process or an earlier
     try may have stored, and of earlier answers of *entries*. They belong to the person: neither a repeated turn
-    with a new answer nor a turn that is learned again overwrites them."""
+    with a new answer nor a turn that is learned again overwrites them. Nor does a turn that is learned again bring
+    back what the person had forgotten in chat."""
+    replaced = {entry.turn.id for entry in entries if entry.replaced}
     ids = [memory_id for entry in entries if entry.replaced for memory_id in message_ids(entry.turn)]
     ids += [memory.id for memory in memories_of(decisions)]
     if not ids:
         return frozenset()
-    return frozenset(memory.id for memory in await memories.get(owner, ids) if memory.provenance.revision)
+
+    def stays(memory: Memory) -> bool:
+        retired = memory.state is MemoryState.DELETED and memory.provenance.turn not in replaced
+        return retired or bool(memory.provenance.revision)
+
+    return frozenset(memory.id for memory in await memories.get(owner, ids) if stays(memory))

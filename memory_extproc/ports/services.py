@@ -239,6 +239,9 @@ class TombstoneReader(Protocol):
     async def filter_turns(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         """The *turns*, all of the same owner, that no forget covers."""
 
+    async def note_turns(self, turns: Sequence[Turn]) -> None:
+        """Forget *turns*, all of the same owner, durably: whoever has a copy of one does not learn it."""
+
 
 class StorePurger(Protocol):
     """A store that keeps deleted data until it is purged."""

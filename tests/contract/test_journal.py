@@ -20,6 +20,8 @@ from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.journal.failover import FailoverJournal
 from memory_extproc.journal.redis import RedisJournal, ShardedJournal
 from memory_extproc.journal.sqlite import SqliteJournal
+from memory_extproc.learn.intake_log import IntakeLog
+from memory_extproc.learn.restorable_journal import UNSTORED, RestorableJournal
 from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.ports import Journal
 from memory_extproc.testing.adapters import InMemoryJournal
@@ -48,7 +50,7 @@ def clock() -> Clock:
 REDIS = [pytest.param(name, marks=pytest.mark.redis) for name in ("redis_server", "redis_cluster")]
 
 
-@pytest.fixture(params=["transient", "sealed", "sealed_sqlite", "sqlite", "spared", *REDIS])
+@pytest.fixture(params=["transient", "sealed", "sealed_sqlite", "sqlite", "spared", "restorable", *REDIS])
 def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> OpenJournal:
     @asynccontextmanager
     async def opened(max_turns: int = 100, max_dead: int = 100) -> AsyncIterator[Journal]:
@@ -59,6 +61,14 @@ def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -
             shared = InMemoryJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
             async with SqliteJournal(tmp_path / "spare.sqlite", now=clock) as spare:
                 yield FailoverJournal(shared, spare)
+            return
+        if request.param == "restorable":
+            shared = InMemoryJournal(now=clock, max_turns=max_turns, max_dead=max_dead)
+            async with (
+                IntakeLog(tmp_path / UNSTORED) as copies,
+                RestorableJournal(shared, copies, shared.depth) as one,
+            ):
+                yield one
             return
         keys = WrappedKeys(InMemoryKeyTable(), InMemoryMasterKey())
         if request.param == "sealed":

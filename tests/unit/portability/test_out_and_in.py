@@ -87,6 +87,9 @@ class ForgottenWords:
     async def filter_turns(self, turns: Sequence[Turn]) -> Sequence[Turn]:
         return turns
 
+    async def note_turns(self, turns: Sequence[Turn]) -> None:
+        """Nothing is forgotten in these tests."""
+
 
 class BusyStore(InMemoryStore):
     """Refuses the next *busy* writes."""

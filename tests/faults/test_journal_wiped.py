@@ -1,0 +1,252 @@
+"""Turns that wait to be stored, in a real Redis that loses them: the replica that accepted them puts them back."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+import structlog.testing
+
+from memory_extproc.app.context import make_context
+from memory_extproc.app.coordination import open_erasing, open_journal, open_link, take_part
+from memory_extproc.app.storage import open_restorable_journal
+from memory_extproc.coordination.redis import RedisCoordination
+from memory_extproc.learn.ingest import Intake
+from memory_extproc.learn.learner import ForgetGuard
+from memory_extproc.learn.restorable_journal import UNSTORED, RestorableJournal
+from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.model import Embedded, LedgerJob, MemoryState, Owner, TurnOutcome
+from memory_extproc.testing.adapters import InMemoryStore, Weather
+from tests.support.builders import ANN, BOB, MONDAY, a_turn
+from tests.support.copying import copied_at_once
+from tests.support.lost_redis import Place, Replica, place, serving
+from tests.support.waiting import until
+from tests.unit.learn.learning import LIMITS, Surroundings
+
+__all__ = ["place"]
+
+pytestmark = pytest.mark.redis
+
+BIKE, CAT, BOAT = "I own 3 red bicycles.", "My cat is called Rex.", "My boat lies in Kiel."
+LATER = (MONDAY + timedelta(hours=1)).timestamp()
+
+
+@dataclass
+class Learner(Replica):
+    """A replica that learns, too. Its way to the store is its own."""
+
+    weather: Weather = field(default_factory=lambda: Weather(down=True))
+    rows: dict[Owner, dict[str, Embedded]] = field(default_factory=dict)
+    world: Surroundings = field(init=False)
+    intake: Intake = field(init=False)
+    journal: RestorableJournal = field(init=False)
+
+    async def start(self) -> None:
+        context = make_context(self.settings, self.stack, self.metrics, data=self.data)
+        link = await open_link(context)
+        assert link is not None
+        self.link = link
+        self.erasing = await open_erasing(context, link, shared=self.shared, wraps=None)
+        journal, _, _ = await open_journal(
+            context, link, lambda: timedelta(hours=1) if self.weather.down else timedelta()
+        )
+        restorable = await open_restorable_journal(context, journal, self.erasing)
+        assert restorable is not None
+        self.journal = restorable
+        store = InMemoryStore(32, now=lambda: MONDAY, weather=self.weather)
+        store._rows = self.rows
+        limits = replace(LIMITS, look=timedelta(milliseconds=50), grace=timedelta(milliseconds=100))
+        self.world = Surroundings(limits=limits, shared_store=store, forgotten=self.erasing.forgotten)
+        self.world.journal = restorable
+        await take_part(self.erasing, self.world.partitions, self.stack)
+        self.erasing.replicas.oldest_waiting = restorable.oldest_lacking  # type: ignore[attr-defined]
+        await self.stack.enter_async_context(restorable)
+        coordination = RedisCoordination(link, prefix=self.settings.coordination.prefix)
+        self.world.coordination = coordination  # type: ignore[assignment]
+        self.world.sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid4().hex)
+        self.intake = await self.stack.enter_async_context(self.world.learner())
+
+    async def say(self, words: str, owner: Owner = ANN) -> None:
+        assert await self.intake.accept(self.world.exchange(words, owner=owner)) is TurnOutcome.JOURNALLED
+
+    def stored(self, owner: Owner = ANN) -> list[str]:
+        return sorted(row.memory.content for row in self.rows.get(owner, {}).values())
+
+    def copies(self) -> int:
+        return len(self.journal._kept)
+
+    async def lost(self, *kinds: str) -> None:
+        def noticed() -> bool:
+            return any(self.sample("coordination_losses_total", kind=kind) for kind in kinds)
+
+        await until(noticed, "the loss is noticed")
+        await serving(self)
+
+
+@dataclass
+class Fleet:
+    place: Place
+    rows: dict[Owner, dict[str, Embedded]] = field(default_factory=dict)
+
+    async def replica(self, name: str) -> Learner:
+        plain = await self.place.replica(name)
+        await plain.stop()
+        made = Learner(plain.data, plain.settings, self.place.shared, rows=self.rows)
+        await made.start()
+        self.place.stack.push_async_callback(made.stop)
+        await serving(made)
+        return made
+
+
+@pytest.fixture
+def fleet(place: Place) -> Fleet:
+    return Fleet(place)
+
+
+@pytest.mark.parametrize("how", ["wiped", "older"])
+async def test_turns_that_wait_for_the_store_are_put_back_into_a_journal_that_lost_them(
+    fleet: Fleet, how: str
+) -> None:
+    one, place = await fleet.replica("one"), fleet.place
+    older = place.scratch / "older"
+    await until(lambda: copied_at_once(place.files, older), "there is a backup")
+    await one.say(BIKE)
+    await one.say(CAT, BOB)
+    await one.renew()
+    with structlog.testing.capture_logs() as logs:
+        if how == "wiped":
+            await place.wipe(one)
+        else:
+            place.exchange(keeping=older)
+        await one.lost("wiped", "rolled_back")
+    assert [entry["turns"] for entry in logs if entry["event"] == "journal.put_back"] == [2]
+    one.weather.down = False
+    await until(lambda: (one.stored(), one.stored(BOB)) == ([BIKE], [CAT]), "they are stored, each once")
+    await until(lambda: not one.copies(), "no copy is left")
+
+
+async def kill(one: Learner) -> None:
+    """What is left of it is in its directory."""
+    left = one.data.with_name("left")
+    await until(lambda: copied_at_once(one.data, left), "as a kill leaves it")
+    await one.stop()
+    shutil.rmtree(one.data)
+    left.rename(one.data)
+
+
+async def test_turns_of_a_replica_that_was_killed_are_put_back_when_it_starts_again(fleet: Fleet) -> None:
+    one = await fleet.replica("one")
+    await one.say(BIKE)
+    await kill(one)
+    fleet.place.exchange()
+    one.weather.down = False
+    await one.start()
+    await until(lambda: one.stored() == [BIKE], "it is stored")
+
+
+async def test_a_turn_that_another_replica_stored_brings_back_nothing_that_was_forgotten_in_chat(
+    fleet: Fleet,
+) -> None:
+    one, two = await fleet.replica("one"), await fleet.replica("two")
+    await one.say(BIKE)
+    await kill(one)
+    two.weather.down = False
+    await until(lambda: two.stored() == [BIKE], "the other stores it")
+    [row] = fleet.rows[ANN].values()  # which a forget in chat leaves, retired
+    fleet.rows[ANN][row.memory.id] = replace(row, memory=replace(row.memory, state=MemoryState.DELETED))
+    await fleet.place.wipe(two)
+    await two.lost("wiped")
+    one.weather.down = False
+    await one.start()
+    await until(lambda: not one.copies(), "nothing is left to be stored", seconds=30)
+    [row] = fleet.rows[ANN].values()
+    assert row.memory.state is MemoryState.DELETED
+
+
+async def test_what_was_forgotten_does_not_come_back_with_the_journal(fleet: Fleet) -> None:
+    one = await fleet.replica("one")
+    await one.say(BIKE)
+    await one.say(CAT, BOB)
+    # Accepted, and the process ends before it looks into the journal.
+    job = LedgerJob(f"{1:032x}", await one.subject(ANN), b"{}", shut=False, open=False)
+    await one.erasing.ledger.write(job, cut=b'[%f,"","",[],null]' % LATER, at=LATER)
+    await fleet.place.wipe(one)
+    await one.lost("wiped")
+    one.weather.down = False
+    await until(lambda: one.stored(BOB) == [CAT], "what was not forgotten is stored")
+    await until(lambda: not one.copies(), "nothing is left to be stored")
+    assert one.stored() == []
+
+
+async def test_a_turn_that_was_erased_leaves_no_copy(fleet: Fleet) -> None:
+    one = await fleet.replica("one")
+    await one.say(BIKE)
+    await one.say(CAT, BOB)
+    assert one.copies() == 2
+    assert await one.journal.erase_owner(ANN) == 1
+    [entry] = [entry async for entry in one.journal.of_owner(BOB)]
+    assert await one.journal.erase(ANN, [entry.turn.id]) == 0, "of another person"
+    assert one.copies() == 1
+    assert await one.journal.erase(BOB, [entry.turn.id]) == 1
+    assert one.copies() == 0
+
+
+async def test_what_a_chat_forgot_elsewhere_does_not_come_back_with_the_journal(fleet: Fleet) -> None:
+    """The copy is another replica's, which has not noticed when Redis is wiped."""
+    one, two = await fleet.replica("one"), await fleet.replica("two")
+    await one.say(BIKE)
+    await one.say(BOAT)
+    coordination = RedisCoordination(two.link, prefix=fleet.place.prefix)
+    guard = ForgetGuard(two.journal, coordination, two.erasing.forgotten)
+    await guard.withdraw_earlier(a_turn("Forget my bicycles", at=MONDAY), lambda text: "bicycles" in text)
+    await fleet.place.wipe(two)
+    await one.lost("wiped", "replaced")
+    one.weather.down = False
+    await until(lambda: BOAT in one.stored(), "the other is stored")
+    await until(lambda: not one.copies(), "nothing is left to be stored")
+    assert one.stored() == [BOAT]
+
+
+async def test_copies_of_turns_that_others_stored_are_dropped(fleet: Fleet) -> None:
+    one, two = await fleet.replica("one"), await fleet.replica("two")
+    await one.say(BIKE)
+    two.weather.down = False
+    await until(lambda: two.stored() == [BIKE], "the other stores it")
+    await until(lambda: not one.copies(), "the copy is dropped", seconds=30)
+
+
+async def test_a_replica_that_leaves_in_order_keeps_no_copy_unless_redis_is_away(fleet: Fleet) -> None:
+    one = await fleet.replica("one")
+    await one.say(BIKE)
+    await one.stop()
+    assert not list((one.data / UNSTORED).iterdir())
+    await one.start()
+    await serving(one)
+    await one.say(CAT)
+    fleet.place.server.stall()
+    await one.stop()
+    assert list((one.data / UNSTORED).iterdir())
+    assert one.journal.oldest_lacking() == MONDAY
+    fleet.place.server.resume()
+    await fleet.place.wipe(await fleet.place.replica("operator"))
+    one.weather.down = False
+    await one.start()
+    await until(lambda: CAT in one.stored(), "it is stored")
+
+
+async def test_a_journal_that_is_full_takes_the_rest_later(fleet: Fleet) -> None:
+    one = await fleet.replica("one")
+    for words in (BIKE, CAT, BOAT):
+        await one.say(words)
+    shared = one.journal._journal.shared  # type: ignore[attr-defined]
+    shared._max_turns = 2
+    await fleet.place.wipe(one)
+    await one.lost("wiped")
+    assert one.journal.oldest_lacking() == MONDAY
+    shared._max_turns = 100
+    await until(lambda: one.journal.oldest_lacking() is None, "the rest is put back", seconds=30)
+    one.weather.down = False
+    await until(lambda: one.stored() == sorted([BIKE, CAT, BOAT]), "all are stored")
