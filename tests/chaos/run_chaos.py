@@ -14,7 +14,7 @@ import pytest
 from memory_extproc.api.gen import memory_pb2 as api
 from tests.chaos.counts import Counts, Model, RunLog
 from tests.chaos.fleet import Fleet
-from tests.chaos.schedule import ALONE, KINDS, Plan, draw_plan, read_plan
+from tests.chaos.schedule import ALONE, KINDS, UNCOPIED, Plan, draw_plan, read_plan
 from tests.chaos.users import PEOPLE, User
 from tests.properties.front import Person
 from tests.properties.known import WORD
@@ -66,7 +66,8 @@ async def test_no_fault_fails_a_request_or_breaks_a_promise(faulty: FaultStand, 
 
 async def _act(plan: Plan, fleet: Fleet, model: Model) -> None:
     over = asyncio.Event()
-    fleet.on_wipe = lambda: model.weaken_unstored(*PEOPLE)
+    if UNCOPIED & {fault.kind for fault in plan.faults}:
+        fleet.on_wipe = lambda: model.weaken_unstored(*PEOPLE)
     users = [User(plan.seed, number, fleet, model) for number in range(len(PEOPLE))]
     async with asyncio.TaskGroup() as traffic:
         for user in users:

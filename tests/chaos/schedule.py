@@ -29,6 +29,8 @@ KINDS: dict[str, tuple[int, bool, float]] = {
 WARM_UP = 3.0  # seconds of traffic before the first fault
 # Turns of a replica with a full disk are in Redis alone, so that one more fault may lose them: docs/operations.md.
 ALONE = frozenset({"disk_full"})
+# A replica drops its copies of turns in Redis when it leaves in order, and makes none on a full disk.
+UNCOPIED = frozenset({"rolling_restart", "disk_full"})
 
 
 @dataclass(frozen=True)
