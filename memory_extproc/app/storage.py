@@ -44,7 +44,7 @@ from memory_extproc.encryption.keys import (
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore
 from memory_extproc.errors import ConfigurationError, PermanentError, TransientError
 from memory_extproc.journal.failover import Check
-from memory_extproc.learn.intake_log import IntakeLog, IntakeLogLimits
+from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.restorable_journal import UNSTORED, RestorableJournal
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
@@ -142,11 +142,11 @@ async def open_restorable_journal(
     """Keep copies of *journal*'s turns until they are stored. None for a single replica: its journal is a file."""
     if erasing.fleet is None:
         return None
-    section, recovery = context.settings.learn.journal, erasing.fleet.recovery
+    recovery = erasing.fleet.recovery
     copies = await context.stack.enter_async_context(
         IntakeLog(
             context.data / UNSTORED,
-            IntakeLogLimits(records=section.max_turns, bytes=section.intake_bytes),
+            context.settings.learn.journal,
             wraps=make_master_key(context.settings),
             tells=lambda why: context.metrics.intake_aside.labels(why).inc(),
         )

@@ -6,7 +6,7 @@ unknown wait here, and so do incognito marks that are not shared yet.
 
 Records are encrypted, because an exchange is logged before it is screened: consent may be missing, and it may hold
 secrets. A discarded record becomes unreadable when its segment and its key are deleted, some
-`IntakeLogLimits.linger` later; live records of that segment are copied to the newest segment first. A process never
+`_LINGER` later; live records of that segment are copied to the newest segment first. A process never
 appends to a segment of another process."""
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.learner import ForgetGuard
 from memory_extproc.learn.restorable_journal import UNSTORED, RestorableJournal
-from memory_extproc.learn.sessions import SessionLimits, Sessions
+from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import Embedded, LedgerJob, MemoryState, Owner, TurnOutcome
 from memory_extproc.testing.adapters import InMemoryStore, Weather
 from tests.support.builders import ANN, BOB, MONDAY, a_turn
@@ -66,7 +66,7 @@ class Learner(Replica):
         await self.stack.enter_async_context(restorable)
         coordination = RedisCoordination(link, prefix=self.settings.coordination.prefix)
         self.world.coordination = coordination  # type: ignore[assignment]
-        self.world.sessions = Sessions(coordination, SessionLimits(), new_session=lambda: uuid4().hex)
+        self.world.sessions = Sessions(coordination, new_session=lambda: uuid4().hex)
         self.intake = await self.stack.enter_async_context(self.world.learner())
 
     async def say(self, words: str, owner: Owner = ANN) -> None:
