@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -456,11 +457,32 @@ def without_former(
 
 def _values_in(ordered: Iterable[Candidate]) -> list[tuple[Candidate, _Value]]:
     return [
-        (one, value)
-        for one in ordered
-        if (said_by_caller(one.memory) or one.memory.source in _LEARNED)
-        and (value := _value_of(one.memory.content)).kinds
+        (one, value) for one in ordered if _tells(one.memory) and (value := _value_of(one.memory.content)).kinds
     ]
+
+
+def _tells(memory: Memory) -> bool:
+    return said_by_caller(memory) or memory.source in _LEARNED
+
+
+def without_former_words(chosen: Sequence[Memory]) -> list[Memory]:
+    """The *chosen* memories without those whose value another of them replaces, and their summaries without the
+    sentences that tell such a value."""
+    newer = [one for one in chosen if _tells(one) and _value_of(one.content).kinds][:_LOOKED_AT]
+    kept = []
+    for one in chosen if newer else ():
+        if one.source is Source.SUMMARY:
+            said = [replace(one, content=sentence) for sentence in sentences(one.content)]
+            left = [part.content for part in said if not _is_former(part, newer)]
+            if left:
+                kept.append(one if len(left) == len(said) else replace(one, content=" ".join(left)))
+        elif not (_tells(one) and _is_former(one, newer)):
+            kept.append(one)
+    return kept if newer else list(chosen)
+
+
+def _is_former(memory: Memory, newer: Iterable[Memory]) -> bool:
+    return bool(_value_of(memory.content).kinds) and any(replaces_value(one, memory) for one in newer)
 
 
 # --- correcting --------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ from memory_extproc.recall.dedup import (
     with_corrections,
     with_successors,
     without_former,
+    without_former_words,
 )
 from memory_extproc.recall.fusion import FEW
 from memory_extproc.recall.intent import INTENTS, LONGEST, QuestionKind, Reading
@@ -101,6 +102,7 @@ def ranking_stages(reads: MemoryReader | None = None, current: CurrentSettings |
         reject_former,
         give_verdicts,
         *topics,
+        drop_former_words,
     ]
 
 
@@ -174,11 +176,15 @@ async def raise_answers(ranking: Ranking) -> Ranking:
 
 async def reject_former(ranking: Ranking) -> Ranking:
     """Former values stay out, unless the question is about the past."""
-    question = ranking.context.request.question
-    if ranking.context.request.scope.as_of or INTENTS.asks_of_past(question, ranking.reading):
+    if _needs_former(ranking):
         return ranking
     left, former = without_former(ranking.candidates, ranking.threshold)
     return replace(ranking, candidates=left, rejected=ranking.reject(former, Verdict.NOT_RECALLABLE))
+
+
+def _needs_former(ranking: Ranking) -> bool:
+    request = ranking.context.request
+    return bool(request.scope.as_of) or INTENTS.asks_of_past(request.question, ranking.reading)
 
 
 async def give_verdicts(ranking: Ranking) -> Ranking:
@@ -229,6 +235,15 @@ async def add_topic_messages(threads: ThreadFetcher, ranking: Ranking) -> Rankin
         and trust_of(one.memory).covers(least)
     )
     return replace(ranking, chosen=chosen)
+
+
+async def drop_former_words(ranking: Ranking) -> Ranking:
+    """Former values stay out of the messages of topics and of summaries, too."""
+    if not ranking.chosen or _needs_former(ranking):
+        return ranking
+    kept = {one.id: one for one in without_former_words([one.memory for one in ranking.chosen])}
+    chosen = (replace(one, memory=kept[one.memory.id]) for one in ranking.chosen if one.memory.id in kept)
+    return replace(ranking, chosen=tuple(chosen))
 
 
 _LONG = 24  # words of a message

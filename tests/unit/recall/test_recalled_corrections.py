@@ -12,6 +12,7 @@ from memory_extproc.recall.dedup import (
     with_corrections,
     with_successors,
     without_former,
+    without_former_words,
     without_quoted,
 )
 from memory_extproc.recall.prompt_block import render
@@ -139,6 +140,21 @@ def test_a_day_beside_somebodys_name_moves_nothing_else_of_theirs() -> None:
     married = a_message("Pieter got married to Marijke in May", session="a", seq=4)
     moved = a_message("The party is moved to June 27, Pieter has a congress", session="b", created_at=later(days=9))
     assert current(married, moved, relevant=(married,)) == [married]
+
+
+def test_former_values_stay_out_of_the_messages_of_topics_and_of_summaries() -> None:
+    summed = a_memory(
+        "Falcon has to be done by June 17. The venue is the old mill.", source=Source.SUMMARY, created_at=later(days=1)
+    )
+    kept = without_former_words([PUSHED, HIKING, DUE, summed])
+    assert [one.content for one in kept] == [PUSHED.content, HIKING.content, "The venue is the old mill."]
+    alone = replace(summed, content="Falcon has to be done by June 17.")
+    assert without_former_words([PUSHED, alone]) == [PUSHED]
+
+
+def test_words_without_a_newer_value_stay_as_they_are() -> None:
+    summed = a_memory("Falcon has to be done by June 17.", source=Source.SUMMARY, created_at=later(days=1))
+    assert without_former_words([DUE, HIKING, summed]) == [DUE, HIKING, summed]
 
 
 def test_a_value_of_another_thing_replaces_nothing() -> None:
