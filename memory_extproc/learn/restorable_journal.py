@@ -21,7 +21,7 @@ import msgspec
 from memory_extproc.concurrency import contain_faults
 from memory_extproc.errors import MemoryExtprocError, PermanentError
 from memory_extproc.learn.intake_log import IntakeLog, LogKind, LogRecord
-from memory_extproc.model import Owner, Turn, TurnOutcome, digest
+from memory_extproc.model import JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import Journal, JournalEntry
 
@@ -58,7 +58,7 @@ class RestorableJournal:
     ) -> None:
         self._journal, self._copies, self._confirm, self._clock = journal, copies, confirm, clock
         self._kept: dict[str, _Copy] = {}  # by turn id, in the order of the next review
-        self._lacking: dict[str, None] = {}  # turns that the journal may lack since a loss, the oldest first
+        self._lacking: dict[str, None] = {}  # turns that the journal may lack since a loss, the next one first
         self._losses = 0
         self._returned: defaultdict[Owner, list[str]] = defaultdict(list)  # put back, not given as arrivals yet
         self._looked = float("-inf")
@@ -97,28 +97,47 @@ class RestorableJournal:
 
     async def put_back(self) -> None:
         """Append turns that the journal may lack, some thousands of them. A fault leaves the rest for later."""
-        returned = 0
-        try:
-            for turn_id in list(islice(self._lacking, _RETURNED_AT_ONCE)):
-                copy = self._kept.get(turn_id)
-                turn = None if copy is None else self._read(copy.record)
-                if turn is not None:
-                    stored = await self._journal.append(turn)
-                    if stored is TurnOutcome.JOURNAL_FULL:
-                        break
-                    self._returned[turn.owner].append(turn_id)
-                    returned += stored is TurnOutcome.JOURNALLED
-                self._lacking.pop(turn_id, None)
-        except MemoryExtprocError as error:
-            log.warning("journal.not_put_back", error=type(error).__name__)
+        returned, losses = 0, self._losses
+        for turn_id in list(islice(self._lacking, _RETURNED_AT_ONCE)):
+            try:
+                stored = await self._put_back(turn_id)
+            except MemoryExtprocError as error:
+                log.warning("journal.not_put_back", error=type(error).__name__)
+                if turn_id in self._lacking:  # behind the others, which may have no fault
+                    self._lacking[turn_id] = self._lacking.pop(turn_id)
+                break
+            if stored is TurnOutcome.JOURNAL_FULL or losses != self._losses:
+                break
+            self._lacking.pop(turn_id, None)
+            returned += stored is TurnOutcome.JOURNALLED
         if returned:
             log.warning("journal.put_back", turns=returned)
 
+    async def _put_back(self, turn_id: str) -> TurnOutcome | None:
+        """None: there is nothing to put back."""
+        copy = self._kept.get(turn_id)
+        turn = None if copy is None else self._read(copy.record)
+        if copy is None or turn is None:
+            return None
+        there = await self._journal.get(turn.owner, [turn_id])
+        if self._kept.get(turn_id) is not copy:
+            return None  # erased, or answered once more meanwhile
+        if any(entry.turn.at > turn.at for entry in there):  # another replica has a later answer
+            self._discard([turn_id])
+            return None
+        stored = await self._journal.append(turn)
+        if stored is not TurnOutcome.JOURNAL_FULL:
+            self._returned[turn.owner].append(turn_id)
+        return stored
+
     async def append(self, turn: Turn) -> TurnOutcome:
+        losses = self._losses
         stored = await self._journal.append(turn)
         if stored is TurnOutcome.JOURNALLED:
             body = msgspec.json.encode(turn)
             self._keep(turn, self._copies.append(LogKind.TURN, turn.owner, turn.at, body))
+            if losses != self._losses and turn.id in self._kept:  # it may have been journalled before the loss
+                self._lacking[turn.id] = None
         return stored
 
     async def mark_stored(self, entries: Sequence[JournalEntry]) -> None:
@@ -171,7 +190,11 @@ class RestorableJournal:
         waiting: set[str] = set()
         for owner in {copy.record.owner for copy in due.values()}:
             theirs = [turn_id for turn_id, copy in due.items() if copy.record.owner == owner]
-            waiting.update(entry.turn.id for entry in await self._journal.get(owner, theirs) if not entry.stored)
+            there = await self._journal.get(owner, theirs)
+            waiting.update(entry.turn.id for entry in there if not entry.stored)
+            if len(there) < len(theirs):  # some may lie in a journal of this replica until the shared one has them
+                entries = self._journal.of_owner(owner)
+                waiting.update([entry.turn.id async for entry in entries if entry.state is JournalState.WAITING])
         if due.keys() - waiting:
             await self._confirm()  # else they may be absent because the journal lost them
         if losses != self._losses:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from uuid import uuid4
@@ -14,11 +15,13 @@ from memory_extproc.app.context import make_context
 from memory_extproc.app.coordination import open_erasing, open_journal, open_link, take_part
 from memory_extproc.app.storage import open_restorable_journal
 from memory_extproc.coordination.redis import RedisCoordination
+from memory_extproc.errors import PermanentError, TransientError
+from memory_extproc.learn import restorable_journal
 from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.learner import ForgetGuard
 from memory_extproc.learn.restorable_journal import UNSTORED, RestorableJournal
 from memory_extproc.learn.sessions import Sessions
-from memory_extproc.model import Embedded, LedgerJob, MemoryState, Owner, TurnOutcome
+from memory_extproc.model import Embedded, LedgerJob, MemoryState, Owner, Turn, TurnOutcome
 from memory_extproc.testing.adapters import InMemoryStore, Weather
 from tests.support.builders import ANN, BOB, MONDAY, a_turn
 from tests.support.copying import copied_at_once
@@ -69,8 +72,9 @@ class Learner(Replica):
         self.world.sessions = Sessions(coordination, new_session=lambda: uuid4().hex)
         self.intake = await self.stack.enter_async_context(self.world.learner())
 
-    async def say(self, words: str, owner: Owner = ANN) -> None:
-        assert await self.intake.accept(self.world.exchange(words, owner=owner)) is TurnOutcome.JOURNALLED
+    async def say(self, words: str, owner: Owner = ANN, answered: str = "") -> None:
+        exchanged = self.world.exchange(words, answered, owner)
+        assert await self.intake.accept(exchanged) is TurnOutcome.JOURNALLED
 
     def stored(self, owner: Owner = ANN) -> list[str]:
         return sorted(row.memory.content for row in self.rows.get(owner, {}).values())
@@ -250,3 +254,89 @@ async def test_a_journal_that_is_full_takes_the_rest_later(fleet: Fleet) -> None
     await until(lambda: one.journal.oldest_lacking() is None, "the rest is put back", seconds=30)
     one.weather.down = False
     await until(lambda: one.stored() == sorted([BIKE, CAT, BOAT]), "all are stored")
+
+
+async def test_an_earlier_answer_does_not_take_the_place_of_a_later_one(fleet: Fleet) -> None:
+    one, two = await fleet.replica("one"), await fleet.replica("two")
+    await one.say(BIKE, answered="The first answer speaks of 3 bicycles.")
+    await kill(one)
+    two.world.now += timedelta(minutes=1)
+    await two.say(BIKE, answered="The second answer speaks of 4 bicycles.")
+    await fleet.place.wipe(two)
+    await two.lost("wiped")
+    await one.start()
+    await serving(one)
+    await until(lambda: one.journal.oldest_lacking() is None, "its copy is put back or dropped")
+    one.weather.down = two.weather.down = False
+    await until(lambda: not one.copies() and not two.copies(), "all are stored", seconds=30)
+    assert "The second answer speaks of 4 bicycles." in one.stored()
+    assert "The first answer speaks of 3 bicycles." not in one.stored()
+
+
+async def test_a_turn_that_waits_in_the_journal_of_a_replica_keeps_its_copy(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restorable_journal, "_REVIEW", 0.0)
+    monkeypatch.setattr(restorable_journal, "_LOOK", 0.0)
+    one = await fleet.replica("one")
+    shared, spare = one.journal._journal.shared, one.journal._journal.spare  # type: ignore[attr-defined]
+    fleet.place.server.stall()
+    await one.say(BIKE)
+    assert (await spare.depth()).turns == 1
+    fleet.place.server.resume()
+    await serving(one)
+
+    async def moved() -> bool:
+        with suppress(TransientError):  # Redis was away a moment ago
+            return ((await spare.depth()).turns, (await shared.depth()).turns) == (0, 1)
+        return False
+
+    await until(moved, "it is in the shared journal")
+    await one.renew()
+    await fleet.place.wipe(one)
+    await one.lost("wiped")
+    one.weather.down = False
+    await until(lambda: one.stored() == [BIKE], "it is stored")
+
+
+async def test_a_turn_whose_append_meets_the_loss_is_put_back(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With encryption an append reads the key once more after the journal has the turn."""
+    one = await fleet.replica("one")
+    append = one.journal._journal.append
+
+    async def interrupted(turn: Turn) -> TurnOutcome:
+        stored = await append(turn)
+        monkeypatch.undo()
+        await fleet.place.wipe(one)
+        await one.lost("wiped")
+        return stored
+
+    monkeypatch.setattr(one.journal._journal, "append", interrupted)
+    await one.say(BIKE)
+    one.weather.down = False
+    await until(lambda: one.stored() == [BIKE], "it is stored")
+
+
+async def test_a_turn_that_the_journal_refuses_keeps_no_other_from_being_put_back(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await fleet.replica("one")
+    await one.say(BIKE)
+    await one.say(CAT, BOB)
+    append = one.journal._journal.append
+
+    async def refused(turn: Turn) -> TurnOutcome:
+        if turn.owner == ANN:
+            raise PermanentError("a data key that cannot be read")
+        return await append(turn)
+
+    monkeypatch.setattr(one.journal._journal, "append", refused)
+    await fleet.place.wipe(one)
+    await one.lost("wiped")
+    one.weather.down = False
+    await until(lambda: one.stored(BOB) == [CAT], "the other is stored")
+    assert one.journal.oldest_lacking() == MONDAY
+    monkeypatch.undo()
+    await until(lambda: one.stored() == [BIKE], "it is stored once the journal takes it")
