@@ -27,6 +27,7 @@ from memory_extproc.learn.messages import (
     JudgedMessage,
     MessagePreparer,
     find_corrected,
+    find_forgotten,
     list_outdated,
     memories_of,
 )
@@ -320,6 +321,8 @@ class LearnStages:
         await self._guard.check_epoch(owner, epoch)
         if facts:  # a chat command may have forgotten some of the turns meanwhile
             there = {entry.turn.id for entry in await self._journal.get(owner, turn_ids)}
+            stated = {fact.turn_id for fact in facts}
+            there -= await find_forgotten(self._memories, owner, [turn for turn in turns if turn.id in stated])
             facts = [fact for fact in facts if fact.turn_id in there]
         await self._reconciler.apply(owner, facts, turns)
         if not final:

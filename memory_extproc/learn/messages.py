@@ -577,8 +577,9 @@ async def find_corrected(
     """The ids of messages and chunks that a person corrected: in *decisions*, which another process or an earlier
     try may have stored, and of earlier answers of *entries*. They belong to the person: neither a repeated turn
     with a new answer nor a turn that is learned again overwrites them. Nor does a turn that is learned again bring
-    back what the person had forgotten in chat."""
+    back what the person had forgotten in chat, or an answer that was given before the one that is stored."""
     replaced = {entry.turn.id for entry in entries if entry.replaced}
+    again = {entry.turn.id: entry.turn.at.timestamp() for entry in entries if not entry.replaced}
     ids = [memory_id for entry in entries if entry.replaced for memory_id in message_ids(entry.turn)]
     ids += [memory.id for memory in memories_of(decisions)]
     if not ids:
@@ -588,4 +589,24 @@ async def find_corrected(
         retired = memory.state is MemoryState.DELETED and memory.provenance.turn not in replaced
         return retired or bool(memory.provenance.revision)
 
-    return frozenset(memory.id for memory in await memories.get(owner, ids) if stays(memory))
+    def is_later(memory: Memory) -> bool:
+        said = memory.created_at.timestamp() if memory.provenance.said is None else memory.provenance.said
+        return said > again.get(memory.provenance.turn, said)
+
+    there = await memories.get(owner, ids)
+    later = {memory.provenance.turn for memory in there if is_later(memory)}
+    outdated = (memory.id for turn_id in later for memory in memories_of({turn_id: decisions.get(turn_id, ())}))
+    return frozenset(memory.id for memory in there if stays(memory)).union(outdated)
+
+
+BY_CHAT = "chat"  # in Provenance.retired: the owner asked in a conversation
+
+
+async def find_forgotten(memories: MemoryWriter, owner: Owner, turns: Iterable[Turn]) -> set[str]:
+    """The ids of those of *turns* that the person had forgotten in chat since their messages were stored."""
+    ids = [memory_id for turn in turns for memory_id in message_ids(turn, any_answer=False)]
+    return {
+        memory.provenance.turn
+        for memory in await memories.get(owner, ids)
+        if memory.state is MemoryState.DELETED and memory.provenance.retired == BY_CHAT
+    }

@@ -19,9 +19,10 @@ from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn import restorable_journal
 from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.learner import ForgetGuard
+from memory_extproc.learn.messages import BY_CHAT
 from memory_extproc.learn.restorable_journal import UNSTORED, RestorableJournal
 from memory_extproc.learn.sessions import Sessions
-from memory_extproc.model import Embedded, LedgerJob, MemoryState, Owner, Turn, TurnOutcome
+from memory_extproc.model import Caller, Embedded, LedgerJob, MemoryState, Owner, Turn, TurnOutcome
 from memory_extproc.testing.adapters import InMemoryStore, Weather
 from tests.support.builders import ANN, BOB, MONDAY, a_turn
 from tests.support.copying import copied_at_once
@@ -256,6 +257,37 @@ async def test_a_journal_that_is_full_takes_the_rest_later(fleet: Fleet) -> None
     await until(lambda: one.stored() == sorted([BIKE, CAT, BOAT]), "all are stored")
 
 
+async def test_a_fact_that_a_chat_forgot_before_it_was_extracted_does_not_come_back_with_the_journal(
+    fleet: Fleet,
+) -> None:
+    one, two = await fleet.replica("one"), await fleet.replica("two")
+    await one.say(BIKE)
+    await kill(one)
+    two.weather.down = False
+    await until(lambda: two.stored() == [BIKE], "the other stores it")
+    [row] = fleet.rows[ANN].values()
+    forgotten = row.memory.provenance.replace(retired=BY_CHAT)
+    gone = replace(row.memory, state=MemoryState.DELETED, provenance=forgotten)
+    fleet.rows[ANN][gone.id] = replace(row, memory=gone)
+    coordination = RedisCoordination(two.link, prefix=fleet.place.prefix)
+    guard = ForgetGuard(two.journal, coordination, two.erasing.forgotten)
+    await guard.withdraw_earlier(a_turn("Forget my bicycles", at=MONDAY), lambda text: "bicycles" in text)
+    await fleet.place.wipe(two)
+    await two.lost("wiped")
+    one.weather.down = False
+    await one.start()
+    await one.say(BOAT)
+    await until(lambda: not one.copies(), "nothing is left to be stored", seconds=30)
+    for each in (one, two):
+        await each.intake.end_session(Caller(ANN))
+
+    def extracted() -> list[str]:
+        return [text for each in (one, two) for _, text in each.world.reconciler.facts]
+
+    await until(lambda: BOAT in extracted(), "facts are extracted", seconds=30)
+    assert BIKE not in extracted()
+
+
 async def test_an_earlier_answer_does_not_take_the_place_of_a_later_one(fleet: Fleet) -> None:
     one, two = await fleet.replica("one"), await fleet.replica("two")
     await one.say(BIKE, answered="The first answer speaks of 3 bicycles.")
@@ -271,6 +303,22 @@ async def test_an_earlier_answer_does_not_take_the_place_of_a_later_one(fleet: F
     await until(lambda: not one.copies() and not two.copies(), "all are stored", seconds=30)
     assert "The second answer speaks of 4 bicycles." in one.stored()
     assert "The first answer speaks of 3 bicycles." not in one.stored()
+
+
+async def test_an_earlier_answer_does_not_take_the_place_of_one_that_is_stored(fleet: Fleet) -> None:
+    one, two = await fleet.replica("one"), await fleet.replica("two")
+    await one.say(BIKE, answered="The first answer speaks of 3 bicycles.")
+    await kill(one)
+    two.world.now += timedelta(minutes=1)
+    two.weather.down = False
+    await two.say(BIKE, answered="The second answer speaks of 4 bicycles.")
+    await until(lambda: not two.copies(), "the later one is stored")
+    await fleet.place.wipe(two)
+    await two.lost("wiped")
+    one.weather.down = False
+    await one.start()
+    await until(lambda: not one.copies(), "nothing is left to be stored", seconds=30)
+    assert one.stored() == sorted([BIKE, "The second answer speaks of 4 bicycles."])
 
 
 async def test_a_turn_that_waits_in_the_journal_of_a_replica_keeps_its_copy(

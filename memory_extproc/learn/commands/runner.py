@@ -20,7 +20,7 @@ from memory_extproc.learn.conflicts import FACTS
 from memory_extproc.learn.extract.extractor import Fact, FactExtractor
 from memory_extproc.learn.extract.statements import no_longer
 from memory_extproc.learn.learner import ForgetGuard
-from memory_extproc.learn.messages import JudgedMessage
+from memory_extproc.learn.messages import BY_CHAT, JudgedMessage
 from memory_extproc.learn.screening import Judging
 from memory_extproc.model import (
     Embedded,
@@ -46,7 +46,6 @@ from memory_extproc.text.words import sentences, terms, terms_in
 
 log = logger(__name__)
 VERSION = "said-1"  # kept with facts that were asked to be kept
-BY_CHAT = "chat"
 MADE_OF = "sources"  # retention decides about memories whose sources were forgotten
 _ACTIVE = frozenset({MemoryState.ACTIVE})
 # Superseded memories too: a question about the past recalls them.
