@@ -28,7 +28,7 @@ from memory_extproc.app.coordination import (
 )
 from memory_extproc.app.models import open_embedder
 from memory_extproc.concurrency import steady_now
-from memory_extproc.coordination.replicas import OldestWaiting
+from memory_extproc.coordination.replicas import OldestWaiting, RedisReplicas
 from memory_extproc.coordination.sqlite import SqliteOwners
 from memory_extproc.coordination.sqlite_file import INDEX, LOG, FileId, Harm, file_id
 from memory_extproc.encryption.codecs import EncryptedCoordination, EncryptedJournal, EncryptedStore
@@ -120,6 +120,7 @@ async def open_storage(context: AppContext) -> Storage:
     if restorable is not None:
         journal = await stack.enter_async_context(restorable)  # left while the register can still be told
         oldest.append(restorable.oldest_lacking)
+        review_forgotten(erasing, restorable)
     return Storage(
         embedder=embedder,
         keys=keys,
@@ -162,6 +163,21 @@ async def open_restorable_journal(
     recovery.hooks.lost = note_loss
     recovery.hooks.restoring.append(made.put_back)
     return made
+
+
+def review_forgotten(erasing: ErasureParts, journal: RestorableJournal) -> None:
+    """Review the copies of an owner as soon as a replica forgot anything of that owner. After `take_part`."""
+    replicas = erasing.replicas
+    assert isinstance(replicas, RedisReplicas)  # noqa: S101 - there are copies only where there is a fleet
+    heard = replicas.heard
+
+    async def apply_news(subject: str) -> None:
+        await heard(subject)
+        if subject:
+            blind = await erasing.forgotten.blind()
+            journal.review_soon(lambda owner: blind.subject(owner) == subject)
+
+    replicas.heard = apply_news
 
 
 async def open_owners(context: AppContext, link: RedisLink | None) -> OwnerRegistry:

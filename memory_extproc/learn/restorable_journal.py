@@ -95,6 +95,14 @@ class RestorableJournal:
         ordered = sorted(self._kept, key=lambda one: self._kept[one].record.number)
         self._lacking = dict.fromkeys(ordered)
 
+    def review_soon(self, is_meant: Callable[[Owner], bool]) -> None:
+        """Review the copies of the owners for whom *is_meant* before all others: a forget may have erased them."""
+        owners = {owner for owner in {copy.record.owner for copy in self._kept.values()} if is_meant(owner)}
+        if owners:
+            theirs = {one: copy for one, copy in self._kept.items() if copy.record.owner in owners}
+            others = {one: copy for one, copy in self._kept.items() if one not in theirs}
+            self._kept = {one: replace(copy, reviewed=float("-inf")) for one, copy in theirs.items()} | others
+
     async def put_back(self) -> None:
         """Append turns that the journal may lack, some thousands of them. A fault leaves the rest for later."""
         returned, losses = 0, self._losses

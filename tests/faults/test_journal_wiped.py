@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ import structlog.testing
 
 from memory_extproc.app.context import make_context
 from memory_extproc.app.coordination import open_erasing, open_journal, open_link, take_part
-from memory_extproc.app.storage import open_restorable_journal
+from memory_extproc.app.storage import open_restorable_journal, review_forgotten
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn import restorable_journal
@@ -68,6 +69,7 @@ class Learner(Replica):
         await take_part(self.erasing, self.world.partitions, self.stack)
         self.erasing.replicas.oldest_waiting = restorable.oldest_lacking  # type: ignore[attr-defined]
         await self.stack.enter_async_context(restorable)
+        review_forgotten(self.erasing, restorable)
         coordination = RedisCoordination(link, prefix=self.settings.coordination.prefix)
         self.world.coordination = coordination  # type: ignore[assignment]
         self.world.sessions = Sessions(coordination, new_session=lambda: uuid4().hex)
@@ -388,3 +390,28 @@ async def test_a_turn_that_the_journal_refuses_keeps_no_other_from_being_put_bac
     assert one.journal.oldest_lacking() == MONDAY
     monkeypatch.undo()
     await until(lambda: one.stored() == [BIKE], "it is stored once the journal takes it")
+
+
+async def test_copies_of_somebody_whom_another_replica_forgot_are_dropped_before_those_of_others(
+    fleet: Fleet,
+) -> None:
+    one, two = await fleet.replica("one"), await fleet.replica("two")
+    for number in range(400):
+        await one.say(f"My parcel has the number {number}.", BOB)
+    await one.say(BIKE)
+    assert await two.journal.erase_owner(ANN) == 1
+    await two.erasing.replicas.tell(await two.subject(ANN))
+
+    def left() -> set[Owner]:
+        return {copy.record.owner for copy in one.journal._kept.values()}
+
+    looks = itertools.count()
+    look = one.journal._look
+
+    async def counted() -> None:
+        next(looks)
+        await look()
+
+    one.journal._look = counted  # type: ignore[method-assign]
+    await until(lambda: left() == {BOB}, "the copy is dropped")
+    assert next(looks) <= 3, "400 copies are reviewed in 8 looks"
