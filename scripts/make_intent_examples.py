@@ -1,13 +1,15 @@
 """Writes memory_extproc/recall/fitted/MODEL.examples.npz: the vectors of recall/examples.toml and of the
-questions in recall/attribute_examples.toml, and weights that tell the attributes of its statements, and the kinds
-of the questions in scripts/examples/kinds.tsv, apart.
+questions in recall/attribute_examples.toml; weights that tell the attributes of its statements, and the kinds of
+the questions in scripts/examples/kinds.tsv, apart; and weights that tell whether a statement replaces an earlier
+one, from scripts/examples/renewals.tsv.
 
     python scripts/make_intent_examples.py MODEL_DIRECTORY
 
 A line of kinds.tsv is a question with its kind, or with the domain of the advice that it asks for; "none" marks all
-others, and stands last among the labels. They were written for this purpose; tests/quality/questions.tsv has others
-by the same hands. The model is all-MiniLM-L6-v2 (Apache-2.0). Vectors are in the order of the examples, in half
-precision.
+others, and stands last among the labels. A line of renewals.tsv is "new" or "both" (both statements hold), the
+question that they answer, the earlier and the later statement. All were written for this purpose;
+tests/quality/questions.tsv and tests/quality/renewals.tsv have others by the same hands. The model is
+all-MiniLM-L6-v2 (Apache-2.0). Vectors are in the order of the examples, in half precision.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from memory_extproc.model import Matrix
 from memory_extproc.recall.examples import ASKED, EXAMPLES, NO_KIND, TOLD, TOLD_LABELS, VECTORS
 
 KINDS = Path(__file__).parent / "examples" / "kinds.tsv"
+RENEWALS = Path(__file__).parent / "examples" / "renewals.tsv"
 OUT = Path(__file__).parent.parent / "memory_extproc" / "recall" / "fitted"
 
 
@@ -38,9 +41,29 @@ def main() -> None:
     made["kinds"] = fit_weights(
         vectors, np.asarray([labels.index(label) for label, _ in kinds]), l2=3e-5, balanced=False
     )
+    made["renewing"] = fit_renewals(model)
     packed: dict[str, npt.NDArray[Any]] = {name: vectors.astype(np.float16) for name, vectors in made.items()}
     out = OUT / VECTORS.format(model.fingerprint.partition("/")[0])
     np.savez_compressed(out, kind_labels=np.array(labels), **packed)
+
+
+def fit_renewals(model: OnnxModel) -> npt.NDArray[np.float64]:
+    """Fit the weights of the cosine of two statements and of the later one's vector, and a bias. All lines have
+    pairs of one topic; half as many pairs of two topics are put together of them."""
+    rows = [line.split("\t") for line in RENEWALS.read_text(encoding="utf-8").splitlines()]
+    pairs = [(label == "new", older, newer) for label, _, older, newer in rows]
+    pairs += [(False, older, pairs[at - _APART][2]) for at, (_, older, _) in enumerate(pairs) if at % 2]
+    older, newer = (np.vstack([model.run([pair[side]], 2048) for pair in pairs]) for side in (1, 2))
+    alike = (older * newer).sum(axis=1, keepdims=True)
+    labels = np.asarray([int(new) for new, *_ in pairs])
+    weights = fit_weights(np.hstack([alike * _SCALE, newer]), labels, l2=3.5e-4, balanced=False)
+    found: npt.NDArray[np.float64] = weights[1] - weights[0]
+    found[0] *= _SCALE
+    return found
+
+
+_APART = 9  # lines between the two statements of a pair of two topics
+_SCALE = 4.0  # so that the penalty hardly holds the cosine's weight
 
 
 def fit_weights(

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ from memory_extproc.recall.query import (
     Rewriter,
     StageTimer,
 )
-from memory_extproc.recall.rank import ranking_stages
+from memory_extproc.recall.rank import RenewalMarker, ranking_stages
 from memory_extproc.recall.recaller import QuestionSearch, Recaller
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.request.admission import Admission
@@ -178,7 +179,7 @@ async def open_exchange_parts(
         decisions=decisions,
         writing=writing,
         gets=partitions,
-        held=BodyMemoryBudget(lambda: live.settings.limits.process_bytes, context.metrics),
+        held=BodyMemoryBudget(partial(attrgetter("settings.limits.process_bytes"), live), context.metrics),
         background=background,
         tag=caller_tag(live.settings),
         profiles=Profiles(partitions, lambda: live.settings, now=context.now, learns=writing.intake),
@@ -258,11 +259,13 @@ def make_recaller(
     if matcher is not None:
         matcher.subscribe(fusion.adopt)
     reads = None if searches_alone else partitions
+    examples = _examples(settings, embedder, fusion)
+    renewal = () if reads is None or examples is None else (RenewalMarker(reads, examples),)
     search = QuestionSearch(
         partitions,
         embedder,
         fusion,
-        QuestionReader(reads, _examples(settings, embedder, fusion)),
+        QuestionReader(reads, examples),
         metrics,
         learner=learns,
         rewriter=None if searches_alone else _rewriter(context),
@@ -272,7 +275,7 @@ def make_recaller(
     return Recaller(
         QuestionGate(metrics, classifier),
         search,
-        ranking_stages(reads, live),
+        [*ranking_stages(reads, live), *renewal],
         live,
         now=context.now,
         metrics=metrics,

@@ -268,7 +268,8 @@ def judge_block(
 ) -> JudgedQuestion:
     """Judge the block in *found* as an answer to *question*."""
     lines = [_Line(line, found, there) for line in found.block.splitlines() if line.startswith("- ")]
-    wanted = [[line.holds(piece) for line in lines] for piece in question.wanted]
+    past = question.kind in _OF_THE_PAST
+    wanted = [[line.holds(piece) and (past or line.current) for line in lines] for piece in question.wanted]
     to_the_point = {id_ for piece in question.wanted for id_ in piece.ids} | set(question.serves)
     helping = [Piece(any=((word,),)) for word in question.helps]
     holding = [any(row[at] for row in wanted) for at in range(len(lines))]
@@ -289,6 +290,9 @@ def judge_block(
         tokens=found.tokens,
         milliseconds=milliseconds,
     )
+
+
+_OF_THE_PAST = frozenset({"as of", "by date", "past conversation"})  # answered by what no longer holds, too
 
 
 class _Line:

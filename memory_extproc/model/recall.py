@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -157,10 +157,12 @@ class Considered:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A memory with its calibrated relevance in [0, 1]."""
+    """A memory with its calibrated relevance in [0, 1]. *renewed*: the time of a later statement of its owner that
+    perhaps tells a newer value."""
 
     memory: Memory
     relevance: float
+    renewed: datetime | None = None
 
 
 class TracedMemory(NamedTuple):  # no dataclass: a request makes two dozen of these

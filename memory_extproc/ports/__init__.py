@@ -58,4 +58,5 @@ from memory_extproc.ports.store import (
     MemoryStore,
     MemoryWriter,
     OwnerLister,
+    VectorReader,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -112,6 +112,11 @@ class MemoryReader(Protocol):
 
     async def get(self, owner: Owner, ids: Sequence[str]) -> Sequence[Memory]:
         """The existing memories of *owner* among *ids*, in any state and order."""
+
+
+class VectorReader(Protocol):
+    async def vectors(self, owner: Owner, ids: Sequence[str]) -> Mapping[str, Vector]:
+        """The vectors of the existing memories of *owner* among *ids*, by id."""
 
 
 Change = Callable[[Embedded], Sequence[Embedded]]  # maps a row to the rows to write; empty: no change

@@ -457,18 +457,20 @@ def without_former(
 
 def _values_in(ordered: Iterable[Candidate]) -> list[tuple[Candidate, _Value]]:
     return [
-        (one, value) for one in ordered if _tells(one.memory) and (value := _value_of(one.memory.content)).kinds
+        (one, value)
+        for one in ordered
+        if tells_value(one.memory) and (value := _value_of(one.memory.content)).kinds
     ]
 
 
-def _tells(memory: Memory) -> bool:
+def tells_value(memory: Memory) -> bool:
     return said_by_caller(memory) or memory.source in _LEARNED
 
 
 def without_former_words(chosen: Sequence[Memory]) -> list[Memory]:
     """The *chosen* memories without those whose value another of them replaces, and their summaries without the
     sentences that tell such a value."""
-    newer = [one for one in chosen if _tells(one) and _value_of(one.content).kinds][:_LOOKED_AT]
+    newer = [one for one in chosen if tells_value(one) and _value_of(one.content).kinds][:_LOOKED_AT]
     kept = []
     for one in chosen if newer else ():
         if one.source is Source.SUMMARY:
@@ -476,7 +478,7 @@ def without_former_words(chosen: Sequence[Memory]) -> list[Memory]:
             left = [part.content for part in said if not _is_former(part, newer)]
             if left:
                 kept.append(one if len(left) == len(said) else replace(one, content=" ".join(left)))
-        elif not (_tells(one) and _is_former(one, newer)):
+        elif not (tells_value(one) and _is_former(one, newer)):
             kept.append(one)
     return kept if newer else list(chosen)
 

@@ -76,6 +76,7 @@ class IntentExamples:
             self._asked: Matrix = packed["asked"].astype(np.float32)
             self._kinds: list[str] = packed["kind_labels"].tolist()
             self._of_kind: Matrix = packed["kinds"].astype(np.float32)
+            self._renewing: Vector = packed["renewing"].astype(np.float32)
 
     def read(self, asked: str, vector: Vector | None) -> Likeness | None:
         """The kind of the question *asked* with *vector*; None for no kind."""
@@ -141,6 +142,16 @@ class IntentExamples:
             (likely >= _LEAST) & (likely >= _BEHIND * of_some), self._told, 0
         ).sum(axis=1)
         return masks
+
+    def renewed_by(self, vectors: Matrix) -> Matrix:
+        """The probabilities that the later statement (column) of a pair replaces the earlier (row): a logistic
+        regression over the cosine of their *vectors* and the vector of the later."""
+        if vectors.shape[1] != len(self._renewing) - 2 or not self._applies():
+            return np.zeros((len(vectors), len(vectors)), dtype=np.float32)
+        alike, says, bias = self._renewing[0], self._renewing[1:-1], self._renewing[-1]
+        odds = alike * (vectors @ vectors.T) + (vectors @ says + bias)[np.newaxis]
+        likely: Matrix = 1 / (1 + np.exp(-odds))
+        return likely
 
     def _nearest(self, cosines: Vector) -> Likeness | None:
         means = self._by_kind.average_nearest(cosines[np.newaxis])[0]

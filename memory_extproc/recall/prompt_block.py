@@ -92,7 +92,7 @@ def render(
     kept: list[tuple[Ranked, str]] = []
     shown: dict[str, None] = {}
     if longest is None:
-        written = [_line(one.memory, corrects=one.memory.id in corrections) for one in ranked]
+        written = [_line(one, corrects=one.memory.id in corrections) for one in ranked]
     else:
         room = left - sum(estimate_tokens(_heading_line(heading)) + 1 for heading in set(headings.values()))
         written = _write_fitting(ranked, room, longest, statements=statements)
@@ -126,26 +126,27 @@ def _write_fitting(ranked: Sequence[Ranked], room: int, longest: int, *, stateme
         lines: list[str] = []
         left = room
         for one in ranked:
-            lines.append(_line(_shorten(one.memory, characters, statements=statements), corrects=False))
+            lines.append(_line(_shorten(one, characters, statements=statements), corrects=False))
             left -= estimate_tokens(lines[-1]) + 1
             if left < 0:  # of a thousand messages only the first are read
                 break
         else:
             return lines
-    return [_line(_shorten(one.memory, longest, statements=statements), corrects=False) for one in ranked]
+    return [_line(_shorten(one, longest, statements=statements), corrects=False) for one in ranked]
 
 
-def _shorten(memory: Memory, longest: int, *, statements: bool) -> Memory:
+def _shorten(ranked: Ranked, longest: int, *, statements: bool) -> Ranked:
+    memory = ranked.memory
     content = memory.content
     if memory.source is not Source.VERBATIM:
-        return memory
+        return ranked
     if statements and (
         told := [one for at, one in enumerate(sentences(content)) if not at or not one.rstrip("\"' ").endswith("?")]
     ):
         content = " ".join(told)
     if len(content) > longest:
         content = f"{content[:longest].rsplit(' ', 1)[0]} …"
-    return memory if content == memory.content else replace(memory, content=content)
+    return ranked if content == memory.content else replace(ranked, memory=replace(memory, content=content))
 
 
 def _rest_line(count: int) -> str:
@@ -191,7 +192,8 @@ def _corrections(ranked: Sequence[Ranked]) -> frozenset[str]:
     )
 
 
-def _line(memory: Memory, *, corrects: bool) -> str:
+def _line(ranked: Ranked, *, corrects: bool) -> str:
+    memory = ranked.memory
     trust = trust_of(memory)
     said = {Role.USER: "the user said", Role.ASSISTANT: "the assistant said"}.get(memory.role, "")
     if trust is Trust.TOOL:
@@ -201,6 +203,8 @@ def _line(memory: Memory, *, corrects: bool) -> str:
     when = memory.created_at.date().isoformat()
     if memory.valid_to is not None:  # given because the question asks for the past
         when = f"{when} to {memory.valid_to.date().isoformat()}, no longer so"
+    elif ranked.renewed is not None:
+        when = f"{when}, perhaps no longer so since {ranked.renewed.date().isoformat()}"
     content = neutralize(memory.content)
     whose = memory.owner.kind
     mark = ""

@@ -13,43 +13,49 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from memory_extproc.errors import MemoryExtprocError
+from memory_extproc.errors import MemoryExtprocError, TransientError
 from memory_extproc.index.entries import names_in, tells_of
 from memory_extproc.model import (
     Candidate,
     Considered,
     Matrix,
     Memory,
+    MemoryType,
     Ranked,
     RecallRequest,
     Role,
     Source,
     Trust,
+    Vector,
     Verdict,
     reaching,
     trust_of,
 )
 from memory_extproc.observe.log import logger
-from memory_extproc.ports import MemoryReader
+from memory_extproc.ports import MemoryReader, VectorReader
 from memory_extproc.recall.asked import Lookup, least_trust
 from memory_extproc.recall.dedup import (
     View,
     deduplicate,
     normal,
+    tells_value,
     visible_as_other_form,
+    when,
     with_answers,
     with_corrections,
     with_successors,
     without_former,
     without_former_words,
 )
+from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.fusion import FEW
 from memory_extproc.recall.intent import INTENTS, LONGEST, QuestionKind, Reading
 from memory_extproc.recall.query import RecallContext
+from memory_extproc.recall.rerank import diversify_mmr
 from memory_extproc.safety.policy import may_be_injected
 from memory_extproc.settings import CurrentSettings
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
-from memory_extproc.text.intents import asks, content_stems
+from memory_extproc.text.intents import asks, content_stems, only_asks
 from memory_extproc.text.persons import about_caller, relation_words, same_relation
 from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, negates, rarity, sentences, stems, terms
 
@@ -507,61 +513,74 @@ class _Support:
         return bool(self._stems) and 2 * shared >= sum(map(rarity, self._stems))
 
 
-# --- mmr ---------------------------------------------------------------------------------------------
-# Optional variety among the chosen memories.
-#
-# Carbonell and Goldstein 1998, "The Use of MMR, Diversity-Based Reranking for Reordering Documents and Producing
-# Summaries". Likeness is that of words, which tells a repetition from a second piece of evidence better than
-# vectors do: with vectors λ 0.7 is known to cost more than half of the questions whose evidence is several
-# messages. Off by default, for it gives next to nothing: measured on half of LoCoMo over the cosine and BM25
-# added up, evidence recall among the first five goes from 0.551 to 0.557 at λ 0.7 and 0.5, and to 0.529 at 0.3.
+# --- renewal -----------------------------------------------------------------------------------------
+# Marks statements after which a later one perhaps tells a newer value, without a word of change ("hall deposit is
+# 300", later "450 as a deposit for the hall"), by a logistic regression over the vectors of both. It is wrong too
+# often to leave a statement out: the block says that it may be outdated, and since when.
+
+LIKELY = 0.9  # of a mark: five of six are right (tests/quality/renewals.tsv)
+_COMPARED = 40  # memories of a block
+_SHARE = 0.3  # of the time left, for vectors
+# Kinds of questions whose answers are several values.
+_OF_SEVERAL = {
+    QuestionKind.OVERVIEW,
+    QuestionKind.SUBJECT,
+    QuestionKind.HOPS,
+    QuestionKind.LIST,
+    QuestionKind.MENTIONED,
+    QuestionKind.CONSTRAINT,
+    QuestionKind.PROCEDURE,
+}
 
 
-def diversify_mmr(
-    candidates: Sequence[Candidate], balance: float, limit: int, threshold: float, *, on_cosine: bool
-) -> list[Candidate]:
-    """*candidates* (best first) with the choice of MMR ahead: at most *limit* candidates at or above *threshold*;
-    all other candidates follow in their order."""
-    able = [at for at, one in enumerate(candidates) if one.standing(on_cosine=on_cosine) >= threshold]
-    texts = [candidates[at].memory.content for at in able]
-    relevances = [candidates[at].relevance for at in able]
-    ahead = [able[place] for place in mmr(relevances, alike_in_words(texts), balance, limit)]
-    return [candidates[at] for at in dict.fromkeys([*ahead, *range(len(candidates))])]
+class RenewalMarker:
+    """The last stage of a ranking, where the examples apply."""
+
+    def __init__(self, reads: VectorReader, examples: IntentExamples) -> None:
+        self._reads, self._examples = reads, examples
+
+    async def __call__(self, ranking: Ranking) -> Ranking:
+        kinds = {intent.kind for intent in ranking.reading.intents[:1]}
+        said = [one.memory for one in ranking.chosen if one.memory.source is not Source.SUMMARY][:_COMPARED]
+        if len(said) <= 1 or kinds & _OF_SEVERAL or _needs_former(ranking):
+            return ranking
+        try:
+            async with asyncio.timeout(ranking.context.spare_time(_SHARE).total_seconds()):
+                vectors = await self._read_vectors(said)
+        except (TimeoutError, TransientError):
+            return ranking
+        if not (known := [one for one in said if one.id in vectors]):
+            return ranking
+        found = find_renewed(known, self._examples.renewed_by(np.stack([vectors[one.id] for one in known])))
+        chosen = tuple(replace(one, renewed=found.get(one.memory.id)) for one in ranking.chosen)
+        return replace(ranking, chosen=chosen)
+
+    async def _read_vectors(self, memories: Sequence[Memory]) -> dict[str, Vector]:
+        found = dict[str, Vector]()
+        for owner in {one.owner for one in memories}:
+            found |= await self._reads.vectors(owner, [one.id for one in memories if one.owner == owner])
+        return found
 
 
-def mmr(relevances: Sequence[float], alike: Matrix, balance: float, limit: int) -> tuple[int, ...]:
-    """At most *limit* places, each with the highest ``balance * relevance - (1 - balance) * alike``: the likeness
-    to the nearest place chosen before.
-
-    *relevances* in [0, 1]; *alike* in [0, 1], a row and a column for each; *balance* (λ) in [0, 1]: at 1 the
-    relevance alone decides. Ties: the earlier place. Costs limit · n.
-    """
-    wanted = np.asarray(relevances, dtype=np.float64)
-    nearest = np.zeros(len(wanted))
-    free = np.ones(len(wanted), dtype=bool)
-    chosen: list[int] = []
-    while len(chosen) < min(limit, len(wanted)):
-        worth = np.where(free, balance * wanted - (1.0 - balance) * nearest, -np.inf)
-        at = int(worth.argmax())
-        chosen.append(at)
-        free[at] = False
-        nearest = np.maximum(nearest, alike[at])
-    return tuple(chosen)
+def find_renewed(memories: Sequence[Memory], likely: Matrix) -> dict[str, datetime]:
+    """By id of a statement: when the first later one was said that likely tells a newer value. *likely*:
+    probabilities, by place in *memories* of the older (row) and the later statement (column)."""
+    telling = [at for at, one in enumerate(memories) if _tells(one)]
+    found: dict[str, datetime] = {}
+    for old in telling:
+        likely_newer = (memories[at] for at in telling if likely[old, at] >= LIKELY)
+        if newer := [one.created_at for one in likely_newer if _follows(one, memories[old])]:
+            found[memories[old].id] = min(newer)
+    return found
 
 
-def alike_in_words(texts: Sequence[str]) -> Matrix:
-    """How alike *texts* are, in [0, 1], a row and a column for each: the cosine of their sets of stems. Texts
-    without a content word are like nothing but themselves."""
-    sets = [stems(text) for text in texts]
-    places = {word: at for at, word in enumerate(sorted(set().union(*sets)))}
-    held: Matrix = np.zeros((len(texts), max(1, len(places))), dtype=np.float32)
-    for row, words in zip(held, sets, strict=True):
-        row[[places[word] for word in words]] = 1.0
-    lengths = np.sqrt(held.sum(axis=1, keepdims=True))
-    unit = held / np.maximum(lengths, 1.0)
-    alike: Matrix = np.clip(unit @ unit.T, 0.0, 1.0)
-    np.fill_diagonal(alike, 1.0)
-    return alike
+def _tells(memory: Memory) -> bool:
+    return tells_value(memory) and memory.type is not MemoryType.PROCEDURAL and not only_asks(memory.content)
+
+
+def _follows(new: Memory, old: Memory) -> bool:
+    apart = (new.session, new.seq) != (old.session, old.seq)
+    return new.owner == old.owner and apart and when(new) > when(old)
 
 
 # --- topics ------------------------------------------------------------------------------------------

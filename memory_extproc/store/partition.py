@@ -8,7 +8,7 @@ search answers with the overlay laid over it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -164,6 +164,11 @@ class Partitions:
         await self._check(owner)
         with self._roster.using(owner) as owned:
             return [row.memory for row in await self._fetch(owner, owned, ids)]
+
+    async def vectors(self, owner: Owner, ids: Sequence[str]) -> Mapping[str, Vector]:
+        await self._check(owner)
+        with self._roster.using(owner) as owned:
+            return {row.memory.id: row.vector for row in await self._fetch(owner, owned, ids)}
 
     async def select(self, owner: Owner, wanted: Selection, scope: Scope) -> Sequence[Selected]:
         await self._check(owner)

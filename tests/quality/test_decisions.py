@@ -40,6 +40,12 @@ ORKNEY: Talk = [
     ("Freya comes along", "Lovely."),
 ]
 
+HALL: Talk = [
+    ("hall deposit is 300 euros, cash. write me a receipt template", "Received with thanks ..."),
+    None,
+    ("the council raised it: 450 as a deposit for the hall and by bank transfer only. adapt that receipt", "Done."),
+]
+
 
 @pytest.mark.parametrize(
     ("talk", "question", "there", "not_there"),
@@ -48,6 +54,8 @@ ORKNEY: Talk = [
         (TOOLS, "locust or k6, what did we decide?", "User chose k6", "summary of an earlier"),
         (FOOD, "what's our weekly food budget?", "User's budget is 75", "between jobs"),
         (ORKNEY, "what's on my packing list?", "Waterproofs, dry bags, a drone.", "Lovely"),
+        (HALL, "How much is the deposit for the hall?", "[2026-09-07, perhaps no longer so since 2026-09-21]", "~"),
+        (HALL, "How much was the deposit for the hall before?", "300 euros", "no longer so"),
     ],
 )
 def test_decisions_changes_and_what_the_assistant_made_are_found_another_day(

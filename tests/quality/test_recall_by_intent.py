@@ -34,7 +34,7 @@ FLOORS = {
     "standing constraint": (0.18, 0.22, 0.95),
     "as of": (0.38, 0.3, 0.95),
     "procedure": (0.8, 0.3, 0.95),
-    "single fact": (0.18, 0.4, None),
+    "single fact": (0.28, 0.4, None),
     "small talk": (None, None, 0.95),
 }
 FLOOR_OF = {"answered": 0, "precision": 1, "abstention": 2}

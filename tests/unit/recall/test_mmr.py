@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_extproc.model import Candidate
-from memory_extproc.recall.rank import alike_in_words, diversify_mmr, mmr
+from memory_extproc.recall.rerank import alike_in_words, diversify_mmr, mmr
 from tests.support.builders import a_memory
 
 TEXTS = ["My budget for Hawaii is $10,000", "The budget for Hawaii is 10k", "I fly on May 3"]

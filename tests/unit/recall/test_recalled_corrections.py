@@ -144,7 +144,9 @@ def test_a_day_beside_somebodys_name_moves_nothing_else_of_theirs() -> None:
 
 def test_former_values_stay_out_of_the_messages_of_topics_and_of_summaries() -> None:
     summed = a_memory(
-        "Falcon has to be done by June 17. The venue is the old mill.", source=Source.SUMMARY, created_at=later(days=1)
+        "Falcon has to be done by June 17. The venue is the old mill.",
+        source=Source.SUMMARY,
+        created_at=later(days=1),
     )
     kept = without_former_words([PUSHED, HIKING, DUE, summed])
     assert [one.content for one in kept] == [PUSHED.content, HIKING.content, "The venue is the old mill."]
