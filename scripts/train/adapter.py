@@ -57,7 +57,7 @@ def loss(adapter: Tree, base: Tree, batch: Arrays) -> tuple[jax.Array, Arrays]:
 
 def train(base: Tree, sources: Sources, texts: Texts, options: argparse.Namespace) -> Tree:
     """The adapter after *options.steps* steps; the rate falls along a cosine."""
-    adapter = new_adapter(base, options.rank, options.seed)
+    adapter = new_adapter(base["layers"], options.rank, options.seed)
     schedule = optax.warmup_cosine_decay_schedule(0, RATE, WARM, options.steps, RATE * LAST)
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=0.01))
     state = optimiser.init(adapter)

@@ -49,11 +49,11 @@ def load_base(directory: Path) -> Tree:
     return {"words": words, "positions": positions + kind, "norm": norm, "layers": read}
 
 
-def new_adapter(base: Tree, rank: int, seed: int) -> Tree:
+def new_adapter(layers: Sequence[Tree], rank: int, seed: int) -> Tree:
     """An adapter that changes nothing yet: `up`, and what moves norms and biases, are zero."""
     rng = np.random.default_rng(seed)
-    layers = []
-    for layer in base["layers"]:
+    adapters = []
+    for layer in layers:
         made = {}
         for short in LINEAR:
             inputs, outputs = layer[short].shape
@@ -62,17 +62,29 @@ def new_adapter(base: Tree, rank: int, seed: int) -> Tree:
         for name, array in layer.items():
             if name not in LINEAR:
                 made[name] = jnp.zeros_like(array)
-        layers.append(made)
-    return layers
+        adapters.append(made)
+    return adapters
 
 
 def embed(base: Tree, adapter: Tree | None, ids: jax.Array, mask: jax.Array) -> jax.Array:
-    """Unit vectors of the rows of *ids*: the mean of the token states, with *adapter* over the base weights. The
-    activation is the tanh form of GELU, which is faster here and differs by less than the quantisation."""
-    rows, length = ids.shape
-    x = _normalise(base["words"][ids] + base["positions"][:length], *base["norm"])
+    """Unit vectors of the rows of *ids*: the mean of the token states, with *adapter* over the base weights."""
+    x = run_layers(base["layers"], adapter, begin(base, ids), mask)
+    weight = mask[:, :, None].astype(jnp.float32)
+    mean = (x * weight).sum(1) / weight.sum(1)
+    return mean * jax.lax.rsqrt((mean * mean).sum(-1, keepdims=True) + 1e-12)
+
+
+def begin(base: Tree, ids: jax.Array) -> jax.Array:
+    """The states of the tokens in *ids* below the first layer."""
+    return _normalise(base["words"][ids] + base["positions"][: ids.shape[1]], *base["norm"])
+
+
+def run_layers(layers: Sequence[Tree], adapter: Tree | None, x: jax.Array, mask: jax.Array) -> jax.Array:
+    """The states of the tokens above *layers*, with an entry of *adapter* over each. The activation is the tanh form
+    of GELU, which is faster here and differs by less than the quantisation."""
+    rows, length, _ = x.shape
     hidden = jnp.where(mask[:, None, None, :] > 0, 0.0, -1e9)
-    for number, layer in enumerate(base["layers"]):
+    for number, layer in enumerate(layers):
         added = adapter[number] if adapter else {}
 
         def part(name: str, layer: Tree = layer, added: Tree = added) -> jax.Array:
@@ -90,9 +102,7 @@ def embed(base: Tree, adapter: Tree | None, ids: jax.Array, mask: jax.Array) -> 
         attended = attended.transpose(0, 2, 1, 3).reshape(rows, length, HIDDEN)
         x = _normalise(x + linear(attended, "o"), part("n1"), part("n1_bias"))
         x = _normalise(x + linear(jax.nn.gelu(linear(x, "f"), approximate=True), "g"), part("n2"), part("n2_bias"))
-    weight = mask[:, :, None].astype(jnp.float32)
-    mean = (x * weight).sum(1) / weight.sum(1)
-    return mean * jax.lax.rsqrt((mean * mean).sum(-1, keepdims=True) + 1e-12)
+    return x
 
 
 def _normalise(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
