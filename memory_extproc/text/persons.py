@@ -160,6 +160,7 @@ def of_another(asked: frozenset[str], text: str) -> float:
 # Corrections of earlier statements: "no, I meant 12,000", "actually we moved it to June". Pure.
 
 _SHARED = 2  # the subject of the shorter has at most so many times the words that both have
+_SHARED_AT_ONCE = 4  # the same, of the next messages: "lecture hall 3" is not the hall with a deposit
 _LONGEST = 400  # characters; a longer text tells a story
 _LEAD = (
     r"^(?:(?:oh|ah|wait|sorry|oops|hm+|um|well|ugh|and|but|ok|okay|hang\s+on|hold\s+on|my\s+bad|btw|by\s+the\s+way|no"
@@ -289,7 +290,8 @@ def corrects(new: str, old: str, *, at_once: bool) -> bool:
         return bool(alike or shared) or not kinds(old)
     # A renewed statement names no other subject: "my sister moved to Toronto" corrects nothing.
     leans = _BEGINS_NO.match(folded) is not None or _LEANS.search(folded) is not None
-    return bool(alike and (shared or leans))
+    same = _SHARED_AT_ONCE * len(shared) >= min(len(_subjects(new)), len(_subjects(old))) > 0
+    return bool(alike and (same or leans))
 
 
 # A choice that is still open, from its first option on: "thinking sage green or maybe a warm white".

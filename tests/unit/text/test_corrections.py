@@ -104,6 +104,13 @@ def test_news_about_somebody_take_back_nothing_that_was_said_of_others() -> None
     assert not corrects("my sister Kim just moved to Toronto", "we have a corgi called Waffles", at_once=True)
 
 
+def test_a_word_in_common_alone_takes_back_nothing_said_just_before() -> None:
+    deposit = "the council raised it: 450 as a deposit for the hall and by bank transfer only. adapt that receipt"
+    exam = "Notice on Moodle, stats exam moved to 14:00, lecture hall 3. how do I plan that morning"
+    assert not corrects(exam, deposit, at_once=True)
+    assert corrects("Oh, they now say 480 for the deposit, instead of 450", deposit, at_once=True)
+
+
 def test_days_sums_and_names_are_told_apart() -> None:
     assert kinds("We meet on Friday") == {ValueKind.DAY}
     assert kinds("it costs 300") == {ValueKind.NUMBER}
