@@ -31,7 +31,7 @@ from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.intake_log import INTAKE, IntakeLog
 from memory_extproc.learn.learner import ForgetGuard, Learner, LearnStages
 from memory_extproc.learn.messages import MessagePreparer, judge
-from memory_extproc.learn.queue import LearnLimits, QueuePolicy
+from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.reconcile import ComingMemories, ConflictJudge, LlmJudge, Reconciler
 from memory_extproc.learn.screening import (
     Incognito,
@@ -132,7 +132,7 @@ async def _open_intake(
     guard = ForgetGuard(journal, kept.coordination, kept.erasing.forgotten)
     extractor = filter_extractor(context, extraction.extractor)
     fallback = filter_extractor(context, extraction.fallback)
-    facts = FactFinder(extractor, fallback, _model_limits(settings), now=now) if extractor else None
+    facts = FactFinder(extractor, fallback, live, now=now) if extractor else None
     stages = LearnStages(
         journal,
         noticing,
@@ -172,13 +172,7 @@ async def _open_intake(
         )
     )
     live.subscribe(lambda new: kept.partitions.reconfigure(partition_limits(new)))
-    if facts is not None:
-        live.subscribe(lambda new: facts.reconfigure(_model_limits(new)))
     return intake
-
-
-def _model_limits(settings: Settings) -> LearnLimits:
-    return LearnLimits(patience=settings.learn.model_patience)
 
 
 # The write path as configured.

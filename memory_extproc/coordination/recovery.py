@@ -96,7 +96,7 @@ class Hooks:
     restored: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
 
 
-async def _call(hooks: Sequence[Callable[[], Awaitable[object]]]) -> None:
+async def _run_hooks(hooks: Sequence[Callable[[], Awaitable[object]]]) -> None:
     for hook in hooks:
         await hook()
 
@@ -285,7 +285,7 @@ class Recovery:
         self._reopen(generation.decode(), int(number or 0))
 
     async def _restore(self) -> None:
-        await _call(self.hooks.restoring)
+        await _run_hooks(self.hooks.restoring)
         ours = f"{self._merged}:{self._directory.now.generation}"
         client, limit_time = self._link.client, self._link.limit_time
         merged = dict[str, bytes]()
@@ -308,7 +308,7 @@ class Recovery:
         await self._wait_for_others(ours)
         if self.hooks.put_back is not None:
             await self.hooks.put_back(self._register)
-        await _call(self.hooks.restored)
+        await _run_hooks(self.hooks.restored)
         loss = self.loss or Loss.WIPED
         await self._settle()
         log.warning("coordination.restored", kind=loss.value, records=len(merged))

@@ -32,7 +32,7 @@ from memory_extproc.learn.extract.extractor import FactExtractor, FactFinder
 from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.learner import ForgetGuard, Learner, LearnStages
 from memory_extproc.learn.messages import JudgedMessage, MessagePreparer
-from memory_extproc.learn.queue import LearnLimits, QueuePolicy
+from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import (
@@ -500,13 +500,12 @@ async def play(
         follows = topics(partitions, coordination, clock) if topics else None
         if follows is not None:
             await stack.enter_async_context(follows)
-        guard = ForgetGuard(journal, coordination)
+        guard, patient = ForgetGuard(journal, coordination), CurrentSettings(_PATIENT)
         stages = LearnStages(
             journal, partitions, guard, MessagePreparer(embedder, judged, now=clock),
-            FactFinder(extractor, None, LearnLimits(), now=clock) if extractor else None,
+            FactFinder(extractor, None, patient, now=clock) if extractor else None,
             Reconciler(partitions, embedder, metrics),
         )  # fmt: skip
-        patient = CurrentSettings(_PATIENT)
         learner = Learner(stages, journal, QueuePolicy(), patient, metrics, now=clock, topics=follows)
         async with Intake(learner, journal, sessions, guard, patient, metrics) as intake:
             messages = await _tell_learner(intake, conversation, owner, clock)

@@ -25,14 +25,6 @@ Job = TypeVar("Job")
 
 
 @dataclass(frozen=True, slots=True)
-class LearnLimits:
-    """How long turns wait for a model that is away."""
-
-    patience: timedelta = timedelta(hours=24)  # since they were said; then the stand-in's word holds
-    stood_in_for: int = 20_000  # turns that may wait for it; beyond it the stand-in has the last word
-
-
-@dataclass(frozen=True, slots=True)
 class QueuePolicy:
     """How work is bounded, gathered and retried, and gives way to requests: all that no reload changes."""
 

@@ -115,8 +115,8 @@ class MemoryReader(Protocol):
 
 
 class VectorReader(Protocol):
-    async def vectors(self, owner: Owner, ids: Sequence[str]) -> Mapping[str, Vector]:
-        """The vectors of the existing memories of *owner* among *ids*, by id."""
+    def vectors(self, owner: Owner, ids: Sequence[str]) -> Mapping[str, Vector]:
+        """The vectors of the memories of *owner* among *ids* that are held in process, by id."""
 
 
 Change = Callable[[Embedded], Sequence[Embedded]]  # maps a row to the rows to write; empty: no change

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from memory_extproc.errors import MemoryExtprocError, TransientError
+from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.index.entries import names_in, tells_of
 from memory_extproc.model import (
     Candidate,
@@ -26,7 +26,6 @@ from memory_extproc.model import (
     Role,
     Source,
     Trust,
-    Vector,
     Verdict,
     reaching,
     trust_of,
@@ -56,7 +55,7 @@ from memory_extproc.safety.policy import may_be_injected
 from memory_extproc.settings import CurrentSettings
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, only_asks
-from memory_extproc.text.persons import about_caller, relation_words, same_relation
+from memory_extproc.text.persons import about_caller, may_correct, relation_words, same_relation
 from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, negates, rarity, sentences, stems, terms
 
 log = logger(__name__)
@@ -520,7 +519,6 @@ class _Support:
 
 LIKELY = 0.9  # of a mark: five of six are right (tests/quality/renewals.tsv)
 _COMPARED = 40  # memories of a block
-_SHARE = 0.3  # of the time left, for vectors
 # Kinds of questions whose answers are several values.
 _OF_SEVERAL = {
     QuestionKind.OVERVIEW,
@@ -534,7 +532,7 @@ _OF_SEVERAL = {
 
 
 class RenewalMarker:
-    """The last stage of a ranking, where the examples apply."""
+    """The last stage of a ranking, for memories that are held in process."""
 
     def __init__(self, reads: VectorReader, examples: IntentExamples) -> None:
         self._reads, self._examples = reads, examples
@@ -544,22 +542,13 @@ class RenewalMarker:
         said = [one.memory for one in ranking.chosen if one.memory.source is not Source.SUMMARY][:_COMPARED]
         if len(said) <= 1 or kinds & _OF_SEVERAL or _needs_former(ranking):
             return ranking
-        try:
-            async with asyncio.timeout(ranking.context.spare_time(_SHARE).total_seconds()):
-                vectors = await self._read_vectors(said)
-        except (TimeoutError, TransientError):
-            return ranking
+        ids, owners = [one.id for one in said], {one.owner for one in said}
+        vectors = {id_: vector for owner in owners for id_, vector in self._reads.vectors(owner, ids).items()}
         if not (known := [one for one in said if one.id in vectors]):
             return ranking
         found = find_renewed(known, self._examples.renewed_by(np.stack([vectors[one.id] for one in known])))
         chosen = tuple(replace(one, renewed=found.get(one.memory.id)) for one in ranking.chosen)
         return replace(ranking, chosen=chosen)
-
-    async def _read_vectors(self, memories: Sequence[Memory]) -> dict[str, Vector]:
-        found = dict[str, Vector]()
-        for owner in {one.owner for one in memories}:
-            found |= await self._reads.vectors(owner, [one.id for one in memories if one.owner == owner])
-        return found
 
 
 def find_renewed(memories: Sequence[Memory], likely: Matrix) -> dict[str, datetime]:
@@ -579,8 +568,10 @@ def _tells(memory: Memory) -> bool:
 
 
 def _follows(new: Memory, old: Memory) -> bool:
+    """Whether *new* may renew *old*: later, by the same owner, and with a word of change where *old* has one."""
     apart = (new.session, new.seq) != (old.session, old.seq)
-    return new.owner == old.owner and apart and when(new) > when(old)
+    changes = may_correct(new.content) or not may_correct(old.content)
+    return new.owner == old.owner and apart and when(new) > when(old) and changes
 
 
 # --- topics ------------------------------------------------------------------------------------------

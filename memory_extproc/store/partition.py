@@ -165,10 +165,9 @@ class Partitions:
         with self._roster.using(owner) as owned:
             return [row.memory for row in await self._fetch(owner, owned, ids)]
 
-    async def vectors(self, owner: Owner, ids: Sequence[str]) -> Mapping[str, Vector]:
-        await self._check(owner)
+    def vectors(self, owner: Owner, ids: Sequence[str]) -> Mapping[str, Vector]:
         with self._roster.using(owner) as owned:
-            return {row.memory.id: row.vector for row in await self._fetch(owner, owned, ids)}
+            return {row.memory.id: row.vector for row in owned.look_up(ids, whole=True)[0]}
 
     async def select(self, owner: Owner, wanted: Selection, scope: Scope) -> Sequence[Selected]:
         await self._check(owner)

@@ -12,8 +12,7 @@ from uuid import uuid4
 import pytest
 import structlog.testing
 
-from memory_extproc.app.context import make_context
-from memory_extproc.app.coordination import open_erasing, open_journal, open_link, take_part
+from memory_extproc.app.coordination import open_journal, take_part
 from memory_extproc.app.storage import open_restorable_journal, review_forgotten
 from memory_extproc.coordination.redis import RedisCoordination
 from memory_extproc.errors import PermanentError, TransientError
@@ -50,13 +49,9 @@ class Learner(Replica):
     journal: RestorableJournal = field(init=False)
 
     async def start(self) -> None:
-        context = make_context(self.settings, self.stack, self.metrics, data=self.data)
-        link = await open_link(context)
-        assert link is not None
-        self.link = link
-        self.erasing = await open_erasing(context, link, shared=self.shared, wraps=None)
+        context = await self.open()
         journal, _, _ = await open_journal(
-            context, link, lambda: timedelta(hours=1) if self.weather.down else timedelta()
+            context, self.link, lambda: timedelta(hours=1) if self.weather.down else timedelta()
         )
         restorable = await open_restorable_journal(context, journal, self.erasing)
         assert restorable is not None
@@ -70,7 +65,7 @@ class Learner(Replica):
         self.erasing.replicas.oldest_waiting = restorable.oldest_lacking  # type: ignore[attr-defined]
         await self.stack.enter_async_context(restorable)
         review_forgotten(self.erasing, restorable)
-        coordination = RedisCoordination(link, prefix=self.settings.coordination.prefix)
+        coordination = RedisCoordination(self.link, prefix=self.settings.coordination.prefix)
         self.world.coordination = coordination  # type: ignore[assignment]
         self.world.sessions = Sessions(coordination, new_session=lambda: uuid4().hex)
         self.intake = await self.stack.enter_async_context(self.world.learner())

@@ -18,7 +18,7 @@ from memory_extproc.learn.learner import (
     TopicFollower,
 )
 from memory_extproc.learn.messages import Judges, MessagePreparer, judge
-from memory_extproc.learn.queue import LearnLimits, QueuePolicy
+from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.screening import TurnScreener
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.observe.metrics import Metrics
@@ -57,15 +57,13 @@ class LearnSettings:
                     "journal": learn.journal.model_copy(update=journal),
                     "session_idle": self.idle,
                     "max_attempts": self.attempts,
+                    "model_patience": self.patience,
                 }
             ),
             "limits": settings.limits.model_copy(update={"process_bytes": 4 * self.accepting_bytes}),
             "shutdown": settings.shutdown.model_copy(update={"flush": self.grace}),
         }
         return settings.model_copy(update=changes)
-
-    def model_limits(self) -> LearnLimits:
-        return LearnLimits(self.patience, self.stood_in_for)
 
     def policy(self, policy: QueuePolicy) -> QueuePolicy:
         names = ("accepting", "settle", "gather", "gathered", "look", "sweep")
@@ -75,8 +73,6 @@ class LearnSettings:
 def reconfigure(intake: Intake, limits: LearnSettings) -> None:
     """As a reload does."""
     intake._current.settings = limits.settings()
-    if intake._learner._stages.facts is not None:
-        intake._learner._stages.facts.reconfigure(limits.model_limits())
 
 
 def make_intake(
@@ -104,7 +100,9 @@ def make_intake(
     guard = ForgetGuard(journal, coordination, forgotten)
     messages = MessagePreparer(embedder, judged, now=now)
     current, policy = CurrentSettings(limits.settings()), limits.policy(policy)
-    facts = FactFinder(extractor, fallback, limits.model_limits(), now=now) if extractor else None
+    facts = None
+    if extractor is not None:
+        facts = FactFinder(extractor, fallback, current, now=now, stood_in_for=limits.stood_in_for)
     stages = LearnStages(journal, memories, guard, messages, facts, reconciler, commands, rows=limits.rows)
     learner = Learner(stages, journal, policy, current, metrics, now=now, topics=topics, store_works=store_works)
     return Intake(learner, journal, sessions, guard, current, metrics, screens=screens, intake_log=intake_log)

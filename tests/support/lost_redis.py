@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 from prometheus_client import CollectorRegistry
 
-from memory_extproc.app.context import make_context
+from memory_extproc.app.context import AppContext, make_context
 from memory_extproc.app.coordination import ErasureParts, open_erasing, open_link
 from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
@@ -38,12 +38,16 @@ class Replica:
     link: RedisLink = field(init=False)
     erasing: ErasureParts = field(init=False)
 
-    async def start(self) -> None:
+    async def open(self) -> AppContext:
         context = make_context(self.settings, self.stack, self.metrics, data=self.data)
         link = await open_link(context)
         assert link is not None
         self.link = link
         self.erasing = await open_erasing(context, link, shared=self.shared, wraps=None)
+        return context
+
+    async def start(self) -> None:
+        await self.open()
         assert self.erasing.fleet is not None
         await self.stack.enter_async_context(self.erasing.fleet.recovery)
         await self.stack.enter_async_context(self.erasing.replicas)  # type: ignore[arg-type]

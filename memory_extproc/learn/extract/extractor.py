@@ -15,12 +15,12 @@ from cachetools import LRUCache
 from memory_extproc.errors import MemoryExtprocError, ModelStoppedError, PermanentError, TransientError
 from memory_extproc.learn.extract.clauses import LISTS
 from memory_extproc.learn.extract.llm_client import OverBudgetError
-from memory_extproc.learn.queue import LearnLimits
 from memory_extproc.model import MemoryType, Owner, Source, Trust, Turn
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import Now
 from memory_extproc.safety.policy import OUR_MASK, has_placeholder
+from memory_extproc.settings import CurrentSettings
 from memory_extproc.text import lazy_re as re
 from memory_extproc.text.dates import Span, days_named
 
@@ -213,20 +213,22 @@ class Fallback:
 
 class FactFinder:
     """While *extractor* is unreachable, *fallback* gives facts at once and the turns wait for it: for
-    `patience` after they were said, and at most `stood_in_for` turns. After that the fallback's facts are final."""
+    `learn.model_patience` after they were said, and at most *stood_in_for* turns. Then the fallback's facts are
+    final."""
 
     def __init__(
-        self, extractor: FactExtractor, fallback: FactExtractor | None, limits: LearnLimits, *, now: Now
+        self,
+        extractor: FactExtractor,
+        fallback: FactExtractor | None,
+        current: CurrentSettings,
+        *,
+        now: Now,
+        stood_in_for: int = 20_000,
     ) -> None:
-        self._extractor = extractor
-        self._fallback = fallback
-        self._limits = limits
-        self._now = now
+        self._extractor, self._fallback, self._current = extractor, fallback, current
+        self._now, self._stood_in_for = now, stood_in_for
         self._served: set[str] = set()  # turns that the stand-in gave facts of, and that wait for the extractor
         self._earlier = Earlier()
-
-    def reconfigure(self, limits: LearnLimits) -> None:
-        self._limits = limits
 
     async def find(self, owner: Owner, turns: Sequence[Turn], epoch: int) -> tuple[Sequence[Fact], bool]:
         """The facts of *turns* of one session, oldest first, and whether they are final. TransientError if there is
@@ -238,10 +240,10 @@ class FactFinder:
         except TransientError:
             if self._fallback is None:
                 raise
-            waited = abs(self._now() - turns[-1].at) > self._limits.patience
+            waited = abs(self._now() - turns[-1].at) > self._current.settings.learn.model_patience
             if not waited and self._served.issuperset(turn.id for turn in turns):
                 raise
-            final = waited or len(self._served) >= self._limits.stood_in_for
+            final = waited or len(self._served) >= self._stood_in_for
             log.warning("extract.stand_in", extractor=self._fallback.name, turns=len(turns), final=final)
         return await self._fallback.extract(turns, earlier=earlier), final
 

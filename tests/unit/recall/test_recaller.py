@@ -467,3 +467,18 @@ async def test_a_summary_is_told_with_its_words_but_not_while_the_model_sees_wha
     wish = a_wish(ABOUT, threshold=0.6, in_view=frozenset({ABOUT, PLAN.content}))
     seen = await recaller.recall(wish)
     assert (seen.outcome, seen.in_view) == (Outcome.NOTHING_RELEVANT, frozenset({HAWAII.id}))
+
+
+async def test_a_former_value_stays_out_of_the_messages_of_a_topic_beside_the_newest(bench: Bench) -> None:
+    due = a_message("The deadline for Quartz is June 30.", session="s", seq=0)
+    topic = a_memory(
+        "Quartz: the deadline for Quartz and its venue.", source=Source.SUMMARY, metadata={"sources": [due.id]}
+    )
+    pushed = a_message("They pushed Quartz back, due October 20 now.", session="t", seq=0, created_at=later(days=9))
+    others = (a_memory(f"Sourdough loaf {n} rose well") for n in range(12))
+    await bench.remember(topic, due, pushed, *others)
+    settings = Settings(recall=Recall(threads=Threads(min_relevance=0.0)))
+    found = await bench.recaller(reads=bench.partitions, settings=settings).recall(
+        a_wish("Quartz deadline venue", threshold=0.0, limit=2)
+    )
+    assert [one.memory.content for one in found.memories] == [topic.content, pushed.content]

@@ -39,6 +39,14 @@ def test_questions_answers_of_the_assistant_other_owners_and_the_same_message_re
         assert renewed(OLD, other) == {}
 
 
+def test_a_change_is_not_renewed_by_a_statement_without_a_word_of_change() -> None:
+    pushed = a_message("they pushed Quartz back, due October 20 now", session="a", seq=0)
+    agreed = a_message("we agreed on a test week for Quartz", session="b", seq=0, created_at=later(days=9))
+    again = a_message("Quartz was moved to November 3", session="b", seq=2, created_at=later(days=10))
+    assert renewed(pushed, agreed) == {}
+    assert renewed(pushed, again) == {pushed.content: f"{again.created_at:%Y-%m-%d}"}
+
+
 def test_the_block_says_since_when_a_line_is_perhaps_no_longer_so() -> None:
     block = render([Ranked(OLD, 0.9, NEW.created_at), Ranked(NEW, 0.9)], 500).text
     assert f'perhaps no longer so since {NEW.created_at:%Y-%m-%d}] the user said: "got an iPhone 8' in block
