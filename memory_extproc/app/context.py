@@ -59,15 +59,14 @@ def make_context(
     data: Path | None = None,
 ) -> AppContext:
     """The context of a command or a tool. *data*: instead of the configured data directory."""
-    live, budget = Live(settings), Budget(settings.learn.model_tokens, now=now)
-    live.subscribe(lambda new: budget.reconfigure(new.learn.model_tokens))
+    live = Live(settings)
     return AppContext(
         live=live,
         data=data or Path(settings.data_dir).absolute(),
         metrics=metrics or Metrics(CollectorRegistry(), __version__),
         stack=stack,
         now=now,
-        budget=budget,
+        budget=Budget(lambda: live.settings.learn.model_tokens, now=now),
     )
 
 

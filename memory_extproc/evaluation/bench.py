@@ -53,7 +53,7 @@ async def bench(settings: Settings, *, topics: bool = False, unbounded: bool = F
     limits of a sidecar. *unbounded*: without a deadline, so that no figure depends on the load of the machine.
     *topics*: with summaries."""
     async with AsyncExitStack() as stack:
-        budget = Budget(ModelTokens(caller_hour=None, caller_day=None), now=utc_now)
+        budget = Budget(lambda: ModelTokens(caller_hour=None, caller_day=None), now=utc_now)
         context = replace(make_context(settings, stack), budget=budget)
         embedder = await open_embedder(context)
         reranks = await open_reranks(context)

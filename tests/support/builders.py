@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -97,10 +97,11 @@ def memories_of(turn: Turn, now: datetime, limits: ChunkLimits | None = None) ->
     return [judged.memory for judged in judge(turn, now, limits or ChunkLimits()) if judged.memory is not None]
 
 
-def tokens(**most: int) -> ModelTokens:
+def tokens(**most: int) -> Callable[[], ModelTokens]:
     """A budget of language models without bounds but these; 0 is one that is spent."""
     given: dict[str, Any] = {"caller_hour": None, "caller_day": None, **most}
-    return ModelTokens.model_construct(**given)
+    section = ModelTokens.model_construct(**given)
+    return lambda: section
 
 
 def consent_default(default: Consent) -> Settings:

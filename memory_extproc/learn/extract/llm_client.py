@@ -107,15 +107,11 @@ class Budget:
     """Token budget in whole hours and days of UTC, kept in this process only. A call is allowed while any tokens
     are left, so concurrent calls can overdraw a window by one call each."""
 
-    def __init__(self, section: ModelTokens, *, now: Now) -> None:
-        self._section = section
-        self._now = now
+    def __init__(self, section: Callable[[], ModelTokens], *, now: Now) -> None:
+        """*section*: read at each call. Counting for an unlimited payer begins with its first limit."""
+        self._section, self._now = section, now
         self._hour = _Window(timedelta(hours=1))
         self._day = _Window(timedelta(days=1))
-
-    def reconfigure(self, section: ModelTokens) -> None:
-        """Counting for an unlimited payer begins with its first limit."""
-        self._section = section
 
     def admit(self, owner: Owner) -> None:
         """OverBudgetError if nothing is left for *owner* in some window."""
@@ -130,7 +126,7 @@ class Budget:
                 window.spent[payer] += tokens
 
     def _bounds(self, owner: Owner) -> Iterator[tuple[_Window, tuple[Payer, str], int | None]]:
-        now, most = self._now(), self._section
+        now, most = self._now(), self._section()
         bounds = (
             (self._hour, (Payer.CALLER, owner.key), most.caller_hour),
             (self._hour, (Payer.TENANT, owner.tenant), most.tenant_hour),

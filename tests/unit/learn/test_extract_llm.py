@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -302,13 +303,13 @@ async def test_a_caller_whose_tokens_are_spent_waits_for_the_next_hour_and_other
         tokens(all_day=100),
     ],
 )
-async def test_what_a_colleague_spends_counts_for_the_tenant_and_for_all(limits: ModelTokens) -> None:
+async def test_what_a_colleague_spends_counts_for_the_tenant_and_for_all(limits: Callable[[], ModelTokens]) -> None:
     budget = Budget(limits, now=lambda: MONDAY)
     budget.spend(BOB, 100)
     with pytest.raises(OverBudgetError) as raised:
         budget.admit(ANN)
     assert "ann" not in str(raised.value)
-    if limits.all_hour is None and limits.all_day is None:
+    if limits().all_hour is None and limits().all_day is None:
         budget.admit(OTHER_ANN)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -23,7 +24,7 @@ def answer(*commands: tuple[str, str]) -> str:
 
 
 class Asked:
-    def __init__(self, *answers: str | Exception, limits: ModelTokens | None = None) -> None:
+    def __init__(self, *answers: str | Exception, limits: Callable[[], ModelTokens] | None = None) -> None:
         self.completes = CannedCompletions(answers)
         self.metrics = Metrics(CollectorRegistry(), "test")
         budget = Budget(limits or tokens(), now=lambda: MONDAY)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,9 @@ def saying(text: str) -> str:
 
 
 class Model:
-    def __init__(self, desk: Desk, *answers: str | Exception, limits: ModelTokens | None = None) -> None:
+    def __init__(
+        self, desk: Desk, *answers: str | Exception, limits: Callable[[], ModelTokens] | None = None
+    ) -> None:
         self.completes = CannedCompletions(answers)
         self.desk = desk
         consolidator = LlmConsolidator(self.completes, Budget(limits or tokens(), now=desk.clock))
