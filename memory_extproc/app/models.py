@@ -8,6 +8,8 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from memory_extproc.app.context import AppContext
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.inference.model_files import Precision, find_directory
@@ -61,7 +63,7 @@ async def _local_embedder(context: AppContext) -> EmbeddingModel:
 
 
 def _remote_embedder(context: AppContext) -> EmbeddingModel:
-    embedding = context.settings.memory.embedding
+    live, embedding = context.live, context.settings.memory.embedding
     # Imported only if configured, here and below: OpenAI's client takes 0.4 s and 30 MB, Redis's 0.2 s.
     from memory_extproc.inference.openai_client import EndpointLimits, ModelEndpoint  # noqa: PLC0415
     from memory_extproc.inference.openai_models import OpenAIEmbedder, longest_answer  # noqa: PLC0415
@@ -69,8 +71,6 @@ def _remote_embedder(context: AppContext) -> EmbeddingModel:
     endpoint = ModelEndpoint(
         EndpointLimits(
             base_url=embedding.endpoint,
-            model=embedding.model,
-            access_key=embedding.access_key.get_secret_value(),
             timeout=embedding.timeout,
             # A waiting request has no time for a second attempt, and an attempt cancelled in between would tell the
             # breaker nothing; the learner retries by itself.
@@ -82,8 +82,8 @@ def _remote_embedder(context: AppContext) -> EmbeddingModel:
         metrics=context.metrics,
         rng=random.random,
         clock=time.monotonic,
+        access_key=lambda: live.settings.memory.embedding.access_key,
     )
-    context.live.subscribe(lambda new: endpoint.use_key(new.memory.embedding.access_key.get_secret_value()))
     remote = OpenAIEmbedder(endpoint, embedding)
     context.stack.push_async_callback(remote.close)
     return remote
@@ -113,8 +113,6 @@ def completions_for(context: AppContext, role: ModelRole) -> CompletionModel | N
     endpoint = ModelEndpoint(
         EndpointLimits(
             base_url=model.llm_endpoint.url,
-            model=model.llm_model_name,
-            access_key=model.llm_endpoint.access_key.get_secret_value(),
             timeout=timedelta(seconds=model.llm_timeout_seconds),
             # The read path has no time for a second attempt, and continues without the model.
             attempts=1 if role in {ModelRole.MEMORY_REWRITE, ModelRole.MEMORY_RERANK} else 3,
@@ -124,8 +122,8 @@ def completions_for(context: AppContext, role: ModelRole) -> CompletionModel | N
         metrics=context.metrics,
         rng=random.random,
         clock=time.monotonic,
+        access_key=lambda: _access_key(live.settings, role),
     )
-    live.subscribe(lambda new: endpoint.use_key(_access_key(new, role)))
     completions = OpenAICompletions(endpoint, model)
     stack.push_async_callback(completions.close)
     if context.probes and all(known is not model.model_role for _, known in live.models):
@@ -136,6 +134,6 @@ def completions_for(context: AppContext, role: ModelRole) -> CompletionModel | N
     return completions
 
 
-def _access_key(settings: Settings, role: ModelRole) -> str:
+def _access_key(settings: Settings, role: ModelRole) -> SecretStr:
     model = settings.model_for(role)
-    return "" if model is None else model.llm_endpoint.access_key.get_secret_value()
+    return SecretStr("") if model is None else model.llm_endpoint.access_key

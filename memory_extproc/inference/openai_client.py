@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 import openai
 import tenacity
+from pydantic import SecretStr
 
 from memory_extproc.concurrency import Breaker, BreakerLimits, Clock
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError, TruncatedAnswerError
@@ -181,8 +182,6 @@ class EndpointLimits:
     """Where a model is and how long we bother it."""
 
     base_url: str  # up to and with the version: http://qwen:8000/v1
-    model: str
-    access_key: str = field(default="", repr=False)  # empty: no Authorization header is sent
     timeout: timedelta = timedelta(seconds=30)  # of an attempt, from connecting to the last byte
     attempts: int = 3  # of a call, the first included
     backoff: timedelta = timedelta(milliseconds=500)  # before the second attempt; doubles, and is spread by chance
@@ -206,34 +205,32 @@ class ModelEndpoint:
         metrics: Metrics,
         rng: Chance,
         clock: Clock,
+        access_key: Callable[[], SecretStr] = lambda: SecretStr(""),
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """*marker*: sent with every call, so that a call that returns through the gateway is recognised."""
+        """*marker*: sent with every call, so that a call that returns through the gateway is recognised.
+        *access_key*: read at each attempt; empty: no Authorization header is sent."""
         self.limits, self.clock = limits, clock
         self.role = role
         self._metrics = metrics
         self._rng = rng
-        self._sleep = sleep
+        self._access_key, self._sleep = access_key, sleep
         self._breaker = Breaker(limits.breaker, clock, "the endpoint kept failing and is left alone for a while")
-        # Sent with each request, not set once: only there does the client let us leave Authorization out.
-        self.headers: dict[str, str | openai.Omit] = {MARKER_HEADER: marker} if marker else {}
+        self._marker = {MARKER_HEADER: marker} if marker else {}
         seconds = limits.timeout.total_seconds()
         self.client = openai.AsyncOpenAI(
             base_url=limits.base_url,
-            api_key=limits.access_key or "none",
+            api_key="none",
             timeout=openai.Timeout(seconds, connect=min(seconds, 5.0)),
             max_retries=0,  # tenacity's business, so that a retry is counted and its wait is ours
             http_client=BoundedClient(limits.longest_answer),
         )
-        self.use_key(limits.access_key)
 
-    def use_key(self, access_key: str) -> None:
-        """From the next attempt on; empty: no Authorization header is sent."""
-        self.client.api_key = access_key or "none"
-        if access_key:
-            self.headers.pop("Authorization", None)
-        else:
-            self.headers["Authorization"] = openai.Omit()
+    @property
+    def headers(self) -> dict[str, str | openai.Omit]:
+        """Sent with each request, not set once: only there does the client let us leave Authorization out."""
+        key = self._access_key().get_secret_value()
+        return {**self._marker, "Authorization": f"Bearer {key}" if key else openai.Omit()}
 
     async def close(self) -> None:
         await self.client.close()

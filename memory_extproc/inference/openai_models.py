@@ -202,7 +202,7 @@ class OpenAICompletions:
                 extra["response_format"] = form
         # The raw body, because the client does not check what it reads.
         raw = await self._endpoint.client.chat.completions.with_raw_response.create(
-            model=self._endpoint.limits.model,
+            model=self._section.llm_model_name,
             messages=[{"role": "system", "content": _valid(system)}, {"role": "user", "content": _valid(user)}],
             stream=False,
             extra_headers=self._endpoint.headers,
@@ -331,14 +331,14 @@ class OpenAIEmbedder:
     max_tokens = 512  # of the model's window, which no endpoint reports: few models have less
 
     def __init__(self, endpoint: ModelEndpoint, section: Embedding, *, batch: int = BATCH) -> None:
-        self._endpoint = endpoint
+        self._endpoint, self._section = endpoint, section
         self.dimension, self._batch = section.dimension, batch
         self._cache = QueryCache(section.cache)
 
     @property
     def fingerprint(self) -> str:
         """Without the address: the same model may move."""
-        return f"{self._endpoint.limits.model}/openai/{self.dimension}"
+        return f"{self._section.model}/openai/{self.dimension}"
 
     async def close(self) -> None:
         await self._endpoint.close()
@@ -369,7 +369,7 @@ class OpenAIEmbedder:
 
     async def _ask(self, texts: list[str]) -> Matrix:
         raw = await self._endpoint.client.embeddings.with_raw_response.create(
-            model=self._endpoint.limits.model,
+            model=self._section.model,
             input=texts,
             encoding_format="float",
             extra_headers=self._endpoint.headers,

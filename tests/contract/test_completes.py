@@ -36,7 +36,7 @@ async def endpoint(answers: Answers) -> AsyncIterator[CompletionModel]:
     async with serving([reply(answer) for answer in answers]) as stand_in:
         completions = OpenAICompletions(
             ModelEndpoint(
-                EndpointLimits(base_url=stand_in.base_url, model="m", attempts=1),
+                EndpointLimits(base_url=stand_in.base_url, attempts=1),
                 role="memory_extraction",
                 marker="",
                 metrics=Metrics(CollectorRegistry(), "test"),

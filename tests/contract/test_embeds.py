@@ -80,7 +80,7 @@ def answer(request: dict[str, Any]) -> Reply:
 async def remote() -> AsyncIterator[EmbeddingModel]:
     async with serving(answer) as stand_in:
         endpoint = ModelEndpoint(
-            EndpointLimits(base_url=stand_in.base_url, model="m", timeout=timedelta(seconds=30)),
+            EndpointLimits(base_url=stand_in.base_url, timeout=timedelta(seconds=30)),
             role="embedding",
             marker="",
             metrics=Metrics(CollectorRegistry(), "test"),

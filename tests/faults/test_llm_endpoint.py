@@ -14,6 +14,7 @@ from typing import Any
 import openai
 import pytest
 from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
 
 from memory_extproc.concurrency import BreakerLimits
 from memory_extproc.errors import PermanentError, TransientError
@@ -38,16 +39,18 @@ class Bench:
     """An endpoint of ours with time, chance and waiting in the test's hands."""
 
     def __init__(self, base_url: str, **limits: Any) -> None:
+        self.access_key = ""
         self.waited: list[float] = []
         self.time = 0.0
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.endpoint = ModelEndpoint(
-            EndpointLimits(base_url=base_url, model="qwen3", **{"timeout": timedelta(seconds=5), **limits}),
+            EndpointLimits(base_url=base_url, **{"timeout": timedelta(seconds=5), **limits}),
             role=ROLE,
             marker="token-1",
             metrics=self.metrics,
             rng=lambda: 0.5,
             clock=lambda: self.time,
+            access_key=lambda: SecretStr(self.access_key),
             sleep=self._sleep,
         )
         self.completions = OpenAICompletions(self.endpoint, a_model())
@@ -108,12 +111,14 @@ async def test_our_calls_carry_the_marker_and_no_made_up_key() -> None:
     assert "authorization" not in stand_in.headers[0]
 
 
-async def test_the_access_key_is_sent_and_never_printed() -> None:
-    async with asking(a_completion("x"), access_key="sk-very-secret") as (stand_in, bench):
-        await bench.completions.complete("", "")
+async def test_the_access_key_in_effect_is_sent_with_each_call() -> None:
+    async with asking(a_completion("x"), a_completion("x"), a_completion("x")) as (stand_in, bench):
+        for key in ("sk-very-secret", "sk-rotated", ""):
+            bench.access_key = key
+            await bench.completions.complete("", "")
 
-    assert stand_in.headers[0]["authorization"] == "Bearer sk-very-secret"
-    assert "sk-very-secret" not in repr(bench.endpoint.limits)
+    sent = [headers.get("authorization") for headers in stand_in.headers]
+    assert sent == ["Bearer sk-very-secret", "Bearer sk-rotated", None]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ _HALF_RECORD = b"\x17\x03\x03\x40\x00" + bytes(100)  # 100 bytes of 16 KiB
 class Bench:
     def __init__(self, base_url: str, patience: timedelta) -> None:
         self.metrics = Metrics(CollectorRegistry(), "test")
-        limits = EndpointLimits(base_url=base_url, model="m", timeout=patience, backoff=timedelta(), attempts=2)
+        limits = EndpointLimits(base_url=base_url, timeout=patience, backoff=timedelta(), attempts=2)
         self.endpoint = ModelEndpoint(
             limits,
             role="memory_extraction",

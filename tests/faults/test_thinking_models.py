@@ -35,7 +35,7 @@ class Bench:
         self.time = 0.0
         self.metrics = Metrics(CollectorRegistry(), "test")
         endpoint = ModelEndpoint(
-            EndpointLimits(base_url=base_url, model="qwen3", timeout=timedelta(seconds=5), attempts=1),
+            EndpointLimits(base_url=base_url, timeout=timedelta(seconds=5), attempts=1),
             role=ROLE,
             marker="m",
             metrics=self.metrics,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -13,15 +15,16 @@ from tests.support.builders import ANN
 
 
 @pytest.fixture
-def context() -> AppContext:
-    return make_context(Settings(), AsyncExitStack())
+async def context() -> AsyncIterator[AppContext]:
+    async with AsyncExitStack() as stack:
+        yield make_context(Settings(), stack)
 
 
-def change(context: AppContext, **sections: object) -> None:
+def change(context: AppContext, **sections: Any) -> None:
     context.live.reconfigure(context.live.merge(Settings.model_validate(sections)))
 
 
-def test_fewer_tokens_for_language_models_count_from_the_next_call_on(context: AppContext) -> None:
+async def test_fewer_tokens_for_language_models_count_from_the_next_call_on(context: AppContext) -> None:
     context.budget.spend(ANN, 100)
     context.budget.admit(ANN)
     change(context, learn={"model_tokens": {"caller_hour": 100}})
