@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from benchmarks.figures import Drain
 from benchmarks.learning import BATCH, CALLERS, exchange, rig, write_settings
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.learn.sessions import Sessions
@@ -46,7 +46,7 @@ async def _file(data: Path) -> AsyncIterator[Journal]:
 @asynccontextmanager
 async def _redis(url: str, prefix: str) -> AsyncIterator[Journal]:
     async with (
-        RedisLink(url, LinkLimits(timeout=timedelta(seconds=30))) as link,
+        RedisLink(url, timedelta(seconds=30)) as link,
         # No grace: what an earlier process left is taken up as soon as we look.
         RedisJournal(link, now=_now, prefix=prefix, sharing=JournalSharing(grace=timedelta())) as journal,
     ):

@@ -48,23 +48,22 @@ _DEFERRED = timedelta(milliseconds=50)  # of records that a crash may lose
 
 async def open_link(context: AppContext) -> RedisLink | None:
     """The shared Redis connection; None if not configured."""
-    section = context.settings.coordination
+    live, section = context.live, context.settings.coordination
     context.metrics.coordination_up.set(1)
     if not section.url:
         return None
     # Imported only if configured: Redis's client takes 0.2 s.
-    from memory_extproc.coordination.redis_client import LinkLimits, RedisLink  # noqa: PLC0415
+    from memory_extproc.coordination.redis_client import RedisLink  # noqa: PLC0415
 
     link = RedisLink(
         section.url,
-        LinkLimits(timeout=section.timeout),
-        password=section.password.get_secret_value() or None,
+        section.timeout,
+        password=lambda: live.settings.coordination.password,
         sentinel_password=section.sentinel_password.get_secret_value() or None,
         replicas=context.settings.learn.journal.replicas,
         prefix=section.prefix,
         answers=context.metrics.coordination_up.set,
     )
-    context.live.subscribe(lambda new: link.use_password(new.coordination.password.get_secret_value() or None))
     return await context.stack.enter_async_context(link)
 
 

@@ -14,6 +14,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Self
 
+from pydantic import SecretStr
 from redis import asyncio as aioredis
 from redis import exceptions as faults
 from redis.asyncio.cluster import ClusterNode, RedisCluster
@@ -67,6 +68,7 @@ _OURS = (faults.CrossSlotTransactionError, faults.InvalidPipelineStack)  # comma
 # https://redis.io/docs/latest/develop/reference/protocol-spec/#simple-errors
 _FOR_NOW = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|BUSY|OOM|READONLY|LOADING|MASTERDOWN) ")
 _ASKED = (faults.RedisError, faults.RedisClusterException, OSError, TimeoutError)
+_CONNECTIONS = 64  # at most; callers wait for a free connection
 
 
 def translate_error(error: Exception) -> MemoryExtprocError:
@@ -125,35 +127,26 @@ class Keeping:
         return self.evicts or self.persistence is Persistence.NONE
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLimits:
-    timeout: timedelta = timedelta(milliseconds=500)  # per call, connecting included
-    connections: int = 64  # at most; callers wait for a free connection
-    failures: int = 3  # consecutive failures before the circuit opens
-    slow: timedelta = timedelta(milliseconds=25)  # a call cancelled by its caller counts as failed after this time
-    pause: timedelta = timedelta(milliseconds=250)  # between two looks at a server that failed
-
-
 class _Credentials(CredentialProvider):
     """Supplies credentials for each new connection."""
 
-    def __init__(self, user: str, password: str | None) -> None:
-        self.user, self.password = user, password
+    def __init__(self, user: str, password: Callable[[], SecretStr]) -> None:
+        self._user, self._password = user, password
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        if not self.password:
+        password = self._password().get_secret_value()
+        if not password:
             return ()  # type: ignore[return-value]  # the client then says nothing of itself
-        return (self.user, self.password) if self.user else (self.password,)
+        return (self._user, password) if self._user else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
         return self.get_credentials()
 
 
 def _make_client(
-    address: RedisAddress, limits: LinkLimits, credentials: CredentialProvider, sentinel_password: str | None
+    address: RedisAddress, timeout: float, credentials: CredentialProvider, sentinel_password: str | None
 ) -> Any:
     """The client that finds the server of a key, or the master, by itself, also after a failover."""
-    timeout = limits.timeout.total_seconds()
     common: dict[str, Any] = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,
@@ -164,7 +157,7 @@ def _make_client(
     if address.topology is Topology.SERVER:
         # A blocking pool: a burst of calls is not a failure.
         pool = aioredis.BlockingConnectionPool.from_url(
-            address.options, timeout=timeout, max_connections=limits.connections, **common
+            address.options, timeout=timeout, max_connections=_CONNECTIONS, **common
         )
         return aioredis.Redis.from_pool(pool)
     if address.topology is Topology.CLUSTER:
@@ -194,28 +187,31 @@ class RedisLink:
     immediately, and a background task probes the server until it answers. With a key *prefix*, no call is made if
     the keys belong to a newer program version (NewerKeysError)."""
 
+    FAILURES = 3  # in a row, before the circuit opens
+    SLOW = timedelta(milliseconds=25)  # a call cancelled by its caller counts as failed after this time
+    PAUSE = timedelta(milliseconds=250)  # between two looks at a server that failed
+
     def __init__(
         self,
         url: str,
-        limits: LinkLimits = LinkLimits(),
+        timeout: timedelta,
         *,
-        password: str | None = None,
+        password: Callable[[], SecretStr] = lambda: SecretStr(""),
         sentinel_password: str | None = None,
         replicas: int = 0,
         prefix: str = "",
         answers: Callable[[bool], None] = lambda _answers: None,  # called when availability changes
     ) -> None:
-        self._limits = limits
-        self._timeout = limits.timeout.total_seconds()
+        """*timeout*: of a call, connecting included. *password*: read for each new connection."""
+        self._timeout = timeout.total_seconds()
         address = parse_redis_url(url)
-        self._credentials = _Credentials(address.user, password)
-        self.client = _make_client(address, limits, self._credentials, sentinel_password)
+        self.client = _make_client(address, self._timeout, _Credentials(address.user, password), sentinel_password)
         self._replicas = replicas  # that must have a write of `run_replicated`
         self._cluster = address.topology is Topology.CLUSTER
         self._discovering = asyncio.Lock()
         self._discovered = not self._cluster
         # The pools of a cluster and of Sentinel do not wait for a free connection.
-        self._calls = asyncio.Semaphore(limits.connections)
+        self._calls = asyncio.Semaphore(_CONNECTIONS)
         self._answers = answers
         self._schema_key = f"{prefix}:schema" if prefix else ""
         self._ours = not prefix  # whether the schema check passed
@@ -238,10 +234,6 @@ class RedisLink:
         if (asked := getattr(getattr(self.client, "connection_pool", None), "sentinel_manager", None)) is not None:
             for sentinel in asked.sentinels:
                 await sentinel.aclose()
-
-    def use_password(self, password: str | None) -> None:
-        """Use *password* for new connections; open connections are authenticated already."""
-        self._credentials.password = password
 
     @property
     def is_cluster(self) -> bool:
@@ -322,7 +314,7 @@ class RedisLink:
                     result = await call
         except asyncio.CancelledError:
             # The caller's deadline passed. Without counting this, a hanging server would never be detected.
-            if time.monotonic() - began >= self._limits.slow.total_seconds():
+            if time.monotonic() - began >= self.SLOW.total_seconds():
                 self._count_failure()
             raise
         except _ASKED as error:
@@ -407,7 +399,7 @@ class RedisLink:
 
     def _count_failure(self) -> None:
         self._failed += 1
-        if self._failed >= self._limits.failures and self._looking is None:
+        if self._failed >= self.FAILURES and self._looking is None:
             log.warning("redis.not_answering")
             self._answers(False)  # noqa: FBT003 - as it is called
             self._looking = asyncio.create_task(self._look_after(), name="redis look")
@@ -415,7 +407,7 @@ class RedisLink:
     async def _look_after(self) -> None:
         """Probe the server until it answers, so that no request waits for it."""
         while self._looking is not None:
-            await asyncio.sleep(self._limits.pause.total_seconds())
+            await asyncio.sleep(self.PAUSE.total_seconds())
             await contain_faults(self._look)
 
     async def _look(self) -> None:

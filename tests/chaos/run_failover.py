@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.journal.failover import FailoverJournal
 from memory_extproc.journal.redis import JournalSharing, RedisJournal, ShardedJournal
@@ -34,7 +34,7 @@ from tests.support.waiting import until
 pytestmark = [pytest.mark.redis, pytest.mark.timeout(300)]
 
 PREFIX = "failover"
-LIMITS = LinkLimits(timeout=timedelta(seconds=1), pause=timedelta(milliseconds=50))
+TIMEOUT = timedelta(seconds=1)
 SHARING = JournalSharing(lease=timedelta(seconds=2), grace=timedelta(seconds=1))
 
 
@@ -96,13 +96,14 @@ class Load:
 
 async def test_a_failover_loses_nothing_accepted(fleet: RedisFleet, tmp_path: Path) -> None:
     async with (
-        RedisLink(fleet.url, LIMITS, replicas=1, prefix=PREFIX) as link,
+        RedisLink(fleet.url, TIMEOUT, replicas=1, prefix=PREFIX) as link,
         (ShardedJournal if link.is_cluster else RedisJournal)(
             link, now=lambda: MONDAY, prefix=PREFIX, sharing=SHARING
         ) as shared,
         SqliteJournal(tmp_path / "spare.sqlite", now=lambda: MONDAY) as spare,
         asyncio.TaskGroup() as tasks,
     ):
+        link.PAUSE = timedelta(milliseconds=50)
         load = Load(FailoverJournal(shared, spare))
         for who in range(8):
             tasks.create_task(load.write(who))

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -274,7 +275,7 @@ async def test_the_redis_of_the_examples_keeps_what_it_is_given(tmp_path: Path) 
     command = [binary, *arguments, "--port", str(port), "--bind", "127.0.0.1"]
     server = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.DEVNULL)
     try:
-        async with RedisLink(f"redis://127.0.0.1:{port}/0") as link:
+        async with RedisLink(f"redis://127.0.0.1:{port}/0", timedelta(seconds=1)) as link:
             await until(partial(answers, link), "redis answers", seconds=20)
             keeping = await link.keeping()
     finally:

@@ -249,7 +249,7 @@ def test_a_journal_is_copied_as_of_one_moment_while_a_sidecar_writes_to_it(place
 
 async def read_shared(url: str, prefix: str) -> tuple[list[Consent], int]:
     """ANN's choices in Redis, and how many marks its ledger has of her memories."""
-    async with RedisLink(url) as link:
+    async with RedisLink(url, timedelta(seconds=1)) as link:
         history = await RedisConsent(link, prefix=prefix).history(ANN)
         ledger = RedisLedger(link, prefix=prefix)
         marks = await ledger.marks(KeyedHasher(await ledger.key()).subject(ANN))
@@ -323,7 +323,7 @@ def test_what_replicas_serve_from_already_is_not_merged_behind_them(
     place.configure(coordination={"url": redis_server.url, "prefix": prefix, "accept_volatile": True})
 
     async def serve() -> None:
-        async with RedisLink(redis_server.url) as link:
+        async with RedisLink(redis_server.url, timedelta(seconds=1)) as link:
             await link.client.hset(generation_key(prefix), "id", "one")
 
     asyncio.run(serve())

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from memory_extproc.api.audit import verify
 from memory_extproc.api.principal import derive_key, read_secret
 from memory_extproc.cli.root import app
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
 from tests.support.redis import RedisServer, redis_server
 
@@ -48,7 +48,7 @@ def left_behind(server: RedisServer, prefix: str) -> None:
     """One directory was left with turns in it, of another its replica was killed."""
 
     async def leave() -> None:
-        async with RedisLink(server.url, LinkLimits()) as link:
+        async with RedisLink(server.url, timedelta(milliseconds=500)) as link:
             lease = timedelta(milliseconds=1)
             await RedisReplicas(link, "1", prefix=prefix, lease=lease, directory="killed").renew()
             async with RedisReplicas(link, "2", prefix=prefix, lease=lease, directory="full") as full:
@@ -89,7 +89,7 @@ def test_a_loss_is_accepted_for_a_while_and_with_a_reason(
     assert done.exit_code == 0, done.output
 
     async def left() -> int:
-        async with RedisLink(redis_server.url, LinkLimits()) as link:
+        async with RedisLink(redis_server.url, timedelta(milliseconds=500)) as link:
             return int(await link.client.ttl(f"{prefix}:{{ledger}}:accepted"))
 
     assert 0 < asyncio.run(left()) <= 120

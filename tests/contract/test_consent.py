@@ -12,7 +12,7 @@ import pytest
 
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
 from memory_extproc.coordination.redis import RedisCoordination
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.errors import PermanentError
 from memory_extproc.model import Consent, ConsentChange, Owner
 from memory_extproc.ports import ConsentRecords
@@ -43,7 +43,7 @@ async def records(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         case _:
             server: RedisServer | RedisFleet = request.getfixturevalue(request.param)
             prefix = uuid4().hex
-            async with RedisLink(server.url, LinkLimits(timeout=PLENTY)) as link:
+            async with RedisLink(server.url, PLENTY) as link:
                 yield RedisConsent(link, prefix=prefix)
 
 
@@ -101,7 +101,7 @@ async def test_a_choice_survives_a_restart(tmp_path: Path) -> None:
 @pytest.mark.redis
 async def test_forgetting_an_owners_records_leaves_what_they_chose(redis_server: RedisServer) -> None:
     prefix = uuid4().hex
-    async with RedisLink(redis_server.url, LinkLimits(timeout=PLENTY)) as link:
+    async with RedisLink(redis_server.url, PLENTY) as link:
         redis = RedisCoordination(link, prefix=prefix)
         records = RedisConsent(link, prefix=prefix)
         await records.add(ANN, OFF, after=None)
@@ -113,7 +113,7 @@ async def test_forgetting_an_owners_records_leaves_what_they_chose(redis_server:
 @pytest.mark.redis
 async def test_a_record_that_nobody_can_read_is_a_fault_and_not_a_yes(redis_server: RedisServer) -> None:
     prefix = uuid4().hex
-    async with RedisLink(redis_server.url, LinkLimits(timeout=PLENTY)) as link:
+    async with RedisLink(redis_server.url, PLENTY) as link:
         await link.client.rpush(f"{prefix}:{{{ANN.key}}}:consent", b"perhaps")
         with pytest.raises(PermanentError):
             await RedisConsent(link, prefix=prefix).latest(ANN)

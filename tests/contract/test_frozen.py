@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.model import Embedded, JournalState
 from memory_extproc.store.milvus.rows import to_memory, to_row
 from tests.support import older_store
@@ -48,7 +48,7 @@ every_version = pytest.mark.parametrize("frozen", VERSIONS, ids=lambda path: pat
 async def a_link(server: RedisServer) -> AsyncIterator[RedisLink]:
     """A database of these tests' own, empty."""
     url = server.url.removesuffix("/0") + "/9"
-    async with RedisLink(url, LinkLimits(timeout=timedelta(seconds=10)), prefix=PREFIX) as link:
+    async with RedisLink(url, timedelta(seconds=10), prefix=PREFIX) as link:
         await link.client.flushdb()
         yield link
 

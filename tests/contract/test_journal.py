@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.encryption.codecs import EncryptedJournal
 from memory_extproc.encryption.keys import WrappedKeys
 from memory_extproc.journal.failover import FailoverJournal
@@ -77,7 +77,7 @@ def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -
         if request.param.startswith("redis_"):
             server: RedisServer | RedisFleet = request.getfixturevalue(request.param)
             # Plenty of time: the machine that runs the tests may be busy with others.
-            async with RedisLink(server.url, LinkLimits(timeout=timedelta(seconds=10))) as link:
+            async with RedisLink(server.url, timedelta(seconds=10)) as link:
                 kind = ShardedJournal if link.is_cluster else RedisJournal
                 async with kind(
                     link, now=clock, prefix=uuid4().hex, max_turns=max_turns, max_dead=max_dead

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.encryption.keys import KeyTable, RedisKeyTable, SqliteKeyTable
 from tests.support.in_memory import InMemoryKeyTable
 from tests.support.redis import RedisServer, redis_server
@@ -28,7 +28,7 @@ async def table(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
                 yield made
         case _:
             server: RedisServer = request.getfixturevalue("redis_server")
-            async with RedisLink(server.url, LinkLimits(timeout=timedelta(seconds=10))) as link:
+            async with RedisLink(server.url, timedelta(seconds=10)) as link:
                 redis = RedisKeyTable(link, prefix=uuid4().hex)
                 assert not await redis.holds_any()
                 await redis.add("seen", b"")

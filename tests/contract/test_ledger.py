@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from memory_extproc.coordination.redis import RedisLedger
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.sqlite import SqliteLedger
 from memory_extproc.model import LedgerJob, LedgerMarks
 from memory_extproc.ports import Ledger
@@ -43,7 +44,7 @@ async def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
                 yield sqlite
         case _:
             server: RedisServer | RedisFleet = request.getfixturevalue(request.param)
-            async with RedisLink(server.url, LinkLimits()) as link:
+            async with RedisLink(server.url, timedelta(seconds=1)) as link:
                 yield RedisLedger(link, prefix=uuid4().hex)
 
 

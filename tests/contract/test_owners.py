@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from memory_extproc.coordination.redis import RedisOwners
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.sqlite import SqliteOwners
 from memory_extproc.model import Embedded, MemoryState, Owner
 from memory_extproc.ports import OwnerEntry, OwnerRegistry
@@ -36,7 +36,7 @@ async def owners(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             yield sqlite
         return
     server: RedisServer = request.getfixturevalue("redis_server")
-    async with RedisLink(server.url, LinkLimits(timedelta(seconds=10))) as link:
+    async with RedisLink(server.url, timedelta(seconds=10)) as link:
         yield RedisOwners(link, prefix=uuid4().hex)
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from memory_extproc import app
 from memory_extproc.cli.root import app as commands
 from memory_extproc.coordination.redis import RedisCoordination
-from memory_extproc.coordination.redis_client import LinkLimits, NewerKeysError, RedisLink
+from memory_extproc.coordination.redis_client import NewerKeysError, RedisLink
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import load
 from tests.support.builders import ANN
@@ -25,7 +25,7 @@ from tests.support.redis import RedisServer, redis_server
 
 __all__ = ["int8_model_dir", "redis_server"]
 pytestmark = pytest.mark.redis
-PLENTY = LinkLimits(timeout=timedelta(seconds=10))
+PLENTY = timedelta(seconds=10)
 
 
 class Keys:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
 from memory_extproc.coordination.sqlite import SoleReplica
 from memory_extproc.errors import TransientError
@@ -22,6 +22,7 @@ __all__ = ["redis_server"]
 pytestmark = pytest.mark.redis
 
 LEASE = timedelta(seconds=2)
+TIMEOUT = timedelta(seconds=1)  # of a call
 
 
 class Pair:
@@ -48,7 +49,7 @@ class Pair:
 @pytest.fixture
 async def pair(redis_server: RedisServer) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as stack:
-        links = [await stack.enter_async_context(RedisLink(redis_server.url, LinkLimits())) for _ in range(2)]
+        links = [await stack.enter_async_context(RedisLink(redis_server.url, TIMEOUT)) for _ in range(2)]
         made = Pair(links, uuid4().hex)
         for replica in made.replicas:
             await stack.enter_async_context(replica)
@@ -127,7 +128,7 @@ async def test_directories_that_ended_are_listed_until_they_come_back_or_are_str
     prefix = first._counter.partition(":")[0]
     asked = datetime(2026, 3, 2, 9, tzinfo=UTC)
     short = timedelta(milliseconds=50)
-    async with RedisLink(redis_server.url, LinkLimits()) as link:
+    async with RedisLink(redis_server.url, TIMEOUT) as link:
 
         def process(directory: str, number: int, lease: timedelta = LEASE) -> RedisReplicas:
             return RedisReplicas(link, f"{directory}/{number}", prefix=prefix, lease=lease, directory=directory)

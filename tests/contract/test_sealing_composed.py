@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from memory_extproc.app.context import make_context
 from memory_extproc.app.storage import keys_alone, open_keys, sealed_coordination
 from memory_extproc.cli.root import app as command_line
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.encryption.keys import WrappedKeys, new_master_key
 from memory_extproc.errors import ConfigurationError
 from memory_extproc.settings import Settings, load
@@ -58,8 +58,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 async def test_replicas_share_their_keys_in_redis(
     tmp_path: Path, redis_server: RedisServer, stack: AsyncExitStack
 ) -> None:
-    limits = LinkLimits(timeout=timedelta(seconds=10))
-    link = await stack.enter_async_context(RedisLink(redis_server.url, limits))
+    link = await stack.enter_async_context(RedisLink(redis_server.url, timedelta(seconds=10)))
     where = {"url": redis_server.url, "prefix": uuid4().hex, "timeout": "3s"}
     settings = sealed(tmp_path, coordination=where)
     keys = await keys_at(tmp_path, settings, stack, link)
@@ -75,7 +74,7 @@ async def test_replicas_share_their_keys_in_redis(
 
 async def test_a_redis_that_is_away_keeps_no_sidecar_from_starting(tmp_path: Path, stack: AsyncExitStack) -> None:
     url = f"redis://127.0.0.1:{unused_port()}/0"
-    link = await stack.enter_async_context(RedisLink(url))
+    link = await stack.enter_async_context(RedisLink(url, timedelta(seconds=1)))
     assert await keys_at(tmp_path, sealed(tmp_path, coordination={"url": url}), stack, link) is not None
     assert await keys_at(tmp_path, configured(tmp_path, coordination={"url": url}), stack, link) is None
 

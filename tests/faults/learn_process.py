@@ -26,7 +26,7 @@ from prometheus_client import CollectorRegistry
 
 from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.redis import RedisCoordination
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.sqlite import SqliteCoordination
 from memory_extproc.errors import PermanentError
 from memory_extproc.journal.redis import JournalSharing, RedisJournal
@@ -199,7 +199,7 @@ async def opened(
         )
     url, prefix = redis
     # Plenty of time: where a turn belongs is not known without an answer, and it would be told of twice.
-    link = await stack.enter_async_context(RedisLink(url, LinkLimits(timeout=timedelta(seconds=30))))
+    link = await stack.enter_async_context(RedisLink(url, timedelta(seconds=30)))
     # Long enough that a busy machine does not pass the work to and fro; a dead process is waited for so long.
     sharing = JournalSharing(lease=timedelta(seconds=1), grace=timedelta(seconds=1))
     return (

@@ -12,7 +12,7 @@ import pytest
 import structlog.testing
 from pymilvus import MilvusException
 
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.errors import TransientError
 from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.learn.ingest import Intake
@@ -92,9 +92,7 @@ async def fleet(redis_server: RedisServer) -> AsyncIterator[Fleet]:
     async with AsyncExitStack() as stack:
         made = []
         for _ in range(3):
-            link = await stack.enter_async_context(
-                RedisLink(redis_server.url, LinkLimits(timeout=timedelta(seconds=10)))
-            )
+            link = await stack.enter_async_context(RedisLink(redis_server.url, timedelta(seconds=10)))
             made.append(Replica(link, prefix, store))
         for replica in made:
             await stack.enter_async_context(entered(replica))

@@ -15,7 +15,7 @@ import pytest
 
 from memory_extproc.coordination.consent import Consents, RedisConsent
 from memory_extproc.coordination.redis import RedisLedger
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.encryption.keys import RedisKeyTable, WrappedKeys
 from memory_extproc.errors import TransientError
 from memory_extproc.model import Consent, LedgerJob, Owner
@@ -34,7 +34,7 @@ __all__ = ["milvus_lite", "redis_server"]
 pytestmark = pytest.mark.redis
 
 ANN = Owner("acme", "ann")
-SOON = LinkLimits(timeout=timedelta(milliseconds=300))
+SOON = timedelta(milliseconds=300)
 
 
 class Ways:
@@ -67,7 +67,7 @@ class Ways:
 async def ways(redis_server: RedisServer) -> AsyncIterator[Ways]:
     async with Link(redis_server.port) as hanging:
         url = f"redis://127.0.0.1:{hanging.port}/0"
-        async with RedisLink(url, SOON) as through, RedisLink(redis_server.url, LinkLimits()) as beside:
+        async with RedisLink(url, SOON) as through, RedisLink(redis_server.url, timedelta(seconds=1)) as beside:
             yield Ways(redis_server, hanging, through, beside)
 
 

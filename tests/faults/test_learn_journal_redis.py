@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.journal.redis import JournalSharing, RedisJournal
 from memory_extproc.model import Caller, JournalState, Owner, Turn, TurnOutcome, digest
 from tests.support.builders import ANN, MONDAY, a_turn
@@ -44,7 +44,7 @@ class Replicas:
 
 @pytest.fixture
 async def replicas(redis_server: RedisServer) -> AsyncIterator[Replicas]:
-    async with RedisLink(redis_server.url, LinkLimits(timeout=timedelta(seconds=10))) as link:
+    async with RedisLink(redis_server.url, timedelta(seconds=10)) as link:
         yield Replicas(link)
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from memory_extproc.cli.root import app
 from memory_extproc.coordination import redis_client
-from memory_extproc.coordination.redis_client import LinkLimits, NewerKeysError, RedisLink
+from memory_extproc.coordination.redis_client import NewerKeysError, RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
 from memory_extproc.journal.redis import JournalSharing, RedisJournal, ShardedJournal
 from memory_extproc.model import Owner, Turn, TurnOutcome, digest
@@ -47,9 +47,7 @@ class Fleet:
 
     @asynccontextmanager
     async def link(self) -> AsyncIterator[RedisLink]:
-        async with RedisLink(
-            self.cluster.url, LinkLimits(timeout=timedelta(seconds=10)), prefix=self.prefix
-        ) as link:
+        async with RedisLink(self.cluster.url, timedelta(seconds=10), prefix=self.prefix) as link:
             yield link
 
     @asynccontextmanager

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from redis import exceptions as faults
 from redis.asyncio import Redis
 
+from memory_extproc.app.context import make_context
+from memory_extproc.app.coordination import open_link
 from memory_extproc.coordination.redis import RedisCoordination
-from memory_extproc.coordination.redis_client import Keeping, LinkLimits, Persistence, RedisLink, translate_error
+from memory_extproc.coordination.redis_client import Keeping, Persistence, RedisLink, translate_error
 from memory_extproc.errors import (
     MemoryExtprocError,
     NotReadyError,
@@ -25,6 +29,7 @@ from memory_extproc.journal.failover import FailoverJournal
 from memory_extproc.journal.redis import RedisJournal
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import TurnOutcome
+from memory_extproc.settings import Settings
 from tests.support.builders import ANN, MONDAY, a_turn
 from tests.support.ports import free_port
 from tests.support.redis import RedisServer, redis_coordination, start_redis, stop_redis
@@ -165,7 +170,7 @@ async def _without_a_disk(operator: Redis, scratch: Path) -> None:
 async def test_a_redis_that_takes_nothing_for_now_costs_no_turn(
     own_server: RedisServer, fault: Callable[[Redis, Path], Awaitable[None]], tmp_path: Path
 ) -> None:
-    limit = LinkLimits(timeout=timedelta(seconds=5))
+    limit = timedelta(seconds=5)
     async with (
         Redis.from_url(own_server.url) as operator,
         RedisLink(own_server.url, limit) as link,
@@ -205,16 +210,14 @@ async def test_scripts_are_known_again_after_a_restart(own_server: RedisServer) 
         assert not await coordination.acquire("lease", "b", timedelta(minutes=1))
 
 
-LIMITS = LinkLimits(timeout=SHORTLY, slow=timedelta(milliseconds=10), pause=timedelta(milliseconds=10))
-
-
 async def test_nobody_waits_for_a_redis_that_hangs_until_it_answers_again(own_server: RedisServer) -> None:
     told: list[bool] = []
-    async with RedisLink(own_server.url, LIMITS, answers=told.append) as link:
+    async with RedisLink(own_server.url, SHORTLY, answers=told.append) as link:
+        link.SLOW = link.PAUSE = timedelta(milliseconds=10)
         coordination = RedisCoordination(link)
         await coordination.bump(ANN)
         own_server.stall()
-        for _ in range(LIMITS.failures):
+        for _ in range(link.FAILURES):
             with pytest.raises(TransientError, match="TimeoutError"):
                 await coordination.version(ANN)
         assert not link.answering
@@ -227,10 +230,11 @@ async def test_nobody_waits_for_a_redis_that_hangs_until_it_answers_again(own_se
 
 
 async def test_callers_who_leave_before_the_timeout_find_out_that_it_hangs_too(own_server: RedisServer) -> None:
-    async with RedisLink(own_server.url, LIMITS) as link:
+    async with RedisLink(own_server.url, SHORTLY) as link:
+        link.SLOW = link.PAUSE = timedelta(milliseconds=10)
         coordination = RedisCoordination(link)
         own_server.stall()
-        for _ in range(LIMITS.failures):
+        for _ in range(link.FAILURES):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
                     await coordination.get_record("given", ANN, "k")
@@ -241,7 +245,7 @@ async def test_callers_who_leave_before_the_timeout_find_out_that_it_hangs_too(o
 async def test_a_refusal_is_an_answer(own_server: RedisServer) -> None:
     async with Redis.from_url(own_server.url) as operator:
         await operator.config_set("requirepass", "right")
-    async with RedisLink(own_server.url, LinkLimits(timeout=timedelta(seconds=5)), password="wrong") as link:
+    async with RedisLink(own_server.url, timedelta(seconds=5), password=lambda: SecretStr("wrong")) as link:
         for _ in range(5):
             with pytest.raises(TransientError, match="credentials"):
                 await link.open()
@@ -261,7 +265,7 @@ async def test_it_is_told_how_a_redis_keeps_what_it_is_given(
 ) -> None:
     async with (
         Redis.from_url(own_server.url) as operator,
-        RedisLink(own_server.url, LinkLimits(timeout=timedelta(seconds=5))) as link,
+        RedisLink(own_server.url, timedelta(seconds=5)) as link,
     ):
         for name, value in settings.items():
             await operator.config_set(name, value)
@@ -271,35 +275,41 @@ async def test_it_is_told_how_a_redis_keeps_what_it_is_given(
 async def test_a_redis_that_does_not_tell_how_it_keeps_things_is_no_fault(own_server: RedisServer) -> None:
     async with (
         Redis.from_url(own_server.url) as operator,
-        RedisLink(own_server.url, LinkLimits(timeout=timedelta(seconds=5))) as link,
+        RedisLink(own_server.url, timedelta(seconds=5)) as link,
     ):
         await operator.acl_setuser("default", enabled=True, nopass=True, commands=["+@all", "-config"])
         assert await link.keeping() == Keeping(Persistence.UNKNOWN, evicts=False)
 
 
 async def test_another_password_counts_for_the_connections_made_from_then_on(own_server: RedisServer) -> None:
-    limits = LinkLimits(timeout=timedelta(seconds=5))
-    async with RedisLink(own_server.url, limits) as link, RedisLink(own_server.url, limits) as operator:
+    def settings(password: str) -> Settings:
+        given = {"url": own_server.url, "timeout": "3s", "password": password}
+        return Settings.model_validate({"coordination": given})
+
+    async with AsyncExitStack() as stack, RedisLink(own_server.url, timedelta(seconds=5)) as operator:
+        context = make_context(settings(""), stack)
+        live, link = context.live, await open_link(context)
+        assert link is not None
         await link.open()
         await operator.client.config_set("requirepass", "first")
-        link.use_password("first")
+        live.reconfigure(live.merge(settings("first")))
         await operator.client.client_kill_filter(_type="normal", skipme=True)
         await link.open()
         await operator.client.config_set("requirepass", "second")
         await operator.client.client_kill_filter(_type="normal", skipme=True)
         with pytest.raises(TransientError, match="credentials"):
             await link.open()
-        link.use_password("second")
+        live.reconfigure(live.merge(settings("second")))
         await link.open()
 
 
 async def test_a_user_in_the_url_goes_with_the_password(own_server: RedisServer) -> None:
-    limits = LinkLimits(timeout=timedelta(seconds=5))
-    async with RedisLink(own_server.url, limits) as operator:
+    timeout = timedelta(seconds=5)
+    async with RedisLink(own_server.url, timeout) as operator:
         await operator.client.acl_setuser(
             "memory", enabled=True, passwords=["+its own"], categories=["+@all"], keys=["*"]
         )
     named = own_server.url.replace("redis://", "redis://memory@")
-    async with RedisLink(named, limits, password="its own") as link:
+    async with RedisLink(named, timeout, password=lambda: SecretStr("its own")) as link:
         await link.open()
         assert await link.client.acl_whoami() in {"memory", b"memory"}

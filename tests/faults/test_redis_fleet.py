@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.errors import TransientError
 from memory_extproc.journal.redis import RedisJournal
 from memory_extproc.settings.paths import Topology, parse_redis_url
@@ -16,7 +16,7 @@ from tests.support.redis import RedisFleet, RedisServer, ask_redis, redis_cluste
 
 __all__ = ["redis_cluster", "redis_server"]
 
-LIMITS = LinkLimits(timeout=timedelta(seconds=1))
+TIMEOUT = timedelta(seconds=1)
 
 
 def test_a_url_names_one_server_a_cluster_or_sentinels() -> None:
@@ -57,7 +57,7 @@ def test_any_other_url_is_refused_and_said_nothing_of(url: str, fault: str) -> N
 @pytest.mark.redis
 async def test_a_turn_counts_only_once_a_replica_has_it(redis_server: RedisServer) -> None:
     """Without a replica to have it the caller hears of it, and puts the turn aside."""
-    async with RedisLink(redis_server.url, LIMITS, replicas=1) as link:
+    async with RedisLink(redis_server.url, TIMEOUT, replicas=1) as link:
         journal = RedisJournal(link, now=lambda: MONDAY, prefix="alone")
         with pytest.raises(TransientError, match=r"learn\.journal\.replicas"):
             await journal.append(a_turn("hello"))
@@ -66,7 +66,7 @@ async def test_a_turn_counts_only_once_a_replica_has_it(redis_server: RedisServe
 @pytest.mark.redis
 async def test_a_node_of_a_cluster_is_no_server(redis_cluster: RedisFleet) -> None:
     """The error says which URL it needs."""
-    async with RedisLink(redis_cluster.servers[0].url, LIMITS) as link:
+    async with RedisLink(redis_cluster.servers[0].url, TIMEOUT) as link:
         with pytest.raises(TransientError, match=r"redis\+cluster://"):
             await asyncio.gather(*(link.limit_time(link.client.get(str(number))) for number in range(20)))
 
@@ -75,7 +75,7 @@ async def test_a_node_of_a_cluster_is_no_server(redis_cluster: RedisFleet) -> No
 async def test_a_link_leaves_no_connection_to_a_cluster_that_failed_meanwhile(redis_cluster: RedisFleet) -> None:
     """After an error the client closes itself; calls under way on other nodes connect again behind it."""
     before = [connections(server) for server in redis_cluster.servers]
-    async with RedisLink(redis_cluster.url, LIMITS) as link:
+    async with RedisLink(redis_cluster.url, TIMEOUT) as link:
         await link.limit_time(link.client.set("a key", "a value"))
         node = link.client.get_node_from_key("a key")
         await link.client.aclose()

@@ -16,7 +16,7 @@ from memory_extproc import app
 from memory_extproc.app.coordination import MIRROR
 from memory_extproc.concurrency import utc_now
 from memory_extproc.coordination.mirror import SqliteMirror
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.model import ForgetScope, ForgetState, Owner, Scope
 from memory_extproc.store.milvus.store import MilvusStore
 from tests.support.envoy import Envoy
@@ -210,7 +210,7 @@ async def test_a_wiped_redis_brings_nothing_back_that_was_forgotten_and_recall_r
     receipt = await first.whole.forgets.forget(owner, ForgetScope())
     assert receipt.state is not ForgetState.ACCEPTED
     wiped = time.monotonic()
-    async with RedisLink(redis_server.url, LinkLimits()) as link:
+    async with RedisLink(redis_server.url, timedelta(milliseconds=500)) as link:
         await link.client.flushall()
     # As out of a backup, or a turn that waited elsewhere: what was forgotten is in the store once more.
     await store.put(owner, rows)

@@ -21,7 +21,7 @@ from typing import Any
 
 from memory_extproc.coordination.consent import RedisConsent, SqliteConsent
 from memory_extproc.coordination.redis import RedisCoordination, RedisLedger
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.coordination.sqlite import SqliteCoordination, SqliteLedger
 from memory_extproc.encryption.keys import KeyTable, RedisKeyTable, SqliteKeyTable
 from memory_extproc.journal.redis import RedisJournal
@@ -182,7 +182,7 @@ async def _left_in_files(directory: Path) -> None:
 
 
 async def _left_in_redis(url: str) -> Keys:
-    async with RedisLink(url, LinkLimits(timeout=timedelta(seconds=10)), prefix=PREFIX) as link:
+    async with RedisLink(url, timedelta(seconds=10), prefix=PREFIX) as link:
         async with in_redis(link) as kept:
             await kept.fill()
         return await freeze_redis(link)

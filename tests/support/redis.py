@@ -14,9 +14,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from memory_extproc.coordination.redis import RedisCoordination
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from tests.support.ports import free_port
 
 _START_LIMIT = 30.0  # seconds
@@ -197,8 +198,8 @@ async def redis_coordination(
     *,
     prefix: str = "memory-extproc",
     patience: timedelta = _PATIENCE,
-    password: str | None = None,
+    password: str = "",
 ) -> AsyncIterator[RedisCoordination]:
     """Over a link of its own."""
-    async with RedisLink(url, LinkLimits(patience), password=password) as link:
+    async with RedisLink(url, patience, password=lambda: SecretStr(password)) as link:
         yield RedisCoordination(link, prefix=prefix)

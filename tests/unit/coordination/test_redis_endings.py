@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 from redis import exceptions as faults
 
-from memory_extproc.coordination.redis_client import LinkLimits, RedisLink
+from memory_extproc.coordination.redis_client import RedisLink
 from memory_extproc.errors import TransientError
 from tests.support.waiting import until
 
 NOBODY = "redis://127.0.0.1:1"
-LIMITS = LinkLimits(timeout=timedelta(seconds=30))
+TIMEOUT = timedelta(seconds=30)
 
 
 @pytest.mark.parametrize("answer", ["an answer", "an error"])
@@ -25,7 +25,7 @@ async def test_who_is_told_to_end_as_redis_takes_the_command_ends(answer: str) -
         asked.set()
         return await asyncio.wait_for(taken, 30)  # as redis-py does while it sends
 
-    async with RedisLink(NOBODY, LIMITS) as link:
+    async with RedisLink(NOBODY, TIMEOUT) as link:
         task = asyncio.create_task(link.limit_time(command()))
         await asked.wait()
         if answer == "an answer":
@@ -50,7 +50,7 @@ async def test_who_is_not_told_to_end_gets_what_redis_answers() -> None:
     async def fault_of_ours() -> str:
         raise RuntimeError("generator raised StopIteration")
 
-    async with RedisLink(NOBODY, LIMITS) as link:
+    async with RedisLink(NOBODY, TIMEOUT) as link:
         assert await link.limit_time(answer()) == "an answer"
         with pytest.raises(TransientError):
             await link.limit_time(refusal())
@@ -75,7 +75,7 @@ async def test_what_is_tidied_up_after_the_end_still_reaches_redis() -> None:
         finally:
             await link.limit_time(give_back())
 
-    async with RedisLink(NOBODY, LIMITS) as link:
+    async with RedisLink(NOBODY, TIMEOUT) as link:
         task = asyncio.create_task(works(link))
         await began.wait()
         task.cancel()
@@ -96,8 +96,9 @@ async def test_redis_is_asked_for_until_it_answers_whatever_the_client_raises_me
     async def away() -> None:
         raise faults.ConnectionError
 
-    async with RedisLink(NOBODY, LinkLimits(failures=1, pause=timedelta())) as link:
+    async with RedisLink(NOBODY, TIMEOUT) as link:
         monkeypatch.setattr(link.client, "ping", ping)
+        link.FAILURES, link.PAUSE = 1, timedelta()
         with pytest.raises(TransientError):
             await link.limit_time(away())
         await until(lambda: link.answering, "it answers")
