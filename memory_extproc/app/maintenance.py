@@ -22,7 +22,7 @@ from memory_extproc.retention.reflection import (
     ThemeReflector,
 )
 from memory_extproc.retention.rules import OwnerRows
-from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
+from memory_extproc.retention.scheduler import Clocks, RetentionJob
 from memory_extproc.retention.usage import Accesses
 from memory_extproc.safety.prompt_injection import suspicion
 from memory_extproc.settings.memory import ModelRole
@@ -95,14 +95,14 @@ def make_retention(
         kept.store,
         keeper,
         kept.coordination,
-        JobLimits(every=live.settings.retention.every),
+        lambda: live.settings.retention.every,
         context.metrics,
         holder=uuid.uuid4().hex,
         now=now,
         rng=random.random,
         clocks=Clocks(now, steady_seconds),
     )
-    live.subscribe(lambda new: job.reconfigure(JobLimits(every=new.retention.every)))
+    live.subscribe(lambda _: job.reschedule())
     return job
 
 

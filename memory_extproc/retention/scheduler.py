@@ -27,16 +27,6 @@ _MOST_SOON = 10_000
 _TRIES = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLimits:
-    every: timedelta | None = timedelta(hours=24)  # a round; None: by command alone
-    first: timedelta = timedelta(minutes=10)  # after a start, or the round's length if that is less
-    lease: timedelta = timedelta(minutes=5)  # renewed while it runs
-    pause: timedelta = timedelta(milliseconds=200)  # between owners: requests come first
-    settle: timedelta = timedelta(milliseconds=500)  # from a correction to the repair of derived memories
-    again: timedelta = timedelta(minutes=1)  # after a round whose owners could not all be listed
-
-
 class Work(Enum):
     """The work done for an owner."""
 
@@ -58,12 +48,18 @@ class Round:
 class RetentionJob:
     """Runs while entered; leaving cancels the current work."""
 
+    FIRST = timedelta(minutes=10)  # from a start to the first round, or a round's interval if that is less
+    LEASE = timedelta(minutes=5)  # renewed while it runs
+    PAUSE = timedelta(milliseconds=200)  # between owners: requests come first
+    SETTLE = timedelta(milliseconds=500)  # from a correction to the repair of derived memories
+    AGAIN = timedelta(minutes=1)  # after a round whose owners could not all be listed
+
     def __init__(
         self,
         lists: OwnerLister,
         keeper: RetentionPass,
         coordination: Coordination,
-        limits: JobLimits,
+        every: Callable[[], timedelta | None],
         metrics: Metrics,
         *,
         holder: str,
@@ -71,28 +67,24 @@ class RetentionJob:
         rng: Chance,
         clocks: Clocks | None = None,
     ) -> None:
-        """*holder* names this process among the replicas; rounds pause while *clocks* distrusts *now*."""
+        """*every*: the interval of rounds; None: only by command. *holder* names this process among the replicas;
+        rounds pause while *clocks* distrusts *now*."""
         self._clocks = clocks
         self._lists = lists
         self._keeper = keeper
         self._coordination = coordination
-        self._limits = limits
+        self._every = every
         self._metrics = metrics
         self._holder = holder
         self._now = now
         self._rng = rng
         self._soon: dict[Owner, None] = {}
         self._wake = asyncio.Event()
-        self._changed = False  # the length of a round, since it was last looked at
         self._task: asyncio.Task[None] | None = None
 
-    def reconfigure(self, limits: JobLimits) -> None:
-        """Apply *limits*; a changed interval restarts the wait for the next round."""
-        changed = limits.every != self._limits.every
-        self._limits = limits
-        if changed:
-            self._changed = True
-            self._wake.set()
+    def reschedule(self) -> None:
+        """Read the interval again; a changed one restarts the wait for the next round."""
+        self._wake.set()
 
     async def __aenter__(self) -> Self:
         self._metrics.retention_last.set(self._now().timestamp())
@@ -120,7 +112,7 @@ class RetentionJob:
         report = Round()
         async for owner in self._owners():
             await self._see_to(owner, report, work, dry_run=dry_run, anew=anew)
-            await asyncio.sleep(self._limits.pause.total_seconds())
+            await asyncio.sleep(self.PAUSE.total_seconds())
             await self._see_to_soon()  # a round over many takes hours
         return report
 
@@ -168,19 +160,19 @@ class RetentionJob:
 
     async def _keep_owner(self, owner: Owner, work: Work, *, dry_run: bool, anew: bool) -> PassReport | None:
         """Run a pass under the owner's lease. None: done already, or another runner holds the lease."""
-        coordination, limits = self._coordination, self._limits
+        coordination, every = self._coordination, self._every()
         if dry_run:
             return await self._seeing(owner, work, dry_run=True)
         if not anew and await coordination.get_record(RECORD, owner, _SEEN) is not None:
             return None
         lease = f"retention:{owner.key}"
-        if not await coordination.acquire(lease, self._holder, limits.lease):
+        if not await coordination.acquire(lease, self._holder, self.LEASE):
             return None
         try:
             kept = await self._holding(self._seeing(owner, work), lease)
-            if kept is not None and limits.every is not None and work is Work.KEEP:
+            if kept is not None and every is not None and work is Work.KEEP:
                 # Slightly shorter than a round, so that the record has expired by the next round.
-                await coordination.put_record(RECORD, owner, _SEEN, b"1", limits.every * 0.9)
+                await coordination.put_record(RECORD, owner, _SEEN, b"1", every * 0.9)
         finally:
             with suppress(MemoryExtprocError):  # it ends by itself
                 await coordination.release(lease, self._holder)
@@ -198,13 +190,13 @@ class RetentionJob:
     async def _holding(self, seeing: Coroutine[None, None, PassReport], lease: str) -> PassReport | None:
         """Run the pass and cancel it when the lease is lost: another runner may have it."""
         keeping = asyncio.create_task(seeing, name="retention of one")
-        third = self._limits.lease.total_seconds() / 3
+        third = self.LEASE.total_seconds() / 3
         try:
             while True:
                 done, _ = await asyncio.wait([keeping], timeout=third)
                 if done:
                     return _came_to(keeping)
-                if not await self._coordination.acquire(lease, self._holder, self._limits.lease):
+                if not await self._coordination.acquire(lease, self._holder, self.LEASE):
                     return None
         finally:
             keeping.cancel()
@@ -227,33 +219,32 @@ class RetentionJob:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        due = self._first_due()
+        every = self._every()
+        due = self._first_due(every)
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._wake.wait()
             self._wake.clear()
             await self._see_to_soon()
-            if self._changed:
-                self._changed, due = False, self._first_due()
-            every = self._limits.every
+            if (wanted := self._every()) != every:
+                every, due = wanted, self._first_due(wanted)
             if every is None or due is None or loop.time() < due:
                 continue
             due = loop.time() + (await self._whole_round(every)).total_seconds()
 
-    def _first_due(self) -> float | None:
+    def _first_due(self, every: timedelta | None) -> float | None:
         """When the first round starts, by the loop's clock; None if rounds run only by command."""
-        limits = self._limits
-        if limits.every is None:
+        if every is None:
             return None
-        wait = min(limits.first, limits.every).total_seconds() * (0.5 + self._rng())
+        wait = min(self.FIRST, every).total_seconds() * (0.5 + self._rng())
         return asyncio.get_running_loop().time() + wait
 
     async def _see_to_soon(self) -> None:
         if not self._soon:
             return
         # A sentence may correct several rows: wait for all of them and repair them together.
-        await asyncio.sleep(self._limits.settle.total_seconds())
+        await asyncio.sleep(self.SETTLE.total_seconds())
         while self._soon:
             owner = next(iter(self._soon))
             del self._soon[owner]
@@ -262,20 +253,20 @@ class RetentionJob:
             for attempt in range(_TRIES):
                 if await self._see_to(owner, report, Work.MEND):
                     break
-                await asyncio.sleep(self._limits.pause.total_seconds() * 2**attempt)
+                await asyncio.sleep(self.PAUSE.total_seconds() * 2**attempt)
 
     async def _whole_round(self, every: timedelta) -> timedelta:
         """Run a round and return the time until the next."""
         ahead = self._clocks.ahead() if self._clocks is not None else None
         if ahead is not None:
             log.error("retention.clock_ahead", by_s=round(ahead.total_seconds()))
-            return min(every, self._limits.again * 10)
+            return min(every, self.AGAIN * 10)
         began = self._now()
         try:
             report = await self.round()
         except MemoryExtprocError as error:
             log.warning("retention.not_begun", error=type(error).__name__)
-            return self._limits.again
+            return self.AGAIN
         self._metrics.retention_rounds.inc()
         self._metrics.retention_last.set(self._now().timestamp())
         kept = report.kept
@@ -292,7 +283,7 @@ class RetentionJob:
             erased=kept.erased,
             took_s=round((self._now() - began).total_seconds(), 1),
         )
-        return every if not report.failed else min(every, self._limits.again * 10)
+        return every if not report.failed else min(every, self.AGAIN * 10)
 
 
 def _came_to(keeping: asyncio.Task[PassReport]) -> PassReport:

@@ -139,6 +139,13 @@ async def test_what_is_learned_and_how_much_follows_the_configuration(whole: Who
     assert "$10,000" not in whole.shown
 
 
+async def test_a_shorter_interval_of_retention_rounds_needs_no_restart(whole: WholeStand) -> None:
+    await whole.start()
+    assert not whole.sample("retention_rounds_total"), "the first of a day's rounds is minutes away"
+    await change(whole, 1, retention={"every": "1s"})
+    await until(lambda: whole.sample("retention_rounds_total") > 0, "the round is over")
+
+
 async def test_a_smaller_bound_for_bodies_counts_from_the_next_request_on(whole: WholeStand) -> None:
     await whole.start()
     await whole.say(BUDGET)

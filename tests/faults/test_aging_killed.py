@@ -31,7 +31,7 @@ from memory_extproc.recall.prompt_block import Profiles
 from memory_extproc.retention.passes import RetentionPass, Wording
 from memory_extproc.retention.reflection import Reflections
 from memory_extproc.retention.rules import OwnerRows
-from memory_extproc.retention.scheduler import JobLimits, RetentionJob
+from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.settings import CurrentSettings, Settings
 from memory_extproc.settings.memory import Reflect, Retention
 from memory_extproc.settings.traffic import Inject
@@ -174,17 +174,19 @@ class Life:
             rebuilds=Rebuilding(self.summaries, self.embedder, now=self.clock, least=3, content_bytes=8192),
         )
 
-    def job(self, **limits: timedelta) -> RetentionJob:
-        return RetentionJob(
+    def job(self, lease: timedelta = RetentionJob.LEASE) -> RetentionJob:
+        job = RetentionJob(
             self.store,
             self.keeper(),
             self.coordination,
-            JobLimits(pause=timedelta(), **limits),
+            lambda: timedelta(hours=24),
             self.metrics,
             holder=self.holder,
             now=self.clock,
             rng=lambda: 0.5,
         )
+        job.PAUSE, job.LEASE = timedelta(), lease
+        return job
 
     async def put(self, *memories: Memory) -> None:
         vectors = await self.embedder.embed([memory.content for memory in memories])
@@ -291,10 +293,10 @@ async def test_of_two_replicas_on_redis_one_runs_for_a_caller_and_stops_when_its
         one, two = Life(store, first, now, "one"), Life(store, second, now, "two")
         await one.begin()
         gate = store.weather.hold("pages")
-        lease = {"lease": timedelta(milliseconds=600)}
-        running = asyncio.create_task(one.job(**lease).one(ANN))
+        lease = timedelta(milliseconds=600)
+        running = asyncio.create_task(one.job(lease).one(ANN))
         await until(lambda: "pages" in store.weather.calls, "the first one reads", seconds=10)
-        assert (await two.job(**lease).one(ANN)).passed_over == 1
+        assert (await two.job(lease).one(ANN)).passed_over == 1
         # The first one stands still for so long that its lease is over, and the other takes it.
         await first.release(f"retention:{ANN.key}", "one")
         assert await second.acquire(f"retention:{ANN.key}", "two", timedelta(seconds=30))
@@ -303,7 +305,7 @@ async def test_of_two_replicas_on_redis_one_runs_for_a_caller_and_stops_when_its
         gate.set()
         assert "put" not in store.weather.calls[store.weather.calls.index("pages") :]
         await second.release(f"retention:{ANN.key}", "two")
-        assert (await two.job(**lease).one(ANN)).owners == 1
+        assert (await two.job(lease).one(ANN)).owners == 1
         found = await two.found()
     alone = Life(InMemoryStore(64, now=lambda: now), InMemoryCoordination(lambda: now), now)
     await alone.begin()

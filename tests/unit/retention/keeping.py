@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import MemoryStore
 from memory_extproc.retention.passes import RetentionPass, Wording
 from memory_extproc.retention.rules import OwnerRows
-from memory_extproc.retention.scheduler import Clocks, JobLimits, RetentionJob
+from memory_extproc.retention.scheduler import Clocks, RetentionJob
 from memory_extproc.settings.memory import Retention
 from memory_extproc.store.partition import Partitions
 from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
@@ -48,22 +49,27 @@ class Desk:
     def job(
         self,
         lists: Any = None,
-        limits: JobLimits | None = None,
         keeper: Any = None,
         clocks: Clocks | None = None,
+        every: Callable[[], timedelta | None] = lambda: DAY,
+        **waits: timedelta,
     ) -> RetentionJob:
+        """*waits*: the constants of a job, by their names in small letters; PAUSE and SETTLE are 0 otherwise."""
         self.metrics = Metrics(CollectorRegistry(), "test")
-        return RetentionJob(
+        job = RetentionJob(
             lists or self.store,
             keeper or self.keeper(),
             self.coordination,
-            limits or JobLimits(pause=timedelta(), settle=timedelta()),
+            every,
             self.metrics,
             holder="one",
             now=self.clock,
             rng=lambda: 0.5,
             clocks=clocks,
         )
+        for name, wait in {"pause": timedelta(), "settle": timedelta(), **waits}.items():
+            setattr(job, name.upper(), wait)
+        return job
 
     def rounds(self) -> float:
         return self.metrics.registry.get_sample_value("memory_extproc_retention_rounds_total") or 0.0

@@ -13,7 +13,7 @@ import structlog.testing
 from memory_extproc.errors import TransientError
 from memory_extproc.model import MemoryState, Owner
 from memory_extproc.retention.passes import PassReport
-from memory_extproc.retention.scheduler import Clocks, JobLimits
+from memory_extproc.retention.scheduler import Clocks
 from tests.support.builders import ANN, BOB, MONDAY, a_memory, later
 from tests.support.waiting import until
 from tests.unit.retention.keeping import DAY, Desk, three_budgets
@@ -41,8 +41,7 @@ async def test_one_runner_has_an_owner_at_a_time(desk: Desk) -> None:
 async def test_a_runner_that_loses_its_lease_stops(desk: Desk) -> None:
     await desk.put(a_memory("a"))
     gate = desk.store.weather.hold("pages")
-    limits = JobLimits(pause=timedelta(), lease=timedelta(milliseconds=30))
-    running = asyncio.create_task(desk.job(limits=limits).one(ANN))
+    running = asyncio.create_task(desk.job(lease=timedelta(milliseconds=30)).one(ANN))
 
     async def reads() -> bool:
         return "pages" in desk.store.weather.calls
@@ -77,7 +76,7 @@ async def test_a_listing_that_is_cut_short_leaves_to_the_next_round_what_it_did_
                     raise TransientError("one answer took too long")
                 yield [owner]
 
-    job = desk.job(Lists(), limits=JobLimits(pause=timedelta()))
+    job = desk.job(Lists())
     with pytest.raises(TransientError):
         await job.round()
     report = await job.round()
@@ -103,7 +102,7 @@ async def test_a_bug_that_one_owners_memories_bring_out_ends_no_round(desk: Desk
 async def test_rounds_run_in_the_background_again_and_again_through_a_store_that_is_away(desk: Desk) -> None:
     await desk.put(a_memory("over", expires_at=MONDAY))
     short = timedelta(milliseconds=5)
-    job = desk.job(limits=JobLimits(every=short, first=short, again=short, pause=timedelta()))
+    job = desk.job(every=lambda: short, again=short)
     desk.store.weather.down = True
 
     async def tried_twice() -> bool:
@@ -122,8 +121,7 @@ async def test_rounds_run_in_the_background_again_and_again_through_a_store_that
 async def test_while_the_clock_is_ahead_of_time_nothing_is_too_old(desk: Desk) -> None:
     await desk.put(a_memory("kept", expires_at=later(days=60)))
     short = timedelta(milliseconds=5)
-    limits = JobLimits(every=short, first=short, again=short, pause=timedelta())
-    job = desk.job(limits=limits, clocks=Clocks(desk.clock, lambda: 0.0))
+    job = desk.job(every=lambda: short, again=short, clocks=Clocks(desk.clock, lambda: 0.0))
     right = desk.clock.now
     desk.clock.now = later(days=400)
 
@@ -175,7 +173,7 @@ async def test_who_forgot_something_waits_for_one_caller_of_a_round_and_not_for_
             seen.append(owner)
             return PassReport()
 
-    job = desk.job(Lists(), keeper=Keeps(), limits=JobLimits(pause=timedelta(), settle=timedelta()))
+    job = desk.job(Lists(), keeper=Keeps())
     report = await job.round()
     assert seen == [callers[0], BOB, *callers[1:]]
     assert report.owners == len(callers)
@@ -184,7 +182,7 @@ async def test_who_forgot_something_waits_for_one_caller_of_a_round_and_not_for_
 async def test_without_a_schedule_nobody_is_gone_through_and_what_was_corrected_is_seen_to(desk: Desk) -> None:
     await desk.put(*three_budgets(), a_memory("over", expires_at=MONDAY))
     await desk.keeper(half_life=DAY).mend(ANN)
-    async with desk.job(limits=JobLimits(every=None, pause=timedelta(), settle=timedelta())) as job:
+    async with desk.job(every=lambda: None) as job:
         await desk.partitions.delete(ANN, ["budget-1"])
         job.request_pass(ANN)
 
@@ -212,8 +210,8 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
             seen.append(owner)
             return PassReport()
 
-    by_command = JobLimits(every=None, pause=timedelta(), settle=timedelta())
-    job = desk.job(limits=by_command, keeper=Keeps())
+    every: timedelta | None = None
+    job = desk.job(every=lambda: every, keeper=Keeps())
 
     async def came_round() -> None:
         """Twice through what it does when it is woken: sees to who is to be seen to, then looks at the schedule."""
@@ -232,12 +230,15 @@ async def test_a_schedule_may_be_given_taken_and_changed_while_it_runs(desk: Des
     async with job:
         await came_round()
         assert not desk.rounds(), "by command alone"
-        job.reconfigure(replace(by_command, every=timedelta(hours=24)))
+        every = timedelta(hours=24)
+        job.reschedule()
         await came_round()
         assert not desk.rounds(), "the first of a day's rounds is minutes away"
-        job.reconfigure(replace(by_command, every=timedelta(milliseconds=1)))
+        every = timedelta(milliseconds=1)
+        job.reschedule()
         await until(went_round, "the round is over")
-        job.reconfigure(by_command)
+        every = None
+        job.reschedule()
         await came_round()
         done = desk.rounds()
         await came_round()

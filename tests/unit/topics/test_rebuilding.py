@@ -17,7 +17,7 @@ from memory_extproc.model import Embedded, Memory, MemoryState, Owner, Provenanc
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.retention.passes import RetentionPass, Wording
 from memory_extproc.retention.rules import OwnerRows, RetentionReason, retire_memory
-from memory_extproc.retention.scheduler import JobLimits, RetentionJob
+from memory_extproc.retention.scheduler import RetentionJob
 from memory_extproc.retention.usage import ChangeNotifier
 from memory_extproc.settings.memory import Retention
 from memory_extproc.topics.summarizer import Summaries
@@ -176,17 +176,17 @@ async def test_whoever_corrects_a_memory_has_what_was_made_of_it_made_anew_at_on
     around = Aging()
     said = turns_of(*LONG, BUDGET, last=True)
     await around.told(said)
-    limits = JobLimits(every=None, pause=timedelta(), settle=timedelta())
     job = RetentionJob(
         around.store,
         around.keeper(),
         around.coordination,
-        limits,
+        lambda: None,
         Metrics(CollectorRegistry(), "test"),
         holder="one",
         now=lambda: around.now,
         rng=lambda: 0.5,
     )
+    job.PAUSE = job.SETTLE = timedelta()
     async with job:
         noticing = ChangeNotifier(around.partitions, job.request_pass)
         for turn in said[2:]:
