@@ -70,7 +70,7 @@ from memory_extproc.learn.extract.verbs import tell_of_oneself
 from memory_extproc.learn.reconcile import Reconciler
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import Hit, Memory, MemoryType, Owner, Source, Turn, digest
-from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
+from memory_extproc.portability.importer import Exporter, Importer
 from memory_extproc.ports import Coordination, Now
 from memory_extproc.recall.recaller import Recaller
 from memory_extproc.request.decisions import DecisionLog
@@ -255,7 +255,7 @@ def _operations(
         rules=rules,
     )
     importer = Importer(
-        kept.partitions, kept.embedder, kept.coordination, ImportLimits(content_bytes),
+        kept.partitions, kept.embedder, kept.coordination, content_bytes,
         now=now, consent=consent, forgotten=kept.erasing.forgotten, rules=rules,
     )  # fmt: skip
     quarantine = Quarantine(kept.shown, noticing)

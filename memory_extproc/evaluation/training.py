@@ -34,7 +34,7 @@ from memory_extproc.index.features import CLOSELY
 from memory_extproc.model import Candidates, Scope, SearchQuery
 from memory_extproc.ports import TokenEmbeddingModel
 from memory_extproc.recall.fusion import FEW, Ranker, diversify_sessions, likeliest
-from memory_extproc.recall.late_interaction import FIRST_READ, CloseReadingLimits, LateInteractionScorer
+from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer
 from memory_extproc.recall.query import plain_query
 from memory_extproc.settings import Settings
 
@@ -129,7 +129,7 @@ def close_reader(bench: Bench) -> LateInteractionScorer | None:
     embedder = bench.embedder
     if not isinstance(embedder, TokenEmbeddingModel) or not embedder.reads_words:
         return None
-    return LateInteractionScorer(embedder, CloseReadingLimits(waits=_UNHURRIED), bench.metrics)
+    return LateInteractionScorer(embedder, _UNHURRIED, bench.metrics)
 
 
 async def _candidates(there: Played, question: Question, bench: Bench, *, dense: bool) -> Candidates:

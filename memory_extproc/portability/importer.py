@@ -81,7 +81,6 @@ class RejectReason(StrEnum):
 
 _NAME_BYTES = 256  # of a project, a session and an origin
 _METADATA_BYTES = 16 * 1024  # as JSON in ASCII
-_WAITS = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt at the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,32 +106,28 @@ class _Counted:
     problems: list[ImportProblem] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class ImportLimits:
-    content_bytes: int = 8 * 1024  # of a memory; a longer one is refused, not cut
-    batch: int = 32  # memories looked up, embedded and stored together
-    waits: tuple[float, ...] = _WAITS
-
-
 class Importer:
     """Imports through the owner's partition, so that the next recall finds the memories."""
+
+    BATCH = 32  # memories looked up, embedded and stored together
+    WAITS: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt at the store
 
     def __init__(
         self,
         keeps: MemoryWriter,
         embeds: EmbeddingModel,
         coordination: Coordination,
-        limits: ImportLimits,
+        content_bytes: int,
         *,
         now: Now,
         consent: ConsentRegistry | None = None,
         forgotten: TombstoneReader | None = None,
         rules: Callable[[], StorageRules] = lambda: MASK_SECRETS,
     ) -> None:
-        """*rules*: which texts may be stored."""
+        """*content_bytes*: of a memory; a longer one is refused, not cut. *rules*: which texts may be stored."""
         self.rules = rules
         self.keeps, self.embeds, self.coordination = keeps, embeds, coordination
-        self.limits, self.now, self.consent, self.forgotten = limits, now, consent, forgotten
+        self.content_bytes, self.now, self.consent, self.forgotten = content_bytes, now, consent, forgotten
 
     def begin(self, owner: Owner, *, replace: bool = False, dry_run: bool = False) -> Import:
         return Import(self, owner, replacing=replace, dry_run=dry_run)
@@ -162,11 +157,11 @@ class Import:
         if why := rules.refusal(rules.apply(record.content)):
             self._refuse(index, shown, RejectReason.BAD_FIELD, f"content: {why}")
             return
-        if fault := next(_faults(record, self._parts.limits.content_bytes), None):
+        if fault := next(_faults(record, self._parts.content_bytes), None):
             self._refuse(index, shown, *fault)
             return
         key = record.id or _id_of_words(self._owner, record)
-        if key in self._waiting or len(self._waiting) >= self._parts.limits.batch:
+        if key in self._waiting or len(self._waiting) >= self._parts.BATCH:
             await self._store_batch()
         self._waiting[key] = _Taken(index, record)
 
@@ -288,7 +283,7 @@ class Import:
     async def _retry_briefly(self, work: Callable[[], Awaitable[T]]) -> T:
         """Retry transient errors briefly: a busy store must not end an import of thousands, an unreachable store
         must."""
-        for wait in self._parts.limits.waits:
+        for wait in self._parts.WAITS:
             try:
                 return await work()
             except TransientError:

@@ -40,6 +40,7 @@ Bools = npt.NDArray[np.bool_]
 FIRST_READ = 40
 SAME = 0.6  # cosine of two words in context from which they match
 GUESSED_SHARE = 0.7  # of the deviation of a memory's vector, as an estimate for its words
+_ENOUGH = 0.7  # share of memories whose words must be known; with three in ten unknown, half of the gain was left
 FADES = 0.06  # loss of cosine for each message between the candidate and the matching message
 _APART = 40  # messages; at this distance no cosine is left, so it also separates sessions
 _FARTHEST = 3.0  # standard deviations
@@ -60,16 +61,6 @@ class CloseReading(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CloseReadingLimits:
-    """*enough*: the share of memories whose words must be at hand; with three in ten unknown, half of the gain was
-    left. *waits*: the longest wait for missing words. A request does not wait: embedding another text for it costs
-    as much as embedding its own."""
-
-    enough: float = 0.7
-    waits: timedelta = timedelta()
-
-
-@dataclass(frozen=True, slots=True)
 class QuestionTraits:
     """Traits of a question, before any search."""
 
@@ -86,8 +77,10 @@ class LateInteractionScorer:
     embedded once more, after other queries and a question at a time, so that the next question finds their
     words."""
 
-    def __init__(self, embedder: TokenEmbeddingModel, limits: CloseReadingLimits, metrics: Metrics) -> None:
-        self._embedder, self._limits, self._metrics = embedder, limits, metrics
+    def __init__(self, embedder: TokenEmbeddingModel, waits: timedelta, metrics: Metrics) -> None:
+        """*waits*: the longest wait for missing words. A request does not wait: embedding another text for it
+        costs as much as embedding its own."""
+        self._embedder, self._waits, self._metrics = embedder, waits, metrics
         self._embedding: asyncio.Task[bool] | None = None
 
     async def read(self, text: str, found: Candidates, asks: QuestionTraits | None = None) -> Candidates:
@@ -102,7 +95,7 @@ class LateInteractionScorer:
             missing = [one for one, known in zip(texts, words, strict=True) if known is None]
             short = [one for one in dict.fromkeys(missing) if len(one) <= LONGEST_READ]
             late = await self._late(short) if short else None
-            words = self._embedder.words(texts) if self._limits.waits else words
+            words = self._embedder.words(texts) if self._waits else words
         read, outcome = self._read(asks or QuestionTraits.of(text), words, found)
         if late is not None and outcome is CloseReading.UNKNOWN:
             outcome = late
@@ -115,7 +108,7 @@ class LateInteractionScorer:
         """*words*: of the question, and of each memory."""
         query, *memories = words
         known = [one for one in memories if one is not None]
-        if query is None or not known or len(known) < self._limits.enough * len(memories):
+        if query is None or not known or len(known) < _ENOUGH * len(memories):
             return found, CloseReading.UNKNOWN
         there = np.array([one is not None for one in memories])
         best = matches(query, known)
@@ -133,10 +126,10 @@ class LateInteractionScorer:
         """Has *missing* embedded. Why something is not there that was waited for, if so."""
         if self._embedding is None or self._embedding.done():
             self._embedding = asyncio.create_task(self._embed(missing), name="close reading")
-        if not self._limits.waits:
+        if not self._waits:
             return None
         # Started work serves the next question too, so it continues after this question.
-        await asyncio.wait({self._embedding}, timeout=self._limits.waits.total_seconds())
+        await asyncio.wait({self._embedding}, timeout=self._waits.total_seconds())
         if not self._embedding.done():
             return CloseReading.LATE
         return None if self._embedding.result() else CloseReading.FAILED

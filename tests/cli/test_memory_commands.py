@@ -17,7 +17,7 @@ from memory_extproc.api.gen import memory_pb2 as pb
 from memory_extproc.api.transfer import TransferCalls
 from memory_extproc.cli.root import app
 from memory_extproc.model import Embedded, Memory, MemoryState
-from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
+from memory_extproc.portability.importer import Exporter, Importer
 from tests.support.builders import ANN, BOB, MONDAY, a_memory, a_turn, later
 from tests.support.memory_api import ApiStand
 
@@ -30,7 +30,7 @@ class Desk(ApiStand):
         self.scratch = scratch
         exporter = Exporter(self.store, self.journal, page=5, consent=self.consent)
         importer = Importer(
-            self.partitions, self.embedder, self.coordination, ImportLimits(), now=self.now, consent=self.consent
+            self.partitions, self.embedder, self.coordination, 8192, now=self.now, consent=self.consent
         )
         self.forgets: list[pb.ForgetMemoriesRequest] = []
         self.operations = {

@@ -44,7 +44,7 @@ from memory_extproc.erasure.steps import Erasable
 from memory_extproc.erasure.tombstones import TombstoneFilteringStore, TombstoneIndex
 from memory_extproc.learn.screening import Quarantine
 from memory_extproc.model import ForgetScope, Memory, Owner
-from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
+from memory_extproc.portability.importer import Exporter, Importer
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.retention.passes import PassReport
 from memory_extproc.retention.rules import RetentionReason
@@ -126,7 +126,7 @@ class ConsoleStand(ApiStand):
         catalogue = MemoryCatalog(self.partitions, self.partitions, self.journal, vector_bytes=1536, now=self.now)
         forgetting = ForgetCalls(self._forgetter, catalogue, Repeats(self.coordination, KEY))
         importer = Importer(
-            self.partitions, self.embedder, self.coordination, ImportLimits(), now=self.now, consent=self.consent
+            self.partitions, self.embedder, self.coordination, 8192, now=self.now, consent=self.consent
         )
         exporter = Exporter(self.store, self.journal, consent=self.consent)
         reviews = ReviewCalls(

@@ -30,7 +30,7 @@ from memory_extproc.model import (
     with_trust,
 )
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.portability.importer import Exporter, Importer, ImportLimits
+from memory_extproc.portability.importer import Exporter, Importer
 from memory_extproc.portability.records import line_of, record_of
 from memory_extproc.ports import Exported, JournalEntry
 from memory_extproc.store.loader import PartitionLimits
@@ -121,11 +121,12 @@ class Desk:
             self.partitions,
             EMBEDDER,
             self.coordination,
-            ImportLimits(batch=3, waits=(0, 0)),
+            8192,
             now=lambda: later(days=1),
             consent=self.consent,
             forgotten=self.forgotten,
         )
+        self.importer.BATCH, self.importer.WAITS = 3, (0, 0)
 
     async def has(self, *memories: Memory) -> None:
         vectors = await EMBEDDER.embed([memory.content for memory in memories])

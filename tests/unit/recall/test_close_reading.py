@@ -20,7 +20,6 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.recall.late_interaction import (
     FADES,
     CloseReading,
-    CloseReadingLimits,
     LateInteractionScorer,
     matches,
     surroundings,
@@ -32,14 +31,14 @@ from tests.support.canned import CannedWords
 
 ASKED = "Where does the parrot sleep?"
 TEXTS = ("The parrot has a cage by the window", "My brother plays chess", "The cat sleeps on the sofa")
-PATIENT = CloseReadingLimits(waits=timedelta(seconds=30))
+PATIENT = timedelta(seconds=30)
 
 
 class Bench:
-    def __init__(self, embedder: CannedWords | None = None, limits: CloseReadingLimits | None = None) -> None:
+    def __init__(self, embedder: CannedWords | None = None, waits: timedelta = timedelta()) -> None:
         self.embedder = embedder or CannedWords()
         self.metrics = Metrics(CollectorRegistry(), "test")
-        self.reader = LateInteractionScorer(self.embedder, limits or CloseReadingLimits(), self.metrics)
+        self.reader = LateInteractionScorer(self.embedder, waits, self.metrics)
 
     async def candidates(self, *texts: str, vectors: bool = True) -> Candidates:
         return await self.candidates_of(*map(a_memory, texts), vectors=vectors)
@@ -168,7 +167,7 @@ async def test_mean_and_spread_are_those_of_the_candidates_that_were_read() -> N
 
 
 async def test_words_that_are_not_known_are_learned_where_there_is_time() -> None:
-    bench = Bench(limits=PATIENT)
+    bench = Bench(waits=PATIENT)
     found = await bench.candidates(*TEXTS)
     bench.embedder.forget_words()
     assert CLOSELY in (await bench.reader.read(ASKED, found)).names
@@ -242,7 +241,7 @@ async def test_a_question_whose_words_are_forgotten_reads_nothing_closely() -> N
 
 async def test_a_model_that_takes_too_long_is_not_waited_for_and_not_asked_twice() -> None:
     embedder = SlowWords()
-    bench = Bench(embedder, CloseReadingLimits(waits=timedelta(milliseconds=1)))
+    bench = Bench(embedder, timedelta(milliseconds=1))
     found = await bench.candidates(*TEXTS)
     embedder.forget_words()
     embedder.let.clear()
@@ -254,7 +253,7 @@ async def test_a_model_that_takes_too_long_is_not_waited_for_and_not_asked_twice
 
 
 async def test_a_model_that_fails_leaves_the_candidates_as_they_are() -> None:
-    bench = Bench(limits=PATIENT)
+    bench = Bench(waits=PATIENT)
     found = await bench.candidates(*TEXTS)
     bench.embedder.forget_words()
     bench.embedder.failing = TransientError("down")
@@ -275,7 +274,7 @@ async def test_nothing_found_is_nothing_read() -> None:
 
 
 async def test_what_is_about_somebody_else_is_told_from_what_is_about_the_one_who_asks() -> None:
-    bench = Bench(limits=PATIENT)
+    bench = Bench(waits=PATIENT)
     sister, own = "My sister has just moved to Toronto.", "I live in Cork."
     found = await bench.candidates(sister, own)
     assert by_text(await bench.reader.read("Where do I live?", found), ANOTHER) == {sister: 1.0, own: 0.0}
@@ -287,13 +286,13 @@ async def test_what_is_about_somebody_else_is_told_from_what_is_about_the_one_wh
     [("Where do I live?", 0.0), ("Wo wohne ich?", 1.0), ("\u6211\u4f4f\u5728\u54ea\u91cc\uff1f", 1.0), ("", 0.0)],
 )
 async def test_a_question_in_another_language_is_known_as_one(question: str, is_foreign: float) -> None:
-    bench = Bench(limits=PATIENT)
+    bench = Bench(waits=PATIENT)
     read = await bench.reader.read(question, await bench.candidates("The cat sleeps"))
     assert set(by_text(read, FOREIGN).values()) == {is_foreign}
 
 
 async def test_a_pasted_log_does_not_say_what_is_usual_among_what_people_say() -> None:
-    bench = Bench(limits=PATIENT)
+    bench = Bench(waits=PATIENT)
     said = [a_memory(text) for text in TEXTS]
     log = [a_memory(f"parrot {at} sleep", metadata={"piece": at}) for at in range(5)]
     alone = await bench.reader.read(ASKED, await bench.candidates_of(*said))
