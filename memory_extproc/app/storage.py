@@ -52,7 +52,7 @@ from memory_extproc.ports import Coordination, EmbeddingModel, Journal, KeyStore
 from memory_extproc.retention.usage import OwnerCounter
 from memory_extproc.settings import Settings
 from memory_extproc.settings.loading import DATA_DIR_LOCK
-from memory_extproc.store.milvus.connect import Opener, OpenerLimits
+from memory_extproc.store.milvus.connect import Opener
 from memory_extproc.store.milvus.store import MilvusStore
 from memory_extproc.store.partition import Partitions
 
@@ -92,7 +92,7 @@ async def open_storage(context: AppContext) -> Storage:
     coordination = sealed_coordination(await open_coordination(context, link), keys)
     options = milvus_options(settings, context.data, embedder.fingerprint)
     store = MilvusStore(options, context.metrics, now=now)
-    opener = Opener(store, OpenerLimits(), at=options.place)
+    opener = Opener(store, at=options.place)
     await stack.enter_async_context(opener)
     erasing = await open_erasing(context, link, shared=store.meta(), wraps=None if keys is None else keys.master)
     unsealed = sealed_store(settings, store, keys, context.metrics)

@@ -35,7 +35,6 @@ from memory_extproc.learn.queue import QueuePolicy
 from memory_extproc.learn.reconcile import ComingMemories, ConflictJudge, LlmJudge, Reconciler
 from memory_extproc.learn.screening import (
     Incognito,
-    IncognitoLimits,
     Judging,
     QuarantiningExtractor,
     QuarantiningJudge,
@@ -264,7 +263,7 @@ async def open_door(context: AppContext, kept: Storage, intake_log: IntakeLog) -
         now=context.now,
         monotonic_now=steady_now,
     )
-    incognito = await context.stack.enter_async_context(Incognito(kept.coordination, IncognitoLimits(), intake_log))
+    incognito = await context.stack.enter_async_context(Incognito(kept.coordination, intake_log))
     if fleet is not None:
         fleet.recovery.hooks.restored.append(incognito.write_again)
     screening = Screening(

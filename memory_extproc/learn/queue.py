@@ -34,7 +34,7 @@ class QueuePolicy:
     pace: Pace = field(default_factory=Pace)  # by default work never gives way
     accepting: int = 1_000  # exchanges on their way into the journal: further ones wait in the intake log
     # For so long all that is asked must have answered before exchanges that were undecided are decided: the other
-    # replicas then had several looks (IncognitoLimits.retry) at whether they can share their incognito marks.
+    # replicas then had several looks (Incognito.RETRY) at whether they can share their incognito marks.
     settle: timedelta = timedelta()
     batches: bool = True  # extract facts from several turns of a session together
     gather: timedelta = timedelta()  # between two writes of an owner's messages, which are visible before

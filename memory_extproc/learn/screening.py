@@ -195,23 +195,19 @@ _NOBODY = Owner("", f"{SHARED}nobody")  # whose record is asked for to see wheth
 _EPOCH = datetime.fromtimestamp(0, UTC)  # a mark has no time of its own
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IncognitoLimits:
-    keep: timedelta = timedelta(days=30)  # as long as a conversation is known again at all
-    opening: timedelta = timedelta(minutes=30)  # of a mark by a first message alone: other chats begin like it
-    # a request waits this long for sharing; a slower attempt continues in the background
-    patience: timedelta = timedelta(milliseconds=50)
-    give_up: timedelta = timedelta(seconds=30)  # timeout of one attempt to share a mark
-    retry: timedelta = timedelta(seconds=1)  # between two attempts
-    in_process: int = 10_000  # marks held here; the oldest go first
-
-
 class Incognito:
     """Implements ports.IncognitoMarker. One event loop owns it."""
 
-    def __init__(self, records: Coordination, limits: IncognitoLimits, intake_log: IntakeLog | None = None) -> None:
+    KEEP = timedelta(days=30)  # as long as a conversation is known again at all
+    OPENING = timedelta(minutes=30)  # of a mark by a first message alone: other chats begin like it
+    PATIENCE = timedelta(milliseconds=50)  # of a request; a slower attempt to share continues in the background
+    GIVE_UP = timedelta(seconds=30)  # timeout of one attempt to share a mark
+    RETRY = timedelta(seconds=1)  # between two attempts
+    IN_PROCESS = 10_000  # marks held here; the oldest go first
+
+    def __init__(self, records: Coordination, intake_log: IntakeLog | None = None) -> None:
         """*intake_log* keeps marks until they are shared; None: a mark that cannot be shared is dropped."""
-        self._records, self._limits, self._log = records, limits, intake_log
+        self._records, self._log = records, intake_log
         self._here: OrderedDict[tuple[Owner, str], timedelta] = OrderedDict()
         self._marked = Counter[Owner]()  # how many of them each has
         self._writing: set[asyncio.Task[bool]] = set()
@@ -235,16 +231,16 @@ class Incognito:
         """Never raises. *continues*: as Exchanged.continues."""
         caller = caller.person
         said = [message.text for message in history if message.role is Role.USER]
-        keys = {_spoken([*said, asked]): self._limits.keep if said else self._limits.opening}
+        keys = {_spoken([*said, asked]): self.KEEP if said else self.OPENING}
         if caller.session:
-            keys[_session_key(caller)] = self._limits.keep
+            keys[_session_key(caller)] = self.KEEP
         if continues:
-            keys[_response_key(continues)] = self._limits.keep
+            keys[_response_key(continues)] = self.KEEP
         await self._mark(caller.owner, keys)
 
     async def mark_response(self, owner: Owner, response_id: str) -> None:
         """Make the continuations of that response incognito too. Never raises."""
-        await self._mark(owner, {_response_key(response_id): self._limits.keep})
+        await self._mark(owner, {_response_key(response_id): self.KEEP})
 
     async def holds(self, exchanged: Exchanged, *, waited: bool = False) -> bool:
         """Whether *exchanged* belongs to such a conversation; its own turn is then marked too. Raises where that
@@ -293,7 +289,7 @@ class Incognito:
         writing = asyncio.create_task(self._write(owner, keys, record))
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
-        done, _ = await asyncio.wait({writing}, timeout=self._limits.patience.total_seconds())
+        done, _ = await asyncio.wait({writing}, timeout=self.PATIENCE.total_seconds())
         for task in done:
             task.result()  # a bug is raised, as if it had been awaited
 
@@ -307,7 +303,7 @@ class Incognito:
             self._marked[owner] += (owner, key) not in self._here
             self._here[owner, key] = ttl
             self._here.move_to_end((owner, key))
-        while len(self._here) > self._limits.in_process:
+        while len(self._here) > self.IN_PROCESS:
             (whose, _), _ = self._here.popitem(last=False)
             self._marked[whose] -= 1
             if not self._marked[whose]:
@@ -318,7 +314,7 @@ class Incognito:
             self._records.put_record(_KIND, _apart(owner), key, _MARK, ttl) for key, ttl in keys.items()
         ]
         try:
-            async with asyncio.timeout(self._limits.give_up.total_seconds()):
+            async with asyncio.timeout(self.GIVE_UP.total_seconds()):
                 await asyncio.gather(*writes)
         except (MemoryExtprocError, TimeoutError) as error:
             if record not in self._unshared:
@@ -334,7 +330,7 @@ class Incognito:
     async def _share(self, intake_log: IntakeLog) -> None:
         """Marks that could not be shared, until they are."""
         while True:
-            await asyncio.sleep(self._limits.retry.total_seconds())
+            await asyncio.sleep(self.RETRY.total_seconds())
             await contain_faults(partial(self._share_once, intake_log))
 
     async def _share_once(self, intake_log: IntakeLog) -> None:

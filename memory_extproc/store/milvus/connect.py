@@ -263,22 +263,17 @@ class Capabilities:
 
 # Keeps trying to open the store, so that the sidecar can start and serve without it.
 
-_BACKOFF = Backoff(timedelta(milliseconds=250), timedelta(seconds=10))
-
-
-@dataclass(frozen=True, slots=True)
-class OpenerLimits:
-    patience: timedelta = timedelta(seconds=2)  # a start waits this long for a store that is nearly there
-    backoff: Backoff = _BACKOFF
-    refused: timedelta = timedelta(seconds=30)  # after a store that does not fit: an operator must mend it
-
 
 class Opener:
     """Opens *store* while entered, as often as it takes; leaving closes it."""
 
-    def __init__(self, store: MemoryStore, limits: OpenerLimits, *, at: str) -> None:
+    PATIENCE = timedelta(seconds=2)  # a start waits this long for a store that is nearly there
+    BACKOFF = Backoff(timedelta(milliseconds=250), timedelta(seconds=10))
+    REFUSED = timedelta(seconds=30)  # after a store that does not fit: an operator must mend it
+
+    def __init__(self, store: MemoryStore, *, at: str) -> None:
         """*at*: where the store is, as the log may tell it."""
-        self._store, self._limits, self._at = store, limits, at
+        self._store, self._at = store, at
         self._task: asyncio.Task[None] | None = None
         self._is_opening = True
 
@@ -289,7 +284,7 @@ class Opener:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._keep_trying(), name="store opener")
-        await asyncio.wait([self._task], timeout=self._limits.patience.total_seconds())
+        await asyncio.wait([self._task], timeout=self.PATIENCE.total_seconds())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -306,11 +301,11 @@ class Opener:
                 await self._store.open()
             except PermanentError as error:
                 self._is_opening = False
-                pause = self._limits.refused.total_seconds()
+                pause = self.REFUSED.total_seconds()
                 log.error("store.refused", at=self._at, detail=str(error), again_in_s=pause)  # noqa: TRY400
             except Exception as error:  # noqa: BLE001 - were this loop to end, the store would never be open
                 failures += 1
-                pause = self._limits.backoff.seconds(failures)
+                pause = self.BACKOFF.seconds(failures)
                 why = str(error) if isinstance(error, MemoryExtprocError) else locate_error(error)
                 log.warning("store.not_open", at=self._at, detail=why, again_in_s=round(pause, 2))
             else:

@@ -12,7 +12,7 @@ import pytest
 
 from memory_extproc.coordination.consent import Consents
 from memory_extproc.errors import TransientError
-from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, Screening
+from memory_extproc.learn.screening import Incognito, Quota, Screening
 from memory_extproc.model import Caller, Consent, Exchanged, Message, Owner, Role, Screened, Turn, TurnOutcome
 from memory_extproc.ports import Now
 from memory_extproc.request.admission import learning_caller
@@ -66,7 +66,7 @@ class Door:
         self.world = Surroundings()
         now = lambda: self.world.now  # noqa: E731
         self.consent = Consents(InMemoryConsent(), CurrentSettings(consent_default(default)), now=now)
-        self.incognito = Incognito(self.world.coordination, IncognitoLimits())
+        self.incognito = Incognito(self.world.coordination)
         self.screening = Screening(
             self.consent,
             self.incognito,
@@ -198,9 +198,9 @@ async def test_a_turn_sent_again_without_the_header_is_incognito_still() -> None
 async def test_a_chat_that_only_begins_alike_is_incognito_for_a_short_time_at_most() -> None:
     door = Door()
     await door.incognito.mark(Caller(ANN), (), "hi", "")
-    assert await Incognito(door.world.coordination, IncognitoLimits()).holds(said("I like pizza.", "hi", "Hi!"))
+    assert await Incognito(door.world.coordination).holds(said("I like pizza.", "hi", "Hi!"))
     door.world.now += timedelta(hours=1)
-    fresh = Incognito(door.world.coordination, IncognitoLimits())
+    fresh = Incognito(door.world.coordination)
     assert not await fresh.holds(said("I like tea.", "hi", "Hi!"))
 
 
@@ -238,12 +238,12 @@ async def test_what_was_incognito_stays_so_when_all_else_of_a_person_is_forgotte
     caller = Caller(ANN, session="s-1")
     await door.incognito.mark(caller, (), "I see a doctor.", "")
     await door.world.coordination.delete_records(ANN)
-    assert await Incognito(door.world.coordination, IncognitoLimits()).holds(said("And more.", caller=caller))
+    assert await Incognito(door.world.coordination).holds(said("And more.", caller=caller))
 
 
 async def test_marks_reach_other_replicas() -> None:
     door = Door()
-    elsewhere = Incognito(door.world.coordination, IncognitoLimits())
+    elsewhere = Incognito(door.world.coordination)
     await door.incognito.mark(Caller(ANN, session="s-1"), (), "x", "resp_1")
     assert await elsewhere.holds(said("y", caller=Caller(ANN, session="s-1")))
     assert await elsewhere.holds(said("z", continues="resp_1"))
@@ -256,17 +256,19 @@ async def test_a_mark_that_takes_long_is_written_all_the_same_and_waited_for_at_
             await super().put_record(*record)
 
     slow, records = asyncio.Event(), Slow(lambda: MONDAY)
-    async with Incognito(records, IncognitoLimits(patience=timedelta(0))) as incognito:
+    async with Incognito(records) as incognito:
+        incognito.PATIENCE = timedelta(0)
         await incognito.mark(Caller(ANN, session="s-1"), (), "x", "")
-        assert not await Incognito(records, IncognitoLimits()).holds(said("y", caller=Caller(ANN, session="s-1")))
+        assert not await Incognito(records).holds(said("y", caller=Caller(ANN, session="s-1")))
         slow.set()
-    assert await Incognito(records, IncognitoLimits()).holds(said("y", caller=Caller(ANN, session="s-1")))
+    assert await Incognito(records).holds(said("y", caller=Caller(ANN, session="s-1")))
 
 
 async def test_while_records_are_away_marks_hold_here_and_what_is_unknown_is_not_decided() -> None:
     door = Door()
 
-    incognito = Incognito(AwayCoordination(lambda: MONDAY), IncognitoLimits(in_process=2))
+    incognito = Incognito(AwayCoordination(lambda: MONDAY))
+    incognito.IN_PROCESS = 2
     screening = Screening(door.consent, incognito, None, Policy, door.world.metrics, most=MOST)
     await incognito.mark(Caller(ANN, session="s-1"), (), "x", "")
     assert await incognito.holds(said("y", caller=Caller(ANN, session="s-1")))
@@ -301,7 +303,7 @@ async def test_marks_are_written_again_where_the_records_were_lost() -> None:
     door = Door()
     caller = Caller(ANN, session="s-1")
     await door.incognito.mark(caller, (), "I like pizza.", "")
-    lost = Incognito(InMemoryCoordination(now=lambda: MONDAY), IncognitoLimits())
+    lost = Incognito(InMemoryCoordination(now=lambda: MONDAY))
     door.incognito._records = lost._records
     assert not await lost.holds(said("And more.", caller=caller))
     await door.incognito.write_again()

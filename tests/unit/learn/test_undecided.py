@@ -21,7 +21,7 @@ from memory_extproc.coordination.consent import Consents
 from memory_extproc.errors import PermanentError, TransientError
 from memory_extproc.learn.ingest import Intake
 from memory_extproc.learn.intake_log import IntakeLog
-from memory_extproc.learn.screening import Incognito, IncognitoLimits, Quota, Screening
+from memory_extproc.learn.screening import Incognito, Quota, Screening
 from memory_extproc.model import Caller, Consent, ConsentChange, Exchanged, Message, Owner, Role, Turn, TurnOutcome
 from memory_extproc.safety.policy import Policy
 from memory_extproc.settings import CurrentSettings
@@ -117,8 +117,9 @@ class Replica:
             log = await stack.enter_async_context(IntakeLog(self.directory, limits))
             now = lambda: self.world.now  # noqa: E731
             self.consents = Consents(self.choices, CurrentSettings(self.settings), now=now)
-            marks = IncognitoLimits(retry=timedelta(milliseconds=2))
-            self.incognito = await stack.enter_async_context(Incognito(self.world.coordination, marks, log))
+            self.incognito = Incognito(self.world.coordination, log)
+            self.incognito.RETRY = timedelta(milliseconds=2)
+            await stack.enter_async_context(self.incognito)
             self.world.screens = Screening(
                 self.consents,
                 self.incognito,
@@ -232,7 +233,7 @@ async def test_what_waited_is_incognito_by_a_mark_however_far_back(replica: Repl
     """What came between was heard by another replica, which marks it only when it decides it."""
     said = ("Hush.", *(f"I own {number} bicycles." for number in range(20)))
     async with replica.running() as learner:
-        await Incognito(replica.world.coordination, IncognitoLimits()).mark(Caller(ANN), (), said[0], "")
+        await Incognito(replica.world.coordination).mark(Caller(ANN), (), said[0], "")
         replica.outage.on = True
         assert await learner.accept(replica.said(PIZZA, ANN, "", *said)) is TurnOutcome.UNDECIDED
         replica.outage.on = False
@@ -246,7 +247,7 @@ async def test_an_incognito_conversation_stays_one_while_another_replica_has_sev
 ) -> None:
     said = ("Hush.", *(f"I own {number} bicycles." for number in range(8)))
     async with replica.running() as learner:
-        await Incognito(replica.world.coordination, IncognitoLimits()).mark(Caller(ANN), (), said[0], "")
+        await Incognito(replica.world.coordination).mark(Caller(ANN), (), said[0], "")
         assert await learner.accept(replica.said(PIZZA, ANN, "", *said)) is TurnOutcome.INCOGNITO
 
 
@@ -260,7 +261,7 @@ async def test_a_mark_outlives_a_killed_process(replica: Replica, tmp_path: Path
         assert await learner.accept(heir.said(PIZZA, ANN, "secret")) is TurnOutcome.INCOGNITO, "known at once"
         replica.outage.on = False
         await until(heir.incognito.is_shared, "it is shared")
-    assert await Incognito(heir.world.coordination, IncognitoLimits()).holds(heir.said("x", ANN, "secret"))
+    assert await Incognito(heir.world.coordination).holds(heir.said("x", ANN, "secret"))
 
 
 async def test_what_was_accepted_when_the_process_was_killed_is_learned_once_by_the_next(

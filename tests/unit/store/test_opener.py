@@ -9,11 +9,14 @@ import pytest
 
 from memory_extproc.concurrency import Backoff
 from memory_extproc.errors import MemoryExtprocError, PermanentError, TransientError
-from memory_extproc.store.milvus.connect import Opener, OpenerLimits
+from memory_extproc.store.milvus.connect import Opener
 from memory_extproc.testing.adapters import InMemoryStore
 from tests.support.builders import MONDAY
 
-AT_ONCE = OpenerLimits(patience=timedelta(0), backoff=Backoff(timedelta(0), timedelta(0)), refused=timedelta(0))
+
+class EagerOpener(Opener):
+    PATIENCE = REFUSED = timedelta(0)
+    BACKOFF = Backoff(timedelta(0), timedelta(0))
 
 
 class SlowStore(InMemoryStore):
@@ -34,7 +37,7 @@ class SlowStore(InMemoryStore):
 
 async def test_the_store_is_waited_for_until_it_is_open() -> None:
     store = SlowStore(TransientError("locked"))
-    opener = Opener(store, AT_ONCE, at="here")
+    opener = EagerOpener(store, at="here")
     async with opener:
         for _ in range(2):  # the first attempt fails
             with pytest.raises(TransientError, match="being opened"):
@@ -48,7 +51,7 @@ async def test_the_store_is_waited_for_until_it_is_open() -> None:
 
 async def test_a_store_that_was_refused_is_not_waited_for() -> None:
     store = SlowStore(PermanentError("another dimension"))
-    opener = Opener(store, AT_ONCE, at="here")
+    opener = EagerOpener(store, at="here")
     async with opener:
         store.let.set()
         await store.tried.wait()
