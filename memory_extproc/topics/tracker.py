@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Self
@@ -45,23 +44,6 @@ log = logger(__name__)
 _SWAPS = 16  # tries of a compare-and-swap that others keep winning
 _BEFORE = 3  # turns of the open topic that a model is shown
 _RENEWALS = 3  # of a lease while it lasts
-
-_BACKOFF = Backoff(timedelta(seconds=1))
-
-
-@dataclass(frozen=True, slots=True)
-class TopicLimits:
-    """Bounds that are not configured."""
-
-    sessions: int = 16  # open sessions per owner; beyond it the least recently used session ends
-    topics: int = 40  # topics in one summary of a session
-    owners: int = 10_000  # with work to be done, in this process
-    at_once: int = 2  # of them worked for at a time
-    keep: timedelta = timedelta(days=30)  # how long a session is known
-    lease: timedelta = timedelta(minutes=3)
-    backoff: Backoff = _BACKOFF  # between attempts at an owner's work
-    look: timedelta = timedelta(seconds=1)  # between two looks for sessions that fell silent
-
 
 _TOPICS_HELD = 1_000
 
@@ -131,7 +113,16 @@ class TopicDecider:
 
 
 class TopicTracker:
-    """Entering begins the work; leaving ends every session that goes on here, within `grace`."""
+    """Entering begins the work; leaving ends every session that goes on here, within `shutdown.flush`."""
+
+    SESSIONS = 16  # open sessions per owner; beyond it the least recently used session ends
+    TOPICS = 40  # topics in one summary of a session
+    OWNERS = 10_000  # with work to be done, in this process
+    AT_ONCE = 2  # of them worked for at a time
+    KEEP = timedelta(days=30)  # how long a session is known
+    LEASE = timedelta(minutes=3)
+    BACKOFF = Backoff(timedelta(seconds=1))  # between attempts at an owner's work
+    LOOK = timedelta(seconds=1)  # between two looks for sessions that fell silent
 
     def __init__(
         self,
@@ -141,19 +132,18 @@ class TopicTracker:
         current: CurrentSettings,
         metrics: Metrics,
         *,
-        limits: TopicLimits = TopicLimits(),
         now: Now,
         monotonic_now: Steady | None = None,
         holder: str,
     ) -> None:
         self._decider, self._closing, self._coordination = decider, closing, coordination
-        self._limits, self._metrics, self._current, self._now, self._holder = limits, metrics, current, now, holder
+        self._metrics, self._current, self._now, self._holder = metrics, current, now, holder
         self.shifted: Callable[[Owner, str], object] = _nobody  # called with the session whose topic has changed
         self._monotonic_now = monotonic_now or now
         self._silences = Silences(now, self._monotonic_now)
         self._wanted: set[Owner] = set()
         self._tasks: dict[Owner, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(limits.at_once)
+        self._slots = asyncio.Semaphore(self.AT_ONCE)
         self._leaving = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
@@ -192,9 +182,7 @@ class TopicTracker:
         ]
         if not handed:
             return
-        await self._change(
-            owner, lambda known: state.add_turns(known, handed, now.timestamp(), self._limits.sessions)
-        )
+        await self._change(owner, lambda known: state.add_turns(known, handed, now.timestamp(), self.SESSIONS))
         for turn in turns:
             self._silences.note_seen(owner, turn.session, now.timestamp())
         self._nudge(owner)
@@ -219,7 +207,7 @@ class TopicTracker:
             self._nudge(owner)
 
     async def _look(self) -> None:
-        while not await wait_for_event(self._leaving, self._limits.look.total_seconds()):
+        while not await wait_for_event(self._leaving, self.LOOK.total_seconds()):
             self.look()
 
     async def _end_quietly(self, owner: Owner) -> None:
@@ -229,7 +217,7 @@ class TopicTracker:
             log.warning("topics.not_ended", error=type(error).__name__)
 
     def _nudge(self, owner: Owner) -> None:
-        if owner not in self._wanted and len(self._wanted) >= self._limits.owners:
+        if owner not in self._wanted and len(self._wanted) >= self.OWNERS:
             return  # it stands in the record, and is done when the owner says something again
         self._wanted.add(owner)
         if owner not in self._tasks:
@@ -262,20 +250,20 @@ class TopicTracker:
                     self._silences.drop(owner)
                     return
                 self._wanted.add(owner)
-                await wait_for_event(self._leaving, self._limits.backoff.seconds(failures))
+                await wait_for_event(self._leaving, self.BACKOFF.seconds(failures))
             else:
                 failures = 0
 
     async def _work(self, owner: Owner) -> None:
         lease = f"topics:{owner.key}"
-        if not await self._coordination.acquire(lease, self._holder, self._limits.lease):
+        if not await self._coordination.acquire(lease, self._holder, self.LEASE):
             raise TransientError("another process follows this owner's topics")
         try:
             known = await self._threads(owner)
             renewed = self._monotonic_now()
             for session in [thread.session for thread in known.sessions if self._waits_for_us(owner, thread)]:
-                if self._monotonic_now() - renewed >= self._limits.lease / _RENEWALS:  # each costs a commit
-                    await self._coordination.acquire(lease, self._holder, self._limits.lease)
+                if self._monotonic_now() - renewed >= self.LEASE / _RENEWALS:  # each costs a commit
+                    await self._coordination.acquire(lease, self._holder, self.LEASE)
                     renewed = self._monotonic_now()
                 await self._follow(owner, session)
         finally:
@@ -330,7 +318,7 @@ class TopicTracker:
         return bool(thread.fresh or thread.closing) or self._is_over(owner, thread) or self._is_full(thread)
 
     def _is_full(self, thread: Thread) -> bool:
-        return len(thread.closed) >= self._limits.topics
+        return len(thread.closed) >= self.TOPICS
 
     def _is_over(self, owner: Owner, thread: Thread) -> bool:
         silent = self._silences.of(owner, thread) >= self._current.settings.topics.idle
@@ -369,7 +357,7 @@ class TopicTracker:
             if changed == known:
                 return known
             if await self._coordination.replace_record(
-                state.KIND, owner, "", raw, state.encode_threads(changed), self._limits.keep
+                state.KIND, owner, "", raw, state.encode_threads(changed), self.KEEP
             ):
                 return changed
         raise TransientError("a record of topics that others keep changing")

@@ -41,7 +41,7 @@ from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore
 from memory_extproc.testing.models import CannedCompletions, CannedEmbedder
 from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import Summaries
-from memory_extproc.topics.tracker import TopicDecider, TopicLimits, TopicTracker
+from memory_extproc.topics.tracker import TopicDecider, TopicTracker
 from memory_extproc.topics.writer import Closing, Rebuilding
 from tests.support.builders import ANN, MONDAY, a_memory, memories_of, tokens
 from tests.support.redis import RedisServer, redis_coordination, redis_server
@@ -142,16 +142,17 @@ class Life:
         closing = Closing(
             self.partitions, sayings, self.summaries, self.embedder, now=self.clock, least=3, content_bytes=8192
         )
-        return TopicTracker(
+        topics = TopicTracker(
             TopicDecider(sayings, self.summaries, self.embedder, CurrentSettings(Settings()), self.metrics),
             closing,
             self.coordination,
             CurrentSettings(Settings()),
             self.metrics,
-            limits=TopicLimits(backoff=Backoff(timedelta(milliseconds=1)), look=timedelta(hours=1)),
             now=self.clock,
             holder=self.holder,
         )
+        topics.BACKOFF, topics.LOOK = Backoff(timedelta(milliseconds=1)), timedelta(hours=1)
+        return topics
 
     def keeper(self) -> RetentionPass:
         reflections = Reflections(

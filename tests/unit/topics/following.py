@@ -18,11 +18,10 @@ from memory_extproc.testing.adapters import InMemoryCoordination, InMemoryStore,
 from memory_extproc.testing.models import CannedEmbedder
 from memory_extproc.topics.state import Sayings
 from memory_extproc.topics.summarizer import Prompts, Summaries
-from memory_extproc.topics.tracker import TopicDecider, TopicLimits, TopicTracker
+from memory_extproc.topics.tracker import TopicDecider, TopicTracker
 from memory_extproc.topics.writer import Closing
 from tests.support.builders import ANN, MONDAY, Clock, a_turn, memories_of
 
-LIMITS = TopicLimits(backoff=Backoff(timedelta(milliseconds=1)), look=timedelta(hours=1))
 # Turns of two subjects that share no word.
 FLIGHTS = (
     ("I plan a family trip to Hawaii in May.", "A family trip to Hawaii in May is lovely."),
@@ -39,12 +38,9 @@ BREAD = (
 class Surroundings:
     """Two processes that share store and coordination are two of these, the second made with *beside* the first."""
 
-    def __init__(
-        self, *, section: Topics | None = None, limits: TopicLimits = LIMITS, beside: Surroundings | None = None
-    ) -> None:
+    def __init__(self, *, section: Topics | None = None, beside: Surroundings | None = None) -> None:
         self.now: datetime = MONDAY
         self.passing: Clock | None = None  # time as it passes, where the clock is set otherwise
-        self.limits = limits
         self.section = section or Topics(idle=timedelta(minutes=10))
         self.metrics = Metrics(CollectorRegistry(), "test")
         self.weather = Weather()
@@ -72,11 +68,11 @@ class Surroundings:
             self.coordination,
             current,
             self.metrics,
-            limits=self.limits,
             now=lambda: self.now,
             monotonic_now=self.passing,
             holder=holder,
         )
+        topics.BACKOFF, topics.LOOK = Backoff(timedelta(milliseconds=1)), timedelta(hours=1)
         topics.shifted = lambda owner, session: self.shifted.append((owner, session))
         return topics
 

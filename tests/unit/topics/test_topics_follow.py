@@ -18,7 +18,7 @@ from memory_extproc.settings.memory import Topics
 from memory_extproc.testing.adapters import InMemoryCoordination
 from tests.support.builders import ANN, BOB, Clock
 from tests.support.waiting import until
-from tests.unit.topics.following import BREAD, FLIGHTS, LIMITS, Surroundings, turns_of
+from tests.unit.topics.following import BREAD, FLIGHTS, Surroundings, turns_of
 
 
 async def test_a_change_of_subject_closes_a_topic_and_opens_the_next() -> None:
@@ -251,8 +251,9 @@ async def test_sessions_and_owners_are_followed_apart() -> None:
 
 
 async def test_beyond_so_many_sessions_the_longest_silent_one_ends() -> None:
-    around = Surroundings(limits=replace(LIMITS, sessions=1))
+    around = Surroundings()
     async with around.partitions, around.build() as topics:
+        topics.SESSIONS = 1
         await around.say(topics, turns_of(*FLIGHTS))
         around.now += timedelta(seconds=1)
         await around.say(topics, turns_of(*BREAD, session="t"))
@@ -275,10 +276,9 @@ async def test_an_owner_of_another_process_is_left_to_it_until_its_lease_ends() 
 
 
 async def test_an_outage_of_any_length_ends_no_topic_unwritten() -> None:
-    around = Surroundings(
-        limits=replace(LIMITS, backoff=Backoff(timedelta(milliseconds=1), timedelta(milliseconds=5)))
-    )
+    around = Surroundings()
     async with around.partitions, around.build() as topics:
+        topics.BACKOFF = Backoff(timedelta(milliseconds=1), timedelta(milliseconds=5))
         await around.remember(turns_of(*FLIGHTS))
         around.embedder.failing = TransientError("away")
         with structlog.testing.capture_logs() as logs:
