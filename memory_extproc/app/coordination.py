@@ -110,9 +110,9 @@ async def _shared_journal(
     kind = ShardedJournal if link.is_cluster else RedisJournal
     journal: RedisJournal | ShardedJournal = kind(
         link,
+        settings.learn.journal,
         now=context.now,
         prefix=coordination.prefix,
-        max_turns=settings.learn.journal.max_turns,
         sharing=JournalSharing(lease=coordination.lease, grace=coordination.lease, learns=settings.role != "serve"),
         store_failing_for=store_failing_for,
     )
@@ -120,9 +120,8 @@ async def _shared_journal(
 
 
 async def _file_journal(context: AppContext) -> SqliteJournal:
-    section = context.settings.learn.journal
     return await context.stack.enter_async_context(
-        SqliteJournal(context.data / JOURNAL, now=context.now, max_turns=section.max_turns, fsync=section.fsync)
+        SqliteJournal(context.data / JOURNAL, context.settings.learn.journal, now=context.now)
     )
 
 

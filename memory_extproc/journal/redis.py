@@ -31,6 +31,7 @@ from memory_extproc.journal.sqlite import Depth, JournalRow, TurnStage
 from memory_extproc.model import DeadLetter, Owner, Turn, TurnOutcome, digest
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import JournalEntry, Now
+from memory_extproc.settings.paths import JournalSection
 
 log = logger(__name__)
 
@@ -38,6 +39,7 @@ _LUA = files("memory_extproc.journal").joinpath("lua")
 _AT_ONCE = 100  # turns per command: the server runs a single command at a time
 _ERASED_AT_ONCE = 500
 _ARRIVING = 200  # turns looked for at once
+_USUAL = JournalSection()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +74,15 @@ class _Part:
 class RedisJournal:
     """Implements ports.Journal over *link*. Use within `async with`; leaving releases the parts.
 
-    *max_turns* bounds unlearned turns of all replicas together, *max_dead* the dead letters."""
+    `max_turns` bounds unlearned turns of all replicas together, *max_dead* the dead letters."""
 
     def __init__(
         self,
         link: RedisLink,
+        section: JournalSection = _USUAL,
         *,
         now: Now,
         prefix: str = "memory-extproc",
-        max_turns: int = 100_000,
         max_dead: int = 1_000,
         sharing: JournalSharing = JournalSharing(),
         clock: Callable[[], float] = time.monotonic,
@@ -92,8 +94,7 @@ class RedisJournal:
         self._link, self._now, self._clock = link, now, clock
         self._prefix = f"{prefix}:{{{shard.tag}}}"
         self.turns = 0  # unlearned, as last seen
-        self._max_turns, self._max_dead = max_turns, max_dead
-        self._sharing = sharing
+        self._section, self._max_dead, self._sharing = section, max_dead, sharing
         self._holder = shard.holder or uuid4().hex
         self._parts: dict[int, _Part] = {}
         self._renewed: float | None = None  # by *clock*
@@ -148,7 +149,7 @@ class RedisJournal:
             int(turn.last),
             msgspec.json.encode(turn),
             self._sharing.parts,
-            self._max_turns - self._shard.elsewhere(),
+            self._section.max_turns - self._shard.elsewhere(),
             uuid4().hex,
         )
         append = self._register_once("append")
@@ -405,16 +406,16 @@ return 1
 class ShardedJournal:
     """Implements ports.Journal over *link* to a cluster. Use within `async with`; leaving releases the parts.
 
-    *max_turns* bounds unlearned turns approximately: appends of other replicas to other shards count from the next
+    `max_turns` bounds unlearned turns approximately: appends of other replicas to other shards count from the next
     look at the depth on. *max_dead* bounds the dead letters of a shard."""
 
     def __init__(
         self,
         link: RedisLink,
+        section: JournalSection = _USUAL,
         *,
         now: Now,
         prefix: str = "memory-extproc",
-        max_turns: int = 100_000,
         max_dead: int = 1_000,
         sharing: JournalSharing = JournalSharing(),
         clock: Callable[[], float] = time.monotonic,
@@ -433,9 +434,9 @@ class ShardedJournal:
         def make(tag: str) -> RedisJournal:
             return RedisJournal(
                 link,
+                section,
                 now=now,
                 prefix=prefix,
-                max_turns=max_turns,
                 max_dead=max_dead,
                 sharing=sharing,
                 clock=clock,

@@ -18,6 +18,7 @@ import msgspec
 from memory_extproc.coordination.sqlite_file import Schema, SqliteBacked, SqliteFile
 from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.ports import JournalEntry, Now
+from memory_extproc.settings.paths import JournalSection
 
 
 class TurnStage(IntEnum):
@@ -125,28 +126,26 @@ SELECT seq, (SELECT place FROM turns WHERE stage < 2 AND place > ? ORDER BY plac
 FROM sqlite_sequence WHERE name = 'turns'
 """
 _PAGE = 100  # entries of an owner read at once
+_USUAL = JournalSection()
 _FEW = 32  # turns read on the event loop, without a transaction
 
 
 class SqliteJournal(SqliteBacked):
     """Implements ports.Journal. Use within `async with`; an unusable file fails the calls, not the entering.
 
-    *max_turns* bounds unlearned turns, *max_dead* the dead letters (the oldest is erased first)."""
+    `max_turns` bounds unlearned turns, *max_dead* the dead letters (the oldest is erased first)."""
 
     def __init__(
         self,
         path: Path,
+        section: JournalSection = _USUAL,
         *,
         now: Now,
-        max_turns: int = 100_000,
         max_dead: int = 1_000,
-        fsync: bool = False,
         patience: timedelta = timedelta(seconds=2),
     ) -> None:
-        self._file = SqliteFile(path, _SCHEMA, fsync=fsync, patience=patience)
-        self._now = now
-        self._max_turns = max_turns
-        self._max_dead = max_dead
+        self._file = SqliteFile(path, _SCHEMA, fsync=section.fsync, patience=patience)
+        self._section, self._now, self._max_dead = section, now, max_dead
         self._given = 0  # the place up to which arrivals were given
         self._own: set[int] = set()  # places beyond it that our own appends made
 
@@ -163,7 +162,8 @@ class SqliteJournal(SqliteBacked):
             there = connection.execute("SELECT stage, answer FROM turns WHERE id = ?", (turn.id,)).fetchone()
             if there is not None and there[1] == answer and there[0] != TurnStage.DEAD:
                 return TurnOutcome.DUPLICATE, 0
-            if (there is None or there[0] >= TurnStage.LEARNED) and self._pending(connection) >= self._max_turns:
+            full = self._pending(connection) >= self._section.max_turns
+            if full and (there is None or there[0] >= TurnStage.LEARNED):
                 return TurnOutcome.JOURNAL_FULL, 0
             if there is not None:
                 connection.execute("DELETE FROM turns WHERE id = ?", (turn.id,))

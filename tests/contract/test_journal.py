@@ -24,6 +24,7 @@ from memory_extproc.learn.intake_log import IntakeLog
 from memory_extproc.learn.restorable_journal import UNSTORED, RestorableJournal
 from memory_extproc.model import DeadLetter, JournalState, Owner, Turn, TurnOutcome, digest
 from memory_extproc.ports import Journal
+from memory_extproc.settings.paths import JournalSection
 from memory_extproc.testing.adapters import InMemoryJournal
 from tests.support.builders import ANN, BOB, MONDAY, OTHER_ANN, a_turn
 from tests.support.in_memory import InMemoryKeyTable, InMemoryMasterKey
@@ -80,12 +81,14 @@ def open_journal(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -
             async with RedisLink(server.url, timedelta(seconds=10)) as link:
                 kind = ShardedJournal if link.is_cluster else RedisJournal
                 async with kind(
-                    link, now=clock, prefix=uuid4().hex, max_turns=max_turns, max_dead=max_dead
+                    link, JournalSection(max_turns=max_turns), now=clock, prefix=uuid4().hex, max_dead=max_dead
                 ) as journal:
                     yield journal
             return
         path = tmp_path / "journal.sqlite"
-        async with SqliteJournal(path, now=clock, max_turns=max_turns, max_dead=max_dead) as journal:
+        async with SqliteJournal(
+            path, JournalSection(max_turns=max_turns), now=clock, max_dead=max_dead
+        ) as journal:
             yield EncryptedJournal(journal, keys) if request.param == "sealed_sqlite" else journal
 
     return opened

@@ -20,6 +20,7 @@ from memory_extproc.coordination.sqlite_file import Schema, SqliteFile
 from memory_extproc.errors import TransientError, UnknownFaultError
 from memory_extproc.journal.sqlite import SqliteJournal
 from memory_extproc.model import Consent, ConsentChange, Turn, TurnOutcome, digest
+from memory_extproc.settings.paths import JournalSection
 from tests.support.builders import ANN, BOB, MONDAY, a_turn
 
 LONG = timedelta(hours=1)
@@ -31,7 +32,7 @@ def turn(words: str) -> Turn:
 
 
 def a_journal(path: Path, *, fsync: bool = False) -> SqliteJournal:
-    return SqliteJournal(path, now=lambda: MONDAY, fsync=fsync, patience=IMPATIENT)
+    return SqliteJournal(path, JournalSection(fsync=fsync), now=lambda: MONDAY, patience=IMPATIENT)
 
 
 @pytest.mark.parametrize("fsync", [False, True])

@@ -22,6 +22,7 @@ from memory_extproc.coordination.redis_client import NewerKeysError, RedisLink
 from memory_extproc.coordination.replicas import RedisReplicas
 from memory_extproc.journal.redis import JournalSharing, RedisJournal, ShardedJournal
 from memory_extproc.model import Owner, Turn, TurnOutcome, digest
+from memory_extproc.settings.paths import JournalSection
 from tests.support.builders import MONDAY, a_turn
 from tests.support.redis import RedisFleet, RedisServer, ask_redis, redis_cluster, redis_server
 from tests.support.waiting import until
@@ -54,7 +55,9 @@ class Fleet:
     async def replica(self, kind: type[Either] = ShardedJournal, *, max_turns: int = 1000) -> AsyncIterator[Either]:
         async with (
             self.link() as link,
-            kind(link, now=lambda: MONDAY, prefix=self.prefix, sharing=BRIEF, max_turns=max_turns) as journal,
+            kind(
+                link, JournalSection(max_turns=max_turns), now=lambda: MONDAY, prefix=self.prefix, sharing=BRIEF
+            ) as journal,
         ):
             yield journal
 
