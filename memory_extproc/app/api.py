@@ -77,7 +77,7 @@ from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.identity import hashed_user
 from memory_extproc.safety.policy import StorageRules
 from memory_extproc.settings import Settings
-from memory_extproc.settings.api import jwt_of, ways_of
+from memory_extproc.settings.api import ways_of
 from memory_extproc.settings.docs import dump_effective
 from memory_extproc.text.words import sentences
 
@@ -294,7 +294,7 @@ class Proofs:
         if self.tokens is not None:
             # Another issuer's tokens, of api.jwt, say nothing of the projects of chats.
             projects_claim = "" if api.jwt.is_set or not shares else identity.jwt.projects_claim
-            ways.append(JwtCredentials(self.tokens, jwt_of(api, identity), projects_claim))
+            ways.append(JwtCredentials(self.tokens, settings.api_jwt, projects_claim))
         if self.keys is not None:
             ways.append(ApiKey(self.keys))
         if self.session is not None:
@@ -307,20 +307,13 @@ class Proofs:
 
 
 async def _authenticator(live: Live, stack: AsyncExitStack, session: TextSigner | None) -> Authenticator:
-    settings = live.settings
-    api, identity = settings.api, settings.identity
-    wanted = ways_of(api, identity)
-    tokens = await open_tokens(jwt_of(api, identity), stack) if "jwt" in wanted else None
+    api = live.settings.api
+    wanted = ways_of(api, live.settings.identity)
+    tokens = await open_tokens(lambda: live.settings.api_jwt, stack) if "jwt" in wanted else None
     keys = await stack.enter_async_context(ApiKeys(Path(api.keys_file))) if "api_key" in wanted else None
     proofs = Proofs(tokens, keys, session)
-    authenticator = Authenticator(proofs.ways(settings))
-
-    def reconfigure(new: Settings) -> None:
-        if tokens is not None:
-            tokens.reconfigure(jwt_of(new.api, new.identity))
-        authenticator.reconfigure(proofs.ways(new))
-
-    live.subscribe(reconfigure)
+    authenticator = Authenticator(proofs.ways(live.settings))
+    live.subscribe(lambda new: authenticator.reconfigure(proofs.ways(new)))
     return authenticator
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -166,10 +167,9 @@ async def open_exchange_parts(
     background: Background,
     decisions: DecisionLog,
 ) -> ReadPathParts:
-    live, partitions, jwt = context.live, kept.partitions, context.settings.identity.jwt
-    tokens = await open_tokens(jwt, context.stack) if jwt.is_set else None
-    if tokens is not None:
-        live.subscribe(lambda new: tokens.reconfigure(new.identity.jwt))
+    live, partitions, tokens = context.live, kept.partitions, None
+    if live.settings.identity.jwt.is_set:
+        tokens = await open_tokens(lambda: live.settings.identity.jwt, context.stack)
     return ReadPathParts(
         context=context,
         tokens=tokens,
@@ -346,12 +346,13 @@ def _rewriter(context: AppContext) -> Rewriter | None:
 # Identity as configured: keys of tokens, and the gateways that may assert an identity.
 
 
-async def open_tokens(jwt: Signed, stack: AsyncExitStack) -> Tokens:
+async def open_tokens(section: Callable[[], Signed], stack: AsyncExitStack) -> Tokens:
     # PyJWT and its algorithms are imported only if tokens are configured.
     from memory_extproc.request.jwt import Tokens, keys_at_url, keys_in_file  # noqa: PLC0415
 
+    jwt = section()
     keys = keys_in_file(Path(jwt.jwks_file)) if jwt.jwks_file else keys_at_url(jwt.jwks_url)
-    return await stack.enter_async_context(Tokens(jwt, keys))
+    return await stack.enter_async_context(Tokens(section, keys))
 
 
 def peers_of(settings: Settings) -> AllowedPeers | None:

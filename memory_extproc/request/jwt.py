@@ -79,27 +79,22 @@ class Tokens:
 
     def __init__(
         self,
-        section: Signed,
+        section: Callable[[], Signed],
         read_keys: ReadKeys,
         clock: Callable[[], float] = time.time,
         hurry: timedelta = timedelta(seconds=10),
     ) -> None:
-        """*hurry*: the soonest that a token of an unknown key makes us read the keys again."""
-        self._section, self._algorithms, self._hurry = section, section.algorithms, hurry
+        """*section*: read for each token; the algorithms stay, because the keys are parsed for them. *hurry*: the
+        soonest that a token of an unknown key makes us read the keys again."""
+        self._section, self._algorithms, self._hurry = section, section().algorithms, hurry
         self._read_keys = read_keys
         self._keys: Mapping[tuple[str, str], jwt.PyJWK] = MappingProxyType({})  # by (key id, algorithm)
-        # A client sends the same token many times: a verified token is cached until it expires or the keys change.
-        self._believed: LRUCache[bytes, tuple[float, Mapping[str, Any]]] = LRUCache(MAX_BELIEVED)
+        # A client sends the same token many times: a verified token is cached until it expires, or the keys or the
+        # requirements, which its entry names, change.
+        self._believed: LRUCache[bytes, tuple[float, Signed, Mapping[str, Any]]] = LRUCache(MAX_BELIEVED)
         self._clock = clock  # seconds since 1970
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-
-    def reconfigure(self, section: Signed) -> None:
-        """Apply new requirements, to cached tokens too.
-
-        The algorithms stay, because the keys were parsed for them."""
-        self._section = section
-        self._believed.clear()
 
     async def __aenter__(self) -> Self:
         await self._refresh()
@@ -118,17 +113,17 @@ class Tokens:
         a millisecond the first time, microseconds after that."""
         if not token or len(token) > MAX_TOKEN or not token.isascii():  # RFC 7515, 3.1: base64url and dots
             return None
-        name = hashlib.sha256(token.encode()).digest()  # the token is a secret
-        until, believed = self._believed.get(name, (0.0, None))
-        if believed is not None and self._clock() < until:
+        name, section = hashlib.sha256(token.encode()).digest(), self._section()  # the token is a secret
+        until, met, believed = self._believed.get(name, (0.0, None, None))
+        if met is section and self._clock() < until:
             return believed
         self._believed.pop(name, None)
-        claims = self._verify(token)
+        claims = self._verify(token, section)
         if claims is not None:
-            self._believed[name] = (claims["exp"] + self._section.leeway.total_seconds(), claims)
+            self._believed[name] = (claims["exp"] + section.leeway.total_seconds(), section, claims)
         return claims
 
-    def _verify(self, token: str) -> Mapping[str, Any] | None:
+    def _verify(self, token: str, section: Signed) -> Mapping[str, Any] | None:
         try:
             key = self._key(jwt.get_unverified_header(token))
             if key is None:
@@ -137,8 +132,8 @@ class Tokens:
                 token,
                 key=key,
                 algorithms=list(self._algorithms),
-                issuer=self._section.issuer,
-                audience=self._section.audience,
+                issuer=section.issuer,
+                audience=section.audience,
                 # Times are checked here, against the injected clock.
                 options={
                     "require": ["exp", "iss", "aud"], "verify_exp": False, "verify_nbf": False, "verify_iat": False,
@@ -146,7 +141,7 @@ class Tokens:
             )  # fmt: skip
         except (jwt.PyJWTError, RecursionError):
             return None
-        now, leeway = self._clock(), self._section.leeway.total_seconds()
+        now, leeway = self._clock(), section.leeway.total_seconds()
         ends, begins, issued = claims["exp"], claims.get("nbf", 0), claims.get("iat", 0)
         # RFC 7519, 2: a NumericDate is a number; in Python, JSON's true is an int too.
         if any(isinstance(time_, bool) or not isinstance(time_, int | float) for time_ in (ends, begins, issued)):
@@ -174,7 +169,7 @@ class Tokens:
             # At most a single read per `hurry`, however many unknown key ids arrive.
             await asyncio.sleep(self._hurry.total_seconds())
             # Without keys no caller is identified, so retry at the shorter interval.
-            rest = self._section.refresh - self._hurry if self._keys else timedelta(0)
+            rest = self._section().refresh - self._hurry if self._keys else timedelta(0)
             await wait_for_event(self._wanted, max(0.0, rest.total_seconds()))
             self._wanted.clear()
             await contain_faults(self._refresh)

@@ -174,14 +174,6 @@ def ways_of(api: Api, identity: IdentitySection) -> tuple[Way, ...]:
     return api.auth or (("jwt",) if identity.jwt.is_set else ("trusted_proxy",))
 
 
-def jwt_of(api: Api, identity: IdentitySection) -> ApiJwt:
-    """The tokens in effect."""
-    if api.jwt.is_set:
-        return api.jwt
-    shared = identity.jwt.model_dump(include=set(ApiJwt.model_fields))
-    return ApiJwt(**{**shared, "roles_claim": api.jwt.roles_claim})
-
-
 def api_is_shut(listen: Listen, tls: Tls, api: Api, identity: IdentitySection) -> Iterator[str]:
     """Faults that would expose the API to unauthenticated callers."""
     ways = ways_of(api, identity)

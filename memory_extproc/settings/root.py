@@ -123,6 +123,14 @@ class Settings(Section):
         return deadline_of(self.recall)
 
     @cached_property
+    def api_jwt(self) -> ApiJwt:
+        """The tokens of the memory API: its own, or those of chats."""
+        if self.api.jwt.is_set:
+            return self.api.jwt
+        shared = self.identity.jwt.model_dump(include=set(ApiJwt.model_fields))
+        return ApiJwt(**{**shared, "roles_claim": self.api.jwt.roles_claim})
+
+    @cached_property
     def message_timeout(self) -> timedelta:
         """Envoy's `message_timeout` for the sidecar's replies, always above the deadline."""
         return message_timeout_of(self.envoy, self.recall)

@@ -47,7 +47,7 @@ def bearer(user: str = "ann", projects: object = ("atlas",), tenant: str = "acme
 async def stand(tmp_path: Path) -> AsyncIterator[ConsoleStand]:
     made = ConsoleStand(tmp_path)
     section = ApiJwt(tenant_claim="org", algorithms=("ES256",), issuer=ISSUER, audience=AUDIENCE)
-    async with Tokens(section, read_keys) as tokens:
+    async with Tokens(lambda: section, read_keys) as tokens:
         by_token, by_header = (
             JwtCredentials(tokens, section, "groups"),
             TrustedProxy(IdentitySection(), TrustedProxySection()),

@@ -109,7 +109,7 @@ async def reached(tmp_path: Path) -> AsyncIterator[tuple[ApiStand, Reached]]:
     )
     section = ApiJwt(algorithms=("RS256",), issuer=ISSUER, audience=AUDIENCE)
     async with AsyncExitStack() as stack:
-        tokens = await stack.enter_async_context(Tokens(section, read_keys))
+        tokens = await stack.enter_async_context(Tokens(lambda: section, read_keys))
         api_keys = await stack.enter_async_context(ApiKeys(file))
         stand.ways = (JwtCredentials(tokens, CLAIMS), ApiKey(api_keys))
         stand.operations = everything.operations()

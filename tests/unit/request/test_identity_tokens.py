@@ -63,7 +63,7 @@ def signed(
 
 
 async def subject(token: str, *keys: Mapping[str, Any], section: Signed = SECTION) -> Any:
-    async with Tokens(section, Served(document(*(keys or (jwk(EC_KEY, kid="k1"),))))) as tokens:
+    async with Tokens(lambda: section, Served(document(*(keys or (jwk(EC_KEY, kid="k1"),))))) as tokens:
         claims = tokens.claims(token)
     return claims and claims["sub"]
 
@@ -170,7 +170,7 @@ async def test_a_key_that_is_for_something_else_or_unusable_verifies_nothing(mor
 
 async def test_a_rotated_key_is_fetched_when_a_token_asks_for_it() -> None:
     served = Served(document(jwk(OTHER_EC_KEY, kid="old")))
-    async with Tokens(SECTION, served, hurry=AT_ONCE) as tokens:
+    async with Tokens(lambda: SECTION, served, hurry=AT_ONCE) as tokens:
         assert tokens.claims(signed()) is None
         served.content = document(jwk(EC_KEY, kid="k1"))
         await until(lambda: tokens.claims(signed()) is not None, "the keys are read")
@@ -179,7 +179,7 @@ async def test_a_rotated_key_is_fetched_when_a_token_asks_for_it() -> None:
 async def test_a_token_believed_before_is_not_believed_after_it_expired() -> None:
     seconds = 1000.0
     served = Served(document(jwk(EC_KEY, kid="k1")))
-    async with Tokens(SECTION, served, hurry=AT_ONCE, clock=lambda: seconds) as tokens:
+    async with Tokens(lambda: SECTION, served, hurry=AT_ONCE, clock=lambda: seconds) as tokens:
         token = signed({"exp": 1010, "nbf": 1020})
         assert tokens.claims(token) is not None
         seconds = 1039.0
@@ -192,7 +192,7 @@ async def test_a_token_believed_before_is_not_believed_after_it_expired() -> Non
 
 async def test_a_token_believed_before_is_not_believed_after_its_key_was_withdrawn() -> None:
     served = Served(document(jwk(EC_KEY, kid="k1")))
-    async with Tokens(SECTION, served, hurry=AT_ONCE) as tokens:
+    async with Tokens(lambda: SECTION, served, hurry=AT_ONCE) as tokens:
         assert tokens.claims(signed()) is not None
         token = signed()
         assert tokens.claims(token) is not None
@@ -202,7 +202,7 @@ async def test_a_token_believed_before_is_not_believed_after_its_key_was_withdra
 
 
 async def test_many_callers_tokens_are_believed_each_for_itself() -> None:
-    async with Tokens(SECTION, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
+    async with Tokens(lambda: SECTION, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
         made = {user: signed({"sub": user}) for user in ("ann", "bob")}
         for user in ("ann", "bob", "ann", "bob"):
             claims = tokens.claims(made[user])
@@ -212,7 +212,7 @@ async def test_many_callers_tokens_are_believed_each_for_itself() -> None:
 
 async def test_keys_once_read_outlive_their_server() -> None:
     served = Served(document(jwk(EC_KEY, kid="k1")))
-    async with Tokens(SECTION, served, hurry=AT_ONCE) as tokens:
+    async with Tokens(lambda: SECTION, served, hurry=AT_ONCE) as tokens:
         served.content = None
         before = served.reads
         tokens.claims(signed(headers={"kid": "unknown"}))
@@ -226,7 +226,7 @@ async def test_keys_once_read_outlive_their_server() -> None:
 
 async def test_without_keys_at_the_start_nobody_is_identified_until_they_come() -> None:
     served = Served(None)
-    async with Tokens(SECTION, served, hurry=AT_ONCE) as tokens:
+    async with Tokens(lambda: SECTION, served, hurry=AT_ONCE) as tokens:
         assert tokens.claims(signed()) is None
         served.content = document(jwk(EC_KEY, kid="k1"))
         await until(lambda: tokens.claims(signed(headers={"kid": ""})) is not None, "the only key serves")
@@ -235,7 +235,7 @@ async def test_without_keys_at_the_start_nobody_is_identified_until_they_come() 
 async def test_keys_are_read_anew_after_the_refresh_time_unasked() -> None:
     often = Signed(algorithms=("ES256",), issuer=ISSUER, audience=AUDIENCE, refresh=timedelta(milliseconds=2))
     served = Served(document(jwk(EC_KEY, kid="k1")))
-    async with Tokens(often, served, hurry=AT_ONCE):
+    async with Tokens(lambda: often, served, hurry=AT_ONCE):
         await until(lambda: served.reads > 2, "it is tried again")
 
 
@@ -261,9 +261,10 @@ def test_shared_secrets_and_no_signature_cannot_be_configured(algorithm: str) ->
 
 
 async def test_other_demands_hold_for_tokens_that_were_believed_too_and_for_the_same_keys() -> None:
-    async with Tokens(SECTION, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
+    section = SECTION
+    async with Tokens(lambda: section, Served(document(jwk(EC_KEY, kid="k1")))) as tokens:
         token = signed()
         assert tokens.claims(token)
-        tokens.reconfigure(SECTION.model_copy(update={"audience": "another", "algorithms": ("RS256",)}))
+        section = SECTION.model_copy(update={"audience": "another", "algorithms": ("RS256",)})
         assert tokens.claims(token) is None
         assert tokens.claims(signed({"aud": "another"})), "the algorithms are those that keys were read for"

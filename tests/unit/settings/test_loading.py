@@ -16,7 +16,7 @@ from memory_extproc.errors import ConfigurationError
 from memory_extproc.model import MemoryType
 from memory_extproc.request.identity import look_up_metadata
 from memory_extproc.settings import Settings, load
-from memory_extproc.settings.api import jwt_of, ways_of
+from memory_extproc.settings.api import ways_of
 from memory_extproc.settings.docs import dump_effective, example
 from memory_extproc.settings.loading import read
 from memory_extproc.settings.memory import ModelRole
@@ -453,11 +453,11 @@ def test_the_memory_api_believes_the_tokens_that_chats_come_with_unless_it_is_to
     keys = {"jwks_file": "/keys.json", "issuer": "us", "audience": "chats"}
     settings = Settings.model_validate({"identity": {"jwt": {**keys, "tenant_claim": "org"}}})
     assert ways_of(settings.api, settings.identity) == ("jwt",)
-    shared = jwt_of(settings.api, settings.identity)
+    shared = settings.api_jwt
     assert (shared.jwks_file, shared.audience, shared.tenant_claim) == ("/keys.json", "chats", "org")
     own = {"auth": ["jwt"], "jwt": {**keys, "audience": "memory"}}
     settings = Settings.model_validate({"identity": {"jwt": keys}, "api": own})
-    assert jwt_of(settings.api, settings.identity).audience == "memory"
+    assert settings.api_jwt.audience == "memory"
     assert ways_of(Settings().api, Settings().identity) == ("trusted_proxy",)
 
 
