@@ -19,12 +19,14 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgspec
 
 from memory_extproc.index.entries import names_in
 from memory_extproc.model import Candidate, Memory, Owner, Role, Source
+from memory_extproc.recall.intent import INTENTS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, only_asks, polite
 from memory_extproc.text.persons import (
@@ -423,6 +425,51 @@ def with_answers(ordered: Sequence[Candidate], threshold: float) -> Sequence[Can
         if question is not None and said_by_caller(memory) and not only_asks(memory.content):
             answers[question.memory.id] = [_raise_to(question, one)]
     return _put_ahead(ordered, answers)
+
+
+def with_continuations(ordered: Sequence[Candidate], threshold: float) -> Sequence[Candidate]:
+    """*ordered*, best first, with what the caller went on to tell of the same just ahead of each relevant
+    statement, and as relevant: "We offered 465,000.", "They rejected it, so we went up to 479,000"."""
+    passing = [one for one in ordered if one.relevance >= threshold and _is_said_in_session(one.memory)]
+    if not passing:
+        return ordered
+    said = {
+        (one.memory.owner, one.memory.session, one.memory.seq): one for one in ordered if said_by_caller(one.memory)
+    }
+    following: dict[str, Sequence[Candidate]] = {}
+    for one in passing[:_FOLLOWING_LOOKED_AT]:
+        before, found = one.memory, list[Candidate]()
+        while len(found) < _MOST_CONTINUING:
+            after = said.get((before.owner, before.session, before.seq + _NEXT_TURN))
+            if after is None or not _continues(after.memory.content, before.content):
+                break
+            found.insert(0, _raise_to(one, after))
+            before = after.memory
+        if found:
+            following[one.memory.id] = found
+    return _put_ahead(ordered, following) if following else ordered
+
+
+def _is_said_in_session(memory: Memory) -> bool:
+    return bool(memory.session) and memory.role is not Role.ASSISTANT and memory.source is not Source.SUMMARY
+
+
+def _continues(text: str, before: str) -> bool:
+    """Whether *text* tells a value of a thing of the message *before*: it begins with "it" or "they", or calls the
+    thing "the studio"."""
+    if only_asks(text) or len(text) > _LONGEST_CONTINUING or not kinds(text):
+        return False
+    words = plain_words(text)
+    if not INTENTS.words["anaphora"].isdisjoint(words[:_BEGINNING]):
+        return True
+    called = {word for article, word in pairwise(words) if article == "the"}
+    return bool(content_stems(" ".join(called)) & content_stems(before))
+
+
+_MOST_CONTINUING = 3
+_NEXT_TURN = 2  # places in a conversation, from a message of the caller to the next
+_LONGEST_CONTINUING = 240  # characters
+_BEGINNING = 4  # words
 
 
 def _asks_caller(memory: Memory) -> bool:

@@ -41,6 +41,7 @@ from memory_extproc.recall.dedup import (
     visible_as_other_form,
     when,
     with_answers,
+    with_continuations,
     with_corrections,
     with_successors,
     without_former,
@@ -176,7 +177,8 @@ async def raise_answers(ranking: Ranking) -> Ranking:
     replaced = any(one.memory.provenance.corrects for one in corrected) and not ranking.context.request.scope.as_of
     if replaced and not INTENTS.asks_of_past(question, ranking.reading):
         corrected = with_successors(corrected, ranking.threshold, question)
-    return replace(ranking, candidates=with_answers(corrected, ranking.threshold))
+    continued = with_continuations(corrected, ranking.threshold)
+    return replace(ranking, candidates=with_answers(continued, ranking.threshold))
 
 
 async def reject_former(ranking: Ranking) -> Ranking:

@@ -224,6 +224,19 @@ _CHOOSES = [re.compile(pattern, re.IGNORECASE) for pattern in LISTS["grammar"]["
 _OFFERS = re.compile(rf"\b(?:{LISTS['grammar']['offers']})\b", re.IGNORECASE)
 _WANTS = re.compile(rf"\b(?:{LISTS['grammar']['wants']})\b", re.IGNORECASE)
 _NOTHING = content_stems(LISTS["grammar"]["no_choice"])
+_TAKES = re.compile(
+    r"\b(?:i|we)(?:'ve| have|'m|'re| am| are)?(?: (?:just|finally|now|actually))? (?:took|taken|taking|bought"
+    r"|buying|booked|rented|renting|signed for|ordered|accepted|got)(?: the lease (?:for|on))? (?:the|that) "
+    r"(?P<value>[\w'-]+(?: [\w'-]+)?)"
+    r"(?=[.,;!]|$| (?:and|so|but|for|after all|in the end)\b)",
+    re.IGNORECASE,
+)
+_FINDS = re.compile(
+    r"\b(?:found|saw|seen|viewed|looked at|looking at|there(?:'s| is| are)|offer(?:ed|s)?|considering"
+    r"|thinking (?:of|about)|options?|tempted|tried on|quoted)\b",
+    re.IGNORECASE,
+)
+_INDEFINITE = re.compile(r"\b(?:an?|another|one|two|three)(?: [\w'-]+){1,4}", re.IGNORECASE)
 
 
 class Choice(NamedTuple):
@@ -239,7 +252,7 @@ def read_choice(before: Sequence[Turn], text: str) -> Choice | None:
     chosen = _find_chosen(said) if 0 < len(said) <= _LONGEST_ANSWER else ""
     words = content_stems(chosen)
     if not words - _NOTHING or len(chosen) > _LONGEST_CHOICE:
-        return None
+        return _read_taken(before, said)
     offered = frozenset[str]()
     for turn in reversed(before):
         asked, answered = keep_meant_text(turn.asked), turn.answered[:LONGEST_MESSAGE]
@@ -248,6 +261,23 @@ def read_choice(before: Sequence[Turn], text: str) -> Choice | None:
         invited = _OFFERS.search(answered) is not None or any(map(asks, sentences(asked)))
         if request and invited and words <= offered:
             return Choice(chosen, request, turn.id)
+    return _read_taken(before, said)
+
+
+def _read_taken(before: Sequence[Turn], said: str) -> Choice | None:
+    """Read what the caller took of the things that they described in a turn *before*: "I found a studio in Luthagen
+    for 6,900", then "I took the studio"."""
+    if len(said) > _LONGEST_ANSWER or (taken := _TAKES.search(said)) is None:
+        return None
+    words = content_stems(taken["value"])
+    if not words - _NOTHING:
+        return None
+    for turn in reversed(before):
+        for sentence in sentences(keep_meant_text(turn.asked)):
+            described = sentence.replace('"', "'").strip(" .")
+            new = (one for one in _INDEFINITE.finditer(described) if words <= content_stems(one[0]))
+            if len(described) <= _LONGEST_REQUEST and _FINDS.search(described) and any(new):
+                return Choice(f"the {taken['value']}", described, turn.id)
     return None
 
 

@@ -123,3 +123,25 @@ async def test_a_choice_thought_over_belongs_to_the_question_before_it() -> None
         ("locust", "choice (load tests with locust or k6?)", ("t1", "t3")),
     ]
     assert all(one.exclusive for one in facts)  # the later takes the place of the first
+
+
+@pytest.mark.parametrize(
+    ("described", "said", "fact"),
+    [
+        ("I found a studio for 6,900 in Luthagen. Should I take it?", "I took the studio. Moving on June 1!",
+         'User chose the studio ("I found a studio for 6,900 in Luthagen")'),
+        ("We viewed a cottage near Ennis, 210k.", "We've bought the cottage!",
+         'User chose the cottage ("We viewed a cottage near Ennis, 210k")'),
+        ("there's a blue Brompton on Marktplaats for 800", "bought the Brompton",  None),
+        ("I've got a Golf", "I took the Golf to the garage", None),
+        ("I found a studio in Luthagen.", "I took the bus to the studio", None),
+        ("I found a studio in Luthagen.", "did you say I took the car?", None),
+    ],
+)  # fmt: skip
+async def test_what_the_caller_took_of_the_things_that_they_described_is_a_fact(
+    described: str, said: str, fact: str | None
+) -> None:
+    before, turn = a_turn(described, "It sounds fair.", id="t1"), a_turn(said, "ok", id="t2")
+    chosen = [one for one in await RulesExtractor().extract([turn], earlier=[before]) if "chose" in one.content]
+    assert [one.content for one in chosen] == ([fact] if fact else [])
+    assert all(one.drawn_from == ("t1", "t2") for one in chosen)

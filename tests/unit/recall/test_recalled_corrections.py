@@ -9,6 +9,7 @@ from typing import Any
 from memory_extproc.model import Candidate, Memory, Ranked, Role, Source
 from memory_extproc.recall.dedup import (
     with_answers,
+    with_continuations,
     with_corrections,
     with_successors,
     without_former,
@@ -201,3 +202,33 @@ def test_the_summary_of_a_topic_is_left_out_behind_that_of_its_session_which_has
     other = summary("Work: I start on Monday.", kind="topic", name="Work")
     assert without_quoted([session, topic, other]) == [session, other]
     assert without_quoted([topic, session]) == [topic, session]  # the topic is more to the point
+
+
+OFFER = a_message("We put in an offer on the house, 465,000.", session="s", seq=0)
+RAISED = a_message("They rejected it, so we went up to 479,000.", session="s", seq=2, created_at=later(seconds=60))
+BOUGHT = a_message("We got it! We move in on 1 March.", session="s", seq=4, created_at=later(seconds=120))
+
+
+def continued(*memories: Memory) -> list[tuple[Memory, bool]]:
+    """The order, and what is relevant enough, where the first memory was before."""
+    candidates = [Candidate(one, -float(at), 0.1 if at else 0.9) for at, one in enumerate(memories)]
+    return [(one.memory, one.relevance >= 0.6) for one in with_continuations(candidates, 0.6)]
+
+
+def test_what_the_caller_went_on_to_say_of_a_thing_is_given_with_it() -> None:
+    assert continued(OFFER, HIKING, BOUGHT, RAISED) == [
+        (BOUGHT, True), (RAISED, True), (OFFER, True), (HIKING, False),
+    ]  # fmt: skip
+    seen = a_message("I found a studio in Luthagen.", session="s", seq=0)
+    took = a_message("I took the studio, from June 1.", session="s", seq=2, created_at=later(seconds=60))
+    assert continued(seen, took) == [(took, True), (seen, True)]
+
+
+def test_another_thing_a_question_or_another_conversation_is_no_continuation() -> None:
+    swims = a_message("Milo starts swimming lessons next week.", session="s", seq=2, created_at=later(seconds=60))
+    asking = a_message("Is it too much?", session="s", seq=2, created_at=later(seconds=60))
+    elsewhere = replace(RAISED, session="t")
+    of_bob = replace(RAISED, owner=BOB)
+    for other in (swims, asking, elsewhere, of_bob):
+        assert continued(OFFER, other) == [(OFFER, True), (other, False)]
+    assert continued(OFFER, BOUGHT) == [(OFFER, True), (BOUGHT, False)], "a message between them is missing"
