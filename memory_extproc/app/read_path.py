@@ -149,12 +149,7 @@ class ReadPathParts:
         if settings.envoy.two_filters:
             overhears = RequestObserver(self.gets, self.replays, self.context.live)
         processor = Processor(self.exchange_deps(settings), peers_of(settings), overhears)
-
-        def reconfigure(new: Settings) -> None:
-            self.context.metrics.recall_deadline.set(new.deadline.total_seconds())
-            processor.reconfigure(self.exchange_deps(new), peers_of(new))
-
-        self.context.live.subscribe(reconfigure)
+        self.context.live.subscribe(lambda new: processor.reconfigure(self.exchange_deps(new), peers_of(new)))
         return processor
 
 
@@ -254,7 +249,7 @@ def make_recaller(
     weights do not name. *weights*: instead of the configured ones. *searches_alone*: no lookups, and no language
     model that rewrites."""
     settings, metrics, live = context.settings, context.metrics, context.live
-    metrics.recall_deadline.set(settings.deadline.total_seconds())
+    metrics.recall_deadline.set_function(lambda: live.settings.deadline / timedelta(seconds=1))
     fusion = Fusion(weights or weights_of(settings, embedder.fingerprint), embedder.fingerprint)
     if matcher is not None:
         matcher.subscribe(fusion.adopt)

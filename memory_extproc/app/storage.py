@@ -111,6 +111,7 @@ async def open_storage(context: AppContext) -> Storage:
             written=counter.note,
         )
     )
+    context.live.subscribe(lambda new: partitions.reconfigure(partition_limits(new)))
     counter.held = partitions
     journal, writable, oldest_aside = await open_journal(context, link, lambda: store.failing_for)
     journal = journal if keys is None else EncryptedJournal(journal, keys)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from memory_extproc.app.context import AppContext, partition_limits, piece_limits
+from memory_extproc.app.context import AppContext, piece_limits
 from memory_extproc.app.coordination import CONSENT
 from memory_extproc.app.maintenance import make_reflector, make_retention, make_summing, make_topics
 from memory_extproc.app.models import completions_for
@@ -157,7 +157,7 @@ async def _open_intake(
         store_works=lambda: not kept.store.failing_for,
         traces=context.traces,
     )
-    intake = await context.stack.enter_async_context(
+    return await context.stack.enter_async_context(
         Intake(
             learner,
             journal,
@@ -170,8 +170,6 @@ async def _open_intake(
             receipts=receipts,
         )
     )
-    live.subscribe(lambda new: kept.partitions.reconfigure(partition_limits(new)))
-    return intake
 
 
 # The write path as configured.

@@ -139,6 +139,13 @@ async def test_what_is_learned_and_how_much_follows_the_configuration(whole: Who
     assert "$10,000" not in whole.shown
 
 
+async def test_the_deadline_and_the_bytes_of_partitions_in_effect_count(whole: WholeStand) -> None:
+    await whole.start()
+    await change(whole, 1, recall={"deadline": "9s", "partition_bytes": "1MiB"})
+    assert whole.sample("recall_deadline_seconds") == 9
+    assert whole.whole.partitions._limits.bytes == 1 << 20
+
+
 async def test_a_shorter_interval_of_retention_rounds_needs_no_restart(whole: WholeStand) -> None:
     await whole.start()
     assert not whole.sample("retention_rounds_total"), "the first of a day's rounds is minutes away"
