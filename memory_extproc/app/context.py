@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -40,7 +40,7 @@ class AppContext:
     now: Now
     traces: Traces = NO_TRACES
     helper: HelperThread = HELPER_THREAD  # for long texts
-    load: LoadLimit = field(default_factory=LoadLimit)
+    load: LoadLimit
     budget: Budget  # of the tokens of all calls to language models
     probes: bool = False  # probe each language model once, in the background
 
@@ -66,6 +66,7 @@ def make_context(
         metrics=metrics or Metrics(CollectorRegistry(), __version__),
         stack=stack,
         now=now,
+        load=LoadLimit(lambda: live.settings.recall.max_concurrent),
         budget=Budget(lambda: live.settings.learn.model_tokens, now=now),
     )
 

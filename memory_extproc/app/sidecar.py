@@ -48,7 +48,6 @@ from memory_extproc.ports import (
 )
 from memory_extproc.recall.canary import Canary
 from memory_extproc.recall.recaller import Recaller
-from memory_extproc.request.admission import LoadLimit
 from memory_extproc.request.decisions import DecisionLog
 from memory_extproc.request.replay import BlockReplay
 from memory_extproc.settings import Settings, load
@@ -95,12 +94,10 @@ async def sidecar(
             make_context(settings, stack, Metrics(_registry(), __version__), now=now, data=data),
             traces=await open_traces(settings, stack),
             helper=helper,
-            load=LoadLimit(settings.recall.max_concurrent),
             probes=True,
         )
         live, metrics = context.live, context.metrics
         metrics.recall_limit.set_function(lambda: context.load.limit)
-        live.subscribe(lambda new: context.load.reconfigure(new.recall.max_concurrent))
         kept = await open_storage(context)
         noting = await stack.enter_async_context(Background(metrics, grace=RECORDS_GRACE, most=RECORDS_AT_ONCE))
         decisions = DecisionLog(kept.coordination, live, background=noting, now=now)

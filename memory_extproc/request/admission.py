@@ -306,13 +306,13 @@ class LoadLimit:
 
     def __init__(
         self,
-        most: int = 64,
+        most: Callable[[], int] = lambda: 64,
         clock: Clock = time.perf_counter,
         soon: Callable[[Callable[[], object]], object] | None = None,
     ) -> None:
         """*most*: the limit's upper bound. *soon*: runs a callback in the next round of the event loop."""
         self._most, self._clock, self._soon = most, clock, soon
-        self._limit = float(min(self.FIRST, most))
+        self._limit = float(self.FIRST)
         self._running = 0  # requests, a large request counted as several; so are the next two
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._queued = 0
@@ -327,18 +327,13 @@ class LoadLimit:
         self._queued_before = 0.0  # seconds that streams waited before us lately, on average
         self._learned = TokenBuckets(lambda: self.LEARNED, clock, 1)
 
-    def reconfigure(self, most: int) -> None:
-        """Change the upper bound."""
-        self._most = most
-        self._limit = max(min(self._limit, most), min(self.LEAST, most))
-
     @property
     def limit(self) -> float:
-        return self._limit
+        return min(self._limit, self._most())
 
     def is_busy(self) -> bool:
         """Whether requests need the time that background work would take."""
-        return self._running >= self._limit or self._clock() - self._refused_at < self.COMES_WITHIN
+        return self._running >= self.limit or self._clock() - self._refused_at < self.COMES_WITHIN
 
     def room_for(self, size: int, waited: float = 0.0, *, late: bool = False) -> Room:
         """The room for a request of *size* bytes whose headers are here after *waited* seconds in queues. *late*:
@@ -382,7 +377,7 @@ class LoadLimit:
 
     def _has_room(self, cost: int, coming: int) -> bool:
         used = self._running + self._queued + coming
-        return used + cost <= self._limit + self.WAITING or not used
+        return used + cost <= self.limit + self.WAITING or not used
 
     def _refuse(self) -> Room:
         self._was_full, self._refused_at = True, self._clock()
@@ -406,7 +401,7 @@ class LoadLimit:
             raise
 
     def _fits(self, cost: int) -> bool:
-        return not self._running or self._running + cost <= self._limit
+        return not self._running or self._running + cost <= self.limit
 
     def _release(self, cost: int) -> None:
         self._running -= cost
@@ -433,11 +428,11 @@ class LoadLimit:
             self._slow_since = now if since is None else since
             if now - self._slow_since < self.BURST:
                 return
-            self._limit = max(min(self.LEAST, self._most), self._limit * max(0.5, (1 + share) / 2))
+            self._limit = max(self.LEAST, self.limit * max(0.5, (1 + share) / 2))
         elif share >= 1 and full:
-            self._limit = min(self._most, self._limit + 1)
-        elif share >= 1 and self._limit < self.FIRST:
-            self._limit = min(self._most, self.FIRST, self._limit * self.RECOVERS)
+            self._limit = self.limit + 1
+        elif share >= 1 and self.limit < self.FIRST:
+            self._limit = min(self.FIRST, self.limit * self.RECOVERS)
 
 
 def _cost(size: int) -> int:

@@ -38,6 +38,11 @@ async def test_fewer_tokens_for_language_models_count_from_the_next_call_on(cont
         context.budget.admit(ANN)
 
 
+async def test_fewer_recalls_at_a_time_are_admitted_at_once(context: AppContext) -> None:
+    change(context, recall={"max_concurrent": 3})
+    assert context.load.limit == 3
+
+
 async def test_tokens_for_another_audience_are_refused_though_they_were_believed(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     keys.write_bytes(document(jwk(EC_KEY, kid="k1")))

@@ -25,8 +25,8 @@ class Load:
     """A limit with a clock of its own. `lag`: for how long a callback waits for the event loop."""
 
     def __init__(self, most: int = 64, lag: float = 0.0) -> None:
-        self.now, self.lag = 100.0, lag
-        self.limit = LoadLimit(most, lambda: self.now, self._soon)
+        self.now, self.lag, self.most = 100.0, lag, most
+        self.limit = LoadLimit(lambda: self.most, lambda: self.now, self._soon)
 
     def _soon(self, work: Callable[[], object]) -> None:
         before, self.now = self.now, self.now + self.lag
@@ -76,7 +76,7 @@ async def test_the_limit_grows_up_to_the_operators_while_requests_are_refused_an
         load.now += 1
         await load.take(ALONE, 2)
     assert load.limit.limit == 20
-    load.limit.reconfigure(2)
+    load.most = 2
     assert load.limit.limit == 2
 
 
