@@ -98,6 +98,13 @@ class _Domain:
     likings: int
     of: int
     tasks: re.Pattern[str] | None  # of requests that it bears on; None: the requests of each language
+    alone: re.Pattern[str] | None  # of requests that need none of *words*
+
+    def bears_on(self, words: set[str], joined: str, *, requested: bool) -> bool:
+        if self.tasks is not None:
+            requested = self.tasks.search(joined) is not None
+        alone = self.alone is not None and self.alone.search(joined) is not None
+        return alone or (requested and not self.words.isdisjoint(words))
 
 
 _PATTERNS = ("overview", "past", "last", "first", "dated", "mentioned", "request", "never")
@@ -232,8 +239,8 @@ class IntentLexicon:
     def several(self, language: _Language, name: str) -> Sequence[re.Pattern[str]]:
         return self._several[id(language)][name]
 
-    def domains_of(self, words: set[str]) -> Iterator[_Domain]:
-        return (one for one in self._domains if not one.words.isdisjoint(words))
+    def domains_of(self, words: set[str], joined: str, *, requested: bool) -> list[_Domain]:
+        return [one for one in self._domains if one.bears_on(words, joined, requested=requested)]
 
     def domain(self, name: str) -> _Domain | None:
         return next((one for one in self._domains if one.name == name), None)
@@ -447,11 +454,7 @@ class _Question:
         requests = requests and not any(self._pattern(one).search(self.joined) for one in _NO_ADVICE)
         days = period_asked_for(self.sentence, self.today) if is_mere_noun(self.words) else None
         requests = requests or (days is not None and days[1] >= self.today.toordinal())  # "dinner for tomorrow"
-        domains = [
-            one
-            for one in self.lexicon.domains_of(set(self.words))
-            if (requests if one.tasks is None else one.tasks.search(self.joined))
-        ]
+        domains = self.lexicon.domains_of(set(self.words), self.joined, requested=requests)
         with_them = self._attributes() & _COMPANY if requests else 0
         if not domains and self._asks_for_advice():  # "the drive is full of snow, how should I clear it?"
             yield Intent(QuestionKind.CONSTRAINT, words=tuple(self.words))
@@ -474,15 +477,8 @@ class _Question:
         if past and not (named and self._wants_all(named)):
             states = self._pattern("state").search(joined)
             if states or (named and len(rest) <= _MOST_BESIDE and not self._pattern("saying").search(joined)):
-                yield Intent(
-                    QuestionKind.AS_OF,
-                    attributes=named,
-                    words=words,
-                    people=people,
-                    days=days,
-                    rest=rest,
-                    mine=True,
-                )
+                as_of = Intent(QuestionKind.AS_OF, words=words, people=people, days=days, rest=rest)
+                yield replace(as_of, attributes=named, mine=True)
             return
         if self._is_mine() and self._describes():
             yield Intent(QuestionKind.HOPS, attributes=named, words=words)
@@ -685,7 +681,8 @@ def _domain(section: Mapping[str, Any], compiles: Compiles) -> _Domain:
     tasks = compile_pattern(section["tasks"], where, compiles) if "tasks" in section else None
     words = frozenset(plain_words(section.get("words", "")))
     words |= frozenset().union(*(ATTRIBUTES.attributes[name].told for name in section.get("told", ())))
-    return _Domain(str(section.get("name", "")), words, attributes, likings, of, tasks)
+    alone = compile_pattern(section["alone"], where, compiles) if "alone" in section else None
+    return _Domain(str(section.get("name", "")), words, attributes, likings, of, tasks, alone)
 
 
 def read_intents(text: str, where: str, compiles: Compiles = re.compile) -> IntentLexicon:

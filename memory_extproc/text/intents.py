@@ -30,6 +30,10 @@ _ASKS = re.compile(
     rf"""^(?:
         {_ASKING_WORD}(?:'s|'re|'d|'ll|\s+(?:is|are|am|was|were|do|does|did|can|could|should|would|will|has|have|had
             |much|many|long|often|far|old|about|else|kind|type|time|year|day|one|to)\b)
+      | (?:what|who|where|when|how)s\s+\w
+      | how\s+(?:big|small|tall|high|wide|deep|large|heavy|fast|late|early|soon|likely|bad|serious|strict)\s+\w
+      | who\s+(?:\w{{1,20}}(?:s|ed)|made|gave|told|sold|bought|wrote|taught|sent|built|went|came|took|won|said)\s+\w
+      | (?:did|does)\s+\w
       | (?:what|which|whose|how\s+(?:many|much))(?:\s+[\w'-]{{1,20}}){{1,3}}?
             \s+(?:do|does|did|have|has|had|am|are|is|was|were|can|should|will)\s+{_SUBJECT}\b
       | (?:can|could|would|will|shall|may|might|do|does|did|is|are|am|was|were|have|has|had|should|isn't|aren't

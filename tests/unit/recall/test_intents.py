@@ -398,6 +398,7 @@ def test_a_conversation_is_no_subject_of_itself(asked: str, subject: str) -> Non
         "How about the flight options?",
         "Show me the healthy daily meals again.",
         "So what's that workout you planned?",
+        "write a poem about autumn",
     ],
 )
 def test_a_question_for_something_known_is_no_request_for_advice(question: str) -> None:
@@ -412,6 +413,11 @@ def test_a_question_for_something_known_is_no_request_for_advice(question: str) 
         "How about dinner ideas for tomorrow?",
         "Which hotel should I book?",
         "Plan our next trip",
+        "Draft an update to the plant director on peak season planning",
+        "Write the parents that there is a meeting on Wednesday",
+        "Chantal takes me to a seafood place for lunch, what do I order?",
+        "my colleague offers us his labrador for a weekend, what do you think?",
+        "I would like to go to Lisbon in May, how do I get there best?",
     ],
 )
 def test_a_request_for_something_new_is_one_for_advice(question: str) -> None:

@@ -21,6 +21,11 @@ from memory_extproc.text.attributes import ATTRIBUTES, AttributeLexicon, Lexicon
         ("I drive a red Toyota", "vehicles"),
         ("they rebooked me onto KL 641", "flights"),
         ("Soy alérgica a las nueces", "allergies"),
+        ("I took the studio. Moving on the 1st of June!", "home"),
+        ("keep it plain, none of that corporate talk", "styles"),
+        ("please don't use so many exclamation marks in texts for parents", "styles"),
+        ("I always want the French version first", "styles"),
+        ("I write my pipelines in Snakemake", "coding"),
     ],
 )
 def test_a_statement_tells_its_attribute(statement: str, attribute: str) -> None:

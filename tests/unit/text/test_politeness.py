@@ -151,6 +151,11 @@ def test_the_patterns_of_persons_can_be_configured() -> None:
         "what car do i have",
         "which bus do i take to work",
         "how many cups of flour did we use",
+        "how big is the extension meant to be",
+        "who owns the pub in Kinsale",
+        "whats the name of that guesthouse",
+        "did Priya sign the contract",
+        "does Emil still play handball",
     ],
 )
 def test_a_message_of_questions_and_requests_only_asks(text: str) -> None:
