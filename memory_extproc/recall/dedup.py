@@ -19,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from datetime import datetime
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -478,10 +479,13 @@ def _asks_caller(memory: Memory) -> bool:
 
 
 def without_former(
-    ordered: Sequence[Candidate], threshold: float
-) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
-    """Put the last value of each thing in the place of its former values, and return the relevant candidates with
-    former values beside them."""
+    ordered: Sequence[Candidate], threshold: float, question: str
+) -> tuple[Sequence[Candidate], Sequence[Candidate], Mapping[str, datetime]]:
+    """Put the last value of each thing in the place of its former values. A former value stays behind the last if
+    its statement has words of the *question* that the last one lacks.
+
+    Returns the candidates, those with former values that are left out, and by id of those that stay, since when the
+    value no longer holds."""
     passing = _values_in(one for one in ordered if one.relevance >= threshold)[:_LOOKED_AT]
     values = _values_in(ordered) if passing else []
     last_of: dict[str, Candidate] = {}
@@ -490,8 +494,8 @@ def without_former(
         if newer:
             last_of[one.memory.id] = max(newer, key=lambda new: when(new.memory))
     if not last_of:
-        return ordered, ()
-    found: dict[str, Candidate] = {}
+        return ordered, (), {}
+    asked, found, outdated = content_stems(question), dict[str, Candidate](), dict[str, datetime]()
     for one in ordered:
         last = one
         while last.memory.id in last_of:  # ends: each step leads to a later memory
@@ -499,7 +503,11 @@ def without_former(
         if last is not one:
             last = msgspec.structs.replace(last, score=one.score, relevance=max(last.relevance, one.relevance))
         found.setdefault(last.memory.id, last)
-    return list(found.values()), [one for one, _ in passing if one.memory.id in last_of]
+        if last is not one and asked & content_stems(one.memory.content) - content_stems(last.memory.content):
+            outdated[one.memory.id] = last.memory.created_at
+            found.setdefault(one.memory.id, one)
+    former = [one for one, _ in passing if one.memory.id in last_of and one.memory.id not in outdated]
+    return list(found.values()), former, outdated
 
 
 def _values_in(ordered: Iterable[Candidate]) -> list[tuple[Candidate, _Value]]:

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -74,6 +74,7 @@ class Ranking:
     limit: int  # memories
     whole: bool  # every candidate gets a verdict, however far behind it is
     visible: frozenset[str] = frozenset()  # ids of the summaries of the visible conversation
+    outdated: Mapping[str, datetime] = field(default_factory=dict)  # by id: since when a value no longer holds
     rejected: tuple[Considered, ...] = ()
     considered: Sequence[Considered] = ()  # all candidates with their verdicts, best first, then *rejected*
     chosen: tuple[Ranked, ...] = ()
@@ -185,8 +186,10 @@ async def reject_former(ranking: Ranking) -> Ranking:
     """Former values stay out, unless the question is about the past."""
     if _needs_former(ranking):
         return ranking
-    left, former = without_former(ranking.candidates, ranking.threshold)
-    return replace(ranking, candidates=left, rejected=ranking.reject(former, Verdict.NOT_RECALLABLE))
+    question = ranking.context.request.question
+    left, former, outdated = without_former(ranking.candidates, ranking.threshold, question)
+    rejected = ranking.reject(former, Verdict.NOT_RECALLABLE)
+    return replace(ranking, candidates=left, rejected=rejected, outdated=outdated)
 
 
 def _needs_former(ranking: Ranking) -> bool:
@@ -221,7 +224,8 @@ async def give_verdicts(ranking: Ranking) -> Ranking:
             least=least,
         )
     ]
-    return replace(ranking, considered=(*weighed, *ranking.rejected), chosen=choose_ranked(weighed))
+    chosen = (replace(one, renewed=ranking.outdated.get(one.memory.id)) for one in choose_ranked(weighed))
+    return replace(ranking, considered=(*weighed, *ranking.rejected), chosen=tuple(chosen))
 
 
 async def add_topic_messages(threads: ThreadFetcher, ranking: Ranking) -> Ranking:
@@ -248,7 +252,9 @@ async def drop_former_words(ranking: Ranking) -> Ranking:
     """Former values stay out of the messages of topics and of summaries, too."""
     if not ranking.chosen or _needs_former(ranking):
         return ranking
-    kept = {one.id: one for one in without_former_words([one.memory for one in ranking.chosen])}
+    marked = [one for one in ranking.chosen if one.renewed is not None]
+    others = [one.memory for one in ranking.chosen if one.renewed is None]
+    kept = {one.id: one for one in (*without_former_words(others), *(one.memory for one in marked))}
     chosen = (replace(one, memory=kept[one.memory.id]) for one in ranking.chosen if one.memory.id in kept)
     return replace(ranking, chosen=tuple(chosen))
 
@@ -549,7 +555,7 @@ class RenewalMarker:
         if not (known := [one for one in said if one.id in vectors]):
             return ranking
         found = find_renewed(known, self._examples.renewed_by(np.stack([vectors[one.id] for one in known])))
-        chosen = tuple(replace(one, renewed=found.get(one.memory.id)) for one in ranking.chosen)
+        chosen = tuple(replace(one, renewed=one.renewed or found.get(one.memory.id)) for one in ranking.chosen)
         return replace(ranking, chosen=chosen)
 
 

@@ -37,7 +37,7 @@ _SPELLED_NUMBER = re.compile(LISTS["grammar"]["spelled_numbers"])
 _NOT_FOR_LONG = re.compile(
     r"\b(?:today|tonight|tomorrow|now|yet|right\s+now|this\s+(?:morning|evening|week|time|one))\b"
 )
-_AGE = re.compile(r"\d{1,3}(?:\s+(?:years?|yrs?|months?)(?:\s+old)?|\s*yo)?$")
+_AGE = re.compile(r"(?:1[01]\d|\d{1,2})(?:\s+(?:years?|yrs?|months?)(?:\s+old)?|\s*yo)?$")
 _AGENT = re.compile(LISTS["grammar"]["agents"])
 _OCCUPATION_ENDINGS = ("er", "or", "ist", "ian", "ant", "ect", "smith", "wright", "man", "woman", "nurse", "eer")
 _NOUN_PHRASE = re.compile(

@@ -82,6 +82,9 @@ async def test_each_thing_of_an_introduction_is_a_fact(asked: str, expected: lis
         "My friend needs a meal plan. 34, vegan, two kids.",
         "What gift for a customer? 38, married, two kids.",
         "Meet Ana. 52, baker, from Faro.",
+        "Name is decided, Margot!",
+        'the game has a title at last. name is "Softer Cycle"',
+        "I'm 231 right now so 211 is the goal",
     ],
 )
 async def test_nothing_of_somebody_else_becomes_the_callers(asked: str) -> None:
@@ -99,6 +102,8 @@ async def test_a_neighbour_who_is_introduced_stays_a_neighbour() -> None:
         ("Hello, this is Ben here, 30, teacher in York", "User's name is Ben"),
         ("Hello there, this is Walter speaking. I'm new here.", "User's name is Walter"),
         ("Good morning, this is Irene, I'm 70 and live in Bath", "User's name is Irene"),
+        ("my name is Kofi, nice to meet you", "User's name is Kofi"),
+        ("I am Subhash from Pune, by profession accountant", "User's name is Subhash, from Pune"),
         ("About me: 38, married, two kids", "User is married"),
         ("My profile: 29, single, nurse, from Cork", "User is a nurse"),
         ("some context on me: 29, single, nurse, from Cork", "User is single"),

@@ -115,10 +115,11 @@ def test_the_block_says_which_of_two_is_the_correction() -> None:
 # --- former values -----------------------------------------------------------------------------------
 
 
-def current(*memories: Memory, relevant: Sequence[Memory]) -> list[Memory]:
+def current(*memories: Memory, relevant: Sequence[Memory], question: str = "") -> list[Memory]:
     """The memories that stay, best first."""
     candidates = [Candidate(one, -float(at), 0.9 if one in relevant else 0.1) for at, one in enumerate(memories)]
-    kept, former = without_former(candidates, 0.6)
+    kept, former, outdated = without_former(candidates, 0.6, question)
+    assert outdated.keys() <= {one.memory.id for one in kept}
     assert {one.memory.id for one in kept} | {one.memory.id for one in former} == {one.id for one in memories}
     return [one.memory for one in kept if one.relevance >= 0.6]
 
@@ -135,6 +136,15 @@ def test_the_last_value_of_a_sum_stands_for_the_former_ones() -> None:
 
 def test_a_day_that_was_moved_is_given_instead_of_the_day_before_though_the_question_does_not_find_it() -> None:
     assert current(DUE, HIKING, PUSHED, relevant=(DUE,)) == [PUSHED]
+
+
+def test_a_former_value_whose_statement_alone_has_a_word_of_the_question_stays_behind_the_last() -> None:
+    due = a_message("Falcon has to be done by June 17, says the auditor, Kubiak", session="a", seq=2)
+    asked = "What is the name of the auditor?"
+    assert current(due, PUSHED, relevant=(due,), question=asked) == [PUSHED, due]
+    assert current(due, PUSHED, relevant=(due,), question="When is Falcon due?") == [PUSHED]
+    candidates = [Candidate(one, 0.0, 0.9) for one in (due, PUSHED)]
+    assert without_former(candidates, 0.6, asked)[2] == {due.id: PUSHED.created_at}
 
 
 def test_a_day_beside_somebodys_name_moves_nothing_else_of_theirs() -> None:
