@@ -260,7 +260,7 @@ def make_recaller(
         partitions,
         embedder,
         fusion,
-        QuestionReader(reads, examples),
+        QuestionReader(reads, examples, reads),
         metrics,
         learner=learns,
         rewriter=None if searches_alone else _rewriter(context),

@@ -21,7 +21,7 @@ from memory_extproc.model import (
     Source,
     Trust,
 )
-from memory_extproc.ports import MemorySelector
+from memory_extproc.ports import MemorySelector, VectorReader
 from memory_extproc.recall.intent import (
     INTENTS,
     LONGEST,
@@ -408,6 +408,7 @@ class QuestionReading:
     intent: Intent
     searched: Sequence[Candidate]
     now: datetime
+    vectors: VectorReader | None = None
     # Attributes of the selected memories by id: by words, and by vectors.
     masks: dict[str, tuple[int, int]] = field(default_factory=dict)
 

@@ -108,7 +108,7 @@ class _Domain:
 
 
 _PATTERNS = ("overview", "past", "last", "first", "dated", "mentioned", "request", "never")
-_SEVERAL = ("about", "past", "listed", "steps")  # each with a group of its own
+_SEVERAL = ("whole", "about", "past", "listed", "steps")  # each with a group of its own
 
 
 class IntentLexicon:
@@ -267,8 +267,8 @@ _RESTRICTIONS = ATTRIBUTES.mask(["diet", "allergies"])
 _COMPANY = ATTRIBUTES.mask(["children"])  # "a trip with the kids"
 _PLURALS = frozenset({"children", "people", "kids", "haustiere", "hobbies"})
 _YOUR = frozenset({"your", "yours", "deine", "deinen", "dein", "tes", "tus", "vos"})
-_LONGEST_FOLLOW_UP = 8  # words
-_LONGEST_TASK = 24  # words of a request for a recommendation or for steps
+_CLAUSES = re.compile(r"[,;:] | [-\u2013\u2014] ")
+_LONGEST_FOLLOW_UP, _LONGEST_TASK = 8, 24  # words; a task asks for a recommendation or for steps
 _SHORTEST_CHAIN = 2  # steps
 _MOST_BESIDE = 2  # content words of a question for an attribute beside the words that name it
 _SEEKS_TIME = re.compile(
@@ -294,11 +294,16 @@ class _Question:
     joined: str
     today: date
 
+    @cached_property
+    def clauses(self) -> list[str]:
+        parts = _CLAUSES.split(self.sentence)
+        return [" ".join(plain_words(one)) for one in parts] if len(parts) > 1 else []
+
     def intents(self) -> Iterator[Intent]:
         find, joined = self.language.find, self.joined
         if find("never", joined):
             return
-        if find("overview", joined):
+        if any(find("overview", one) for one in (joined, *self.clauses)):
             yield Intent(QuestionKind.OVERVIEW)
             return
         asking = asks(self.sentence) or asks(joined) or len(self.words) <= _NOUN_PHRASE
@@ -306,20 +311,12 @@ class _Question:
         if find("mentioned", joined):
             yield Intent(QuestionKind.MENTIONED, days=days)
         asking = asking or any(word in self._words_for("requesting") for word in self.words[:_NOUN_PHRASE])
+        if days is None:
+            yield from self._of_subjects("whole")
         if asking and find("past", joined):
-            latest, earliest = find("last", joined) is not None, find("first", joined) is not None
-            subject = "" if earliest else self._bare(self._group("past", "subject"))
-            if not (subject or latest or earliest or days) and self._pattern("advised").search(joined):
-                subject = " ".join(sorted(self._rest(0)))  # "which phone did you recommend?"
-            words = tuple(self.words)
-            # The ranking finds a single decision: "sync or async, did we decide?"
-            unspecified = not (subject or latest or earliest)
-            if not (unspecified and self._pattern("decided").search(joined) and self._rest(0)):
-                yield Intent(
-                    QuestionKind.PAST, subject=subject, words=words, days=days, latest=latest, earliest=earliest
-                )
+            yield from self._of_past(days)
         found = [*self._of_tasks(), *(self._of_days(days) if asking and days is not None else ())]
-        found += self._of_subjects()
+        found += self._of_subjects("about")
         if asking and not find("past", joined) and (talked := self._of_talk(days)):
             found.append(talked)
         if asking:
@@ -327,9 +324,18 @@ class _Question:
         yield from found
         about_own = not set(self.words).isdisjoint(self._words_for("own"))
         if not found and asking and about_own and days is not None and _SEEKS_TIME.search(joined) is None:
-            yield Intent(
-                QuestionKind.DATED, days=days, words=tuple(self.words), rest=self._rest(_PLANS, verbs=False)
-            )
+            rest = self._rest(_PLANS, verbs=False)
+            yield Intent(QuestionKind.DATED, words=tuple(self.words), days=days, rest=rest)
+
+    def _of_past(self, days: Span | None) -> Iterator[Intent]:
+        latest, earliest = (self.language.find(name, self.joined) is not None for name in ("last", "first"))
+        subject = "" if earliest else self._bare(self._group("past", "subject"))
+        if not (subject or latest or earliest or days) and self._pattern("advised").search(self.joined):
+            subject = " ".join(sorted(self._rest(0)))  # "which phone did you recommend?"
+        words, unspecified = tuple(self.words), not (subject or latest or earliest)
+        # The ranking finds a single decision: "sync or async, did we decide?"
+        if not (unspecified and self._pattern("decided").search(self.joined) and self._rest(0)):
+            yield Intent(QuestionKind.PAST, subject, words, days=days, latest=latest, earliest=earliest)
 
     def _of_talk(self, days: Span | None) -> Intent | None:
         """A question about a conversation, by its words in any order."""
@@ -477,15 +483,14 @@ class _Question:
         if past and not (named and self._wants_all(named)):
             states = self._pattern("state").search(joined)
             if states or (named and len(rest) <= _MOST_BESIDE and not self._pattern("saying").search(joined)):
-                as_of = Intent(QuestionKind.AS_OF, words=words, people=people, days=days, rest=rest)
-                yield replace(as_of, attributes=named, mine=True)
+                yield Intent(QuestionKind.AS_OF, "", words, named, people=people, days=days, rest=rest, mine=True)
             return
         if self._is_mine() and self._describes():
             yield Intent(QuestionKind.HOPS, attributes=named, words=words)
         if not past and self._asks_of_before():
             mine = self._is_mine()
-            intent = Intent(QuestionKind.AS_OF, words=words, people=people, days=days, rest=rest, mine=mine)
-            yield replace(intent, attributes=named) if mine else intent
+            told = named if mine else 0
+            yield Intent(QuestionKind.AS_OF, "", words, told, people=people, days=days, rest=rest, mine=mine)
             return
         yield from self._of_now(days)
 
@@ -527,16 +532,14 @@ class _Question:
             yield hops
 
     def _describes(self) -> bool:
-        """Whether a relative clause describes a person or a thing: "the man who feeds my dog", "the woman I live
-        with"."""
+        """Whether a relative clause describes a person or a thing: "the man who feeds my dog"."""
         determined = self._words_for("articles") | self._words_for("possessive")
         clauses = self._words_for("relative") | (self._words_for("own") - self._words_for("possessive"))
         pairs = zip(self.words, self.words[2:], strict=False)
         return any(before in determined and behind in clauses for before, behind in pairs)
 
     def _is_chain(self, people: frozenset[str]) -> bool:
-        """Whether the question goes over a person or a thing of the caller's to another memory, and is not about
-        the caller as well ("does my friend recommend it to me")."""
+        """Whether the question goes over the caller's person or thing to another memory, and not to the caller."""
         speaking = self._words_for("own") - self._words_for("possessive")
         linked = not self._attributes() & _NAME and self._pattern("owned").search(self.joined) is not None
         if not linked and not speaking.isdisjoint(self.words) and not self._pattern("where_i").search(self.joined):
@@ -570,21 +573,19 @@ class _Question:
             or ATTRIBUTES.is_plural(last)
         )
 
-    def _of_subjects(self) -> Iterator[Intent]:
-        if not (subject := self._group("about", "subject")):
+    def _of_subjects(self, name: str) -> Iterator[Intent]:
+        """A question for a subject, in its own clause: "give me all about the pump, I have to explain it"."""
+        read = (self._group(name, "subject", text) for text in (*self.clauses, self.joined))
+        if not (subject := next(filter(None, read), "")):
             return
-        first, *rest = subject.split()
-        mine = first in self.language.mine and first not in self._words_for("articles")
-        bare = " ".join(rest) if first in self.language.mine and rest else subject
-        bare = bare.removesuffix(" please").removesuffix(" bitte")
-        if bare not in self._words_for("no_subjects"):
-            yield Intent(
-                QuestionKind.SUBJECT,
-                subject=bare,
-                words=tuple(self.words),
-                mine=mine,
-                people=relation_words(bare.split()),
-            )
+        words = subject.split()
+        mine = words[0] in self.language.mine and words[0] not in self._words_for("articles")
+        words = words[words[0] in self.language.mine and len(words) > 1 :]
+        while len(words) > 1 and words[-1] in self._words_for("closing"):
+            words.pop()
+        if words[0] not in self._words_for("no_subjects"):
+            bare, people = " ".join(words), relation_words(words)
+            yield Intent(QuestionKind.SUBJECT, bare, words=tuple(self.words), mine=mine, people=people)
 
     def _attributes(self) -> int:
         named = ATTRIBUTES.named_in(self.words) | ATTRIBUTES.asked_by(self.joined)
@@ -599,9 +600,9 @@ class _Question:
     def _is_mine(self) -> bool:
         return not self._words_for("own").isdisjoint(self.words)
 
-    def _group(self, name: str, group: str) -> str:
+    def _group(self, name: str, group: str, text: str = "") -> str:
         for pattern in self.lexicon.several(self.language, name):
-            matched = pattern.search(self.joined)
+            matched = pattern.search(text or self.joined)
             if matched is not None and pattern.groupindex and matched[group]:
                 return str(matched[group])
         return ""
@@ -643,14 +644,16 @@ def _anchor(words: Sequence[str], possessive: frozenset[str], own: frozenset[str
         if word in possessive:
             behind = words[at + 1 : at + 4]
             related = [relation for one in behind for relation in relation_words([one])]
-            plain = [one for one in behind if one not in own]
-            return (related or plain or [""])[0].removesuffix("'s").removesuffix("'")
+            return (
+                (related or [one for one in behind if one not in own] or [""])[0]
+                .removesuffix("'s")
+                .removesuffix("'")
+            )
     return ""
 
 
 def _last_first(text: str) -> list[str]:
-    found = [one for one in sentences(text) if len(one) <= _LONGEST_SENTENCE][-_MOST_SENTENCES:]
-    return found[::-1]
+    return [one for one in sentences(text) if len(one) <= _LONGEST_SENTENCE][: -_MOST_SENTENCES - 1 : -1]
 
 
 def _language(name: str, section: Mapping[str, Any], compiles: Compiles) -> _Language:

@@ -14,7 +14,7 @@ from itertools import takewhile
 from memory_extproc.index.entries import names_in
 from memory_extproc.model import AttributeReader, Memory, MemoryType, RecallRequest, Role, Selection, Source
 from memory_extproc.model.recall import Candidate
-from memory_extproc.ports import MemorySelector
+from memory_extproc.ports import MemorySelector, VectorReader
 from memory_extproc.recall.asked import (
     FACTS,
     FIRST,
@@ -24,7 +24,6 @@ from memory_extproc.recall.asked import (
     Lookup,
     QuestionReading,
     about_self,
-    all_names,
     asks_of_another,
     asks_of_doer,
     before_value,
@@ -36,7 +35,6 @@ from memory_extproc.recall.asked import (
     is_of_household,
     last_said,
     named_content,
-    names_near,
     people_in,
     refers_to,
     said_by_owner,
@@ -53,10 +51,11 @@ from memory_extproc.recall.dedup import View, group_other_sessions, once_for_ses
 from memory_extproc.recall.hops import MOST_CHAIN, find_named, walk_to_answer
 from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, QuestionKind, Reading
 from memory_extproc.recall.prompt_block import GROUPS
+from memory_extproc.recall.subject import continuing, find_subject
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems
 from memory_extproc.text.persons import relation_words, subject
-from memory_extproc.text.words import negates, rarity, sentences
+from memory_extproc.text.words import negates, rarity
 
 _SAID = frozenset({Source.VERBATIM})
 _PEOPLE = ATTRIBUTES.in_groups({"people"}) & ~ATTRIBUTES.mask(["pets"])
@@ -84,8 +83,10 @@ def _needs_no_search(intent: Intent) -> bool:
 class Lookups:
     """Runs the lookup for a kind of question, over all owners within reach of the request."""
 
-    def __init__(self, selects: MemorySelector, reads: AttributeReader | None = None) -> None:
-        self._selects, self._reads = selects, reads
+    def __init__(
+        self, selects: MemorySelector, reads: AttributeReader | None = None, vectors: VectorReader | None = None
+    ) -> None:
+        self._selects, self._reads, self._vectors = selects, reads, vectors
 
     async def before_search(self, wish: RecallRequest, reading: Reading, now: datetime) -> Lookup | None:
         """For readings that need no search; None if they find nothing, or a reading with a search comes first."""
@@ -151,7 +152,8 @@ class Lookups:
             if intent.kind in {QuestionKind.CONSTRAINT, QuestionKind.OVERVIEW, QuestionKind.SUBJECT}
             else self._reads
         )
-        return await _FINDERS[intent.kind](QuestionReading(self._selects, reads, wish, intent, searched, now))
+        asked = QuestionReading(self._selects, reads, wish, intent, searched, now, self._vectors)
+        return await _FINDERS[intent.kind](asked)
 
 
 # --- kinds -------------------------------------------------------------------------------------------
@@ -211,121 +213,6 @@ async def _list_people(asked: QuestionReading) -> Lookup | None:
             seen |= people | relation_words(plain_words(memory.content))
             found.setdefault(memory.id, memory)
     return asked.lookup(found.values(), alone=True, all_of_it=True)
-
-
-async def _subject(asked: QuestionReading) -> Lookup | None:
-    """Everything on the subject of the question: memories with its words, memories with the names in these, and the
-    facts of conversations about it."""
-    intent = asked.intent
-    words = [word.removesuffix("'s") for word in plain_words(intent.subject)]
-    if intent.people and len(words) <= _PERSON:
-        told = await asked.telling(ATTRIBUTES.named_in(words))
-        named = frozenset[str]().union(*(names_near(one, intent.people) for one in told))
-        about = await asked.naming(named) if named else []
-        found = each_once([*told, *facts_first(about)])
-        behind = await _continuing(asked, found, INTENTS.words["anaphora"])
-        return asked.lookup([*found, *behind], alone=True, all_of_it=True)
-    wanted = content_stems(" ".join(word for word in words if word not in INTENTS.words["epithets"]))
-    if not wanted or len(wanted) > _MOST_OF_SUBJECT:  # more words name a single memory, which the ranking finds
-        return None
-    named_so = await asked.select(Selection(names=frozenset(words)))
-    having = having_most(wanted, each_once([*named_so, *(one.memory for one in asked.searched)]))
-    # A subject without "my" must be known by a name that the caller used ("Luna", "the Lisbon trip", not "black
-    # holes"), or from several statements ("the wedding").
-    names = {word for word in words if content_stems(word) and not ATTRIBUTES.named_in([word])}
-    own = [one for one in having if said_by_owner(one)]
-    stated = [one for one in own if wanted <= content_stems(one.content)]
-    # For a bare word a single statement suffices: "all you have on Osaka".
-    bare = INTENTS.words["articles"].isdisjoint(intent.words) and not words[-1].endswith("s")
-    said_once = bare and any(one.source in FACTS or states_something(one) for one in stated)
-    known = said_once or len(own) >= _OFTEN or any(_calls_own(one, wanted) for one in stated)
-    if not (intent.mine or known or any(names and names <= names_in(one.content) for one in own)):
-        # "Ada Lovelace" is no name of the caller's, though there is an Ada.
-        asks_who = not INTENTS.words["who"].isdisjoint(intent.words[:2])
-        return Lookup(intent, (), alone=True) if asks_who and len(words) > 1 else None
-    # A summary that merely mentions the subject is about other things, too.
-    summaries = [one for one in having if one.source is Source.SUMMARY]
-    having = [one for one in having if one.source is not Source.SUMMARY]
-    about = [one for one in summaries if wanted <= content_stems(one.provenance.name) or len(having) < _MOST_ABOUT]
-    about = list({(one.owner, one.session): one for one in about[::-1]}.values())[::-1]
-    spans = [(one.owner, one.session, span) for one in about if (span := span_of(one))]
-    facts = (
-        await asked.select(Selection(everything=True), sources=FACTS & asked.wish.scope.sources) if spans else []
-    )
-    said_there = [one for one in facts if any(stands_in(one, *where) for where in spans)]
-    said = [one for one in said_there if having_most(wanted, [one]) or names_in(one.content) & all_names(having)]
-    likely = asked.passing()
-    likely += [one.memory for one in asked.searched[:FIRST] if one.features.get("dense", 0.0) >= _ALIKE]
-    beside = [one for one in likely if said_by_owner(one) and one.source is not Source.SUMMARY]
-    called = frozenset[str]().union(*(_names_beside(one, wanted) for one in stated)) - set(words)
-    with_names = await asked.naming(called) if called else []
-    if len(with_names) <= _MOST_CALLED:
-        beside += facts_first(filter(said_by_owner, with_names))
-    telling = await asked.telling(ATTRIBUTES.named_in(words)) if intent.mine else []
-    if not (stated or beside or telling or summaries):  # a word of several is no sign of it
-        return None
-    own_facts = facts_first(filter(said_by_owner, having))
-    marks = frozenset[str]().union(*(INTENTS.words[name] for name in ("anaphora", "additive", "shared")))
-    behind = await _continuing(asked, stated, marks)
-    if words[-1] in INTENTS.words["made"]:
-        behind = [*await _made_for(asked, stated), *behind]
-    found = [*own_facts, *said, *having, *behind, *beside, *telling[:_MOST_BESIDE], *about[:_MOST_ABOUT]]
-    return asked.lookup(each_once(found), alone=True, all_of_it=True)
-
-
-def _names_beside(memory: Memory, wanted: frozenset[str]) -> frozenset[str]:
-    """Names of the thing *wanted*, next to it in *memory*: "the Rembrandtlaan house"."""
-    words, names = plain_words(memory.content), names_in(memory.content)
-    places = [at for at, word in enumerate(words) if content_stems(word) & wanted]
-    return names & {word.removesuffix("'s") for at in places for word in words[max(0, at - 1) : at + 2]}
-
-
-def _calls_own(memory: Memory, wanted: frozenset[str]) -> bool:
-    """Whether *memory* calls the subject the caller's own ("my first paper", "we think of buying a flat")."""
-    words = plain_words(memory.content)
-    own, indefinite = INTENTS.words["own"] | INTENTS.words["possessive"], INTENTS.words["indefinite"]
-    for at, word in enumerate(words):
-        reach = _OWNED_WITHIN << (not indefinite.isdisjoint(words[max(0, at - 2) : at]))
-        if content_stems(word) & wanted and not own.isdisjoint(words[max(0, at - reach) : at]):
-            return True
-    return False
-
-
-async def _continuing(asked: QuestionReading, found: Sequence[Memory], marks: frozenset[str]) -> list[Memory]:
-    """The caller's next messages behind those in *found* that go on about the same, as one of the words *marks*
-    shows: "she likes poetry", "maybe also Ghent", "my mum comes with us"."""
-    rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources)
-    own = {(one.owner, one.session, one.seq): one for one in rows if one.role is Role.USER and one.session}
-    behind: dict[str, Memory] = {}
-    for one in found:
-        for step in range(1, _MOST_CONTINUING + 1):
-            after = own.get((one.owner, one.session, one.seq + _TURN * step))
-            if after is None or marks.isdisjoint(plain_words(after.content)):
-                break
-            behind.setdefault(after.id, after)
-    return list(behind.values())
-
-
-async def _made_for(asked: QuestionReading, requests: Sequence[Memory]) -> list[Memory]:
-    """The assistant's answers to *requests*, which need not repeat their words: "help me with a packing list"."""
-    rows = await asked.select(Selection(everything=True), sources=_SAID & asked.wish.scope.sources)
-    answers = {(one.owner, one.session, one.seq): one for one in rows if one.role is Role.ASSISTANT and one.session}
-    asking = [one for one in requests if one.role is Role.USER and any(map(asks, sentences(one.content)))]
-    return [one for each in asking if (one := answers.get((each.owner, each.session, each.seq + 1))) is not None]
-
-
-_MOST_ABOUT = 2  # summaries of a subject
-_MOST_BESIDE = 6  # memories that tell what a word of the subject names
-_OFTEN = 2  # statements by which a subject is known
-_ALIKE = 0.45  # cosine of a statement about the subject in other words
-_MOST_CALLED = 8  # memories with a name of the subject
-_OWNED_WITHIN = 4  # words, from "my" to the thing
-_MOST_CONTINUING = 3
-_TURN = 2  # places of a conversation from a message of the caller to the next
-
-
-_MOST_OF_SUBJECT = 3  # content words
-_PERSON = 2  # words that name a person: "sister", "sister Anna"
 
 
 async def _past(asked: QuestionReading) -> Lookup | None:
@@ -486,7 +373,7 @@ async def _list(asked: QuestionReading) -> Lookup | None:
     passing = [one for one in asked.passing() if one in said]
     if intent.attributes and not intent.attributes & ATTRIBUTES.of_others:
         passing = [one for one in passing if about_self(one)]
-    found += await _continuing(asked, each_once([*found, *passing]), INTENTS.words["additive"])
+    found += await continuing(asked, each_once([*found, *passing]), INTENTS.words["additive"])
     ordered = each_once([*facts_first(each_once(found)), *passing])
     return asked.lookup(asked.once(ordered, intent.attributes), alone=True, all_of_it=True)
 
@@ -543,6 +430,7 @@ def _narrow(asked: QuestionReading, found: Sequence[Memory]) -> list[Memory]:
 
 
 _MOST_INDIRECT = 3
+_ALIKE = 0.45  # cosine of a statement about the subject in other words
 
 
 def _without_people(intent: Intent) -> int:
@@ -687,7 +575,7 @@ def _label_end(memory: Memory, said: Sequence[Memory]) -> int:
 
 _FINDERS: Mapping[QuestionKind, Callable[[QuestionReading], Awaitable[Lookup | None]]] = {
     QuestionKind.OVERVIEW: _overview,
-    QuestionKind.SUBJECT: _subject,
+    QuestionKind.SUBJECT: find_subject,
     QuestionKind.PAST: _past,
     QuestionKind.DATED: _days,
     QuestionKind.LIST: _list,

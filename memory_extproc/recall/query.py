@@ -19,7 +19,7 @@ from memory_extproc.errors import MemoryExtprocError
 from memory_extproc.model import Candidate, Outcome, Owner, Period, RecallRequest, Signals, Vector, reaching
 from memory_extproc.observe.log import NO_TRACES, Traces, exemplar, logger
 from memory_extproc.observe.metrics import Metrics
-from memory_extproc.ports import CompletionModel, MemorySelector, SignalClassifier
+from memory_extproc.ports import CompletionModel, MemorySelector, SignalClassifier, VectorReader
 from memory_extproc.recall.asked import Lookup, people_in, refers_to, said_by_owner, speaker_of, tells_price
 from memory_extproc.recall.examples import IntentExamples
 from memory_extproc.recall.intent import INTENTS, NOTHING_READ, QuestionKind, Reading
@@ -283,11 +283,16 @@ class QuestionReader:
     """Reads the kind of a question, by patterns and by examples, and finds the memories that its kind asks for.
     Without *selects* no question has a kind: all are searched for."""
 
-    def __init__(self, selects: MemorySelector | None = None, examples: IntentExamples | None = None) -> None:
+    def __init__(
+        self,
+        selects: MemorySelector | None = None,
+        examples: IntentExamples | None = None,
+        vectors: VectorReader | None = None,
+    ) -> None:
         self._lookups: Lookups | None = None
         self._examples: IntentExamples | None = None
         if selects is not None:
-            self._lookups = Lookups(selects, None if examples is None else examples.told_by)
+            self._lookups = Lookups(selects, None if examples is None else examples.told_by, vectors)
             self._examples = examples
 
     def split(self, request: RecallRequest) -> Sequence[str]:

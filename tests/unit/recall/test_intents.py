@@ -22,6 +22,38 @@ def kind_of(question: str, earlier: Sequence[str] = ()) -> QuestionKind | None:
 
 
 @pytest.mark.parametrize(
+    ("question", "subject"),
+    [
+        ("give me everything on the roof so far, the neighbour wants to know", "roof"),
+        ("what do we have booked for the spring holiday?", "spring holiday"),
+        ("what's settled for my farewell?", "farewell"),
+        ("Please put together all the facts about my garden for Otto.", "garden"),
+        ("pull together the whole shed thing for my uncle", "shed"),
+        ("remind me how the street party was planned", "street party"),
+        ("sum up how the renovation has gone so far", "renovation"),
+        ("Tell me the story of the well from the beginning, Otto asks", "well"),
+        ("what are the terms of my new lease?", "new lease"),
+        ("How are things with Otto's training now?", "otto's training"),
+        ("Otto - what's the story there", "otto"),
+        ("I have to write to the vet about Luna, can you put together everything", "luna"),
+        ("write some lines about our choir for the flyer, with all you know", "choir"),
+        ("What have I told you of my cousin?", "cousin"),
+    ],
+)
+def test_a_question_for_all_of_a_subject_is_read_by_its_own_clause(question: str, subject: str) -> None:
+    first = INTENTS.read(question, [], SUNDAY).intents[0]
+    assert (first.kind, first.subject) == (QuestionKind.SUBJECT, subject)
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["write me a poem about the sea", "tell me how the boiler is reset", "what do we have planned for next week?"],
+)
+def test_a_task_or_a_question_for_steps_or_days_asks_for_no_subject(question: str) -> None:
+    assert all(one.kind is not QuestionKind.SUBJECT for one in INTENTS.read(question, [], SUNDAY).intents[:1])
+
+
+@pytest.mark.parametrize(
     ("kind", "question"),
     [
         (QuestionKind.OVERVIEW, "What do you know about me?"),
@@ -33,6 +65,9 @@ def kind_of(question: str, earlier: Sequence[str] = ()) -> QuestionKind | None:
         (QuestionKind.OVERVIEW, "que sais-tu de moi"),
         (QuestionKind.OVERVIEW, "¿Qué sabes de mí?"),
         (QuestionKind.OVERVIEW, "你知道关于我的什么？"),
+        (QuestionKind.OVERVIEW, "What do you know about me, in a nutshell?"),
+        (QuestionKind.OVERVIEW, "Sum up what you know about me and my work."),
+        (QuestionKind.OVERVIEW, "short overview of who i am and what i am doing"),
         (QuestionKind.SUBJECT, "Tell me everything about my Hawaii trip"),
         (QuestionKind.SUBJECT, "what do you know about my sister"),
         (QuestionKind.SUBJECT, "who is Luna?"),

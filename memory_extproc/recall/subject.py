@@ -1,0 +1,288 @@
+"""Collects the memories on a subject: those that name it, and those that belong to it in other words.
+
+A plan or a thing is named once and then goes on in other words: the builder, his price, the new date. Relevance
+spreads from the memories that name the subject: to the answers and next messages of the same conversation, and to
+memories that share names and rare words with these (pseudo-relevance feedback, as in RM3). Linear in the words of
+the owner's memories.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from memory_extproc.index.entries import names_in
+from memory_extproc.model import Matrix, Memory, Owner, Role, Selection, Source, Vector
+from memory_extproc.ports import VectorReader
+from memory_extproc.recall.asked import (
+    FACTS,
+    FIRST,
+    Lookup,
+    QuestionReading,
+    each_once,
+    having_most,
+    mentions,
+    names_near,
+    said_by_owner,
+    states_something,
+    valid_since,
+)
+from memory_extproc.recall.intent import INTENTS
+from memory_extproc.text.attributes import ATTRIBUTES, plain_words, word_set
+from memory_extproc.text.intents import asks, content_stems
+from memory_extproc.text.words import rarity, sentences, stem
+
+_MOST_OF_SUBJECT = 3  # content words
+_PERSON = 2  # words that name a person: "sister", "sister Anna"
+_OFTEN = 2  # statements by which a subject is known
+_OWNED_WITHIN = 4  # words, from "my" to the thing
+_MOST_BESIDE = 6  # memories that may be about the subject
+_ALIKE = 0.45  # cosine of a statement about the subject in other words
+_MOST_ABOUT = 2  # summaries of a subject
+_MOST_CONTINUING = 3
+_MARKS = frozenset[str]().union(*(INTENTS.words[name] for name in ("anaphora", "additive", "shared")))
+_TURN = 2  # places of a conversation from a message of the caller to the next
+
+
+async def find_subject(asked: QuestionReading) -> Lookup | None:
+    """Everything on the subject of the question, the surest first."""
+    intent = asked.intent
+    words = [word.removesuffix("'s") for word in plain_words(intent.subject)]
+    rows = await asked.select(Selection(everything=True), sources=_TOLD & asked.wish.scope.sources)
+    place = asked.place()
+    rows.sort(key=lambda one: (place.get(one.id, len(place)), -valid_since(one)))
+    if intent.people and len(words) <= _PERSON:
+        told = await asked.telling(ATTRIBUTES.named_in(words))
+        told = told or [one for one in rows if said_by_owner(one) and mentions(one, intent.people)]
+        named = frozenset[str]().union(*(names_near(one, intent.people) for one in told))
+        about = await asked.naming(named) if named else []
+        behind = await continuing(asked, [*told, *about], INTENTS.words["anaphora"])
+        return _collect(asked, rows, {one.id: 1.0 for one in (*told, *about, *behind)}, least=_LEAST_NAMED)
+    wanted = _naming_words(words, asked.wish.question)
+    if not wanted or len(wanted) > _MOST_OF_SUBJECT:  # more words name a single memory, which the ranking finds
+        return None
+    names = frozenset(words) & names_in(asked.wish.question[1:])
+    called = [one for one in rows if names and not names.isdisjoint(word_set(one.content))]
+    named_so = await asked.select(Selection(names=frozenset(words)))
+    found = having_most(wanted, each_once([*named_so, *(one.memory for one in asked.searched)]))
+    having = [one for one in each_once([*called, *found]) if one.source is not Source.SUMMARY]
+    if not _is_known(asked, words, wanted, having):
+        # "Ada Lovelace" is no name of the caller's, though there is an Ada.
+        asks_who = not INTENTS.words["who"].isdisjoint(intent.words[:2])
+        return Lookup(intent, (), alone=True) if asks_who and len(words) > 1 else None
+    seeds = {one.id: _coverage(one, wanted, names) for one in having}
+    stated = [one for one in having if seeds[one.id] == 1.0]
+    beside = await asked.telling(ATTRIBUTES.named_in(words)) if intent.mine else []
+    if not stated:  # one word out of several is a weak sign, from which no relevance spreads
+        alike = (one for one in asked.searched[:FIRST] if one.features.get("dense", 0.0) >= _ALIKE)
+        beside += [*(one.memory for one in alike), *asked.passing()]
+        return asked.lookup(each_once(beside)[:_MOST_BESIDE], alone=True, all_of_it=True)
+    for one in beside:
+        seeds.setdefault(one.id, _TELLING)
+    made = _answers_to(stated, rows) if words[-1] in INTENTS.words["made"] else []
+    seeds |= {one.id: 1.0 for one in await continuing(asked, filter(said_by_owner, stated), _MARKS)}
+    has_name = any(not names_in(one.content).isdisjoint(words) for one in having)
+    return _collect(asked, rows, seeds, least=_LEAST_NAMED if has_name else _LEAST, made=made)
+
+
+def _answers_to(requests: Iterable[Memory], rows: Iterable[Memory]) -> list[Memory]:
+    """The assistant's answers to *requests*, which need not repeat their words: "help me with a packing list"."""
+    answers = {_place(one): one for one in rows if one.role is Role.ASSISTANT and one.session}
+    asking = [one for one in requests if one.role is Role.USER and any(map(asks, sentences(one.content)))]
+    behind = (answers.get((one.owner, one.session, one.seq + 1)) for one in asking)
+    return [one for one in behind if one is not None]
+
+
+def _naming_words(words: Sequence[str], question: str) -> frozenset[str]:
+    """The stems that name the subject: "car" for "the new car plan", because few messages repeat "plan"."""
+    bare = [word for word in words if word not in INTENTS.words["epithets"]]
+    # Two words do not show their language: "car" is English in the whole question, and no content in French.
+    named = content_stems(" ".join(bare)) | (content_stems(question) & frozenset(map(stem, bare)))
+    return named - content_stems(" ".join(INTENTS.words["undertakings"])) or named
+
+
+def _coverage(memory: Memory, wanted: frozenset[str], names: frozenset[str]) -> float:
+    """How surely *memory* is about the subject, in [0, 1]: by its name, or by the share of its words."""
+    if names and not names.isdisjoint(word_set(memory.content)):
+        return 1.0
+    share = sum(map(rarity, wanted & content_stems(memory.content))) / sum(map(rarity, wanted))
+    return share * share
+
+
+def _is_known(
+    asked: QuestionReading, words: Sequence[str], wanted: frozenset[str], having: Sequence[Memory]
+) -> bool:
+    """Whether the caller spoke of the subject. Without "my", a name that the caller used must show it ("Luna", "the
+    Lisbon trip", not "black holes"), or several statements ("the wedding")."""
+    names = {word for word in words if content_stems(word) and not ATTRIBUTES.named_in([word])}
+    own = [one for one in having if said_by_owner(one)]
+    stated = [one for one in own if wanted <= content_stems(one.content)]
+    # For a bare word a single statement suffices: "all you have on Osaka".
+    bare = INTENTS.words["articles"].isdisjoint(asked.intent.words) and not words[-1].endswith("s")
+    definite = bare or len(wanted) > 1
+    said_once = definite and any(one.source in FACTS or states_something(one) for one in stated)
+    known = said_once or len(own) >= _OFTEN or any(_calls_own(one, wanted) for one in stated)
+    return asked.intent.mine or known or any(names and names <= names_in(one.content) for one in own)
+
+
+def _calls_own(memory: Memory, wanted: frozenset[str]) -> bool:
+    """Whether *memory* calls the subject the caller's own ("my first paper", "we think of buying a flat")."""
+    words = plain_words(memory.content)
+    own, indefinite = INTENTS.words["own"] | INTENTS.words["possessive"], INTENTS.words["indefinite"]
+    for at, word in enumerate(words):
+        reach = _OWNED_WITHIN << (not indefinite.isdisjoint(words[max(0, at - 2) : at]))
+        if content_stems(word) & wanted and not own.isdisjoint(words[max(0, at - reach) : at]):
+            return True
+    return False
+
+
+# --- collecting --------------------------------------------------------------------------------------
+
+_TOLD = FACTS | {Source.VERBATIM}
+_TELLING = 0.6  # relevance of a memory that tells an attribute named by the subject
+_ROUNDS = 3  # of spreading
+_LEAST, _LEAST_NAMED = 0.25, 0.8  # relevance; a subject with a name of its own is called by it
+_MOST = 12  # memories
+_BY_WORD = 0.45  # of the relevance of a word
+_BY_LIKENESS = 0.5
+_LIKENESS = (0.35, 0.7)  # cosines with the mean of the relevant memories: unlike, surely of the same
+_REPLY, _GOES_ON = 0.5, 0.6  # of the relevance of the message before
+_ANSWERS = 0.3  # of an answer's relevance, against the caller's own words
+_RARE = 0.75  # rarity of a word that relevance spreads over
+_SHORT = 4  # content words of a message that says little by itself
+
+
+def _collect(
+    asked: QuestionReading,
+    rows: Sequence[Memory],
+    seeds: Mapping[str, float],
+    *,
+    least: float,
+    made: Sequence[Memory] = (),
+) -> Lookup | None:
+    if not seeds:
+        return None
+    found = most_relevant(rows, seeds, asked.vectors, least)
+    return asked.lookup(each_once([*made, *found]), alone=True, all_of_it=True)
+
+
+def most_relevant(
+    rows: Sequence[Memory], seeds: Mapping[str, float], reads: VectorReader | None, least: float
+) -> list[Memory]:
+    """The most relevant of *rows*, from few places of conversations; of equal relevance, the first go first."""
+    relevance = _Spreading(rows, seeds, reads).relevance()
+    worth = {one.id: relevance[one.id] * (1.0 if said_by_owner(one) else _ANSWERS) for one in rows}
+    best = sorted(rows, key=lambda one: -worth[one.id])
+    places: dict[object, list[Memory]] = {}
+    for one in best:
+        if worth[one.id] >= least and (len(places) < _MOST or _place(one) in places):
+            places.setdefault(_place(one) if one.session else one.id, []).append(one)
+    return [one for there in places.values() for one in there]
+
+
+class _Spreading:
+    """Relevance that spreads from *seeds* over the words and turns of *rows*."""
+
+    def __init__(self, rows: Sequence[Memory], seeds: Mapping[str, float], reads: VectorReader | None) -> None:
+        self._rows = sorted(rows, key=valid_since)
+        self._vectors = _matrix(self._rows, reads)
+        self._seeds = seeds
+        self._terms = {one.id: frozenset(filter(_is_rare, content_stems(_without_questions(one)))) for one in rows}
+        self._places = {_place(one): one for one in rows if one.session and one.source not in FACTS}
+        self._having = Counter(term for found in self._terms.values() for term in found)
+
+    def relevance(self) -> dict[str, float]:
+        """In [0, 1], by id."""
+        relevance = {one.id: self._seeds.get(one.id, 0.0) for one in self._rows}
+        for _ in range(_ROUNDS):
+            shared: dict[str, float] = defaultdict(float)
+            for id_, found in self._terms.items():
+                for term in found:
+                    shared[term] += relevance[id_]
+            alike = self._alike(relevance)
+            spread = zip(self._rows, alike, strict=True)
+            relevance = {one.id: self._of(one, like, shared, relevance) for one, like in spread}
+        return relevance
+
+    def _alike(self, relevance: Mapping[str, float]) -> Sequence[float]:
+        """Compare each row with the mean of the relevant rows; in [0, 1]."""
+        weights = np.array([relevance[one.id] ** 2 for one in self._rows], dtype=np.float32)
+        mean = weights @ self._vectors
+        length = float(np.linalg.norm(mean)) or 1.0
+        least, sure = _LIKENESS
+        found: list[float] = np.clip((self._vectors @ mean / length - least) / (sure - least), 0.0, 1.0).tolist()
+        return found
+
+    def _of(
+        self, memory: Memory, alike: float, shared: Mapping[str, float], relevance: Mapping[str, float]
+    ) -> float:
+        missing = (1.0 - self._seeds.get(memory.id, 0.0)) * (1.0 - _BY_LIKENESS * alike)
+        for term in self._terms[memory.id]:
+            others = (shared[term] - relevance[memory.id]) / self._having[term]
+            missing *= 1.0 - _BY_WORD * rarity(term) * others
+        return 1.0 - missing * (1.0 - self._from_before(memory, relevance))
+
+    def _from_before(self, memory: Memory, relevance: Mapping[str, float]) -> float:
+        """Relevance from the messages before *memory* in its conversation."""
+        if not memory.session or memory.source in FACTS:
+            return 0.0
+        steps = (1,) if memory.role is Role.ASSISTANT else (1, _TURN)
+        before = [self._places.get((memory.owner, memory.session, memory.seq - step)) for step in steps]
+        return max((self._share(memory, one) * relevance[one.id] for one in before if one), default=0.0)
+
+    def _share(self, memory: Memory, before: Memory) -> float:
+        """The share of relevance that goes over from *before*: *memory* answers it, or goes on about it by a word
+        of it, by a pronoun, or for want of words of its own."""
+        if memory.role is Role.ASSISTANT:
+            return _REPLY
+        goes_on = (
+            self._terms[memory.id] & self._terms[before.id]
+            or not INTENTS.words["anaphora"].isdisjoint(plain_words(memory.content))
+            or len(content_stems(memory.content)) <= _SHORT
+        )
+        return _GOES_ON if goes_on else 0.0
+
+
+def _place(memory: Memory) -> tuple[Owner, str, int]:
+    return memory.owner, memory.session, memory.seq
+
+
+def _without_questions(memory: Memory) -> str:
+    """The text of *memory* without its questions, which may be about anything."""
+    return " ".join(one for one in sentences(memory.content) if not asks(one))
+
+
+def _is_rare(stem: str) -> bool:
+    return rarity(stem) >= _RARE and stem not in _TIMING
+
+
+def _matrix(rows: Sequence[Memory], reads: VectorReader | None) -> Matrix:
+    """The vectors of *rows*, row by row; zeros where there is none at hand."""
+    known: dict[str, Vector] = {}
+    if reads is not None:
+        for owner in {one.owner for one in rows}:
+            known |= reads.vectors(owner, [one.id for one in rows if one.owner == owner])
+    nothing = np.zeros(len(next(iter(known.values()), ())) or 1, dtype=np.float32)
+    return np.stack([known.get(one.id, nothing) for one in rows])
+
+
+_TIMING = content_stems(" ".join(INTENTS.words["timing"]))
+
+
+async def continuing(asked: QuestionReading, found: Iterable[Memory], marks: frozenset[str]) -> list[Memory]:
+    """Find the caller's next messages behind those in *found* that continue them, shown by one of the words
+    *marks*: "she likes poetry", "maybe also Ghent", "my mum comes with us"."""
+    rows = await asked.select(
+        Selection(everything=True), sources=frozenset({Source.VERBATIM}) & asked.wish.scope.sources
+    )
+    own = {(one.owner, one.session, one.seq): one for one in rows if one.role is Role.USER and one.session}
+    behind: dict[str, Memory] = {}
+    for one in found:
+        for step in range(1, _MOST_CONTINUING + 1):
+            after = own.get((one.owner, one.session, one.seq + _TURN * step))
+            if after is None or marks.isdisjoint(plain_words(after.content)):
+                break
+            behind.setdefault(after.id, after)
+    return list(behind.values())
