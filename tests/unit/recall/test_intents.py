@@ -465,3 +465,15 @@ def test_a_message_that_tells_more_than_it_asks_is_like_no_example() -> None:
     read = partial(INTENTS.read_as, kind=QuestionKind.SUBJECT, domain="", today=SUNDAY)
     assert read(asked).intents
     assert not read(f"{told} {asked}").intents
+
+
+@pytest.mark.parametrize(
+    ("question", "former"),
+    [
+        ("which quotes did I get, with prices", True),
+        ("what vans have I had", True),
+        ("which address did I give", False),
+    ],
+)
+def test_several_things_of_one_kind_are_no_former_values_of_each_other(question: str, former: bool) -> None:
+    assert INTENTS.asks_of_past(question, INTENTS.read(question, [], SUNDAY)) is former
