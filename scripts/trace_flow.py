@@ -142,7 +142,7 @@ class Chats:
 async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
     """The flows of a recall, of learning a turn, and of a forget.
 
-    Of each the shortest of three, because work in the background can fall into any of them."""
+    Of each the files that all of three rounds enter: work in the background can fall into any of them."""
     config = _write_configuration(models, scratch)
     rounds: list[dict[str, Flow]] = []
     async with (
@@ -175,7 +175,13 @@ async def trace(models: Path, scratch: Path) -> dict[str, Flow]:
             with recording(flows["forget"]):
                 await running.forgets.forget(OWNER, ForgetScope(ids=(first.id,)))
             rounds.append(flows)
-    return {name: min((flows[name] for flows in rounds), key=lambda flow: len(flow.files)) for name in rounds[0]}
+    return {name: _in_common([flows[name] for flows in rounds]) for name in rounds[0]}
+
+
+def _in_common(flows: Sequence[Flow]) -> Flow:
+    common = set.intersection(*(set(flow.files) for flow in flows))
+    shortest = min(flows, key=lambda flow: len(flow.visits))
+    return Flow([file for file in shortest.visits if file in common])
 
 
 def _write_configuration(models: Path, scratch: Path) -> Path:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -66,7 +68,7 @@ def make_context(
         metrics=metrics or Metrics(CollectorRegistry(), __version__),
         stack=stack,
         now=now,
-        load=LoadLimit(lambda: live.settings.recall.max_concurrent),
+        load=LoadLimit(partial(attrgetter("settings.recall.max_concurrent"), live)),
         budget=Budget(lambda: live.settings.learn.model_tokens, now=now),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -604,3 +605,51 @@ def least_trust(asked: str, reading: Reading) -> Trust:
     # "What is on the page?" may mean a page in view, whose words are not the caller's.
     recalls = kinds & _ABOUT_CONVERSATIONS and INTENTS.names_speaker(words)
     return Trust.TOOL if own or recalls else Trust.ASSISTANT
+
+
+# --- view --------------------------------------------------------------------------------------------
+# The visible conversation, so that nothing is given twice. Pure.
+
+_SPACED = 2  # a text is compared over so many times its length, because of white space
+_MARGIN = 64  # further characters
+
+
+class View:
+    """The texts of a conversation: possibly megabytes, so only relevant texts are compared."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = sorted(texts, key=len)
+        self._lengths = [len(text) for text in self._texts]
+        self._normal: dict[str, str] = {}
+        self._holding: dict[tuple[str, int], str] = {}  # by session and seq: the text that held another piece
+
+    def shows(self, memory: Memory) -> bool:
+        """Whether the model sees *memory* literally, but for case and white space: as a message of the
+        conversation, or, for a piece of a long message, within a message."""
+        words = normal(memory.content)
+        first = bisect_left(self._lengths, len(words) // 2)  # folding case may lengthen a text
+        last = bisect_left(self._lengths, _SPACED * len(words) + _MARGIN)
+        if any(self._normal_of(text) == words for text in self._texts[first:last]):
+            return True
+        return memory.provenance.piece is not None and self._holds(memory)
+
+    def _normal_of(self, text: str) -> str:
+        known = self._normal.get(text)
+        if known is None:
+            known = self._normal[text] = normal(text)
+        return known
+
+    def _holds(self, piece: Memory) -> bool:
+        message = (piece.session, piece.seq)
+        if piece.content in self._holding.get(message, ""):
+            return True
+        for text in self._texts[bisect_left(self._lengths, len(piece.content)) :]:
+            if piece.content in text:
+                self._holding[message] = text
+                return True
+        return False
+
+
+def normal(text: str) -> str:
+    """*text* as it is compared."""
+    return " ".join(text.casefold().split()).rstrip(".!?… ")

@@ -14,8 +14,7 @@ A drawn memory names its sources: a fact its turns, a summary its span, a merged
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -27,6 +26,7 @@ import msgspec
 
 from memory_extproc.index.entries import names_in
 from memory_extproc.model import Candidate, Memory, Owner, Role, Source
+from memory_extproc.recall.asked import View, speaker_of
 from memory_extproc.recall.intent import INTENTS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
 from memory_extproc.text.intents import asks, content_stems, only_asks, polite
@@ -41,12 +41,14 @@ from memory_extproc.text.persons import (
     subject,
 )
 from memory_extproc.text.words import (
+    MONTHS,
     MOST_REMEMBERED,
     clauses,
     content_words,
     fold,
     memoize_by_hash,
     negates,
+    rarity,
     sentences,
     stem,
 )
@@ -290,8 +292,8 @@ def _of_several(passing: Sequence[Memory]) -> Mapping[str, str]:
 
 
 def once_for_session(summaries: Iterable[Memory]) -> list[Memory]:
-    """Leave the longer of the two summaries of a session on one topic: its topic's and its own. Parts of a long
-    session stay."""
+    """Leave the longer of the two summaries of a session with a single topic: its topic's and its own. Parts of
+    a long session stay."""
     longest: dict[Hashable, Memory] = {}
     for one in summaries:
         known = one.provenance
@@ -429,7 +431,7 @@ def with_answers(ordered: Sequence[Candidate], threshold: float) -> Sequence[Can
 
 
 def with_continuations(ordered: Sequence[Candidate], threshold: float) -> Sequence[Candidate]:
-    """*ordered*, best first, with what the caller went on to tell of the same just ahead of each relevant
+    """*ordered*, best first, with the caller's further statements about the same just ahead of each relevant
     statement, and as relevant: "We offered 465,000.", "They rejected it, so we went up to 479,000"."""
     passing = [one for one in ordered if one.relevance >= threshold and _is_said_in_session(one.memory)]
     if not passing:
@@ -473,6 +475,56 @@ _LONGEST_CONTINUING = 240  # characters
 _BEGINNING = 4  # words
 
 
+def with_changes(ordered: Sequence[Candidate], threshold: float) -> Sequence[Candidate]:
+    """*ordered*, best first, with the caller's last word of a change just ahead of each relevant statement about
+    the same, and as relevant: "the party is in the hall at Godøy", "The hall at Godøy is taken, we have it in
+    Giske". They have a rare word in common, which few statements have."""
+    passing = [one for one in ordered if one.relevance >= threshold and tells_value(one.memory)]
+    # In a talk of several people, the words may tell of anybody's changes.
+    said = [one for one in ordered if said_by_caller(one.memory) and not speaker_of(one.memory.content)]
+    later = [one for one in said if tells_of_change(one.memory.content)]
+    if not (passing and later):
+        return ordered
+    count = Counter(name for one in said for name in names_of_things(one.memory.content))
+    ahead = dict[str, Sequence[Candidate]]()
+    for one in passing[:_FOLLOWING_LOOKED_AT]:
+        named = {name for name in names_of_things(one.memory.content) if count[name] <= _FEW}
+        alike = [new for new in later if named & names_of_things(new.memory.content)]
+        if newer := [new for new in alike if _is_later(new.memory, one.memory)]:
+            ahead[one.memory.id] = [_raise_to(one, max(newer, key=lambda new: when(new.memory)))]
+    return _put_ahead(ordered, ahead)
+
+
+def _is_later(new: Memory, old: Memory) -> bool:
+    return new.owner == old.owner and when(new) > when(old)
+
+
+@memoize_by_hash(MOST_REMEMBERED)
+def tells_of_change(text: str) -> bool:
+    return _TELLS_OF_CHANGE.search(fold(_statements_in(text))) is not None
+
+
+@memoize_by_hash(MOST_REMEMBERED)
+def names_of_things(text: str) -> Words:
+    """Stems of rare words in the statements of *text*, without days and numbers."""
+    stems = content_stems(_DAYS.sub(" ", _statements_in(text)))
+    return frozenset(one for one in stems if rarity(one) >= _RARE and not one[0].isdigit())
+
+
+def _statements_in(text: str) -> str:
+    return " ".join(one for one in sentences(text) if not asks(one))
+
+
+_TELLS_OF_CHANGE = re.compile(
+    r"\b(?:now|instead|moved|changed|switched|swapped|replaced|postponed|pushed|cancell?ed|i quit|retires?|taken"
+    r"|sold|fell through|falls away|no longer|any ?more|in the end|after all|won't|will not|turned down|rejected"
+    r"|lowered|raised)\b"
+)
+_DAYS = re.compile(rf"(?i)\b(?:{MONTHS}|(?:mon|tues|wednes|thurs|fri|satur|sun)days?)\b")
+_RARE = 0.9  # of 1
+_FEW = 4  # statements
+
+
 def _asks_caller(memory: Memory) -> bool:
     asked = memory.role is Role.ASSISTANT and memory.source is Source.VERBATIM and bool(memory.session)
     return asked and memory.content.rstrip(" )\"'").endswith("?")
@@ -484,8 +536,8 @@ def without_former(
     """Put the last value of each thing in the place of its former values. A former value stays behind the last if
     its statement has words of the *question* that the last one lacks.
 
-    Returns the candidates, those with former values that are left out, and by id of those that stay, since when the
-    value no longer holds."""
+    Returns the candidates that stay, the former values that are left out, and by id of the former values that stay
+    the time of the newer."""
     passing = _values_in(one for one in ordered if one.relevance >= threshold)[:_LOOKED_AT]
     values = _values_in(ordered) if passing else []
     last_of: dict[str, Candidate] = {}
@@ -629,71 +681,3 @@ def said_by_caller(memory: Memory) -> bool:
 def when(memory: Memory) -> tuple[float, int]:
     """For putting messages in the order in which they were said."""
     return memory.created_at.timestamp(), memory.seq
-
-
-# --- view --------------------------------------------------------------------------------------------
-# The visible conversation, so that nothing is given twice. Pure.
-
-_SPACED = 2  # a text is compared over so many times its length, because of white space
-_MARGIN = 64  # further characters
-
-
-class View:
-    """The texts of a conversation: possibly megabytes, so only relevant texts are compared."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = sorted(texts, key=len)
-        self._lengths = [len(text) for text in self._texts]
-        self._normal: dict[str, str] = {}
-        self._holding: dict[tuple[str, int], str] = {}  # by session and seq: the text that held another piece
-
-    def shows(self, memory: Memory) -> bool:
-        """Whether the model sees *memory* literally, but for case and white space: as a message of the
-        conversation, or, for a piece of a long message, within a message."""
-        words = normal(memory.content)
-        first = bisect_left(self._lengths, len(words) // 2)  # folding case may lengthen a text
-        last = bisect_left(self._lengths, _SPACED * len(words) + _MARGIN)
-        if any(self._normal_of(text) == words for text in self._texts[first:last]):
-            return True
-        return memory.provenance.piece is not None and self._holds(memory)
-
-    def _normal_of(self, text: str) -> str:
-        known = self._normal.get(text)
-        if known is None:
-            known = self._normal[text] = normal(text)
-        return known
-
-    def _holds(self, piece: Memory) -> bool:
-        message = (piece.session, piece.seq)
-        if piece.content in self._holding.get(message, ""):
-            return True
-        for text in self._texts[bisect_left(self._lengths, len(piece.content)) :]:
-            if piece.content in text:
-                self._holding[message] = text
-                return True
-        return False
-
-
-def normal(text: str) -> str:
-    """*text* as it is compared."""
-    return " ".join(text.casefold().split()).rstrip(".!?… ")
-
-
-def group_other_sessions(rows: Iterable[Memory], view: View) -> list[list[Memory]]:
-    """Conversations by their messages, without the one in *view* and, if there are others, without those of which
-    nothing of substance is left."""
-    by_session: defaultdict[tuple[Owner, str], list[Memory]] = defaultdict(list)
-    for one in rows:
-        if one.session:
-            by_session[one.owner, one.session].append(one)
-    others = [said for said in by_session.values() if 2 * sum(map(view.shows, said)) <= len(said)]
-    return list(filter(_has_substance, others)) or others
-
-
-def _has_substance(said: Sequence[Memory]) -> bool:
-    """False for a mere "Sure, happy to help.", the rest of a conversation whose questions are not kept."""
-    stems = frozenset[str]().union(*(content_stems(one.content) for one in said))
-    return any(one.role is Role.USER for one in said) or len(stems) >= _SUBSTANCE
-
-
-_SUBSTANCE = 8  # content words

@@ -7,12 +7,22 @@ a gate of their own; verdicts on duplicates, on memories in view and on expired 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
 
 from memory_extproc.index.entries import names_in
-from memory_extproc.model import AttributeReader, Memory, MemoryType, RecallRequest, Role, Selection, Source
+from memory_extproc.model import (
+    AttributeReader,
+    Memory,
+    MemoryType,
+    Owner,
+    RecallRequest,
+    Role,
+    Selection,
+    Source,
+)
 from memory_extproc.model.recall import Candidate
 from memory_extproc.ports import MemorySelector, VectorReader
 from memory_extproc.recall.asked import (
@@ -23,6 +33,7 @@ from memory_extproc.recall.asked import (
     RELEVANT,
     Lookup,
     QuestionReading,
+    View,
     about_self,
     asks_of_another,
     asks_of_doer,
@@ -47,7 +58,7 @@ from memory_extproc.recall.asked import (
     states_something,
     valid_since,
 )
-from memory_extproc.recall.dedup import View, group_other_sessions, once_for_session, without_quoted
+from memory_extproc.recall.dedup import once_for_session, without_quoted
 from memory_extproc.recall.hops import MOST_CHAIN, find_named, walk_to_answer
 from memory_extproc.recall.intent import INTENTS, LONGEST, Intent, QuestionKind, Reading
 from memory_extproc.recall.prompt_block import GROUPS
@@ -586,3 +597,23 @@ _FINDERS: Mapping[QuestionKind, Callable[[QuestionReading], Awaitable[Lookup | N
     QuestionKind.AS_OF: _as_of,
     QuestionKind.PROCEDURE: _procedure,
 }
+
+
+def group_other_sessions(rows: Iterable[Memory], view: View) -> list[list[Memory]]:
+    """Conversations by their messages, without the one in *view* and, if there are others, without those of which
+    nothing of substance is left."""
+    by_session: defaultdict[tuple[Owner, str], list[Memory]] = defaultdict(list)
+    for one in rows:
+        if one.session:
+            by_session[one.owner, one.session].append(one)
+    others = [said for said in by_session.values() if 2 * sum(map(view.shows, said)) <= len(said)]
+    return list(filter(_has_substance, others)) or others
+
+
+def _has_substance(said: Sequence[Memory]) -> bool:
+    """False for a mere "Sure, happy to help.", the rest of a conversation whose questions are not kept."""
+    stems = frozenset[str]().union(*(content_stems(one.content) for one in said))
+    return any(one.role is Role.USER for one in said) or len(stems) >= _SUBSTANCE
+
+
+_SUBSTANCE = 8  # content words

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,6 @@ import msgspec
 import numpy as np
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.index.entries import names_in, tells_of
 from memory_extproc.model import (
     Candidate,
     Considered,
@@ -23,7 +21,6 @@ from memory_extproc.model import (
     MemoryType,
     Ranked,
     RecallRequest,
-    Role,
     Source,
     Trust,
     Verdict,
@@ -32,15 +29,16 @@ from memory_extproc.model import (
 )
 from memory_extproc.observe.log import logger
 from memory_extproc.ports import MemoryReader, VectorReader
-from memory_extproc.recall.asked import Lookup, least_trust
+from memory_extproc.recall.asked import Lookup, View, least_trust, normal
 from memory_extproc.recall.dedup import (
-    View,
     deduplicate,
-    normal,
+    names_of_things,
+    tells_of_change,
     tells_value,
     visible_as_other_form,
     when,
     with_answers,
+    with_changes,
     with_continuations,
     with_corrections,
     with_successors,
@@ -48,16 +46,14 @@ from memory_extproc.recall.dedup import (
     without_former_words,
 )
 from memory_extproc.recall.examples import IntentExamples
-from memory_extproc.recall.fusion import FEW
-from memory_extproc.recall.intent import INTENTS, LONGEST, QuestionKind, Reading
+from memory_extproc.recall.intent import INTENTS, QuestionKind, Reading
 from memory_extproc.recall.query import RecallContext
 from memory_extproc.recall.rerank import diversify_mmr
 from memory_extproc.safety.policy import may_be_injected
 from memory_extproc.settings import CurrentSettings
-from memory_extproc.text.attributes import ATTRIBUTES, plain_words
-from memory_extproc.text.intents import asks, content_stems, only_asks
-from memory_extproc.text.persons import about_caller, may_correct, relation_words, same_relation
-from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, negates, rarity, sentences, stems, terms
+from memory_extproc.text.intents import only_asks
+from memory_extproc.text.persons import may_correct
+from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, negates, stems, terms
 
 log = logger(__name__)
 
@@ -179,6 +175,8 @@ async def raise_answers(ranking: Ranking) -> Ranking:
     if replaced and not INTENTS.asks_of_past(question, ranking.reading):
         corrected = with_successors(corrected, ranking.threshold, question)
     continued = with_continuations(corrected, ranking.threshold)
+    if not (_asks_of_several(ranking) or _needs_former(ranking)):
+        continued = with_changes(continued, ranking.threshold)
     return replace(ranking, candidates=with_answers(continued, ranking.threshold))
 
 
@@ -190,6 +188,13 @@ async def reject_former(ranking: Ranking) -> Ranking:
     left, former, outdated = without_former(ranking.candidates, ranking.threshold, question)
     rejected = ranking.reject(former, Verdict.NOT_RECALLABLE)
     return replace(ranking, candidates=left, rejected=rejected, outdated=outdated)
+
+
+def _asks_of_several(ranking: Ranking) -> bool:
+    kinds = {intent.kind for intent in ranking.reading.intents[:1]}
+    if ranking.lookup is not None:
+        kinds.add(ranking.lookup.intent.kind)
+    return not _OF_SEVERAL.isdisjoint(kinds)
 
 
 def _needs_former(ranking: Ranking) -> bool:
@@ -462,70 +467,13 @@ def _is_shown(memory: Memory, beside: Mapping[Place, Sequence[Memory]], view: Vi
     return bool(others) and visible_as_other_form(memory, others, view, asked)
 
 
-# --- support -----------------------------------------------------------------------------------------
-# Evidence beside the likeness of words, for questions about the caller: among hundreds of memories the score of a
-# message that answers in passing ("got a parcel from Marta, my little sister") hardly stands out.
-
-SUPPORTED = 2.0  # log-odds; chosen on the dev half of tests/quality/intents
-_SUPPORTED_FIRST = 5  # candidates
-_SURE = 1e-6
-
-
-def raise_for_caller(
-    question: str, reading: Reading, ordered: Sequence[Candidate], searched: int
-) -> Sequence[Candidate]:
-    """Raise candidates of a question about the caller in a store of many memories, whose gate was fitted on other
-    talk. An answer over several steps needs several memories."""
-    if searched < FEW or len(question) > LONGEST or not about_caller(question):
-        return ordered
-    if QuestionKind.HOPS in {intent.kind for intent in reading.intents} or not any(map(asks, sentences(question))):
-        return ordered
-    return raise_supported(ordered, question)
-
-
-def raise_supported(ordered: Sequence[Candidate], question: str) -> Sequence[Candidate]:
-    """Raise the relevance of the first few candidates that tell the attribute, the person or the name in the
-    *question*, or have half of its words."""
-    support = _Support(question)
-    first = [
-        msgspec.structs.replace(one, relevance=_raise_odds(one.relevance)) if support.of(one.memory) else one
-        for one in ordered[:_SUPPORTED_FIRST]
-    ]
-    return [*first, *ordered[_SUPPORTED_FIRST:]]
-
-
-def _raise_odds(relevance: float) -> float:
-    odds = math.log(max(relevance, _SURE) / max(1.0 - relevance, _SURE)) + SUPPORTED
-    return max(relevance, 1.0 / (1.0 + math.exp(-odds)))
-
-
-class _Support:
-    def __init__(self, question: str) -> None:
-        words = plain_words(question)
-        self._people = relation_words(words)
-        attributes = ATTRIBUTES.named_in(words) | ATTRIBUTES.asked_by(" ".join(words))
-        self._attributes = attributes & ~ATTRIBUTES.mask(["name"])
-        self._names, self._stems = names_in(question), content_stems(question)
-
-    def of(self, memory: Memory) -> bool:
-        if memory.source is Source.SUMMARY or memory.role is Role.ASSISTANT:
-            return False
-        text = memory.content
-        if self._names & names_in(text) or tells_of(memory) & self._attributes:
-            return True
-        there = {word.removesuffix("'s") for word in plain_words(text)} if self._people else set()
-        if self._people and not any(there.isdisjoint(same_relation(one)) for one in self._people):
-            return True
-        shared = sum(map(rarity, self._stems & content_stems(text)))
-        return bool(self._stems) and 2 * shared >= sum(map(rarity, self._stems))
-
-
 # --- renewal -----------------------------------------------------------------------------------------
 # Marks statements after which a later one perhaps tells a newer value, without a word of change ("hall deposit is
 # 300", later "450 as a deposit for the hall"), by a logistic regression over the vectors of both. It is wrong too
 # often to leave a statement out: the block says that it may be outdated, and since when.
 
 LIKELY = 0.9  # of a mark: five of six are right (tests/quality/renewals.tsv)
+_LIKELY_CHANGED = 0.5  # of a mark, with a word of change about what both name
 _COMPARED = 40  # memories of a block
 # Kinds of questions whose answers are several values.
 _OF_SEVERAL = {
@@ -546,9 +494,8 @@ class RenewalMarker:
         self._reads, self._examples = reads, examples
 
     async def __call__(self, ranking: Ranking) -> Ranking:
-        kinds = {intent.kind for intent in ranking.reading.intents[:1]}
         said = [one.memory for one in ranking.chosen if one.memory.source is not Source.SUMMARY][:_COMPARED]
-        if len(said) <= 1 or kinds & _OF_SEVERAL or _needs_former(ranking):
+        if len(said) <= 1 or _asks_of_several(ranking) or _needs_former(ranking):
             return ranking
         ids, owners = [one.id for one in said], {one.owner for one in said}
         vectors = {id_: vector for owner in owners for id_, vector in self._reads.vectors(owner, ids).items()}
@@ -565,10 +512,16 @@ def find_renewed(memories: Sequence[Memory], likely: Matrix) -> dict[str, dateti
     telling = [at for at, one in enumerate(memories) if _tells(one)]
     found: dict[str, datetime] = {}
     for old in telling:
-        likely_newer = (memories[at] for at in telling if likely[old, at] >= LIKELY)
+        likely_newer = (memories[at] for at in telling if likely[old, at] >= _least(memories[at], memories[old]))
         if newer := [one.created_at for one in likely_newer if _follows(one, memories[old])]:
             found[memories[old].id] = min(newer)
     return found
+
+
+def _least(new: Memory, old: Memory) -> float:
+    """The least probability of a mark."""
+    alike = names_of_things(new.content) & names_of_things(old.content)
+    return _LIKELY_CHANGED if alike and tells_of_change(new.content) else LIKELY
 
 
 def _tells(memory: Memory) -> bool:

@@ -41,6 +41,7 @@ from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import EmbeddingModel, MemorySearcher, Now, QueryGate, TurnLearner
 from memory_extproc.recall.asked import Lookup
 from memory_extproc.recall.fusion import Fused, Fusion, gained_by_rating, lost_to_age, most_lost
+from memory_extproc.recall.hops import raise_for_caller
 from memory_extproc.recall.intent import NOTHING_READ, Intent, QuestionKind, Reading
 from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionTraits
 from memory_extproc.recall.prompt_block import OPENING, OPENING_AGAIN, render, smallest
@@ -58,7 +59,7 @@ from memory_extproc.recall.query import (
     read_period,
     search_shared,
 )
-from memory_extproc.recall.rank import Ranking, RankingStage, raise_for_caller, with_threads
+from memory_extproc.recall.rank import Ranking, RankingStage, with_threads
 from memory_extproc.recall.rerank import Reranker
 from memory_extproc.settings import CurrentSettings
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from memory_extproc.model import Candidate, Memory, MemoryState, Ranked, Source
-from memory_extproc.recall.rank import choose_ranked, raise_supported, weigh
+from memory_extproc.recall.hops import raise_supported
+from memory_extproc.recall.rank import choose_ranked, weigh
 from tests.support.builders import BOB, MONDAY, a_memory, a_message, later
 
 NOW = later(days=3)

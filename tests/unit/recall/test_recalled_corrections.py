@@ -9,6 +9,7 @@ from typing import Any
 from memory_extproc.model import Candidate, Memory, Ranked, Role, Source
 from memory_extproc.recall.dedup import (
     with_answers,
+    with_changes,
     with_continuations,
     with_corrections,
     with_successors,
@@ -242,3 +243,29 @@ def test_another_thing_a_question_or_another_conversation_is_no_continuation() -
     for other in (swims, asking, elsewhere, of_bob):
         assert continued(OFFER, other) == [(OFFER, True), (other, False)]
     assert continued(OFFER, BOUGHT) == [(OFFER, True), (BOUGHT, False)], "a message between them is missing"
+
+
+HALL = a_message("We hold the golden wedding in the hall at Godøy.", session="a", seq=0)
+GISKE = a_message(
+    "The hall at Godøy is taken, so we have it in Giske instead.", session="b", seq=0, created_at=later(days=9)
+)
+
+
+def changed(*memories: Memory) -> list[tuple[Memory, bool]]:
+    """The order, and what is relevant enough, where the first memory was before."""
+    candidates = [Candidate(one, -float(at), 0.1 if at else 0.9) for at, one in enumerate(memories)]
+    return [(one.memory, one.relevance >= 0.6) for one in with_changes(candidates, 0.6)]
+
+
+def test_a_change_of_what_a_statement_names_is_given_with_it_though_the_question_does_not_find_it() -> None:
+    assert changed(HALL, HIKING, GISKE) == [(GISKE, True), (HALL, True), (HIKING, False)]
+
+
+def test_a_change_of_something_else_by_another_or_before_is_not() -> None:
+    again = a_message("I go hiking on Sundays now", session="b", created_at=later(days=9))
+    asks = a_message("Is the hall at Godøy taken now?", session="b", created_at=later(days=9))
+    for other in (again, asks, replace(GISKE, owner=BOB), replace(GISKE, created_at=later(days=-9))):
+        assert changed(HALL, other) == [(HALL, True), (other, False)]
+    often = [a_message(f"Godøy again, day {at}", session=f"c{at}") for at in range(5)]
+    bus = a_message("The bus to Godøy has moved.", session="b", created_at=later(days=9))
+    assert changed(HALL, *often, bus)[0] == (HALL, True), "many statements name Godøy"

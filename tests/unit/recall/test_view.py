@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from memory_extproc.recall.dedup import View
+from memory_extproc.recall.asked import View
 from tests.support.builders import a_memory, a_message
 
 BEES = "I keep forty hives of bees in Texas."
