@@ -8,10 +8,10 @@ the owner's memories.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from memory_extproc.index.entries import names_in
 from memory_extproc.model import Matrix, Memory, Owner, Role, Selection, Source, Vector
@@ -32,9 +32,13 @@ from memory_extproc.recall.asked import (
 from memory_extproc.recall.intent import INTENTS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words, word_set
 from memory_extproc.text.intents import asks, content_stems
-from memory_extproc.text.words import rarity, sentences, stem
+from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, rarity, sentences, stem
+
+Doubles = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
 
 _MOST_OF_SUBJECT = 3  # content words
+_MOST_READ = 1_000  # memories: those that the search found first, then the newest
 _PERSON = 2  # words that name a person: "sister", "sister Anna"
 _OFTEN = 2  # statements by which a subject is known
 _OWNED_WITHIN = 4  # words, from "my" to the thing
@@ -53,6 +57,7 @@ async def find_subject(asked: QuestionReading) -> Lookup | None:
     rows = await asked.select(Selection(everything=True), sources=_TOLD & asked.wish.scope.sources)
     place = asked.place()
     rows.sort(key=lambda one: (place.get(one.id, len(place)), -valid_since(one)))
+    del rows[_MOST_READ:]
     if intent.people and len(words) <= _PERSON:
         told = await asked.telling(ATTRIBUTES.named_in(words))
         told = told or [one for one in rows if said_by_owner(one) and mentions(one, intent.people)]
@@ -183,75 +188,82 @@ def most_relevant(
 
 
 class _Spreading:
-    """Relevance that spreads from *seeds* over the words and turns of *rows*."""
+    """Relevance that spreads from *seeds* over the words and turns of *rows*. Arrays are by row, or by pair of a
+    row and a rare word of it."""
 
     def __init__(self, rows: Sequence[Memory], seeds: Mapping[str, float], reads: VectorReader | None) -> None:
         self._rows = sorted(rows, key=valid_since)
         self._vectors = _matrix(self._rows, reads)
-        self._seeds = seeds
-        self._terms = {one.id: frozenset(filter(_is_rare, content_stems(_without_questions(one)))) for one in rows}
-        self._places = {_place(one): one for one in rows if one.session and one.source not in FACTS}
-        self._having = Counter(term for found in self._terms.values() for term in found)
+        self._unsure = 1.0 - np.array([seeds.get(one.id, 0.0) for one in self._rows])
+        terms = [_terms_of(one.content) for one in self._rows]
+        number: dict[str, int] = {}
+        pairs = [(row, number.setdefault(term, len(number))) for row, found in enumerate(terms) for term in found]
+        self._row, self._term = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        having = np.bincount(self._term, minlength=len(number))
+        self._weight = (_BY_WORD * np.array([rarity(term) for term in number]) / np.maximum(having, 1))[self._term]
+        self._before = self._find_before(terms)
 
     def relevance(self) -> dict[str, float]:
         """In [0, 1], by id."""
-        relevance = {one.id: self._seeds.get(one.id, 0.0) for one in self._rows}
+        relevance: Doubles = 1.0 - self._unsure
         for _ in range(_ROUNDS):
-            shared: dict[str, float] = defaultdict(float)
-            for id_, found in self._terms.items():
-                for term in found:
-                    shared[term] += relevance[id_]
-            alike = self._alike(relevance)
-            spread = zip(self._rows, alike, strict=True)
-            relevance = {one.id: self._of(one, like, shared, relevance) for one, like in spread}
-        return relevance
+            relevance = self._spread(relevance)
+        return dict(zip((one.id for one in self._rows), relevance.tolist(), strict=True))
 
-    def _alike(self, relevance: Mapping[str, float]) -> Sequence[float]:
+    def _spread(self, relevance: Doubles) -> Doubles:
+        shared = np.bincount(self._term, weights=relevance[self._row])
+        others = shared[self._term] - relevance[self._row] if len(self._term) else shared
+        by_words = np.bincount(self._row, np.log1p(-self._weight * others), minlength=len(self._rows))
+        missing = self._unsure * np.exp(by_words) * (1.0 - _BY_LIKENESS * self._alike(relevance))
+        from_before = np.zeros(len(self._rows))
+        row, before, share = self._before
+        np.maximum.at(from_before, row, share * relevance[before])
+        return np.asarray(1.0 - missing * (1.0 - from_before))
+
+    def _alike(self, relevance: Doubles) -> Doubles:
         """Compare each row with the mean of the relevant rows; in [0, 1]."""
-        weights = np.array([relevance[one.id] ** 2 for one in self._rows], dtype=np.float32)
-        mean = weights @ self._vectors
+        mean = relevance.astype(np.float32) ** 2 @ self._vectors
         length = float(np.linalg.norm(mean)) or 1.0
         least, sure = _LIKENESS
-        found: list[float] = np.clip((self._vectors @ mean / length - least) / (sure - least), 0.0, 1.0).tolist()
-        return found
+        return np.clip((self._vectors @ mean / length - least) / (sure - least), 0.0, 1.0)
 
-    def _of(
-        self, memory: Memory, alike: float, shared: Mapping[str, float], relevance: Mapping[str, float]
-    ) -> float:
-        missing = (1.0 - self._seeds.get(memory.id, 0.0)) * (1.0 - _BY_LIKENESS * alike)
-        for term in self._terms[memory.id]:
-            others = (shared[term] - relevance[memory.id]) / self._having[term]
-            missing *= 1.0 - _BY_WORD * rarity(term) * others
-        return 1.0 - missing * (1.0 - self._from_before(memory, relevance))
+    def _find_before(self, terms: Sequence[frozenset[str]]) -> tuple[Places, Places, Doubles]:
+        """Rows, the rows before them in their conversation, and the share of relevance that goes over."""
+        messages = [at for at, one in enumerate(self._rows) if one.session and one.source not in FACTS]
+        places = {_place(self._rows[at]): at for at in messages}
+        rows, befores, shares = list[int](), list[int](), list[float]()
+        for at in messages:
+            one = self._rows[at]
+            answers = one.role is Role.ASSISTANT
+            for step in (1,) if answers else (1, _TURN):
+                before = places.get((one.owner, one.session, one.seq - step))
+                if before is not None and (answers or _goes_on(one, terms[at], terms[before])):
+                    rows.append(at)
+                    befores.append(before)
+                    shares.append(_REPLY if answers else _GOES_ON)
+        return np.array(rows, np.int64), np.array(befores, np.int64), np.array(shares)
 
-    def _from_before(self, memory: Memory, relevance: Mapping[str, float]) -> float:
-        """Relevance from the messages before *memory* in its conversation."""
-        if not memory.session or memory.source in FACTS:
-            return 0.0
-        steps = (1,) if memory.role is Role.ASSISTANT else (1, _TURN)
-        before = [self._places.get((memory.owner, memory.session, memory.seq - step)) for step in steps]
-        return max((self._share(memory, one) * relevance[one.id] for one in before if one), default=0.0)
 
-    def _share(self, memory: Memory, before: Memory) -> float:
-        """The share of relevance that goes over from *before*: *memory* answers it, or goes on about it by a word
-        of it, by a pronoun, or for want of words of its own."""
-        if memory.role is Role.ASSISTANT:
-            return _REPLY
-        goes_on = (
-            self._terms[memory.id] & self._terms[before.id]
-            or not INTENTS.words["anaphora"].isdisjoint(plain_words(memory.content))
-            or len(content_stems(memory.content)) <= _SHORT
-        )
-        return _GOES_ON if goes_on else 0.0
+def _goes_on(memory: Memory, terms: frozenset[str], before: frozenset[str]) -> bool:
+    """Whether *memory* goes on about the message before it: by a word of it, by a pronoun, or for want of words of
+    its own."""
+    return bool(terms & before) or _refers_back(memory.content)
+
+
+@memoize_by_hash(MOST_REMEMBERED)
+def _refers_back(text: str) -> bool:
+    pronouns = INTENTS.words["anaphora"]
+    return not pronouns.isdisjoint(plain_words(text)) or len(content_stems(text)) <= _SHORT
+
+
+@memoize_by_hash(MOST_REMEMBERED)
+def _terms_of(text: str) -> frozenset[str]:
+    """The rare words of *text*, without its questions, which may be about anything."""
+    return frozenset(filter(_is_rare, content_stems(" ".join(one for one in sentences(text) if not asks(one)))))
 
 
 def _place(memory: Memory) -> tuple[Owner, str, int]:
     return memory.owner, memory.session, memory.seq
-
-
-def _without_questions(memory: Memory) -> str:
-    """The text of *memory* without its questions, which may be about anything."""
-    return " ".join(one for one in sentences(memory.content) if not asks(one))
 
 
 def _is_rare(stem: str) -> bool:
