@@ -220,6 +220,7 @@ async def test_what_is_installed_from_the_lock_serves_as_an_unprivileged_user_fr
         "MEMORY_EXTPROC__MEMORY__EMBEDDING__MODELS_DIR": str(models),
         "MEMORY_EXTPROC__LISTEN__EXT_PROC": "127.0.0.1:0",
         "MEMORY_EXTPROC__LISTEN__API": "127.0.0.1:0",
+        "MEMORY_EXTPROC__LISTEN__CONSOLE": "127.0.0.1:0",
         "MEMORY_EXTPROC__LISTEN__HTTP": f"127.0.0.1:{port}",
     }
     nobody = 10001 if os.geteuid() == 0 else None  # only root may choose

@@ -23,6 +23,7 @@ from memory_extproc.learn.messages import BY_CHAT
 from memory_extproc.learn.restorable_journal import UNSTORED, RestorableJournal
 from memory_extproc.learn.sessions import Sessions
 from memory_extproc.model import Caller, Embedded, LedgerJob, MemoryState, Owner, Turn, TurnOutcome
+from memory_extproc.settings.paths import JournalSection
 from memory_extproc.testing.adapters import InMemoryStore, Weather
 from tests.support.builders import ANN, BOB, MONDAY, a_turn
 from tests.support.copying import copied_at_once
@@ -244,11 +245,11 @@ async def test_a_journal_that_is_full_takes_the_rest_later(fleet: Fleet) -> None
     for words in (BIKE, CAT, BOAT):
         await one.say(words)
     shared = one.journal._journal.shared  # type: ignore[attr-defined]
-    shared._max_turns = 2
+    shared._section = JournalSection(max_turns=2)
     await fleet.place.wipe(one)
     await one.lost("wiped")
     assert one.journal.oldest_lacking() == MONDAY
-    shared._max_turns = 100
+    shared._section = JournalSection(max_turns=100)
     await until(lambda: one.journal.oldest_lacking() is None, "the rest is put back", seconds=30)
     one.weather.down = False
     await until(lambda: one.stored() == sorted([BIKE, CAT, BOAT]), "all are stored")
