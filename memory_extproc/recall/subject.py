@@ -69,7 +69,7 @@ async def find_subject(asked: QuestionReading) -> Lookup | None:
     if not wanted or len(wanted) > _MOST_OF_SUBJECT:  # more words name a single memory, which the ranking finds
         return None
     names = frozenset(words) & names_in(asked.wish.question[1:])
-    called = [one for one in rows if names and not names.isdisjoint(word_set(one.content))]
+    called = [one for one in rows if names and names <= word_set(one.content)]
     named_so = await asked.select(Selection(names=frozenset(words)))
     found = having_most(wanted, each_once([*named_so, *(one.memory for one in asked.searched)]))
     having = [one for one in each_once([*called, *found]) if one.source is not Source.SUMMARY]
@@ -110,7 +110,7 @@ def _naming_words(words: Sequence[str], question: str) -> frozenset[str]:
 
 def _coverage(memory: Memory, wanted: frozenset[str], names: frozenset[str]) -> float:
     """How surely *memory* is about the subject, in [0, 1]: by its name, or by the share of its words."""
-    if names and not names.isdisjoint(word_set(memory.content)):
+    if names and names <= word_set(memory.content):
         return 1.0
     share = sum(map(rarity, wanted & content_stems(memory.content))) / sum(map(rarity, wanted))
     return share * share
