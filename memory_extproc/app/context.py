@@ -68,6 +68,7 @@ def make_context(
         metrics=metrics or Metrics(CollectorRegistry(), __version__),
         stack=stack,
         now=now,
+        # Read at every request, and so without a Python function in between.
         load=LoadLimit(partial(attrgetter("settings.recall.max_concurrent"), live)),
         budget=Budget(lambda: live.settings.learn.model_tokens, now=now),
     )

@@ -29,7 +29,7 @@ from memory_extproc.model import Candidate, Memory, Owner, Role, Source
 from memory_extproc.recall.asked import View, speaker_of
 from memory_extproc.recall.intent import INTENTS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words
-from memory_extproc.text.intents import asks, content_stems, only_asks, polite
+from memory_extproc.text.intents import asks, content_stems, only_asks, polite, statements_in
 from memory_extproc.text.persons import (
     ValueKind,
     chooses,
@@ -480,10 +480,12 @@ def with_changes(ordered: Sequence[Candidate], threshold: float) -> Sequence[Can
     the same, and as relevant: "the party is in the hall at Godøy", "The hall at Godøy is taken, we have it in
     Giske". They have a rare word in common, which few statements have."""
     passing = [one for one in ordered if one.relevance >= threshold and tells_value(one.memory)]
+    if not passing:
+        return ordered
     # In a talk of several people, the words may tell of anybody's changes.
     said = [one for one in ordered if said_by_caller(one.memory) and not speaker_of(one.memory.content)]
     later = [one for one in said if tells_of_change(one.memory.content)]
-    if not (passing and later):
+    if not later:
         return ordered
     count = Counter(name for one in said for name in names_of_things(one.memory.content))
     ahead = dict[str, Sequence[Candidate]]()
@@ -501,18 +503,14 @@ def _is_later(new: Memory, old: Memory) -> bool:
 
 @memoize_by_hash(MOST_REMEMBERED)
 def tells_of_change(text: str) -> bool:
-    return _TELLS_OF_CHANGE.search(fold(_statements_in(text))) is not None
+    return _TELLS_OF_CHANGE.search(fold(statements_in(text))) is not None
 
 
 @memoize_by_hash(MOST_REMEMBERED)
 def names_of_things(text: str) -> Words:
     """Stems of rare words in the statements of *text*, without days and numbers."""
-    stems = content_stems(_DAYS.sub(" ", _statements_in(text)))
+    stems = content_stems(_DAYS.sub(" ", statements_in(text)))
     return frozenset(one for one in stems if rarity(one) >= _RARE and not one[0].isdigit())
-
-
-def _statements_in(text: str) -> str:
-    return " ".join(one for one in sentences(text) if not asks(one))
 
 
 _TELLS_OF_CHANGE = re.compile(

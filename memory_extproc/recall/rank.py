@@ -512,16 +512,17 @@ def find_renewed(memories: Sequence[Memory], likely: Matrix) -> dict[str, dateti
     telling = [at for at, one in enumerate(memories) if _tells(one)]
     found: dict[str, datetime] = {}
     for old in telling:
-        likely_newer = (memories[at] for at in telling if likely[old, at] >= _least(memories[at], memories[old]))
+        likely_newer = (memories[at] for at in telling if _renews(memories[at], memories[old], likely[old, at]))
         if newer := [one.created_at for one in likely_newer if _follows(one, memories[old])]:
             found[memories[old].id] = min(newer)
     return found
 
 
-def _least(new: Memory, old: Memory) -> float:
-    """The least probability of a mark."""
-    alike = names_of_things(new.content) & names_of_things(old.content)
-    return _LIKELY_CHANGED if alike and tells_of_change(new.content) else LIKELY
+def _renews(new: Memory, old: Memory, likely: float) -> bool:
+    """Whether a probability suffices for a mark: less does, with a word of change about what both name."""
+    if likely >= LIKELY or likely < _LIKELY_CHANGED or not tells_of_change(new.content):
+        return likely >= LIKELY
+    return not names_of_things(new.content).isdisjoint(names_of_things(old.content))
 
 
 def _tells(memory: Memory) -> bool:

@@ -31,20 +31,19 @@ from memory_extproc.recall.asked import (
 )
 from memory_extproc.recall.intent import INTENTS
 from memory_extproc.text.attributes import ATTRIBUTES, plain_words, word_set
-from memory_extproc.text.intents import asks, content_stems
+from memory_extproc.text.intents import asks, content_stems, statements_in
 from memory_extproc.text.words import MOST_REMEMBERED, memoize_by_hash, rarity, sentences, stem
 
 Doubles = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
 
 _MOST_OF_SUBJECT = 3  # content words
-_MOST_READ = 1_000  # memories: those that the search found first, then the newest
+_MOST_READ = 1_000  # memories beside those on the subject: search results, then the newest
 _PERSON = 2  # words that name a person: "sister", "sister Anna"
 _OFTEN = 2  # statements by which a subject is known
 _OWNED_WITHIN = 4  # words, from "my" to the thing
 _MOST_BESIDE = 6  # memories that may be about the subject
 _ALIKE = 0.45  # cosine of a statement about the subject in other words
-_MOST_ABOUT = 2  # summaries of a subject
 _MOST_CONTINUING = 3
 _MARKS = frozenset[str]().union(*(INTENTS.words[name] for name in ("anaphora", "additive", "shared")))
 _TURN = 2  # places of a conversation from a message of the caller to the next
@@ -64,7 +63,8 @@ async def find_subject(asked: QuestionReading) -> Lookup | None:
         named = frozenset[str]().union(*(names_near(one, intent.people) for one in told))
         about = await asked.naming(named) if named else []
         behind = await continuing(asked, [*told, *about], INTENTS.words["anaphora"])
-        return _collect(asked, rows, {one.id: 1.0 for one in (*told, *about, *behind)}, least=_LEAST_NAMED)
+        found = each_once([*told, *about, *behind])
+        return _collect(asked, [*rows, *found], {one.id: 1.0 for one in found}, least=_LEAST_NAMED)
     wanted = _naming_words(words, asked.wish.question)
     if not wanted or len(wanted) > _MOST_OF_SUBJECT:  # more words name a single memory, which the ranking finds
         return None
@@ -80,15 +80,17 @@ async def find_subject(asked: QuestionReading) -> Lookup | None:
     seeds = {one.id: _coverage(one, wanted, names) for one in having}
     stated = [one for one in having if seeds[one.id] == 1.0]
     beside = await asked.telling(ATTRIBUTES.named_in(words)) if intent.mine else []
-    if not stated:  # one word out of several is a weak sign, from which no relevance spreads
+    if not stated:  # a single word out of several is too weak a sign to spread relevance from
         alike = (one for one in asked.searched[:FIRST] if one.features.get("dense", 0.0) >= _ALIKE)
         beside += [*(one.memory for one in alike), *asked.passing()]
         return asked.lookup(each_once(beside)[:_MOST_BESIDE], alone=True, all_of_it=True)
     for one in beside:
         seeds.setdefault(one.id, _TELLING)
     made = _answers_to(stated, rows) if words[-1] in INTENTS.words["made"] else []
-    seeds |= {one.id: 1.0 for one in await continuing(asked, filter(said_by_owner, stated), _MARKS)}
+    behind = await continuing(asked, filter(said_by_owner, stated), _MARKS)
+    seeds |= {one.id: 1.0 for one in behind}
     has_name = any(not names_in(one.content).isdisjoint(words) for one in having)
+    rows += [*having, *beside, *behind]
     return _collect(asked, rows, seeds, least=_LEAST_NAMED if has_name else _LEAST, made=made)
 
 
@@ -169,7 +171,8 @@ def _collect(
 ) -> Lookup | None:
     if not seeds:
         return None
-    found = most_relevant(rows, seeds, asked.vectors, least)
+    told = [one for one in each_once(rows) if one.source in _TOLD]
+    found = most_relevant(told, seeds, asked.vectors, least)
     return asked.lookup(each_once([*made, *found]), alone=True, all_of_it=True)
 
 
@@ -259,7 +262,7 @@ def _refers_back(text: str) -> bool:
 @memoize_by_hash(MOST_REMEMBERED)
 def _terms_of(text: str) -> frozenset[str]:
     """The rare words of *text*, without its questions, which may be about anything."""
-    return frozenset(filter(_is_rare, content_stems(" ".join(one for one in sentences(text) if not asks(one)))))
+    return frozenset(filter(_is_rare, content_stems(statements_in(text))))
 
 
 def _place(memory: Memory) -> tuple[Owner, str, int]:

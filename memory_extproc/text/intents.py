@@ -162,6 +162,11 @@ def asks(sentence: str) -> bool:
     )
 
 
+def statements_in(text: str) -> str:
+    """The sentences of *text* that ask for nothing: questions and requests may be about anything."""
+    return " ".join(one for one in sentences(text) if not asks(one))
+
+
 def _asks(sentence: str) -> bool:
     folded = fold(sentence)
     if not asks(sentence) or _REASONS.search(folded) or _TELLS.search(folded):

@@ -289,12 +289,19 @@ async def test_memory_is_given_as_it_stood_at_a_time(desk: Desk) -> None:
         assert any("as_of is ignored" in note for note in explained.notes)
 
 
+async def test_a_subject_is_found_among_more_memories_than_are_compared(desk: Desk) -> None:
+    await desk.remember(*(a_memory(f"User knows bus line {at}", created_at=later(days=3)) for at in range(1_100)))
+    assert "Rye Corner" in (await desk.ask("what do you know about my sister")).block
+
+
 async def test_an_impossible_day_and_an_unknown_subject_leave_a_word_and_no_harm(desk: Desk) -> None:
     explained = await desk.explain("What did I tell you on 30 February?")
     assert explained.notes == ("no calendar has a 30 February",)
     unknown = await desk.explain("what do you know about Zelda")
     assert unknown.outcome is Outcome.NOTHING_RELEVANT
     assert unknown.notes == ("no memory mentions the subject of the question",)
+    assert (await desk.explain("who is Ada Lovelace?")).block == ""
+    await desk.remember(a_memory("User has twins, Ada and Bo"))  # and the message about them
     assert (await desk.explain("who is Ada Lovelace?")).block == ""
 
 
