@@ -30,6 +30,16 @@ def test_less_likely_pairs_are_left_alone() -> None:
     assert renewed(OLD, NEW, likely=LIKELY - 0.01) == {}
 
 
+def test_a_word_of_change_about_what_both_name_needs_less() -> None:
+    lunch = a_message("a little lunch for Ximena's communion, 25 people", session="a", seq=0)
+    now = a_message("we are 32 for the communion now", session="b", seq=0, created_at=later(days=20))
+    plain = a_message("the communion cake is for 32", session="b", seq=0, created_at=later(days=20))
+    other = a_message("we are 32 in the orchestra now", session="b", seq=0, created_at=later(days=20))
+    assert renewed(lunch, now, likely=0.5) == {lunch.content: f"{now.created_at:%Y-%m-%d}"}
+    assert renewed(lunch, now, likely=0.49) == renewed(lunch, plain, likely=0.5) == {}
+    assert renewed(lunch, other, likely=0.5) == {}
+
+
 def test_questions_answers_of_the_assistant_other_owners_and_the_same_message_renew_nothing() -> None:
     asking = a_message("Which phone has the best camera?", session="b", seq=0, created_at=later(days=20))
     answer = a_message("A Galaxy is fine.", session="b", seq=1, role=Role.ASSISTANT, created_at=later(days=20))
