@@ -9,6 +9,7 @@ import pytest
 
 from scripts.make_people import words
 from scripts.make_small_talk import find_sources
+from scripts.train.chats import FILES, read_chats
 
 ROOT = Path(__file__).parents[3]
 QUALITY = ROOT / "tests" / "quality"
@@ -37,6 +38,18 @@ def test_no_message_of_a_judged_set_is_trained_on(trained: dict[str, set[str]], 
     rows = [json.loads(line) for line in (QUALITY / name).read_text(encoding="utf-8").splitlines()]
     said = {row["text"].casefold() for row in rows if "text" in row}
     assert not said & trained["told"]
+
+
+@pytest.mark.parametrize("name", ["dev", "held"])
+def test_no_plain_chat_of_a_judged_set_is_trained_on(name: str) -> None:
+    lines = (QUALITY / "chats" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    people = read_chats(sorted(FILES.glob("*.txt")))
+    assert not {row["owner"] for row in rows} & {one.name for one in people}
+    said = {message.text.casefold() for one in people for message in one.messages}
+    # Anybody says "thank you" or "congratulations to you both".
+    judged = {row["text"].casefold() for row in rows if len(row.get("text", "").split()) > 8}
+    assert not judged & said
 
 
 def test_the_halves_of_a_set_share_nothing_and_make_the_whole() -> None:
