@@ -1,127 +1,175 @@
-"""The encoder of all-MiniLM-L6-v2 in JAX, with a low-rank adapter over its linear layers.
+"""The encoder of all-MiniLM-L6-v2 in PyTorch, with a low-rank adapter over its linear layers.
 
-The arithmetic is that of memory_extproc/inference/bert_onnx.py. The base weights are frozen; the adapter adds
-`down @ up` to each linear layer (LoRA, Hu et al. 2021) and moves the LayerNorms and biases.
+The arithmetic is that of memory_extproc/inference/bert_onnx.py, in bfloat16 where `torch.autocast` allows it. The base
+weights are frozen; the adapter adds `down @ up` to each linear layer (LoRA, Hu et al. 2021) and moves the LayerNorms
+and biases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from safetensors.numpy import load_file
+import torch
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
 
-HIDDEN, HEADS = 384, 12
-LINEAR = {
-    "q": "attention.self.query",
-    "k": "attention.self.key",
-    "v": "attention.self.value",
-    "o": "attention.output.dense",
-    "f": "intermediate.dense",
-    "g": "output.dense",
-}
-NORMS = {"n1": "attention.output.LayerNorm", "n2": "output.LayerNorm"}
-Tree = Any  # nested dicts and lists of arrays
+from scripts.train.layers import LINEAR, NORMS
+
+HIDDEN, HEADS, EPSILON = 384, 12, 1e-12
+Layer = dict[str, Tensor]  # by short name: weights (outputs by inputs), norms, and biases as NAME_bias
 
 
-def load_base(directory: Path) -> Tree:
-    """Read the weights: embeddings, and for each layer weights (inputs by outputs) and biases by short name."""
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The frozen weights. *positions*: with the embedding of the first segment added. *norm*: weight and bias."""
+
+    words: Tensor
+    positions: Tensor
+    norm: tuple[Tensor, Tensor]
+    layers: list[Layer]
+
+
+def load_base(directory: Path) -> Base:
+    """Read model.safetensors of *directory* as float32."""
     raw = load_file(directory / "model.safetensors")
-    weights = {name.removeprefix("bert."): np.asarray(array, np.float32) for name, array in raw.items()}
+    weights = {name.removeprefix("bert."): tensor.float() for name, tensor in raw.items()}
     layers = 1 + max(int(name.split(".")[2]) for name in weights if name.startswith("encoder.layer."))
     read = []
     for number in range(layers):
-        layer: dict[str, Any] = {}
+        layer = {}
         for short, name in (LINEAR | NORMS).items():
-            weight = weights[f"encoder.layer.{number}.{name}.weight"]
-            layer[short] = jnp.asarray(weight.T)
-            layer[short + "_bias"] = jnp.asarray(weights[f"encoder.layer.{number}.{name}.bias"])
+            layer[short] = weights[f"encoder.layer.{number}.{name}.weight"]
+            layer[short + "_bias"] = weights[f"encoder.layer.{number}.{name}.bias"]
         read.append(layer)
-    table = "embeddings.word_embeddings.weight", "embeddings.position_embeddings.weight"
-    words, positions = (jnp.asarray(weights[name]) for name in table)
-    norm = [jnp.asarray(weights[f"embeddings.LayerNorm.{part}"]) for part in ("weight", "bias")]
-    kind = jnp.asarray(weights["embeddings.token_type_embeddings.weight"][0])
-    return {"words": words, "positions": positions + kind, "norm": norm, "layers": read}
+    segment = weights["embeddings.token_type_embeddings.weight"][0]
+    return Base(
+        words=weights["embeddings.word_embeddings.weight"],
+        positions=weights["embeddings.position_embeddings.weight"] + segment,
+        norm=(weights["embeddings.LayerNorm.weight"], weights["embeddings.LayerNorm.bias"]),
+        layers=read,
+    )
 
 
-def new_adapter(layers: Sequence[Tree], rank: int, seed: int) -> Tree:
-    """An adapter that changes nothing yet: `up`, and what moves norms and biases, are zero."""
-    rng = np.random.default_rng(seed)
-    adapters = []
-    for layer in layers:
-        made = {}
-        for short in LINEAR:
-            inputs, outputs = layer[short].shape
-            made[short + "_down"] = jnp.asarray(rng.normal(0, inputs**-0.5, (inputs, rank)), jnp.float32)
-            made[short + "_up"] = jnp.zeros((rank, outputs), jnp.float32)
-        for name, array in layer.items():
-            if name not in LINEAR:
-                made[name] = jnp.zeros_like(array)
-        adapters.append(made)
-    return adapters
+class Adapter(nn.Module):
+    """What is trained over *layers*: for each matrix `down` (inputs by *rank*) and `up` (*rank* by outputs), for norms
+    and biases a difference. It changes nothing yet: all but `down` is zero."""
+
+    def __init__(self, layers: Sequence[Layer], rank: int, seed: int) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(seed)
+        self.layers = nn.ModuleList()
+        for layer in layers:
+            made = {}
+            for name, weight in layer.items():
+                if name not in LINEAR:
+                    made[name] = nn.Parameter(torch.zeros_like(weight))
+                    continue
+                outputs, inputs = weight.shape
+                made[name + "_down"] = nn.Parameter(torch.randn(inputs, rank, generator=random) * inputs**-0.5)
+                made[name + "_up"] = nn.Parameter(torch.zeros(rank, outputs))
+            self.layers.append(nn.ParameterDict(made))
+
+    def add_to(self, layers: Sequence[Layer]) -> list[Layer]:
+        """The weights of *layers* with the adapter added, for one step or one measurement."""
+        return [
+            {
+                name: weight + ((own[name + "_down"] @ own[name + "_up"]).T if name in LINEAR else own[name])
+                for name, weight in layer.items()
+            }
+            for layer, own in zip(layers, self.layers, strict=True)
+        ]
+
+    def name_arrays(self) -> dict[str, np.ndarray]:
+        """The trained tensors as a file has them: `LAYER.NAME_down`, `LAYER.NAME_up`, `LAYER.NAME` of norms and
+        `LAYER.NAME_bias`."""
+        return {
+            f"{number}.{name}": parameter.detach().numpy().copy()
+            for number, own in enumerate(self.layers)
+            for name, parameter in own.items()
+        }
 
 
-def embed(base: Tree, adapter: Tree | None, ids: jax.Array, mask: jax.Array) -> jax.Array:
-    """Unit vectors of the rows of *ids*: the mean of the token states, with *adapter* over the base weights."""
-    x = run_layers(base["layers"], adapter, begin(base, ids), mask)
-    weight = mask[:, :, None].astype(jnp.float32)
-    mean = (x * weight).sum(1) / weight.sum(1)
-    return mean * jax.lax.rsqrt((mean * mean).sum(-1, keepdims=True) + 1e-12)
-
-
-def begin(base: Tree, ids: jax.Array) -> jax.Array:
+def begin(base: Base, ids: Tensor) -> Tensor:
     """The states of the tokens in *ids* below the first layer."""
-    return _normalise(base["words"][ids] + base["positions"][: ids.shape[1]], *base["norm"])
+    states = functional.embedding(ids, base.words) + base.positions[: ids.shape[1]]
+    return functional.layer_norm(states, (HIDDEN,), *base.norm, EPSILON)
 
 
-def run_layers(layers: Sequence[Tree], adapter: Tree | None, x: jax.Array, mask: jax.Array) -> jax.Array:
-    """The states of the tokens above *layers*, with an entry of *adapter* over each. The activation is the tanh form
-    of GELU, which is faster here and differs by less than the quantisation."""
+def run_layers(layers: Sequence[Layer], x: Tensor, mask: Tensor) -> Tensor:
+    """The states of the tokens above *layers*; *x*: below them, rows by length by HIDDEN. Each row of *mask* has a
+    token at least."""
     rows, length, _ = x.shape
-    hidden = jnp.where(mask[:, None, None, :] > 0, 0.0, -1e9)
-    for number, layer in enumerate(layers):
-        added = adapter[number] if adapter else {}
+    split = (rows, length, HEADS, HIDDEN // HEADS)
+    shown = mask[:, None, None, :] > 0
+    for layer in layers:
 
-        def part(name: str, layer: Tree = layer, added: Tree = added) -> jax.Array:
-            return layer[name] + added[name] if name in added else layer[name]
+        def linear(x: Tensor, short: str, layer: Layer = layer) -> Tensor:
+            return functional.linear(x, layer[short], layer[short + "_bias"])
 
-        def linear(
-            x: jax.Array, short: str, layer: Tree = layer, added: Tree = added, part: Any = part
-        ) -> jax.Array:
-            y = x @ layer[short] + part(short + "_bias")
-            return y + (x @ added[short + "_down"]) @ added[short + "_up"] if added else y
+        def normalise(x: Tensor, short: str, layer: Layer = layer) -> Tensor:
+            return functional.layer_norm(x, (HIDDEN,), layer[short], layer[short + "_bias"], EPSILON)
 
-        split = (rows, length, HEADS, HIDDEN // HEADS)
-        q, k, v = (linear(x, short).reshape(split).transpose(0, 2, 1, 3) for short in "qkv")
-        attended = jax.nn.softmax(q @ k.transpose(0, 1, 3, 2) * (HIDDEN // HEADS) ** -0.5 + hidden, -1) @ v
-        attended = attended.transpose(0, 2, 1, 3).reshape(rows, length, HIDDEN)
-        x = _normalise(x + linear(attended, "o"), part("n1"), part("n1_bias"))
-        x = _normalise(x + linear(jax.nn.gelu(linear(x, "f"), approximate=True), "g"), part("n2"), part("n2_bias"))
+        q, k, v = (linear(x, short).view(split).transpose(1, 2) for short in "qkv")
+        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=shown)
+        x = normalise(x + linear(attended.transpose(1, 2).reshape(rows, length, HIDDEN), "o"), "n1")
+        x = normalise(x + linear(functional.gelu(linear(x, "f")), "g"), "n2")
     return x
 
 
-def _normalise(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
-    moved = x - x.mean(-1, keepdims=True)
-    return moved * jax.lax.rsqrt((moved * moved).mean(-1, keepdims=True) + 1e-12) * weight + bias
+class Encoder(nn.Module):
+    """Base, adapter and tokenizer of *directory*. Only the adapter has parameters."""
 
-
-class Texts:
-    """Turns texts into padded token ids. *most*: tokens of a text."""
-
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, rank: int, seed: int) -> None:
+        super().__init__()
+        self.base = load_base(directory)
+        self.adapter = Adapter(self.base.layers, rank, seed)
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
 
-    def pad(self, texts: Sequence[str], most: int) -> tuple[np.ndarray, np.ndarray]:
+    def adapt(self) -> list[Layer]:
+        """The layers with the adapter as it is now, for `embed`."""
+        return self.adapter.add_to(self.base.layers)
+
+    def embed(self, layers: Sequence[Layer], texts: Sequence[str], most: int) -> Tensor:
+        """Unit vectors of *texts* (texts by HIDDEN): the mean of the token states above *layers*. *most*: tokens of a
+        text."""
         found = [one.ids if len(one.ids) <= most else [*one.ids[: most - 1], one.ids[-1]]
                  for one in self._tokenizer.encode_batch(list(texts))]  # fmt: skip
-        ids, mask = np.zeros((len(found), most), np.int32), np.zeros((len(found), most), np.int32)
-        for row, one in enumerate(found):
-            ids[row, : len(one)], mask[row, : len(one)] = one, 1
-        return ids, mask
+        groups = group_lengths([len(ids) for ids in found])
+        vectors = torch.cat([self._embed_group(layers, [found[place] for place in group]) for group in groups])
+        places = torch.tensor([place for group in groups for place in group])
+        return vectors[places.argsort()]
+
+    def _embed_group(self, layers: Sequence[Layer], group: Sequence[Sequence[int]]) -> Tensor:
+        ids, mask = pad_rows(group), pad_rows([[1] * len(row) for row in group])
+        with torch.autocast("cpu", torch.bfloat16):
+            x = run_layers(layers, begin(self.base, ids), mask).float()
+        weight = mask[:, :, None].float()
+        return functional.normalize((x * weight).sum(1) / weight.sum(1), dim=-1)
+
+
+def group_lengths(lengths: Sequence[int]) -> list[list[int]]:
+    """Places in *lengths* by groups to be padded together: in a group the longest has up to 4 tokens, or a third, more
+    than the shortest. Chats have texts of 3 tokens and of 128."""
+    groups: list[list[int]] = []
+    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
+        shortest = lengths[groups[-1][0]] if groups else 0
+        if groups and lengths[place] <= max(shortest * 1.35, shortest + 4):
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    return groups
+
+
+def pad_rows(rows: Sequence[Sequence[int]]) -> Tensor:
+    """*rows* as an array of integers as wide as the longest, filled up with zeros."""
+    made = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for number, row in enumerate(rows):
+        made[number, : len(row)] = row
+    return torch.from_numpy(made)

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from memory_extproc.inference.model_files import record_of
 from memory_extproc.inference.prepare import BASE
-from scripts.train.encoder import LINEAR, NORMS
+from scripts.train.layers import LINEAR, NORMS
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ them.
 from __future__ import annotations
 
 import argparse
-import os
+import math
 import random
 import re
 import time
@@ -24,23 +24,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
-
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
+import torch
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
 
-from scripts.train.encoder import HIDDEN, Tree, begin, load_base, new_adapter, run_layers
+from scripts.train.encoder import HIDDEN, Adapter, Base, Layer, begin, load_base, pad_rows, run_layers
 
 MARK = re.compile(r"\[(ex-)?([a-z]+) ([^\[\]]+)\]")
 EXCHANGED = frozenset(
     "name birthday origin languages home employer partner children siblings pets allergies vehicles devices age health"
     " providers subscriptions income".split()
 )
-WIDTHS = (12, 16, 20, 24, 32, 40, 48, 64, 96, 128)  # padded lengths, each compiled once
+WIDTHS = (12, 16, 20, 24, 32, 40, 48, 64, 96, 128)  # of messages that are padded together, in tokens
 LONGEST = WIDTHS[-1]  # tokens
 KEPT = 600  # messages that measure the reader
 RATE, WARM, LAST, DROP = (
@@ -112,107 +110,117 @@ def _shape(value: str) -> tuple[int, bool, bool]:
     return min(4, len(value.split())), value[:1].isupper(), any(map(str.isdigit, value))
 
 
-def scores(upper: Sequence[Tree], made: Tree, x: jax.Array, mask: jax.Array, key: jax.Array | None) -> jax.Array:
-    """Scores of the classes by token. *key*: for dropout; None: without."""
-    x = run_layers(upper, made["adapter"], x, mask)
-    if key is not None:
-        x = x * jax.random.bernoulli(key, 1 - DROP, x.shape) / (1 - DROP)
-    return x @ made["head"] + made["bias"]
+class Tagger(nn.Module):
+    """A head of *classes* scores over the *upper* layers, and the adapter over these."""
+
+    def __init__(self, upper: Sequence[Layer], classes: int, rank: int, seed: int) -> None:
+        super().__init__()
+        self._upper = upper
+        self.adapter = Adapter(upper, rank, seed)
+        head = np.random.default_rng(seed).normal(0, 0.02, (HIDDEN, classes))
+        self.head = nn.Parameter(torch.tensor(head, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.zeros(classes))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Scores of the classes by token: rows by length by classes; the last is of former values."""
+        layers = self.adapter.add_to(self._upper)
+        with torch.autocast("cpu", torch.bfloat16):
+            x = run_layers(layers, x.float(), mask).float()
+        return functional.dropout(x, DROP, self.training) @ self.head + self.bias
+
+    def name_arrays(self) -> dict[str, np.ndarray]:
+        """The trained tensors as the file has them."""
+        head = {"head": self.head, "bias": self.bias}
+        return self.adapter.name_arrays() | {name: part.detach().numpy().copy() for name, part in head.items()}
 
 
-def loss(made: Tree, upper: Sequence[Tree], batch: Sequence[jax.Array], key: jax.Array) -> jax.Array:
+def weigh_loss(tagger: Tagger, batch: Sequence[Tensor]) -> Tensor:
+    """Cross-entropy of the classes by word, and, of words with a value, of whether it is a former one."""
     x, mask, classes, former, first = batch
-    found = scores(upper, made, x.astype(jnp.float32), mask, key)
-    likely = jax.nn.log_softmax(found[..., :-1], -1)
-    wrong = -jnp.take_along_axis(likely, classes[..., None], -1)[..., 0]
-    wrong += optax.sigmoid_binary_cross_entropy(found[..., -1], former.astype(jnp.float32)) * (classes > 0)
-    return (wrong * first).sum() / first.sum()
+    found = tagger(x, mask)
+    wrong = functional.cross_entropy(found[..., :-1].flatten(0, 1), classes.flatten(), reduction="none")
+    past = functional.binary_cross_entropy_with_logits(found[..., -1], former.float(), reduction="none")
+    return ((wrong.view_as(past) + past * (classes > 0)) * first).sum() / first.sum()
 
 
 class Batches:
     """Messages of like length together. Their states below the trained layers never change and are computed once."""
 
-    def __init__(self, messages: Sequence[Marked], base: Tree, tokens: int) -> None:
+    def __init__(self, messages: Sequence[Marked], base: Base, tokens: int) -> None:
         self._messages, self._tokens = messages, tokens
         self._of_width = defaultdict(list)
         for at, one in enumerate(messages):
             self._of_width[next(width for width in WIDTHS if len(one.ids) <= width)].append(at)
-        self._states: dict[int, np.ndarray] = {}
-        lower = base["layers"][: len(base["layers"]) // 2]
-        run = jax.jit(lambda ids, mask: run_layers(lower, None, begin(base, ids), mask))
+        self._states: dict[int, Tensor] = {}
+        lower = base.layers[: len(base.layers) // 2]
         for width, places in self._of_width.items():
             for group in self._split(places, width):
-                ids, mask = self._pad(group, width, "ids")
-                states = np.asarray(run(ids, mask))
+                ids, mask = self._pad(group, "ids"), self._mask(group)
+                with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                    states = run_layers(lower, begin(base, ids), mask).half()
                 for row, at in enumerate(group):
-                    self._states[at] = states[row, : len(messages[at].ids)].astype(np.float16)
+                    self._states[at] = states[row, : len(messages[at].ids)].clone()
 
     def __len__(self) -> int:
         return sum(len(self._split(places, width)) for width, places in self._of_width.items())
 
-    def draw(self, rng: random.Random) -> Iterator[tuple[np.ndarray, ...]]:
-        """Every message once, in a new order."""
+    def draw(self, rng: random.Random) -> Iterator[tuple[Tensor, ...]]:
+        """Every message once, in a new order: states, mask, classes, former values, first pieces."""
         groups = []
         for width, places in self._of_width.items():
-            groups += [(width, group) for group in self._split(rng.sample(places, len(places)), width)]
-        for width, group in rng.sample(groups, len(groups)):
-            x = np.zeros((self._rows(width), width, HIDDEN), np.float16)
-            for row, at in enumerate(group):
-                x[row, : len(self._states[at])] = self._states[at]
-            _, mask = self._pad(group, width, "ids")
-            yield (x, mask, *(self._pad(group, width, name)[0] for name in ("classes", "former", "first")))
-
-    def _rows(self, width: int) -> int:
-        return max(1, self._tokens // width)
+            groups += self._split(rng.sample(places, len(places)), width)
+        for group in rng.sample(groups, len(groups)):
+            x = nn.utils.rnn.pad_sequence([self._states[at] for at in group], batch_first=True)
+            yield (x, self._mask(group), *(self._pad(group, name) for name in ("classes", "former", "first")))
 
     def _split(self, places: Sequence[int], width: int) -> list[Sequence[int]]:
-        return [places[at : at + self._rows(width)] for at in range(0, len(places), self._rows(width))]
+        rows = max(1, self._tokens // width)
+        return [places[at : at + rows] for at in range(0, len(places), rows)]
 
-    def _pad(self, group: Sequence[int], width: int, name: str) -> tuple[np.ndarray, np.ndarray]:
-        made, mask = (np.zeros((self._rows(width), width), np.int32) for _ in range(2))
-        for row, at in enumerate(group):
-            array = getattr(self._messages[at], name)
-            made[row, : len(array)], mask[row, : len(array)] = array, 1
-        return made, mask
+    def _pad(self, group: Sequence[int], name: str) -> Tensor:
+        return pad_rows([getattr(self._messages[at], name) for at in group])
+
+    def _mask(self, group: Sequence[int]) -> Tensor:
+        return pad_rows([np.ones_like(self._messages[at].ids) for at in group])
 
 
-def train(base: Tree, batches: Batches, classes: int, options: argparse.Namespace) -> Tree:
-    upper = base["layers"][len(base["layers"]) // 2 :]
-    head = np.random.default_rng(options.seed).normal(0, 0.02, (HIDDEN, classes))
-    made = {
-        "adapter": new_adapter(upper, options.rank, options.seed),
-        "head": jnp.asarray(head, jnp.float32),
-        "bias": jnp.zeros(classes),
-    }
+def train(tagger: Tagger, batches: Batches, options: argparse.Namespace) -> None:
     steps = len(batches) * options.epochs
-    schedule = optax.warmup_cosine_decay_schedule(0, RATE, int(steps * WARM), steps, RATE * LAST)
-    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, b2=0.98, weight_decay=0.01))
-    state = optimiser.init(made)
-
-    @jax.jit
-    def step(made: Tree, state: Tree, batch: Sequence[jax.Array], key: jax.Array) -> tuple[Tree, Tree, jax.Array]:
-        wrong, slope = jax.value_and_grad(loss)(made, upper, batch, key)
-        update, state = optimiser.update(slope, state, made)
-        return optax.apply_updates(made, update), state, wrong
-
-    key, rng, began = jax.random.PRNGKey(options.seed), random.Random(options.seed), time.monotonic()
+    optimiser = torch.optim.AdamW(tagger.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: scale_rate(step, steps))
+    torch.manual_seed(options.seed)  # of the dropout
+    rng, began = random.Random(options.seed), time.monotonic()
+    tagger.train()
     for epoch in range(options.epochs):
         seen = []
         for batch in batches.draw(rng):
-            key, one = jax.random.split(key)
-            made, state, wrong = step(made, state, batch, one)
-            seen.append(float(wrong))
+            wrong = weigh_loss(tagger, batch)
+            optimiser.zero_grad()
+            wrong.backward()
+            nn.utils.clip_grad_norm_(tagger.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            seen.append(wrong.item())
         print(f"epoch {epoch + 1}: loss {np.mean(seen):.3f}, {time.monotonic() - began:.0f} s", flush=True)
-    return made
 
 
-def report(made: Tree, upper: Sequence[Tree], batches: Batches) -> None:
+def scale_rate(step: int, steps: int) -> float:
+    """The share of the highest rate at *step*, from 0: it rises along a line, and falls along a cosine."""
+    warm = int(steps * WARM)
+    if step < warm:
+        return step / warm
+    return LAST + (1 - LAST) * 0.5 * (1 + math.cos(math.pi * min(1, (step - warm) / (steps - warm))))
+
+
+def report(tagger: Tagger, batches: Batches) -> None:
     """Print precision and recall of the labels of words, by the least probability of a label."""
     likely, labels = [], []
+    tagger.eval()
     for x, mask, classes, _, first in batches.draw(random.Random(0)):
-        found = scores(upper, made, jnp.asarray(x, jnp.float32), mask, None)
-        likely.append(np.asarray(jax.nn.softmax(found[..., :-1], -1))[first > 0])
-        labels.append(classes[first > 0])
+        with torch.no_grad():
+            found = tagger(x, mask)[..., :-1].softmax(-1)
+        likely.append(found[first > 0].numpy())
+        labels.append(classes[first > 0].numpy())
     chances, wanted = np.vstack(likely), np.concatenate(labels)
     best, chance = chances.argmax(1), chances.max(1)
     for least in (0.5, 0.8, 0.9, 0.95):
@@ -237,12 +245,11 @@ def main() -> None:
     lines, kept = lines[:-KEPT], lines[-KEPT:]
     lines += exchange(lines, random.Random(options.seed))
     batches = Batches([reader.read(line) for line in lines], base, options.tokens)
-    made = train(base, batches, len(labels) + 2, options)
-    named = {f"{at}.{name}": array for at, layer in enumerate(made["adapter"]) for name, array in layer.items()}
-    named |= {"head": made["head"], "bias": made["bias"]}
-    save_file({name: np.asarray(array) for name, array in named.items()}, options.out)
-    upper = base["layers"][len(base["layers"]) // 2 :]
-    report(made, upper, Batches([reader.read(line) for line in kept], base, options.tokens))
+    upper = base.layers[len(base.layers) // 2 :]
+    tagger = Tagger(upper, len(labels) + 2, options.rank, options.seed)
+    train(tagger, batches, options)
+    save_file(tagger.name_arrays(), options.out)
+    report(tagger, Batches([reader.read(line) for line in kept], base, options.tokens))
 
 
 if __name__ == "__main__":
