@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from memory_extproc.inference.onnx import OnnxModel
 from scripts.make_small_talk import find_sources
-from scripts.train.chats import FILES, ChatError, Person, read_chats
+from scripts.train.chats import FILES, TRAINED_ON, ChatError, Person, read_chats
 from scripts.train.data import Batch, Files, Sources
 from scripts.train.encoder import Encoder, Layer
 
@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("--facts", type=Path, required=True, help="facts of the same chats")
     parser.add_argument("--half", type=int, choices=(0, 1), help="of the small talk, instead of all")
     parser.add_argument(
-        "--plain", type=Path, nargs="+", help="files of plain chats, instead of scripts/train/chats"
+        "--plain", type=Path, nargs="+", help=f"files of plain chats, instead of conversations/{TRAINED_ON}"
     )
     parser.add_argument("--kept", type=Path, nargs="+", default=[], help="files of plain chats that measure")
     parser.add_argument("--sources", type=float, default=0.3, help="share of the steps that are not of plain chats")
@@ -246,7 +246,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     left_out = {path.resolve() for path in options.kept}
-    paths = [path for path in options.plain or sorted(FILES.glob("*.txt")) if path.resolve() not in left_out]
+    paths = [path for path in options.plain or [FILES / TRAINED_ON] if path.resolve() not in left_out]
     try:
         people, kept = read_people(paths), read_people(options.kept)
     except ChatError as error:

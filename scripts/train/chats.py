@@ -1,6 +1,6 @@
 """Plain chats of people with an assistant, over months, and questions about them: to train on, and to fit weights on.
 
-    python -m scripts.train.chats scripts/train/chats/*.txt --out set.jsonl
+    python -m scripts.train.chats scripts/train/conversations/*.txt --out set.jsonl
 
 writes the chats as a data set for scripts/fit_weights.py. A file has several people, by line:
 
@@ -33,7 +33,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-FILES = Path(__file__).parent / "chats"
+FILES = Path(__file__).parent / "conversations"
+TRAINED_ON = "vectors.txt"  # weights.txt has other people: on texts that vectors were trained on cosines are better
 KINDS = frozenset("fact change overview subject past date list advice hops small".split())
 SMALL = "small"
 UNTRAINED = frozenset({"overview"})  # no message is nearer to "what do you know about me" than others
