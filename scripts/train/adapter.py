@@ -252,7 +252,7 @@ def main() -> None:
     except ChatError as error:
         sys.exit(str(error))
     if not people:
-        sys.exit(f"no plain chats to train on: {FILES} has none, and --plain names none")
+        sys.exit(f"no plain chats to train on in {', '.join(map(str, paths)) or 'any file that is not kept'}")
     files = Files(options.people, find_sources(options.half), options.chats, options.facts)
     sources = Sources(files, BaseVectors(options.model).embed, random.Random(options.seed))
     groups = draw_groups(people, sources, options.sources, random.Random(options.seed))

@@ -45,7 +45,7 @@ MATCHED, TRAINED, FITTED = 6, 2, 3  # most messages of a piece: that have its wo
 
 
 class ChatError(ValueError):
-    """A fault in a file of chats. The message begins with the file and the line."""
+    """A fault in a file of chats. The message begins with the file, and the line if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +220,12 @@ def read_chats(paths: Iterable[Path]) -> list[Person]:
     people: dict[str, Person] = {}
     for path in paths:
         reader = _Reader()
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ChatError(f"{path}: cannot be read: {error}") from error
         # Not splitlines: it would cut a message at the rarer separators of Unicode.
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
+        for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
                 continue
             try:
@@ -245,11 +249,11 @@ def write_set(people: Sequence[Person], path: Path) -> None:
     path.write_text("".join(rows), encoding="utf-8")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     try:
         people = read_chats(given.files)
     except ChatError as error:

@@ -56,8 +56,8 @@ def load_base(directory: Path) -> Base:
 
 
 class Adapter(nn.Module):
-    """What is trained over *layers*: for each matrix `down` (inputs by *rank*) and `up` (*rank* by outputs), for norms
-    and biases a difference. It changes nothing yet: all but `down` is zero."""
+    """The trained parameters over *layers*: for each matrix `down` (inputs by *rank*) and `up` (*rank* by outputs), for
+    norms and biases a difference. A new adapter changes nothing: all but `down` is zero."""
 
     def __init__(self, layers: Sequence[Layer], rank: int, seed: int) -> None:
         super().__init__()

@@ -6,6 +6,7 @@ python -m scripts.train.export --base DIRECTORY --trained adapter.safetensors --
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +17,14 @@ from memory_extproc.inference.prepare import BASE
 from scripts.train.layers import LINEAR, NORMS
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--trained", type=Path, required=True)
     parser.add_argument("--share", type=float, default=1.0, help="of the adapter: 0 is the base")
     parser.add_argument("--rank", type=int, default=12)
     parser.add_argument("--out", type=Path, required=True)
-    told = parser.parse_args()
+    told = parser.parse_args(arguments)
     trained, made = load_file(told.trained), {}
     for number in sorted({name.partition(".")[0] for name in trained}):
         for short, name in (LINEAR | NORMS).items():

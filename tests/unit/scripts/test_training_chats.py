@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +73,14 @@ def test_a_change_question_ignores_the_former_value_and_the_assistants_words(dan
     assert example.ignored == {0, 4}
 
 
+def test_a_message_without_forbidden_words_answers_before_one_with_them(path: Path) -> None:
+    told = "> it was 6,900, now 7,200\n> so 7,200 it is\n"
+    [person] = read(path, f"{SAID}{told}? change :: my rent? :: 7,200 :: 6,900\n")
+    [example] = person.list_examples()
+    assert example.right == (2,)
+    assert example.ignored == {1}
+
+
 def test_a_message_with_forbidden_words_answers_where_no_other_does(path: Path) -> None:
     told = "> it was 6,900, now 7,200\n> 6,900 was fine\n"
     [person] = read(path, f"{SAID}{told}? change :: my rent? :: 7,200 :: 6,900\n")
@@ -129,6 +136,13 @@ def test_a_fault_is_named_by_file_and_line(path: Path, text: str, line: int, fau
     assert fault in str(caught.value)
 
 
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
+    for name in ("missing.txt", "binary.txt"):
+        with pytest.raises(ChatError, match=rf"{name}: cannot be read: "):
+            read_chats([tmp_path / name])
+
+
 def test_a_person_of_another_file_is_not_there_twice(tmp_path: Path) -> None:
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
     for one in paths:
@@ -137,15 +151,10 @@ def test_a_person_of_another_file_is_not_there_twice(tmp_path: Path) -> None:
         read_chats(paths)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    monkeypatch.setattr(sys, "argv", ["chats", *map(str, arguments)])
-    chats.main()
-
-
-def test_a_set_for_the_fit_has_the_messages_and_the_answers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_for_the_fit_has_the_messages_and_the_answers(path: Path) -> None:
     path.write_text(DANIEL, encoding="utf-8")
     out = path.with_name("set.jsonl")
-    run(monkeypatch, path, "--out", out)
+    chats.main([f"{path}", f"--out={out}"])
     [case] = read_dataset(out).conversations
     assert [one.id for one in case.said] == [f"daniel-{n}" for n in ("0-0", "0-1", "0-2", "1-0", "1-1", "1-2")]
     assert {(one.category, *sorted(one.relevant)) for one in case.questions} == {
@@ -159,9 +168,9 @@ def test_a_set_for_the_fit_has_the_messages_and_the_answers(path: Path, monkeypa
     assert rows[0]["at"] == "2026-03-02T09:30:00Z"
 
 
-def test_a_faulty_file_writes_no_set(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_faulty_file_writes_no_set(path: Path) -> None:
     path.write_text("hello\n", encoding="utf-8")
     out = path.with_name("set.jsonl")
     with pytest.raises(SystemExit, match=r"chats\.txt:1: "):
-        run(monkeypatch, path, "--out", out)
+        chats.main([f"{path}", f"--out={out}"])
     assert not out.exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +27,7 @@ def trained() -> dict[str, np.ndarray]:
     return {f"0.{name}": random.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def test_a_share_of_the_adapter_is_merged(
-    tmp_path: Path, trained: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_share_of_the_adapter_is_merged(tmp_path: Path, trained: dict[str, np.ndarray]) -> None:
     base: dict[str, np.ndarray] = {}
     for name in (LINEAR | NORMS).values():
         shape = (OUTPUTS, INPUTS) if name in LINEAR.values() else (OUTPUTS,)
@@ -42,8 +39,7 @@ def test_a_share_of_the_adapter_is_merged(
     save_file(trained, tmp_path / "trained.safetensors")
     given = {"base": tmp_path, "trained": tmp_path / "trained.safetensors", "share": SHARE, "rank": RANK}
     options = [f"--{name}={value}" for name, value in given.items()]
-    monkeypatch.setattr(sys, "argv", ["export", *options, f"--out={tmp_path / 'ours.safetensors'}"])
-    export.main()
+    export.main([*options, f"--out={tmp_path / 'ours.safetensors'}"])
     merge_adapter(tmp_path / "model.safetensors", tmp_path / "ours.safetensors", tmp_path / "merged.safetensors")
     merged = load_file(tmp_path / "merged.safetensors")
     assert merged.keys() == base.keys()
