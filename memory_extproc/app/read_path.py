@@ -50,7 +50,7 @@ from memory_extproc.recall.fusion import (
     packaged_weights,
     read_weights,
 )
-from memory_extproc.recall.late_interaction import LateInteractionScorer
+from memory_extproc.recall.late_interaction import LateInteractionScorer, packaged_projection
 from memory_extproc.recall.model_match import ModelMatcher
 from memory_extproc.recall.prompt_block import Profiles
 from memory_extproc.recall.query import (
@@ -307,7 +307,8 @@ def _close_reader(
 ) -> LateInteractionScorer | None:
     if not fusion.reads_closely or not isinstance(embedder, TokenEmbeddingModel) or not embedder.reads_words:
         return None
-    return LateInteractionScorer(embedder, waits, metrics)
+    projection = packaged_projection(embedder.fingerprint) if fusion.projects else None
+    return LateInteractionScorer(embedder, waits, metrics, projection)
 
 
 def weights_of(settings: Settings, fingerprint: str) -> Weights:

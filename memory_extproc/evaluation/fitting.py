@@ -53,6 +53,7 @@ from memory_extproc.recall.fusion import (
     standardise,
     worth_of,
 )
+from memory_extproc.recall.late_interaction import packaged_projection
 
 # Fit the recall weights and measure them on held-out conversations. The ranker learns from questions and their
 # evidence. The gate learns from these questions and from unanswerable questions, with scores of rankers that had
@@ -428,6 +429,7 @@ class _Chosen:
 
 _FEWEST = 2  # conversations: one to fit on, another to judge by
 _FEW = "_few"  # ends the names of rankers for stores of few memories
+PROJECTED = "projected"
 AMONG_MANY = Aims()
 # Notes teach the weights of small stores, and no loss in long talk or chats binds them.
 _SMALL = {StoreKind.TALK: 0.05, StoreKind.CHAT: 0.05, StoreKind.NOTES: 1.0}
@@ -462,16 +464,22 @@ async def fitted_weights(
     }
     rankers: dict[str, Ranker] = {}
     gathered: Sequence[Gathered] = ()
-    kinds = (("lexical",) if words else ()) + ("hybrid",) + (("close",) if close_reader(bench) is not None else ())
+    projection = packaged_projection(bench.embedder.fingerprint)
+    closely = () if close_reader(bench) is None else ("close",) if projection is None else ("close", PROJECTED)
+    kinds = (*(("lexical",) if words else ()), "hybrid", *closely)
     async with learn_all(dataset, bench, says) as stage:
         for kind in kinds:
-            first = rankers["hybrid"] if kind == "close" else None
-            last, gathered = (
-                gathered,
-                await gather(stage, bench, dense=kind != "lexical", closely=first, says=_prefix_steps(kind, says)),
+            first = rankers["hybrid"] if kind in closely else None
+            these = await gather(
+                stage,
+                bench,
+                dense=kind != "lexical",
+                closely=first,
+                projection=projection if kind == PROJECTED else None,
+                says=_prefix_steps(kind, says),
             )
-            found, figures = fit_rankers(kind, gathered, before, says)
-            gathered = gathered if found else last
+            found, figures = fit_rankers(kind, these, before, says)
+            gathered = these if found and kind != PROJECTED else gathered
             rankers |= found
             said |= figures
     if features:
@@ -479,7 +487,7 @@ async def fitted_weights(
     fitted_on = f"{dataset.name}: {len(dataset.conversations)} conversations, {dataset.questions} questions"
     known = bench.embedder.fingerprint in before.embedding_models
     # Rankers that could not be fitted stay as they were, if they belong to this model.
-    stay = {name: getattr(before, name) if known else None for name in ("close", "close_few")}
+    stay = {name: getattr(before, name) if known else None for name in ("close", "close_few", f"{PROJECTED}{_FEW}")}
     stay |= {name: getattr(before, name) for name in ("lexical", "lexical_few")}
     kept: dict[str, Any] = {**stay, **rankers}
     weights = Weights(VERSION, (bench.embedder.fingerprint,), fitted_on, **kept)
@@ -489,14 +497,18 @@ async def fitted_weights(
 def fit_rankers(
     kind: str, gathered: Sequence[Gathered], before: Weights, says: Says = lambda _step, _done, _whole: None
 ) -> tuple[dict[str, Ranker], dict[str, Any]]:
-    """The rankers of *kind*, for large and small stores, with their figures. None if no question was read
-    closely."""
-    if kind == "close":
+    """The rankers of *kind*, for large and small stores (of projected questions for small ones alone), with their
+    figures. None if no question was read closely."""
+    if kind in {"close", PROJECTED}:
         gathered = [one for one in gathered if CLOSELY in one.candidates.names]
+        if kind == PROJECTED:
+            gathered = [one for one in gathered if one.candidates.projected]
         if len({one.conversation for one in gathered}) < _FEWEST:
             return {}, {}
     rankers, said = {}, dict[str, Any]()
     for name, aims in ((kind, AMONG_MANY), (f"{kind}{_FEW}", AMONG_FEW)):
+        if name == PROJECTED:
+            continue
         tuned = _tune(gathered, aims, _prefix_steps(name, says))
         rankers[name] = tuned.ranker
         now = _of_before(before, name)
@@ -512,7 +524,7 @@ def fit_rankers(
 
 def _of_before(before: Weights, name: str) -> Ranker:
     """The previous ranker for *name*."""
-    found: Ranker | None = getattr(before, name) or getattr(before, name.removesuffix(_FEW))
+    found: Ranker | None = getattr(before, name) or getattr(before, name.removesuffix(_FEW), before.close_few)
     return found or before.hybrid
 
 

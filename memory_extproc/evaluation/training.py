@@ -34,7 +34,7 @@ from memory_extproc.index.features import CLOSELY
 from memory_extproc.model import Candidates, Scope, SearchQuery
 from memory_extproc.ports import TokenEmbeddingModel
 from memory_extproc.recall.fusion import FEW, Ranker, diversify_sessions, likeliest
-from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer
+from memory_extproc.recall.late_interaction import FIRST_READ, LateInteractionScorer, QuestionProjection
 from memory_extproc.recall.query import plain_query
 from memory_extproc.settings import Settings
 
@@ -102,11 +102,13 @@ async def gather(
     *,
     dense: bool = True,
     closely: Ranker | None = None,
+    projection: QuestionProjection | None = None,
     says: Says = lambda _step, _done, _whole: None,
 ) -> list[Gathered]:
     """Gather every question that counts, to its own and to foreign memories. Without *dense*, as while the
-    embedding model is down; *closely*: the first candidates of this ranker are read word by word."""
-    reader = close_reader(bench) if closely else None
+    embedding model is down; *closely*: the first candidates of this ranker are read word by word, the
+    question's words under *projection* where it suits."""
+    reader = close_reader(bench, projection) if closely else None
     asked = _list_questions([one.conversation for one in stage.values()])
     found = []
     for at, (home, away, question, names) in enumerate(asked):
@@ -124,12 +126,12 @@ async def gather(
     return found
 
 
-def close_reader(bench: Bench) -> LateInteractionScorer | None:
+def close_reader(bench: Bench, projection: QuestionProjection | None = None) -> LateInteractionScorer | None:
     """None if the embedding model has no vectors of single words."""
     embedder = bench.embedder
     if not isinstance(embedder, TokenEmbeddingModel) or not embedder.reads_words:
         return None
-    return LateInteractionScorer(embedder, _UNHURRIED, bench.metrics)
+    return LateInteractionScorer(embedder, _UNHURRIED, bench.metrics, projection)
 
 
 async def _candidates(there: Played, question: Question, bench: Bench, *, dense: bool) -> Candidates:

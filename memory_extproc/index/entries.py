@@ -376,9 +376,10 @@ def together(several: Sequence[WordPieces]) -> WordPieces:
     )
 
 
-def cosines(pieces: WordPieces, asked: WordPieces) -> Singles:
-    """A row for each of *pieces*, a column for each piece of *asked*. The pieces are never unpacked as a whole."""
-    there = unpack(asked).T
+def cosines(pieces: WordPieces, asked: Singles) -> Singles:
+    """A row for each of *pieces*, a column for each row of *asked*, which are of unit length. The pieces are never
+    unpacked as a whole."""
+    there = asked.T
     half = len(there) // 2
     sums = (pieces.packed & _LOW).astype(np.float32) @ there[:half]
     sums += (pieces.packed >> _BITS).astype(np.float32) @ there[half:]

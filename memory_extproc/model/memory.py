@@ -566,7 +566,8 @@ class Candidates:
 
     *features* has a row for each memory and a column for each of *names*; NaN: unknown. *centre* and *spread* are
     mean and standard deviation of the columns over all *searched* memories, of which these are the most likely.
-    *total*: the owner's memories in any state or scope; None if unknown.
+    *total*: the owner's memories in any state or scope; None if unknown. *projected*: whether the words of the
+    question were projected before they were compared (`recall.late_interaction.QuestionProjection`).
     """
 
     memories: tuple[Memory, ...]
@@ -577,6 +578,7 @@ class Candidates:
     searched: int
     total: int | None
     path: str  # "hybrid" or "lexical" from the owner's partition in process, "store" from the store's own search
+    projected: bool = False
 
 
 def trust_of(memory: Memory) -> Trust:

@@ -90,6 +90,8 @@ class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     close_few: Ranker | None = None
     lexical_few: Ranker | None = None
     hybrid_few: Ranker | None = None
+    # The same where the words of the question were projected before they were compared.
+    projected_few: Ranker | None = None
     # Log-odds for the worth of a question of each kind among many memories: a block for a kind with lookups of its
     # own needs the search less, and its counterexamples look more alike.
     kinds: Mapping[str, float] = {}
@@ -134,8 +136,9 @@ def parse_weights(raw: bytes, name: str) -> Weights:
         raise WeightsError(f"{name}: is no file of weights: {error}") from error
     if weights.version != VERSION:
         raise WeightsError(f"{name}: version {weights.version}, and this program reads version {VERSION}")
-    known = {"hybrid": FEATURES, "lexical": FEATURES, "close": (*FEATURES, *READ_CLOSELY, *READ_BESIDES)}
-    known |= {f"{kind}_few": features for kind, features in known.items()}
+    closely = (*FEATURES, *READ_CLOSELY, *READ_BESIDES)
+    known = {"hybrid": FEATURES, "lexical": FEATURES, "close": closely}
+    known |= {f"{kind}_few": features for kind, features in known.items()} | {"projected_few": closely}
     for kind, features in known.items():
         ranker: Ranker | None = getattr(weights, kind)
         if ranker is None:
@@ -383,17 +386,24 @@ class Fusion:
         """Whether there are weights for candidates that were read word by word."""
         return self.fitted and self._weights.close is not None
 
+    @property
+    def projects(self) -> bool:
+        """Whether there are weights for questions whose words were projected."""
+        return self.reads_closely and self._weights.projected_few is not None
+
     def _ranker(self, found: Candidates) -> Ranker:
         """The ranker for the known features of the candidates: words alone, vectors, or words read closely. Small
         stores have rankers of their own."""
         weights, few = self._weights, found.searched < FEW
         if "dense" not in found.names or self.calibration is Calibration.WORDS:
             return self._ranker_of_words(found)
-        if CLOSELY in found.names and weights.close is not None:
+        if CLOSELY in found.names:
+            if found.projected and weights.projected_few is not None:
+                return weights.projected_few
             if few and weights.close_few is not None:
                 return weights.close_few
             # The weights for many memories were fitted on no store where words distinguish so few.
-            if found.searched >= FEWEST:
+            if weights.close is not None and found.searched >= FEWEST:
                 return weights.close
         return weights.hybrid_few if few and weights.hybrid_few is not None else weights.hybrid
 

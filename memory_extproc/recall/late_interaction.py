@@ -3,6 +3,9 @@
 Khattab and Zaharia 2020, "ColBERT": the best match of each word of the query, summed. Here a word counts by
 how well it tells the candidates apart: a word that nearly all of them have, such as a name, says little.
 
+The words of a question are not those of its answer ("where do I live", "we moved to Leeds"). A matrix that was
+trained on questions and their answers moves the former towards the latter before they are compared.
+
 A message depends on earlier messages: "Yes, two cats!" has the words of its question only together with the
 answered message. So another candidate of the same session may also match a word, with a weight that falls with its
 distance.
@@ -16,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from functools import cache
+from importlib.resources import files
 from itertools import accumulate
 from typing import Self
 
@@ -23,17 +28,20 @@ import numpy as np
 import numpy.typing as npt
 
 from memory_extproc.errors import MemoryExtprocError
-from memory_extproc.index.entries import cosines, together
+from memory_extproc.index.entries import cosines, together, unpack
 from memory_extproc.index.features import LONGEST_READ, READ_BESIDES, READ_CLOSELY
 from memory_extproc.model import Candidates, Memory, Role, WordPieces
 from memory_extproc.observe.log import logger
 from memory_extproc.observe.metrics import Metrics
 from memory_extproc.ports import TokenEmbeddingModel
+from memory_extproc.recall.asked import speaker_of
+from memory_extproc.recall.fusion import FEW, packaged_name, packaged_weights
 from memory_extproc.text.persons import mentioned_words, of_another
 from memory_extproc.text.words import ENGLISH, lexicon_of
 
 log = logger(__name__)
 Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
 Bools = npt.NDArray[np.bool_]
 
 # Candidates that are read, the likeliest by everything else; with 100 of them no more evidence came first.
@@ -48,6 +56,8 @@ _LEAST_SPREAD = 1e-3  # of cosines
 _LEAST_WEIGHT = 1e-6
 _FEWEST_USUAL = 3  # memories
 _READ_FOR_LANGUAGE = 400  # characters of a question
+_READ_FOR_SPEAKERS = 10  # memories
+PROJECTION = "{}.projection.npz"  # in `fitted`, by model
 
 
 class CloseReading(StrEnum):
@@ -72,15 +82,57 @@ class QuestionTraits:
         return cls(mentioned_words(text), foreign(text))
 
 
+class QuestionProjection:
+    """Moves the words of a question towards the words of its answers; the words of memories stay as they are.
+    Trained by `scripts/train/projection.py` on English chats of single people."""
+
+    def __init__(self, matrix: Singles, importance: Singles) -> None:
+        """*matrix*: (dimension, dimension). *importance*: (dimension,), the direction along which words of a
+        question count more."""
+        self._matrix, self._importance = matrix, importance
+
+    def suits(self, asks: QuestionTraits, found: Candidates) -> bool:
+        """Whether it helps with a question among *found*: in English, in a small store, and not in talks of several
+        people (with names before what they said). Elsewhere it gained nothing."""
+        if asks.foreign or found.searched >= FEW:
+            return False
+        first = found.memories[:_READ_FOR_SPEAKERS]
+        return 2 * sum(bool(speaker_of(one.content)) for one in first) <= len(first)
+
+    def project(self, words: Singles) -> tuple[Singles, Floats]:
+        """*words* of a question, moved and of unit length, and how much each counts beside the others."""
+        moved = words @ self._matrix
+        moved /= np.maximum(np.linalg.norm(moved, axis=1, keepdims=True), _LEAST_WEIGHT)
+        return moved, np.exp(words @ self._importance).astype(np.float64)
+
+
+@cache
+def packaged_projection(fingerprint: str) -> QuestionProjection | None:
+    """The projection for the embedding model *fingerprint*; None where none was trained."""
+    place = files(__package__) / "fitted" / PROJECTION.format(packaged_name(fingerprint))
+    if fingerprint not in packaged_weights(fingerprint).embedding_models or not place.is_file():
+        return None
+    with place.open("rb") as file:
+        packed = np.load(file, allow_pickle=False)
+        return QuestionProjection(packed["matrix"].astype(np.float32), packed["importance"].astype(np.float32))
+
+
 class LateInteractionScorer:
     """Adds the features READ_CLOSELY and READ_BESIDES to candidates. Memories without known words are
     embedded once more, after other queries and a question at a time, so that the next question finds their
     words."""
 
-    def __init__(self, embedder: TokenEmbeddingModel, waits: timedelta, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        embedder: TokenEmbeddingModel,
+        waits: timedelta,
+        metrics: Metrics,
+        projection: QuestionProjection | None = None,
+    ) -> None:
         """*waits*: the longest wait for missing words. A request does not wait: embedding another text for it
-        costs as much as embedding its own."""
+        costs as much as embedding its own. *projection*: of the words of questions that it suits."""
         self._embedder, self._waits, self._metrics = embedder, waits, metrics
+        self._projection = projection
         self._embedding: asyncio.Task[bool] | None = None
 
     async def read(self, text: str, found: Candidates, asks: QuestionTraits | None = None) -> Candidates:
@@ -111,8 +163,12 @@ class LateInteractionScorer:
         if query is None or not known or len(known) < _ENOUGH * len(memories):
             return found, CloseReading.UNKNOWN
         there = np.array([one is not None for one in memories])
-        best = matches(query, known)
-        weight = telling(best)
+        asked, importance = unpack(query), np.ones(len(query.scale))
+        projects = self._projection is not None and self._projection.suits(asks, found)
+        if self._projection is not None and projects:
+            asked, importance = self._projection.project(asked)
+        best = matches(asked, known)
+        weight = telling(best, importance)
         closely = best @ weight
         if len(known) < len(memories):
             closely = impute_missing(closely, there, found)
@@ -120,7 +176,7 @@ class LateInteractionScorer:
         beside[~there] = np.maximum(beside[~there], closely[~there, None])
         features = np.column_stack([closely, beside, besides(asks, found.memories)])
         outcome = CloseReading.READ if len(known) == len(memories) else CloseReading.PARTLY
-        return with_features(found, features), outcome
+        return replace(with_features(found, features), projected=projects), outcome
 
     async def _late(self, missing: Sequence[str]) -> CloseReading | None:
         """Has *missing* embedded. Why something is not there that was waited for, if so."""
@@ -144,18 +200,19 @@ class LateInteractionScorer:
         return True
 
 
-def matches(query: WordPieces, memories: Sequence[WordPieces]) -> Floats:
-    """The best match, a cosine, of each word of *query* among the words of each of *memories*: a row for each
-    memory, a column for each word. A single pass over all words of all memories."""
+def matches(query: Singles, memories: Sequence[WordPieces]) -> Floats:
+    """The best match, a cosine, of each word of *query* (rows of unit length) among the words of each of
+    *memories*: a row for each memory, a column for each word. A single pass over all words of all memories."""
     starts = [0, *accumulate(len(one.scale) for one in memories[:-1])]
     best: Floats = np.maximum.reduceat(cosines(together(memories), query), starts, axis=0).astype(np.float64)
     return best
 
 
-def telling(best: Floats) -> Floats:
-    """How much each word of a question counts, 1 in all: the more, the fewer memories meet it."""
+def telling(best: Floats, importance: Floats) -> Floats:
+    """How much each word of a question counts, 1 in all: the more, the fewer memories meet it, times its
+    *importance*."""
     met = (best > SAME).sum(axis=0)
-    weight = np.maximum(np.log((len(best) + 1.0) / (met + 0.5)), _LEAST_WEIGHT)
+    weight = np.maximum(np.log((len(best) + 1.0) / (met + 0.5)), _LEAST_WEIGHT) * importance
     found: Floats = weight / weight.sum()
     return found
 

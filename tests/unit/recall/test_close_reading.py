@@ -14,14 +14,18 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from memory_extproc.errors import TransientError
+from memory_extproc.index.entries import unpack
 from memory_extproc.index.features import ANOTHER, CLOSELY, CLOSELY_AROUND, CLOSELY_BEFORE, FOREIGN
 from memory_extproc.model import Candidates, Embedded, Matrix, Memory, Scope, SearchQuery
 from memory_extproc.observe.metrics import Metrics
+from memory_extproc.recall.fusion import FEW, PACKAGED, packaged_weights
 from memory_extproc.recall.late_interaction import (
     FADES,
     CloseReading,
     LateInteractionScorer,
+    QuestionProjection,
     matches,
+    packaged_projection,
     surroundings,
     telling,
 )
@@ -35,10 +39,15 @@ PATIENT = timedelta(seconds=30)
 
 
 class Bench:
-    def __init__(self, embedder: CannedWords | None = None, waits: timedelta = timedelta()) -> None:
+    def __init__(
+        self,
+        embedder: CannedWords | None = None,
+        waits: timedelta = timedelta(),
+        projection: QuestionProjection | None = None,
+    ) -> None:
         self.embedder = embedder or CannedWords()
         self.metrics = Metrics(CollectorRegistry(), "test")
-        self.reader = LateInteractionScorer(self.embedder, waits, self.metrics)
+        self.reader = LateInteractionScorer(self.embedder, waits, self.metrics, projection)
 
     async def candidates(self, *texts: str, vectors: bool = True) -> Candidates:
         return await self.candidates_of(*map(a_memory, texts), vectors=vectors)
@@ -76,10 +85,67 @@ async def test_a_word_that_all_candidates_have_tells_nothing() -> None:
     words = [known for known in bench.embedder.words(texts) if known is not None]
     query = bench.embedder.words(["Has Caroline a parrot"])[0]
     assert query is not None
-    best = matches(query, words)
-    found = best @ telling(best)
+    best = matches(unpack(query), words)
+    found = best @ telling(best, np.ones(best.shape[1]))
     assert found[0] > 0.9
     assert (found[1:] < 0.4).all()
+
+
+async def moving(embedder: CannedWords, word: str, towards: str, importance: float = 0.0) -> QuestionProjection:
+    """A projection that moves *word* near another word, and lets it count more or less."""
+    await embedder.embed([word, towards])
+    asked, answer = (unpack(known)[0] for known in embedder.words([word, towards]) if known is not None)
+    matrix = np.eye(len(asked), dtype=np.float32) + 5.0 * np.outer(asked, answer)
+    return QuestionProjection(matrix.astype(np.float32), (importance * asked).astype(np.float32))
+
+
+HELD = ("The parrot is green", "A cage stands by the window", "My brother plays chess")
+
+
+async def test_a_projected_question_meets_the_words_of_its_answer() -> None:
+    bench = Bench()
+    plain = await bench.reader.read(ASKED, await bench.candidates(*HELD))
+    moved = Bench(bench.embedder, projection=await moving(bench.embedder, "sleep", "cage"))
+    read = await moved.reader.read(ASKED, await moved.candidates(*HELD))
+    assert not plain.projected
+    assert read.projected
+    assert by_text(read)[HELD[1]] > by_text(plain)[HELD[1]] + 0.2
+    assert by_text(read)[HELD[1]] > by_text(read)[HELD[2]]
+
+
+async def test_words_of_a_projected_question_count_by_their_importance() -> None:
+    bench = Bench()
+    shares = []
+    for importance in (-3.0, 3.0):
+        projection = await moving(bench.embedder, "sleep", "cage", importance)
+        read = by_text(
+            await Bench(bench.embedder, projection=projection).reader.read(ASKED, await bench.candidates(*HELD))
+        )
+        shares.append(read[HELD[1]] - read[HELD[0]])
+    assert shares[0] < 0 < shares[1]
+
+
+async def test_questions_in_other_languages_large_stores_and_talks_of_several_people_are_read_as_they_are() -> None:
+    bench = Bench()
+    bench = Bench(bench.embedder, projection=await moving(bench.embedder, "sleep", "cage"))
+    assert not (await bench.reader.read("Wo schläft mein Papagei?", await bench.candidates(*HELD))).projected
+    found = await bench.candidates(*HELD)
+    assert (await bench.reader.read(ASKED, replace(found, searched=FEW - 1))).projected
+    assert not (await bench.reader.read(ASKED, replace(found, searched=FEW))).projected
+    talk = await bench.candidates("Ann: The parrot is green", "Bob: A cage stands by the window", "It rains")
+    assert not (await bench.reader.read(ASKED, talk)).projected
+
+
+def test_the_packaged_model_has_a_projection_and_another_has_none() -> None:
+    fingerprint = packaged_weights().embedding_models[0]
+    projection = packaged_projection(fingerprint)
+    assert projection is not None
+    words = np.eye(384, dtype=np.float32)[:5]
+    moved, importance = projection.project(words)
+    assert np.linalg.norm(moved, axis=1) == pytest.approx(np.ones(5), abs=1e-5)
+    assert (importance > 0).all()
+    assert packaged_projection(f"{PACKAGED[0]}/int8/another") is None
+    assert packaged_projection("unknown/int8/1") is None
 
 
 async def test_the_order_of_candidates_shows_in_no_value() -> None:

@@ -218,6 +218,25 @@ def test_what_was_read_word_by_word_has_weights_of_its_own_and_others_among_few_
     assert fused(read(FEWEST - 1), without) == fused(some_candidates((A, C), FEWEST - 1, bm25=[1.0, 0.0]), without)
 
 
+def test_a_projected_question_has_weights_of_its_own() -> None:
+    weights = msgspec.structs.replace(
+        some_weights(), close=a_ranker(bm25=1.0), close_few=a_ranker(bm25=1.0), projected_few=a_ranker(closely=1.0)
+    )
+    found = some_candidates((A, C), FEW - 1, bm25=[1.0, 0.0])
+    read = replace(
+        found,
+        names=(*found.names, CLOSELY),
+        features=np.hstack([found.features, np.array([[0.0], [1.0]])]),
+        centre=np.append(found.centre, 0.0),
+        spread=np.append(found.spread, 1.0),
+    )
+    assert fused(read, weights) == [A, C]
+    assert fused(replace(read, projected=True), weights) == [C, A]
+    assert Fusion(weights, MODEL).projects
+    assert not Fusion(weights, "another").projects
+    assert not Fusion(msgspec.structs.replace(weights, projected_few=None), MODEL).projects
+
+
 @pytest.mark.parametrize(("kind", "vectors"), [("hybrid", True), ("lexical", False)])
 def test_few_memories_have_weights_of_their_own_by_vectors_and_by_words(kind: str, *, vectors: bool) -> None:
     weights = some_weights(hybrid=a_ranker(covered=1.0), lexical=a_ranker(covered=1.0))
