@@ -84,7 +84,7 @@ class QuestionTraits:
 
 class QuestionProjection:
     """Moves the words of a question towards the words of its answers; the words of memories stay as they are.
-    Trained by `scripts/train/projection.py` on English chats of single people."""
+    Trained by `scripts/train/projection.py` on chats of single people, most of them in English."""
 
     def __init__(self, matrix: Singles, importance: Singles) -> None:
         """*matrix*: (dimension, dimension). *importance*: (dimension,), the direction along which words of a
