@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from memory_extproc.errors import PermanentError
 from memory_extproc.evaluation.datasets import Dataset, Names, read_dataset, read_datasets
-from memory_extproc.evaluation.fitting import Aims, figures_of, fitted_weights, passing, tune, write_weights
+from memory_extproc.evaluation.fitting import (
+    PROJECTED,
+    Aims,
+    figures_of,
+    fit_rankers,
+    fitted_weights,
+    passing,
+    tune,
+    write_weights,
+)
 from memory_extproc.evaluation.training import Gathered
+from memory_extproc.index.features import READ_BESIDES, READ_CLOSELY
 from memory_extproc.recall.fusion import WeightsError, packaged_weights, read_weights
+from memory_extproc.recall.late_interaction import with_features
 from tests.unit.evaluation.benches import a_bench, gather_from
 from tests.unit.evaluation.sets import a_sample, write_json
 
@@ -93,6 +106,21 @@ async def test_a_file_of_weights_is_written_and_belongs_to_its_embedding_model(
     assert {row["left out"] for row in fitted.said["features"]} >= {"dense", "bm25"}
     assert fitted.said["before_fitted_on"] == packaged_weights().fitted_on
     json.dumps(fitted.said)
+
+
+async def test_projected_questions_are_fitted_by_themselves_and_for_small_stores(gathered: list[Gathered]) -> None:
+    columns = len(READ_CLOSELY) + len(READ_BESIDES)
+    read = []
+    for one in gathered:
+        found = with_features(one.candidates, np.ones((len(one.candidates.memories), columns)))
+        read.append(replace(one, candidates=replace(found, projected=True)))
+    rankers, said = fit_rankers(PROJECTED, read, packaged_weights())
+    assert set(rankers) == set(said) == {"projected_few"}
+    assert (
+        rankers["projected_few"]
+        == fit_rankers(PROJECTED, [*read, *gathered], packaged_weights())[0]["projected_few"]
+    )
+    assert fit_rankers(PROJECTED, gathered, packaged_weights()) == ({}, {})
 
 
 async def test_no_ranker_is_judged_by_memories_it_was_fitted_on(gathered: list[Gathered]) -> None:
