@@ -429,7 +429,7 @@ class _Chosen:
 
 _FEWEST = 2  # conversations: one to fit on, another to judge by
 _FEW = "_few"  # ends the names of rankers for stores of few memories
-PROJECTED = "projected"
+PROJECTED = "projected"  # the kind of rankers for questions under `recall.late_interaction.QuestionProjection`
 AMONG_MANY = Aims()
 # Notes teach the weights of small stores, and no loss in long talk or chats binds them.
 _SMALL = {StoreKind.TALK: 0.05, StoreKind.CHAT: 0.05, StoreKind.NOTES: 1.0}
@@ -479,7 +479,8 @@ async def fitted_weights(
                 says=_prefix_steps(kind, says),
             )
             found, figures = fit_rankers(kind, these, before, says)
-            gathered = these if found and kind != PROJECTED else gathered
+            if found and kind != PROJECTED:  # features are left out of a ranker for large stores
+                gathered = these
             rankers |= found
             said |= figures
     if features:
@@ -497,18 +498,19 @@ async def fitted_weights(
 def fit_rankers(
     kind: str, gathered: Sequence[Gathered], before: Weights, says: Says = lambda _step, _done, _whole: None
 ) -> tuple[dict[str, Ranker], dict[str, Any]]:
-    """The rankers of *kind*, for large and small stores (of projected questions for small ones alone), with their
-    figures. None if no question was read closely."""
+    """The rankers of *kind* with their figures: for large and small stores, of projected questions for small ones
+    alone. Empty where too few questions were read closely."""
     if kind in {"close", PROJECTED}:
         gathered = [one for one in gathered if CLOSELY in one.candidates.names]
         if kind == PROJECTED:
             gathered = [one for one in gathered if one.candidates.projected]
         if len({one.conversation for one in gathered}) < _FEWEST:
             return {}, {}
+    sizes = [(f"{kind}{_FEW}", AMONG_FEW)]
+    if kind != PROJECTED:
+        sizes.insert(0, (kind, AMONG_MANY))
     rankers, said = {}, dict[str, Any]()
-    for name, aims in ((kind, AMONG_MANY), (f"{kind}{_FEW}", AMONG_FEW)):
-        if name == PROJECTED:
-            continue
+    for name, aims in sizes:
         tuned = _tune(gathered, aims, _prefix_steps(name, says))
         rankers[name] = tuned.ranker
         now = _of_before(before, name)

@@ -164,9 +164,11 @@ class LateInteractionScorer:
             return found, CloseReading.UNKNOWN
         there = np.array([one is not None for one in memories])
         asked, importance = unpack(query), np.ones(len(query.scale))
-        projects = self._projection is not None and self._projection.suits(asks, found)
-        if self._projection is not None and projects:
-            asked, importance = self._projection.project(asked)
+        projection = self._projection
+        if projection is not None and not projection.suits(asks, found):
+            projection = None
+        if projection is not None:
+            asked, importance = projection.project(asked)
         best = matches(asked, known)
         weight = telling(best, importance)
         closely = best @ weight
@@ -176,7 +178,7 @@ class LateInteractionScorer:
         beside[~there] = np.maximum(beside[~there], closely[~there, None])
         features = np.column_stack([closely, beside, besides(asks, found.memories)])
         outcome = CloseReading.READ if len(known) == len(memories) else CloseReading.PARTLY
-        return replace(with_features(found, features), projected=projects), outcome
+        return replace(with_features(found, features), projected=projection is not None), outcome
 
     async def _late(self, missing: Sequence[str]) -> CloseReading | None:
         """Has *missing* embedded. Why something is not there that was waited for, if so."""

@@ -179,10 +179,10 @@ def train(
             report(encoder, kept)
 
 
-def scale_rate(step: int, steps: int) -> float:
-    """The share of the highest rate at *step*, from 0."""
+def scale_rate(step: int, steps: int, warm: int = WARM, last: float = LAST) -> float:
+    """The share of the highest rate at *step*, from 0: it rises for *warm* steps and falls to the share *last*."""
     fallen = 0.5 * (1 + math.cos(math.pi * min(1, step / steps)))
-    return min(1, (step + 1) / WARM) * (LAST + (1 - LAST) * fallen)
+    return min(1, (step + 1) / warm) * (last + (1 - last) * fallen)
 
 
 def report(encoder: Encoder, people: Sequence[Person]) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from memory_extproc.errors import PermanentError
 from memory_extproc.evaluation.bench import bench
 from memory_extproc.evaluation.datasets import Dataset, read_dataset
 from memory_extproc.evaluation.fitting import AMONG_FEW, make_ranker, write_weights
@@ -29,7 +29,7 @@ from memory_extproc.settings import Settings
 AIMS = replace(AMONG_FEW, abstention=0.955)
 # Moves of the gate by hand, as of `close_few`: laxer below twenty memories, stricter above.
 BIAS, STORE_SIZE = 0.6, -0.2
-PLAIN = 4  # of so many questions of plain chats, one counts: they are long, and notes would lose their precision
+PLAIN = 4  # of so many questions of plain chats one counts, because the precision of notes fell with more
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -50,7 +50,7 @@ async def fit(given: argparse.Namespace) -> None:
         before = packaged_weights(made.embedder.fingerprint)
         projection = packaged_projection(made.embedder.fingerprint)
         if projection is None or before.close_few is None:
-            raise PermanentError(f"{given.model}: there is no projection for this model")
+            sys.exit(f"{given.model}: there is no projection for this model; scripts/train/projection.py makes one")
         found: dict[str, list[Gathered]] = {}
         for name in ("notes", "plain"):
             found[name] = []

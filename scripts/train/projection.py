@@ -5,8 +5,8 @@
 
 The words of questions and messages are those that a sidecar keeps. A message's score is the best match of each word of
 the question, as recall has it, with each word moved by a matrix and weighted by a direction. Both are learned by a
-softmax over the person's messages and a bar that belongs to no message. Questions that nothing answers, small talk and
-those of another person, are to stay below the bar: so the best match also tells whether anything answers.
+softmax over the person's messages and a bar that belongs to no message. Small talk and the questions of another person
+are to stay below the bar, so the best match also tells whether a message answers.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from memory_extproc.index.entries import unpack
 from memory_extproc.inference.batching import WordVectors
 from memory_extproc.inference.onnx import OnnxModel
 from memory_extproc.recall.late_interaction import SAME
+from scripts.train.adapter import scale_rate
 from scripts.train.chats import FILES, TRAINED_ON, read_chats
 
 EPOCHS, RATE, DROPPED, DECAY = 8, 2e-3, 0.3, 0.01
-PEOPLE_A_STEP, WARM_UP = 4, 20
+PEOPLE_A_STEP, WARM, LAST = 4, 20, 0.02  # steps until the highest rate is reached, and its last share
 TEMPERATURE, BAR = 20.0, 0.5  # at the beginning
 IMPORTANCE = 8.0  # scale of the direction, so that it learns as fast as the matrix
 KEPT_BYTES = 1 << 34
@@ -46,7 +47,7 @@ class Texts:
     count: int
 
     @property
-    def read(self) -> torch.Tensor:
+    def has_words(self) -> torch.Tensor:
         """(texts,): whether the text has words. Long messages are not read word by word."""
         found = torch.zeros(self.count, dtype=torch.bool)
         found[self.text] = True
@@ -87,7 +88,7 @@ class Reader:
         for row, (_, answers, others) in enumerate(asked):
             right[row, list(answers)] = True
             ignored[row, list(others)] = True
-        there = messages.read
+        there = messages.has_words
         return Asked(messages, self.read([one[0] for one in asked]), right & there, ignored | ~there)
 
 
@@ -123,6 +124,8 @@ def read_notes(path: Path, reader: Reader) -> list[Asked]:
 
 
 class Projection(nn.Module):
+    """What is learned: the matrix, the direction of importance, and the temperature and bar of the softmax."""
+
     def __init__(self, dimension: int) -> None:
         super().__init__()
         self.matrix = nn.Parameter(torch.eye(dimension))
@@ -136,7 +139,7 @@ class Projection(nn.Module):
         each = functional.normalize(words, dim=-1) @ messages.words.T
         best = torch.full((len(each), messages.count), -1.0)
         best = best.scatter_reduce(1, messages.text.expand(len(each), -1), each, "amax", include_self=True)
-        read = best[:, messages.read]
+        read = best[:, messages.has_words]
         rare = torch.log((read.shape[1] + 1.0) / ((read > SAME).sum(1) + 0.5)).clamp(min=1e-6)
         weight = rare * torch.exp(IMPORTANCE * questions.words @ self.importance)
         total = torch.zeros(questions.count).index_add(0, questions.text, weight).clamp(min=1e-9)
@@ -144,8 +147,8 @@ class Projection(nn.Module):
         return score / total[:, None] * self.log_temperature.exp()
 
     def loss(self, person: Asked, other: Asked) -> torch.Tensor:
-        """Of the *person*'s questions to their own messages and, as questions that nothing answers, to those of
-        *other*; for each answerable question."""
+        """The mean loss for an answerable question of *person*. Their small talk, and all their questions when asked
+        of *other*'s messages, count as unanswerable."""
         score, bar = self.score(person.questions, person.messages), self.bar * self.log_temperature.exp()
         right, answered = person.right, person.right.any(1)
         wrong = torch.logsumexp(score.masked_fill(right | person.ignored, ABSENT), 1)
@@ -153,7 +156,7 @@ class Projection(nn.Module):
         found = score[rows, columns]
         missed = torch.logaddexp(torch.logaddexp(wrong, bar)[rows], found) - found
         loss = (missed / right.sum(1)[rows]).sum()
-        foreign = self.score(person.questions, other.messages)[:, other.messages.read]
+        foreign = self.score(person.questions, other.messages)[:, other.messages.has_words]
         for above in (wrong[~answered], torch.logsumexp(foreign, 1)):
             loss = loss + (torch.logaddexp(above, bar) - bar).sum()
         return loss / answered.sum().clamp(min=1)
@@ -165,10 +168,7 @@ def train(people: Sequence[Asked], seed: int) -> Projection:
     projection = Projection(people[0].messages.words.shape[1])
     optimizer = torch.optim.AdamW(projection.parameters(), lr=RATE, weight_decay=DECAY, betas=(0.9, 0.98))
     steps = EPOCHS * (len(people) // PEOPLE_A_STEP)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda step: min(1.0, (step + 1) / WARM_UP) * (0.02 + 0.49 * (1 + np.cos(np.pi * min(1.0, step / steps)))),
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: scale_rate(step, steps, WARM, LAST))
     for epoch in range(EPOCHS):
         order = list(people)
         chance.shuffle(order)
@@ -186,7 +186,7 @@ def train(people: Sequence[Asked], seed: int) -> Projection:
     return projection.eval()
 
 
-def average(runs: Sequence[Projection]) -> Projection:
+def average_runs(runs: Sequence[Projection]) -> Projection:
     found = Projection(len(runs[0].importance)).eval()
     found.load_state_dict(
         {name: torch.stack([one.state_dict()[name] for one in runs]).mean(0) for name in found.state_dict()}
@@ -194,7 +194,7 @@ def average(runs: Sequence[Projection]) -> Projection:
     return found
 
 
-def share_found(projection: Projection, people: Sequence[Asked], count: int) -> float:
+def measure_share_found(projection: Projection, people: Sequence[Asked], count: int) -> float:
     """The mean share of a question's answers among its first *count* messages."""
     found = []
     with torch.no_grad():
@@ -221,10 +221,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     people = read_plain_chats(given.chats, reader)
     people += [one for path in given.notes for one in read_notes(path, reader)]
     print(f"{len(people)} people", flush=True)
-    projection = average([train(people, seed) for seed in range(given.runs)])
+    projection = average_runs([train(people, seed) for seed in range(given.runs)])
     if given.judge:
         others = read_plain_chats(given.judge, reader)
-        print(" ".join(f"@{count} {share_found(projection, others, count):.3f}" for count in (1, 3, 5)))
+        print(" ".join(f"@{count} {measure_share_found(projection, others, count):.3f}" for count in (1, 3, 5)))
     matrix, importance = projection.matrix.detach().numpy(), IMPORTANCE * projection.importance.detach().numpy()
     np.savez_compressed(given.out, matrix=matrix.astype(np.float16), importance=importance.astype(np.float16))
 
